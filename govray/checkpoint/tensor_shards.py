@@ -5,15 +5,17 @@ rest of the model another. A rank commits its own rows (`held_here`, in the form
 ``sharded_file.py``). It restores its rows from a commit of any number of ranks (`own_rows`,
 `from_rows`) or from a whole tensor (`local_shard`). `whole` gathers a tensor.
 
-Adapters are not sharded. For several dimensions of ranks, call ``fully_shard`` with a mesh of your
-own.
+Ranks may hold several copies of the model (HSDP). Then the ranks of one copy share it, and the
+first copy is committed. Adapters are not sharded.
 
-Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".
+Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", where
+several copies are called hybrid sharding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -27,7 +29,44 @@ from govray.checkpoint.sharded_file import cut
 from govray.errors import UsageError
 
 
-def shard(model: nn.Module, *, mixed: bool = False, device: torch.device | None = None) -> None:
+@dataclass(frozen=True)
+class HeldPart:
+    """Which part of a sharded model this rank holds.
+
+    Attributes:
+        number: The part's, from 0.
+        of: How many parts there are.
+        copy: Which copy of the model the part belongs to, from 0.
+    """
+
+    number: int
+    of: int
+    copy: int
+
+
+def part_of(rank: int, world: int, replicate: int = 1) -> HeldPart:
+    """The part of one rank: the ranks of a copy follow each other.
+
+    Raises:
+        UsageError: The ranks are no multiple of the copies, or a copy has one rank alone.
+    """
+    parts, rest = divmod(world, replicate)
+    if rest or (replicate > 1 and parts < 2):
+        raise UsageError(
+            f"{world} ranks can't hold {replicate} copies of a model that ranks share",
+            where="sharding.replicate",
+            do=f"Give {2 * replicate} workers, or another multiple of {replicate} above it",
+        )
+    return HeldPart(rank % parts, parts, rank // parts)
+
+
+def shard(
+    model: nn.Module,
+    *,
+    mixed: bool = False,
+    device: torch.device | None = None,
+    replicate: int = 1,
+) -> None:
     """Cut the model over all ranks, in place. Collective; the optimizer is made afterwards.
 
     Args:
@@ -35,9 +74,11 @@ def shard(model: nn.Module, *, mixed: bool = False, device: torch.device | None 
         device: Where the shards are to be; the model's own device by default.
         mixed: Gather parameters and compute in bfloat16, and give the model's output and sum
             gradients in float32. Shards keep their dtype.
+        replicate: Copies of the model that the ranks hold together; see `part_of`.
 
     Raises:
-        UsageError: There is no process group, or the model is sharded already.
+        UsageError: There is no process group, the ranks can't hold so many copies, or the model is
+            sharded already.
     """
     if not dist.is_initialized():
         raise UsageError(
@@ -52,7 +93,13 @@ def shard(model: nn.Module, *, mixed: bool = False, device: torch.device | None 
             do="Call shard once, on the plain model",
         )
     device = device or next(model.parameters()).device
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    world = dist.get_world_size()
+    parts = part_of(dist.get_rank(), world, replicate).of
+    mesh = (
+        init_device_mesh(device.type, (replicate, parts), mesh_dim_names=("replicate", "shard"))
+        if replicate > 1
+        else init_device_mesh(device.type, (world,))
+    )
     low = torch.bfloat16 if mixed else None
     wide = torch.float32 if mixed else None
     within = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=wide)
@@ -82,6 +129,13 @@ def take_rows(model: nn.Module, rows: Mapping[str, Tensor], device: torch.device
 def is_sharded(model: nn.Module) -> bool:
     """Whether ``fully_shard`` was called on the model."""
     return isinstance(model, FSDPModule)
+
+
+def held_part(model: nn.Module) -> HeldPart | None:
+    """Which part of a model this rank holds; None if it is not sharded, or otherwise than by rows
+    over all ranks."""
+    cuts = (_part(each) for each in model.parameters() if isinstance(each, DTensor))
+    return next(cuts, None)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -121,21 +175,20 @@ def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
         The copies, and for each sharded tensor the rows (first dimension) of the whole.
 
     Raises:
-        UsageError: A tensor is sharded otherwise than by rows over all ranks.
+        UsageError: A tensor is sharded otherwise than by rows over all ranks, or over all ranks of
+            each copy.
     """
     first = not dist.is_initialized() or dist.get_rank() == 0
     copies: dict[str, Tensor] = {}
     rows: dict[str, int] = {}
+    parts: set[HeldPart | None] = set()
     for name, tensor in tensors.items():
         value = tensor.detach()
         if isinstance(value, DTensor) and any(each != Replicate() for each in value.placements):
-            local = value.to_local()
-            if (
-                value.placements != (Shard(0),)
-                or value.device_mesh.size() != dist.get_world_size()
-                or value.device_mesh.get_local_rank() != dist.get_rank()
-                or len(local) != len(own_rows(value, len(value)))
-            ):
+            local, part = value.to_local(), _part(value)
+            parts.add(part)
+            own = len(cut(len(value), part.number, part.of)) if part else None
+            if len(local) != own or len(parts) > 1:
                 raise UsageError(
                     f"{name} is cut as {value.placements} over {value.device_mesh}, and a "
                     "checkpoint holds rows, over all ranks",
@@ -167,9 +220,24 @@ def own_rows(like: Tensor | None, rows: int) -> range:
         like: Any shape, dtype and device; None for a tensor that is not cut.
         rows: The first dimension of the whole tensor.
     """
-    if not isinstance(like, DTensor):
+    if not isinstance(like, DTensor) or Shard(0) not in like.placements:
         return range(rows)
-    return cut(rows, like.device_mesh.get_local_rank(), like.device_mesh.size())
+    mesh, dim = like.device_mesh, like.placements.index(Shard(0))
+    return cut(rows, mesh.get_local_rank(dim), mesh.size(dim))
+
+
+def _part(value: DTensor) -> HeldPart | None:
+    """This rank's part of a tensor that is cut as `shard` cuts; None of another."""
+    mesh, rank = value.device_mesh, dist.get_rank()
+    if value.placements not in ((Shard(0),), (Replicate(), Shard(0))):
+        return None
+    if mesh.size() != dist.get_world_size():
+        return None
+    parts = mesh.size(mesh.ndim - 1)
+    expected = [rank // parts, rank % parts][-mesh.ndim :]
+    if list(mesh.get_coordinate() or ()) != expected:
+        return None
+    return HeldPart(rank % parts, parts, rank // parts)
 
 
 def from_rows(local: Tensor, rows: int, like: Tensor | None) -> Tensor:

@@ -24,12 +24,14 @@ from tests.support.committing import Training, attempt
 class Shared(Training):
     """A small GPT, sharded over all ranks, whose vocabulary no number of ranks divides."""
 
-    def __init__(self, folder: Path, *, resumed: int = 0, cut: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, resumed: int = 0, cut: bool = True, replicate: int = 1
+    ) -> None:
         super().__init__(folder, resumed=resumed, keep=Rules(latest=9))
         torch.manual_seed(3)
         self.model: Any = GPT(blocks=2, width=8, context=4, vocabulary=11)
         if cut:
-            shard(self.model)
+            shard(self.model, replicate=replicate)
         adapters = Adapters(self.model, {"acme": 2}, seed=0)
         every = [*self.model.parameters(), *(p for _, p in adapters.named_parameters())]
         self.optimizer = torch.optim.AdamW(every, lr=0.1)

@@ -45,6 +45,7 @@ from govray.train.driver.discovery import discover
 from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.progress import StepCallback
 from govray.train.experiment.profiling import Profiling
+from govray.train.experiment.sharding import check_copies
 from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import SEEN_ONLY, Experiment, Quota, Reader
@@ -110,8 +111,8 @@ class GovernedTrainer(RunSettings):
         reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
         seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, compile,
             norms_every, collective_timeout_s: How a step computes; see `StepSettings`.
-        checkpoint_every, commit_at, keep, threads, deterministic: How a run commits, and on which
-            kernels it computes; see `RunSettings`.
+        checkpoint_every, commit_at, keep, ema, replicate, threads, deterministic: How a run
+            commits, what its workers hold, and on which kernels it computes; see `RunSettings`.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver. If
@@ -243,6 +244,10 @@ class GovernedTrainer(RunSettings):
             storage.require_reachable(self.checkpoint_storage)
         self._check_metric()
         require_gpus(self.scaling_config)
+        try:
+            check_copies(self._workers, self.replicate)
+        except ValueError as error:
+            raise UsageError(str(error), where="scaling_config") from None
         record = read_record(place(self.resume)) if self.resume else None
         if record and self.shared:
             self.shared.refuse_changes(record)
@@ -425,9 +430,8 @@ class GovernedTrainer(RunSettings):
         return found
 
     def _size(self, found: Discovered, planned: Planned) -> ModelSize:
-        workers: Any = self.scaling_config.num_workers if self.scaling_config else 1
         # An elastic run holds most on a rank when there are fewest.
-        fewest = min(workers) if isinstance(workers, tuple | list) else workers
+        fewest = self._workers if isinstance(self._workers, int) else min(self._workers)
         if self.precision == "bf16":
             cast_parameters(found.model)  # as the workers will; nobody trains this one
         return model_size(
@@ -436,10 +440,15 @@ class GovernedTrainer(RunSettings):
             found.groups,
             planned.plan,
             planned.stream_routes,
-            shards=fewest if self.aggregator == "fsdp2" else 1,
+            shards=fewest // self.replicate if self.aggregator == "fsdp2" else 1,
             text=self.rows != "images",
             averaged=self.ema is not None,
         )
+
+    @property
+    def _workers(self) -> int | tuple[int, int]:
+        given: Any = self.scaling_config.num_workers if self.scaling_config else 1
+        return given if isinstance(given, int) else (given[0], given[1])
 
     @property
     def _input_files(self) -> run_listing.InputFiles:

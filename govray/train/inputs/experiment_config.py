@@ -48,6 +48,7 @@ from govray.train.experiment.places import PlaceText as PlaceText
 from govray.train.experiment.profiling import Profiling
 from govray.train.experiment.schedule import COSINE, Schedule
 from govray.train.experiment.section import Section
+from govray.train.experiment.sharding import Sharding, check_copies
 from govray.train.experiment.tracking import Tracking
 from govray.train.experiment.validation import Validation
 
@@ -218,6 +219,9 @@ class Experiment(Section):
         description="who sums gradients: govray's own buckets, torch's DDP or FSDP2; FSDP2 also "
         "shards the model over workers",
     )
+    sharding: Sharding | None = Field(
+        None, exclude_if=lambda value: value is None
+    )  # records of earlier runs do not have it
     precision: Precision = Field(
         StepSettings.precision,
         description="fp32, bf16 (parameters in bfloat16 too) or bf16-mixed (forward alone)",
@@ -342,6 +346,17 @@ class Experiment(Section):
                 "optimizer.warmup_steps: the default cosine's; begin schedule with "
                 "torch.optim.lr_scheduler.LinearLR, and name the rest in then"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _shares_its_copies(self) -> Experiment:
+        if self.sharding is not None:
+            if self.aggregator != "fsdp2":
+                raise ValueError(
+                    f"sharding: under aggregator {self.aggregator} each worker has the whole "
+                    "model; write aggregator: fsdp2, or leave it out"
+                )
+            check_copies(self.resources.num_workers, self.sharding.replicate)
         return self
 
     @model_validator(mode="after")

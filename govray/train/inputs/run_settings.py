@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from govray.checkpoint.retention import DEFAULT, Rules
 from govray.engine.collective.step_settings import StepSettings
+from govray.errors import UsageError
 from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import Experiment
 
@@ -22,17 +23,30 @@ class RunSettings(StepSettings):
         commit_at: Further numbers of steps done at which a commit is due.
         keep: Which commits stay.
         ema: How the base model's weights are averaged; None for not at all.
+        replicate: Copies of a model that ranks share, under ``aggregator: fsdp2``.
         threads: Threads of one worker's kernels; part of bit reproducibility.
         deterministic: Whether workers use only kernels that give equal bits for equal inputs, and
             an operator without one is an error.
+
+    Raises:
+        UsageError: As `StepSettings`, or copies are asked for of a model that is not shared.
     """
 
     checkpoint_every: int = 100
     commit_at: Collection[int] = ()
     keep: Rules = DEFAULT
     ema: Ema | None = None
+    replicate: int = 1
     threads: int = 1
     deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.replicate < 1 or (self.replicate > 1 and self.aggregator != "fsdp2"):
+            raise UsageError(
+                f"replicate is {self.replicate} with aggregator {self.aggregator}",
+                do="Give aggregator fsdp2 and a number from 1, or leave replicate out",
+            )
 
     @property
     def settings(self) -> RunSettings:
@@ -65,5 +79,6 @@ def run_settings(experiment: Experiment) -> RunSettings:
             latest=experiment.checkpoint.save_trial_latest,
         ),
         ema=experiment.ema,
+        replicate=experiment.sharding.replicate if experiment.sharding else 1,
         threads=max(1, int(experiment.resources.cpus_per_worker)),
     )

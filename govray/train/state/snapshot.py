@@ -3,9 +3,9 @@
 All state that a run needs is committed together under one manifest of digests
 (`govray.checkpoint.commit_folder`) or not at all. A capture is a copy in host memory: training goes
 on while it is written (`govray.train.state.committer`). If the model is sharded, each rank captures
-its own rows of weights and optimizer state (`govray.checkpoint.sharded_file`). Rank 0 captures all
-else. A commit of any number of ranks can be restored: each rank reads whole files, or the parts
-with its rows.
+its own rows of weights and optimizer state (`govray.checkpoint.sharded_file`). Where ranks hold
+several copies of the model, those of the first do. Rank 0 captures all else. A commit of any number
+of ranks can be restored: each rank reads whole files, or the parts with its rows.
 
 There is no learning-rate schedule in it, for that is a function of the step alone.
 """
@@ -29,7 +29,14 @@ from govray.checkpoint.storage import CORRUPT as CORRUPT
 from govray.checkpoint.storage import SUPERSEDED as SUPERSEDED
 from govray.checkpoint.storage import folder_name as folder_name
 from govray.checkpoint.storage import storage_of
-from govray.checkpoint.tensor_shards import from_rows, held_here, is_sharded, local_shard, own_rows
+from govray.checkpoint.tensor_shards import (
+    from_rows,
+    held_here,
+    held_part,
+    is_sharded,
+    local_shard,
+    own_rows,
+)
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.rng_state import (
     Generators,
@@ -185,6 +192,9 @@ class TrainingState:
         everyones = _gather(generators())
         if _rank() != 0 and not self.sharded:
             return None
+        part = held_part(self._model) if self.sharded else None
+        if part and part.copy:  # the first copy is the same
+            return Capture(step=step, contents={})
         tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
         contents: dict[str, commit_folder.Content] = {}
         rows: dict[str, Mapping[str, int]] = {}
@@ -195,11 +205,11 @@ class TrainingState:
             own, rows[file] = held_here(live)
             if rows[file] and not self.sharded:
                 raise UsageError(f"{min(rows[file])} is sharded, and the model is not", where=file)
-            contents[part_name(file, _rank(), _world()) if self.sharded else file] = own
+            contents[part_name(file, part.number, part.of) if part else file] = own
         if _rank() != 0:
             return Capture(step=step, contents=contents)
-        if self.sharded:
-            contents[INDEX] = ShardIndex(_world(), rows).encode()
+        if part:
+            contents[INDEX] = ShardIndex(part.of, rows).encode()
         if self._environment is None:  # looking it up takes longer than a small copy
             self._environment = environment_here(
                 seed=order.settings.seed,

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from govray.checkpoint import sharded_init, tensor_shards
+from govray.checkpoint.tensor_shards import part_of
 from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.rng_state import generators, restore_generators
 from govray.train.inputs.order import Assignment, Discovery, current
@@ -40,7 +41,8 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
         The model.
 
     Raises:
-        UsageError: Called outside a training loop that `GovernedTrainer` started.
+        UsageError: Called outside a training loop that `GovernedTrainer` started, or the workers
+            can't hold so many copies.
         Refused: The model is on another device than the worker's.
     """
     assignment = current.get()
@@ -50,19 +52,20 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
             # An optimizer that is made next asks where the parameters are, for its kernels.
             place_on(assignment_for(model).device, model)
         return model
-    mixed = assignment.order.settings.precision == "bf16-mixed"
+    settings = assignment.order.settings
+    mixed, replicate = settings.precision == "bf16-mixed", settings.replicate
     built = None
     if not isinstance(model, nn.Module):  # without a process group it is refused below
-        built = _in_parts(model) if dist.is_initialized() else None
+        built = _in_parts(model, replicate) if dist.is_initialized() else None
         model = built.model if built else model()
     if built:
         _begin_with_rows(built, assignment)
-        tensor_shards.shard(model, mixed=mixed, device=assignment.device)
+        tensor_shards.shard(model, mixed=mixed, device=assignment.device, replicate=replicate)
         tensor_shards.take_rows(model, built.rows, assignment.device)
     else:
         place_on(assignment.device, model)
         begin_with(model, assignment)
-        tensor_shards.shard(model, mixed=mixed)
+        tensor_shards.shard(model, mixed=mixed, replicate=replicate)
     assignment.sharded.append(model)
     return model
 
@@ -71,13 +74,14 @@ def _sharding(assignment: Assignment) -> bool:
     return assignment.order.settings.aggregator == "fsdp2"
 
 
-def _in_parts(build: Callable[[], nn.Module]) -> sharded_init.ModelRows | None:
+def _in_parts(build: Callable[[], nn.Module], replicate: int) -> sharded_init.ModelRows | None:
     """This rank's rows of the model; None on all ranks if one can't have them. Collective."""
+    part = part_of(dist.get_rank(), dist.get_world_size(), replicate)
     drawn = generators()
     built: sharded_init.ModelRows | None = None
     problem = None
     try:
-        built = sharded_init.rows_of(build, dist.get_rank(), dist.get_world_size())
+        built = sharded_init.rows_of(build, part.number, part.of)
     except Exception as error:  # if it is the model's own, building it whole says so
         problem = str(error) or type(error).__name__
     own = problem, dict(built.sums) if built else {}
@@ -100,7 +104,8 @@ def _begin_with_rows(built: sharded_init.ModelRows, assignment: Assignment) -> N
     """As `begin_with`, for a model of which each rank has its rows. Collective."""
     order = assignment.order
     if order.start and not assignment.shard.checkpoint:
-        load_rows(built.model, built.rows, order.start, dist.get_rank(), dist.get_world_size())
+        part = part_of(dist.get_rank(), dist.get_world_size(), order.settings.replicate)
+        load_rows(built.model, built.rows, order.start, part.number, part.of)
     broadcast(built.model.buffers())
     if order.settings.precision == "bf16":
         cast_parameters(built.model)

@@ -14,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -65,7 +64,8 @@ class Plan:
     aggregator: str
     steps: tuple[Counts, ...]
     max_rows: int | None = None
-    mesh: tuple[int, ...] | None = None
+    replicate: int = 1
+    dtype: torch.dtype = torch.float32
     routes: tuple[Route, ...] = tuple(ROUTES)
     clip_norm: float | None = 0.05
     dropout: float = 0.0
@@ -81,21 +81,17 @@ def build(plan: Plan) -> tuple[nn.Module, Adapters, torch.optim.Optimizer]:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
+    model.to(plan.dtype)
     precision = plan.settings.get("precision")
     if precision == "bf16":
         cast_parameters(model)
     if plan.aggregator == "fsdp2":
-        mesh = (
-            init_device_mesh("cpu", plan.mesh, mesh_dim_names=("replicate", "shard"))
-            if plan.mesh
-            else None
-        )
-        if precision == "bf16-mixed":
-            shard(model, mixed=True)
+        if precision == "bf16-mixed" or plan.replicate > 1:
+            shard(model, mixed=precision == "bf16-mixed", replicate=plan.replicate)
         else:
             for block in model.blocks:
-                fully_shard(block, mesh=mesh)
-            fully_shard(model, mesh=mesh)
+                fully_shard(block)
+            fully_shard(model)
     names = {r.adapter: RANK for r in plan.routes if r.adapter}
     adapters = Adapters(model, names, seed=0)
     parameters = [*model.parameters(), *(p for _, p in adapters.named_parameters())]
@@ -221,13 +217,33 @@ def test_it_equals_the_explicit_reference_on_four_ranks(
         assert_close(weights, expected)
 
 
-def test_hsdp_shards_within_and_replicates_between(four_ranks: RankPool) -> None:
-    plan = Plan("fsdp2", (MIXED, UNEVEN), mesh=(2, 2))
+HSDP = Plan("fsdp2", (MIXED, UNEVEN), replicate=2, max_rows=2, dropout=0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_hsdp_shards_within_and_replicates_between(
+    four_ranks: RankPool, dtype: torch.dtype
+) -> None:
+    plan = replace(HSDP, dtype=dtype, dropout=0.0)
     reference = replace(plan, aggregator="governed", reference=True)
     expected, stated = four_ranks.run(train, reference)[0]
+    one_copy, _ = four_ranks.run(train, replace(plan, replicate=1))[0]
     for weights, results in four_ranks.run(train, plan):
         assert_close(weights, expected)
         assert_same_results(results, stated)
+        for name, tensor in expected.items():
+            # Sums over copies have another order than those over all ranks, so not the same bits.
+            most = tensor.norm() * (1e-12 if dtype == torch.float64 else 5e-6)
+            assert (weights[name] - tensor).norm() <= most, name
+            assert (weights[name] - one_copy[name]).norm() <= most, name
+
+
+def test_an_adapter_only_class_leaves_no_bit_of_any_copy_changed(four_ranks: RankPool) -> None:
+    moved, left = interference(four_ranks, HSDP)
+    assert moved
+    assert left == []
+    # The control: one clip over all domains.
+    assert interference(four_ranks, replace(HSDP, violation="global clip"))[1]
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -45,6 +45,12 @@ def test_an_argument_replaces_what_the_experiment_says() -> None:
     assert from_experiment(experiment, commit_at=(2,), seed=6).settings.seed == 6
 
 
+def test_copies_that_the_workers_cannot_hold_are_refused_before_anything_is_read() -> None:
+    experiment = parse_experiment(read_yaml(JOB) | {"aggregator": "fsdp2"}, where="test")
+    with pytest.raises(UsageError, match="2 workers can't hold 3 copies"):
+        from_experiment(experiment, replicate=3).train()
+
+
 def test_a_setting_out_of_range_is_refused_before_anything_is_read() -> None:
     experiment = parse_experiment(read_yaml(JOB), where="test")
     with pytest.raises(UsageError, match="clip_norm is 0"):

@@ -15,6 +15,7 @@ from govray.train.inputs.experiment_config import (
     parse_experiment,
     read_experiment,
 )
+from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.loop.cosine import learning_rate
 from tests.support.tree import ROOT
 
@@ -80,6 +81,31 @@ def test_the_schema_shows_both_forms() -> None:
     schema = Experiment.model_json_schema()["$defs"]["Resources"]["properties"]["num_workers"]
     assert [form["type"] for form in schema["anyOf"]] == ["integer", "array"]
     assert "[least, most]" in schema["description"]
+
+
+def test_copies_of_a_sharded_model_need_workers_that_share_them() -> None:
+    value = yaml.safe_load(JOB.read_text())
+    assert "sharding" not in parse_experiment(value, where="here").model_dump()
+    value |= {"aggregator": "fsdp2", "sharding": {"replicate": 2}}
+    for workers in (4, 6, [4, 4]):
+        value["resources"] = {"num_workers": workers}
+        experiment = parse_experiment(value, where="here")
+        assert run_settings(experiment).replicate == 2
+        assert Experiment.model_validate(experiment.model_dump(mode="json")) == experiment
+    for workers, what in (
+        (2, "2 workers can't hold 2 copies .*give 4 workers"),
+        (5, "5 workers can't hold 2 copies"),
+        ([4, 6], "elastic run .*between 4 and 6"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            parse_experiment({**value, "resources": {"num_workers": workers}}, where="here")
+    with pytest.raises(UsageError, match="under aggregator ddp each worker has the whole model"):
+        parse_experiment({**value, "aggregator": "ddp"}, where="here")
+    with pytest.raises(UsageError, match=r"sharding\.replicate: .*greater than or equal to 2"):
+        parse_experiment({**value, "sharding": {"replicate": 1}}, where="here")
+    for given in ({"replicate": 2}, {"replicate": 0, "aggregator": "fsdp2"}):
+        with pytest.raises(UsageError, match="replicate is"):
+            RunSettings(**given)  # type: ignore[arg-type]
 
 
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:

@@ -48,9 +48,9 @@ def four() -> Iterator[RankPool]:
     pool.close()
 
 
-def train(folder: Path, first: int, last: int) -> dict[str, dict[str, Tensor]]:
+def train(folder: Path, first: int, last: int, replicate: int = 1) -> dict[str, dict[str, Tensor]]:
     """Steps ``first … last``, a commit after each; the tensors after the last one."""
-    training = Shared(folder, resumed=first)
+    training = Shared(folder, resumed=first, replicate=replicate)
     if first:
         training.resume(first)
     for step in range(first + 1, last + 1):
@@ -60,8 +60,8 @@ def train(folder: Path, first: int, last: int) -> dict[str, dict[str, Tensor]]:
     return training.gathered()
 
 
-def restored(folder: Path, step: int) -> dict[str, dict[str, Tensor]]:
-    training = Shared(folder, resumed=step)
+def restored(folder: Path, step: int, replicate: int = 1) -> dict[str, dict[str, Tensor]]:
+    training = Shared(folder, resumed=step, replicate=replicate)
     training.resume(step)
     return training.gathered()
 
@@ -126,6 +126,29 @@ def test_it_loads_into_any_number_of_ranks(two: RankPool, four: RankPool, tmp_pa
         )
         alone.resume(1)
         assert same(alone.gathered(), expected)
+
+
+@pytest.mark.slow
+def test_copies_commit_once_and_load_into_any_number_of_ranks(
+    two: RankPool, four: RankPool, tmp_path: Path
+) -> None:
+    """Two copies over two ranks each: the first copy's ranks write, and all resume exactly."""
+    straight, broken, one_copy = (tmp_path / name for name in ("straight", "broken", "one"))
+    expected, *others = four.run(train, straight, 0, 2, 2)
+    assert all(same(each, expected) for each in others), "copies differ"
+    commit = commit_folder.load(straight / folder_name(2))
+    parts = {name for name in commit.entries if name.startswith("parts/")}
+    files = (model_folder.WEIGHTS, model_folder.EMA, OPTIMIZER)
+    assert parts == {part_name(file, rank, 2) for file in files for rank in range(2)}
+    assert same({file: commit.tensors(file) for file in files}, expected)
+    four.run(train, broken, 0, 1, 2)
+    four.run(train, broken, 1, 2, 2)
+    assert commit_folder.load(broken / folder_name(2)).digest == commit.digest
+    for pool, replicate in ((two, 1), (four, 1), (four, 2)):
+        assert all(same(each, expected) for each in pool.run(restored, straight, 2, replicate))
+    whole_one = four.run(train, one_copy, 0, 1)[0]
+    found = four.run(restored, one_copy, 1, 2)
+    assert all(same(each, whole_one) for each in found), "parts of four, read by copies of two"
 
 
 def test_a_whole_commit_loads_into_a_sharded_model(two: RankPool, tmp_path: Path) -> None:

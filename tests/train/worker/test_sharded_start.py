@@ -16,12 +16,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from govray.checkpoint import sharded_init
-from govray.engine.collective.step_settings import Precision, StepSettings
+from govray.engine.collective.step_settings import Precision
 from govray.engine.gpt import GPT
 from govray.errors import GovrayError, Refused
 from govray.governance.formats import canonical_json
 from govray.train.inputs.order import Assignment, current
 from govray.train.inputs.pretrained import Start
+from govray.train.inputs.run_settings import RunSettings
 from govray.train.worker.shard_model import shard
 from tests.support.ranks import RankPool
 
@@ -45,9 +46,12 @@ class Breaks(GPT):
 
 
 @contextmanager
-def assigned(precision: Precision = "fp32", start: Start | None = None) -> Iterator[Assignment]:
+def assigned(
+    precision: Precision = "fp32", start: Start | None = None, replicate: int = 1
+) -> Iterator[Assignment]:
     order: Any = SimpleNamespace(
-        settings=StepSettings(aggregator="fsdp2", precision=precision), start=start
+        settings=RunSettings(aggregator="fsdp2", precision=precision, replicate=replicate),
+        start=start,
     )
     assignment = Assignment(
         order=order, shard=SimpleNamespace(checkpoint=None), on_step=lambda step, metrics: None
@@ -64,6 +68,7 @@ def begun(
     seeds: tuple[int, ...] = (5, 5, 5, 5),
     precision: Precision = "fp32",
     start: Start | None = None,
+    replicate: int = 1,
 ) -> tuple[dict[str, Tensor], list[str], int]:
     """What all ranks begin with, what rank 0 warns of, and how often a whole model was built."""
     torch.manual_seed(seeds[dist.get_rank()])
@@ -81,7 +86,7 @@ def begun(
         return model
 
     try:
-        with assigned(precision, start) as assignment:
+        with assigned(precision, start, replicate) as assignment:
             model = shard(counting)
             assert assignment.sharded == [model]
     finally:
@@ -168,6 +173,17 @@ def test_existing_weights_are_read_row_by_row(two_ranks: RankPool, tmp_path: Pat
     for weights, said, _ in two_ranks.run(begun, gpt, (5, 5), "fp32", start_of(tmp_path, 8)):
         assert_equal(weights, plain(8))
         assert not said
+
+
+@pytest.mark.parametrize("build", [gpt, Reads])
+def test_each_copy_begins_with_the_same_weights(
+    four_ranks: RankPool, tmp_path: Path, build: Callable[[], nn.Module]
+) -> None:
+    start = start_of(tmp_path, 8)
+    for begin, expected in ((None, plain()), (start, plain(8))):
+        for weights, _, wholes in four_ranks.run(begun, build, (5,) * 4, "fp32", begin, 2):
+            assert_equal(weights, expected)
+            assert wholes == (build is Reads)
 
 
 def test_a_file_that_changed_is_refused_by_all(two_ranks: RankPool, tmp_path: Path) -> None:
