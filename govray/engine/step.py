@@ -60,6 +60,7 @@ from govray.engine.collective.norm_samples import NormSample, NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel, route_model
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
+from govray.engine.collective.whole_mesh import refuse_other_meshes
 from govray.engine.gradients.device_reading import StepReading
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.fresh_gradients import FreshGradients
@@ -360,9 +361,11 @@ def build_step(
     Raises:
         Refused: The model can't be routed exactly, a route does not fit it, a
             parameter escapes governance, or ranks hold different set-ups.
-        UsageError: A number is out of range, or the optimizer holds too little.
+        UsageError: A number is out of range, the optimizer holds too little, or a parameter is
+            shared otherwise than by FSDP2 over all ranks.
     """
     refuse_inexact(model)
+    refuse_other_meshes(model, sharded=settings.aggregator == "fsdp2")
     if settings.activation_checkpointing:
         recompute_blocks(model)
     adapters = adapters or Adapters(model, {}, seed=settings.seed)

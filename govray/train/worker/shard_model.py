@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch import nn
 
 from govray.checkpoint import sharded_init, tensor_shards
-from govray.checkpoint.tensor_shards import part_of
+from govray.checkpoint.tensor_shards import is_sharded, part_of
+from govray.engine.collective.whole_mesh import refuse_other_meshes
 from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.rng_state import generators, restore_generators
 from govray.train.inputs.order import Assignment, Discovery, current
@@ -42,7 +43,7 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
 
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started, or the workers
-            can't hold so many copies.
+            can't hold so many copies, or a parameter is a DTensor already.
         Refused: The model is on another device than the worker's.
     """
     assignment = current.get()
@@ -58,6 +59,8 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     if not isinstance(model, nn.Module):  # without a process group it is refused below
         built = _in_parts(model, replicate) if dist.is_initialized() else None
         model = built.model if built else model()
+    if not is_sharded(model):  # which is refused below, in its own words
+        refuse_other_meshes(model, sharded=False)
     if built:
         _begin_with_rows(built, assignment)
         tensor_shards.shard(model, mixed=mixed, device=assignment.device, replicate=replicate)
