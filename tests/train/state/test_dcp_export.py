@@ -17,19 +17,21 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from govray.checkpoint import commit_folder, dcp_folder, whole_file
+from govray.checkpoint.optimizer_state import optimizer_state
 from govray.checkpoint.sharded_file import part_name
 from govray.engine.model.gpt import GPT
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Damaged, UsageError
 from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
 from govray.train.inputs.pretrained import check_fits, find_weights, load_start, read_start
 from govray.train.state.dcp_export import export_dcp
-from govray.train.state.snapshot import OPTIMIZER, folder_name
+from govray.train.state.snapshot import OPTIMIZER, OPTIMIZER_VALUES, folder_name
 from tests.support.ranks import Hung, RankPool
 from tests.support.shared_training import Shared
 from tests.support.tree import ROOT
@@ -272,6 +274,30 @@ def test_a_kill_leaves_nothing_that_loads(
     export_dcp(commit, tmp_path / "tiny-dcp")
     assert [each.name for each in tmp_path.iterdir()] == ["tiny-dcp"], "the next one clears up"
     dcp.load({"model": weights}, checkpoint_id=tmp_path / "tiny-dcp", no_dist=True)
+
+
+def test_what_no_step_has_moved_has_no_state(tmp_path: Path) -> None:
+    halves = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    model = torch.nn.Sequential(*halves)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(3):
+        halves[0](torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    tensors, values = optimizer_state(optimizer, names)
+    files = {model_folder.WEIGHTS: model.state_dict(), OPTIMIZER: tensors}
+    commit = tmp_path / COMMIT
+    commit_folder.commit(commit, {**files, OPTIMIZER_VALUES: canonical_json.encode(values)})
+    export_dcp(commit, tmp_path / "out")
+    fresh = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    weights, moments = get_state_dict(fresh, torch.optim.AdamW(fresh.parameters()))
+    into: Any = {"model": weights, "optim": moments}
+    with pytest.raises(dcp.CheckpointException, match=r"optim\.state\.1\.weight\.step"):
+        dcp.load(into, checkpoint_id=tmp_path / "out", no_dist=True)
+    planner = dcp.DefaultLoadPlanner(allow_partial_load=True)
+    dcp.load(into, checkpoint_id=tmp_path / "out", no_dist=True, planner=planner)
+    assert [into["optim"]["state"][f"{half}.weight"]["step"] for half in (0, 1)] == [3, 1]
+    assert all(torch.equal(weights[name], each) for name, each in model.state_dict().items())
 
 
 # The other direction, and torch without a pickle.
