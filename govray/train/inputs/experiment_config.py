@@ -220,8 +220,11 @@ class Experiment(Section):
         "shards the model over workers",
     )
     sharding: Sharding | None = Field(
-        None, exclude_if=lambda value: value is None
-    )  # records of earlier runs do not have it
+        None,
+        description="how many copies of the model workers hold; by default each worker has its "
+        "share of one",
+        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
+    )
     precision: Precision = Field(
         StepSettings.precision,
         description="fp32, bf16 (parameters in bfloat16 too) or bf16-mixed (forward alone)",

@@ -385,6 +385,12 @@ def test_a_rank_that_fails_stops_all_with_one_error(
     assert len({str(outcome) for outcome in outcomes}) == 1
 
 
+def test_a_rank_that_fails_stops_the_other_copy_too(four_ranks: RankPool) -> None:
+    outcomes = four_ranks.outcomes(train, replace(HSDP, loss=raising))
+    assert all(isinstance(outcome, RankFailed) for outcome in outcomes)
+    assert len({str(outcome) for outcome in outcomes}) == 1
+
+
 PARTED = (Route({"block.0": 1.0}), Route({"head": 1.0}))
 
 
