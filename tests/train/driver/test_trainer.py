@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from govray.checkpoint.retention import Rules
 from govray.errors import UsageError
 from govray.train.driver.trainer import from_experiment
-from govray.train.inputs.experiment_config import parse_experiment, read_yaml
+from govray.train.inputs.experiment_config import parse_experiment, read_experiment, read_yaml
 from govray.train.inputs.run_settings import RunSettings
 from tests.support.tree import ROOT
 
@@ -43,6 +47,14 @@ def test_an_experiments_settings_are_the_orders() -> None:
 def test_an_argument_replaces_what_the_experiment_says() -> None:
     experiment = parse_experiment(read_yaml(JOB) | CHOSEN, where="test")
     assert from_experiment(experiment, commit_at=(2,), seed=6).settings.seed == 6
+
+
+def test_the_copies_of_the_page_are_an_experiments(tmp_path: Path) -> None:
+    [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "aggregators.md").read_text(), re.S)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(yaml.safe_dump(read_yaml(JOB) | yaml.safe_load(block)))
+    trainer = from_experiment(read_experiment(file))
+    assert (trainer.aggregator, trainer.replicate, trainer._workers) == ("fsdp2", 2, 4)
 
 
 def test_copies_that_the_workers_cannot_hold_are_refused_before_anything_is_read() -> None:
