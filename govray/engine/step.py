@@ -60,7 +60,6 @@ from govray.engine.collective.norm_samples import NormSample, NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel, route_model
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
-from govray.engine.collective.whole_mesh import refuse_other_meshes
 from govray.engine.gradients.device_reading import StepReading
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.fresh_gradients import FreshGradients
@@ -76,6 +75,7 @@ from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.startup.optimizer_kinds import refuse_undriven
 from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
+from govray.engine.startup.whole_mesh import refuse_other_meshes
 from govray.errors import InfrastructureFailed, RankFailed, Refused
 from govray.governance.policy.route import Route
 

@@ -13,8 +13,8 @@ rounding. Adapters stay whole, and are summed as ever.
 Ranks meet before every forward, every backward, and every collective inside them, so a rank
 that fails at any point stops all. The model stays half gathered then: the step function is over.
 
-Call ``fully_shard`` before the optimizer is made. Other meshes (``whole_mesh.py``), and parameters
-that are left out of sharding, are refused. The user's own ``set_custom_all_gather`` and
+Call ``fully_shard`` before the optimizer is made. Other meshes (``startup/whole_mesh.py``), and
+parameters that are left out of sharding, are refused. The user's own ``set_custom_all_gather`` and
 ``set_custom_reduce_scatter`` are replaced.
 
 Source: Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel".

@@ -19,9 +19,9 @@ from torch import nn
 
 from govray.checkpoint import sharded_init, tensor_shards
 from govray.checkpoint.tensor_shards import is_sharded, part_of
-from govray.engine.collective.whole_mesh import refuse_other_meshes
 from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.rng_state import generators, restore_generators
+from govray.engine.startup.whole_mesh import refuse_other_meshes
 from govray.train.inputs.order import Assignment, Discovery, current
 from govray.train.inputs.pretrained import load_rows
 from govray.train.worker.initial_weights import begin_with, broadcast

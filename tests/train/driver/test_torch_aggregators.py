@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray.train
+import yaml
 
 import govray
 from govray.checkpoint import commit_folder, whole_file
+from govray.checkpoint.sharded_file import part_name
 from govray.governance.attestation import model_folder
 from govray.train import GovernedTrainer
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
-from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.experiment_config import parse_experiment, read_experiment
 from govray.train.state import snapshot
 from tests.support import loops
 from tests.support.deployment import Deployment
+from tests.support.tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -67,6 +72,26 @@ def test_it_sums_to_the_weights_of_the_governed_aggregator(
         for name, tensor in ones.items():
             assert (tensor - others[name]).norm() <= 1e-3 * tensor.norm(), name
     assert expected.files["ledger.jsonl"] != b""
+
+
+def test_workers_hold_two_copies_as_the_page_says(
+    finished: Path, deployment: Deployment, tmp_path: Path
+) -> None:
+    [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "aggregators.md").read_text(), re.S)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(yaml.safe_dump(deployment.experiment(name="hsdp") | yaml.safe_load(block)))
+    run = from_experiment(read_experiment(file)).train()
+    govray.verify(write_model(run, deployment.signers["operator"]), trust_root=deployment.root)
+    expected, found = last(finished), last(run)
+    assert {name for name in found.entries if name.startswith("parts/")} == {
+        part_name(name, rank, 2)
+        for name in (model_folder.WEIGHTS, "optimizer.safetensors")
+        for rank in range(2)
+    }
+    others = found.tensors(model_folder.WEIGHTS)
+    for name, tensor in expected.tensors(model_folder.WEIGHTS).items():
+        assert (tensor - others[name]).norm() <= 1e-3 * tensor.norm(), name
+    assert json.loads(found.files["state.json"])["worldSize"] == 4
 
 
 def test_a_sharded_run_resumes_to_the_same_bytes(

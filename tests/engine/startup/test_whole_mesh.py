@@ -19,8 +19,8 @@ from torch.distributed.tensor.parallel import (
 
 from govray.checkpoint.tensor_shards import shard
 from govray.engine import step
-from govray.engine.collective.whole_mesh import refuse_other_meshes
 from govray.engine.model.gpt import GPT, loss
+from govray.engine.startup.whole_mesh import refuse_other_meshes
 from govray.errors import UsageError
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.ranks import RankPool
