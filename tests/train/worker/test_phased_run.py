@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
+from govray import cli
 from govray.checkpoint import commit_folder
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -120,6 +124,28 @@ def test_a_run_follows_its_phases_and_resumes_in_one(
 def never_trimmed(patch: pytest.MonkeyPatch) -> None:
     """Let a phase that the run doesn't reach take part in the plan."""
     patch.setattr("govray.governance.policy.corpus_routes.CorpusRoutes.until", lambda self, _: self)
+
+
+def test_what_a_phase_closed_is_verified_from_the_file_to_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = under(Deployment(tmp_path / "here"), f"{{from_step: {BEGINS}, layers: all}}")
+    config = tmp_path / "tiny.yaml"
+    config.write_text(yaml.safe_dump(here.experiment(resources={"num_workers": 1})))
+
+    def said(*words: object) -> str:
+        code = cli.main([str(word) for word in words])
+        told = capsys.readouterr()
+        assert code == 0, told.err
+        return told.out
+
+    run = Path(json.loads(said("train", config, "--json"))["run"])
+    assert "IDENTICAL" in said("replay", run, "--without", "acme", "--key", here.key)
+    said("attest", run, "--key", here.key, "--trust-root", here.root)
+    told = said("verify", run / "model", "--trust-root", here.root)
+    closed = r"^ +phases +upper_half \(weak-one\): embedding, block\.0 closed until step 5$"
+    assert re.search(closed, told, re.M)
+    assert re.search(r"levels .*acme 2 \(replay identical", told)
 
 
 def test_phases_that_change_nothing_give_the_weights_of_none(
