@@ -250,15 +250,3 @@ def test_the_tutorial_s_experiment_reads_what_its_policy_lets_its_corpora_train(
         cls = {"corpus": f"c{number}", "license": license, "jurisdiction": "ZZ", **seen}
         labels.add(policy.decide(CredentialClass.from_source(cls)).label)
     assert labels == experiment.data.rows_per_step.keys()
-
-
-@pytest.mark.slow
-def test_the_tutorial_runs_up_to_training(shell: Any, tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "tutorial.md").read_text()
-    before, _, after = text.partition("## 5. Train")
-    assert after
-    told = shell("".join(re.findall(r"^```bash\n(.*?)^```", before, re.M | re.S)))
-    assert "adapter:any-corpus" in told
-    signed = {path.name for path in (tmp_path / "my-deployment").rglob("*.dsse.json")}
-    assert signed == {"credential.dsse.json", "licences.dsse.json"}
-    assert (tmp_path / "my-deployment" / "policies" / "root.json").is_file()

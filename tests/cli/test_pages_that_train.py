@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import ray
 import torch
 from safetensors.torch import load_file
 
 from govray.engine.vit import VisionTransformer
-from tests.support.forked_workers import Forked
 from tests.support.tree import ROOT
 
 TUTORIAL, CORPORA, ROWS = "docs/tutorial.md", "docs/corpora.md", "docs/rows.md"
@@ -32,19 +32,22 @@ def section(page: str, heading: str) -> str:
     return "".join(commands)
 
 
+def address() -> str:
+    """The cluster's."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
 def shell(
     commands: str,
     home: Path,
     folder: str = "my-deployment",
     *,
-    forked: Forked | None = None,
     imported: Sequence[Path] = (),
 ) -> str:
-    """What commands print, with folders to import from; ``forked`` are the workers of clusters."""
-    places = [str(Path(sys.executable).parent), os.environ["PATH"]]
-    path = os.pathsep.join([str(forked.command.parent), *places] if forked else places)
-    variables = {"HOME": str(home), "PATH": path}
-    variables["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT, *imported)))
+    """What commands print that run on the tests' cluster, with folders to import from."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    python = os.pathsep.join(map(str, (ROOT, *imported)))
+    variables = {"HOME": str(home), "PATH": path, "PYTHONPATH": python, "RAY_ADDRESS": address()}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=home / folder, env=os.environ | variables,
@@ -56,7 +59,7 @@ def shell(
 
 @pytest.mark.slow
 def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
-    tmp_path: Path, forked: Forked
+    tmp_path: Path, cluster: None
 ) -> None:
     shell(section(TUTORIAL, "1"), tmp_path, ".")
     # One shell for each page: variables of one section are used in the next.
@@ -64,42 +67,45 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
     told = shell(commands, tmp_path)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
     assert "IDENTICAL" in told
+    assert "adapter:any-corpus" in told
+    made = tmp_path / "my-deployment"
+    signed = {path.name for name in ("data", "policies") for path in (made / name).rglob("*.dsse*")}
+    assert signed == {"credential.dsse.json", "licences.dsse.json"}
+    assert (made / "policies" / "root.json").is_file()
 
     headings = ("One licence", "A licence for each", "Sign", "The same", "Train")
-    told = shell("".join(section(CORPORA, each) for each in headings), tmp_path, forked=forked)
+    told = shell("".join(section(CORPORA, each) for each in headings), tmp_path)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
-    [model] = (tmp_path / "my-deployment" / "runs").glob("web-*/model")
+    [model] = (made / "runs").glob("web-*/model")
     credentials = (model / "governance" / "credentials.jsonl").read_bytes().splitlines()
     assert len(credentials) == 7
 
 
 @pytest.mark.slow
-def test_a_run_that_is_judged_ends_early(tmp_path: Path, forked: Forked) -> None:
+def test_a_run_that_is_judged_ends_early(tmp_path: Path, cluster: None) -> None:
     shell(section(TUTORIAL, "1"), tmp_path, ".")
     commands = "".join(section(TUTORIAL, number) for number in "234")
-    told = shell(commands + section(VALIDATION, "Try it"), tmp_path, forked=forked)
+    told = shell(commands + section(VALIDATION, "Try it"), tmp_path)
     assert re.search(r"Ended early, after (\d+) of 200 steps: validation/accuracy got no", told)
     assert re.search(r"^step +size +committed +loss +validation/accuracy ", told, re.M)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     assert re.search(r"selected +by early stopping, after \d+ steps: validation/accuracy", told)
 
 
-def deployment(
-    home: Path, heading: str, forked: Forked, imported: Sequence[Path] = ()
-) -> tuple[str, Path]:
+def deployment(home: Path, heading: str, imported: Sequence[Path] = ()) -> tuple[str, Path]:
     """What a section of the page on rows prints in a new deployment, and the model that it made."""
     shell(section(TUTORIAL, "1"), home, ".")
     told = shell(
         section(TUTORIAL, "2") + section(TUTORIAL, "4") + section(ROWS, heading),
-        home, forked=forked, imported=imported,
+        home, imported=imported,
     )  # fmt: skip
     [model] = (home / "my-deployment" / "runs").glob("[cd]*-*/model")
     return told, model
 
 
 @pytest.mark.slow
-def test_a_llama_trains_on_conversations(tmp_path: Path, forked: Forked) -> None:
-    told, model = deployment(tmp_path, "Conversations", forked)
+def test_a_llama_trains_on_conversations(tmp_path: Path, cluster: None) -> None:
+    told, model = deployment(tmp_path, "Conversations")
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
     summary, full = told.split("VERIFIED")[1:]
     assert "targets    bounded" in summary
@@ -113,8 +119,8 @@ def test_a_llama_trains_on_conversations(tmp_path: Path, forked: Forked) -> None
 
 
 @pytest.mark.slow
-def test_a_vit_trains_on_images_that_a_package_ships(tmp_path: Path, forked: Forked) -> None:
-    told, model = deployment(tmp_path, "Images", forked, [shipped_digits(tmp_path)])
+def test_a_vit_trains_on_images_that_a_package_ships(tmp_path: Path, cluster: None) -> None:
+    told, model = deployment(tmp_path, "Images", [shipped_digits(tmp_path)])
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     assert "lab-digits 1 (exclusion counted)" in told
     made = json.loads((model / "config.json").read_bytes())

@@ -2,9 +2,9 @@
 
 A worker of Ray Train imports for about seven seconds of CPU time, and a run starts six. Here the
 raylet starts a small program instead of Python; it hands its arguments, environment and open files
-to a server. Ray reads its variables when it is imported, so the server forks once for each set of
-them, and that fork imports Ray and forks the workers. From there on all is Ray's: a worker runs
-``default_worker.py``.
+to a server. Ray reads its variables when it is imported, the job's number among them. So the server
+forks once for each set of them, and that fork imports Ray and forks the workers. From there on all
+is Ray's: a worker runs ``default_worker.py``.
 
 The elastic run's nodes do so too, and clusters of commands that get `Forked.command` in place of
 ``govray``. The demo's cluster above all starts workers as Ray does, and so do those of the

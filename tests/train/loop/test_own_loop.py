@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import yaml
 
 from govray.errors import UsageError
@@ -21,7 +22,6 @@ from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.loop.entrypoint import load_entrypoint, own_loop
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
-from tests.support.forked_workers import Forked
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
@@ -50,12 +50,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_page_ends_in_a_verified_model(here: Path, forked: Forked) -> None:
+def test_the_page_ends_in_a_verified_model(here: Path, cluster: None) -> None:
     written(here)
-    path = f"{forked.command.parent}:{os.environ['PATH']}"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    address = ray.get_runtime_context().gcs_address
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", COMMANDS],
-        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address},
         capture_output=True, text=True, timeout=550,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
