@@ -1,0 +1,92 @@
+"""``compile: true`` with torch's own compiler, from the experiment file to the weights.
+
+Other tests of it use graphs without kernels, which take no time to make. Here inductor writes C++
+and a compiler builds it: for tiny blocks, in a process of its own. One rank, no Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from govray.checkpoint import commit_folder
+from govray.governance.attestation import model_folder
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.state import snapshot
+from tests.support.deployment import Deployment
+from tests.support.ranks import RankPool
+from tests.support.solo import run_here
+
+pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def process() -> Iterator[RankPool]:
+    """A process whose compiler and graphs go with it."""
+    pool = RankPool(1, timeout=540)
+    yield pool
+    pool.close()
+
+
+def kernels_of(folder: Path) -> dict[str, Any]:
+    """Weights of two runs, and how many kernels the compiled one made; or why none."""
+    from torch._inductor import config, cpp_builder, exc, metrics
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler:
+        return {"skipped": "no C++ compiler here"}
+    here = Deployment(folder / "here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "kernels"))
+        patch.setattr(config, "compile_threads", 1)  # else processes of its own stay behind
+        patch.setattr(config.cpp, "simdlen", 1)  # vectors' headers take half of the time to build
+        run_here(patch)
+        plain = weights(here, compile=False)
+        assert not metrics.generated_kernel_count
+        return {
+            "plain": plain,
+            "compiled": weights(here, compile=True),
+            "kernels": metrics.generated_kernel_count,
+        }
+
+
+def weights(here: Deployment, *, compile: bool) -> dict[str, Tensor]:
+    """The base model's, after two steps."""
+    value = here.experiment(
+        max_steps=2,
+        checkpoint={"every_steps": 2},
+        resources={"num_workers": 1},
+        hyperparameters={"blocks": 2, "width": 16, "context": 16},
+        optimizer={"name": "torch.optim.SGD", "lr": 0.1},
+        compile=compile,
+    )
+    # Two routes: all, and an adapter. Each has graphs of its own.
+    value["data"] = {
+        "corpora": str(here.corpora),
+        "rows_per_step": {"everything": 2, "upper_half": 1, "removable": 2},
+        "exclude": ["weak-one"],
+    }
+    run = from_experiment(parse_experiment(value, where="test")).train()
+    found = snapshot.latest(run)
+    assert found is not None
+    return commit_folder.open_commit(found[0]).tensors(model_folder.WEIGHTS)
+
+
+def test_kernels_of_inductor_train_as_torch_s_own(process: RankPool, tmp_path: Path) -> None:
+    [found] = process.run(kernels_of, tmp_path)
+    if reason := found.get("skipped"):
+        pytest.skip(reason)
+    assert found["kernels"] > 0
+    plain, compiled = found["plain"], found["compiled"]
+    assert plain.keys() == compiled.keys()
+    for name, tensor in plain.items():
+        torch.testing.assert_close(compiled[name], tensor, rtol=1e-4, atol=1e-6)
+    # The control: it is not the plain run a second time.
+    assert any(not torch.equal(compiled[name], tensor) for name, tensor in plain.items())
