@@ -26,6 +26,7 @@ from govray.engine.gradients import forward as forward_module
 from govray.engine.gradients import pass_check, pass_planner
 from govray.engine.gradients.forward import LossFn
 from govray.engine.gradients.precision import cast_parameters
+from govray.engine.model import adapters as adapters_module
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED, loss
 from govray.engine.model.layer_groups import layer_groups
@@ -459,7 +460,7 @@ def compositions(steps: int) -> list[Mapping[Route, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "most"),
-    [(in_place, 8), (wrapped, 8), (by_block, 16)],
+    [(in_place, 7), (wrapped, 7), (by_block, 12)],
     ids=["model in place", "model wrapped", "blocks"],
 )
 @pytest.mark.usefixtures("many_graphs")
@@ -531,13 +532,14 @@ def compiled_before(rows: Rows) -> dict[str, Tensor]:
 def test_a_model_compiled_before_it_has_adapters_reads_them() -> None:
     rows = rows_of({BESIDE: 3})
     with pytest.MonkeyPatch.context() as patch:
-        # The control: the old graphs run, and no row reaches the adapter.
         patch.setattr(torch.compiler, "reset", lambda: None)
+        assert all(g.any() for n, g in compiled_before(rows).items() if "lora_B" in n)
+        # The control: the old graphs run, and no row reaches the adapter.
+        patch.setattr(adapters_module, "without_graphs", nullcontext)
         patch.setattr(Adapters, "_override", lambda *_: False)  # torch would notice it
         patch.setattr(StartupTrial, "__call__", lambda *_: None)  # and so would this
+        torch._dynamo.reset()
         assert not any(g.any() for n, g in compiled_before(rows).items() if "lora_B" in n)
-    torch.compiler.reset()
-    assert all(g.any() for n, g in compiled_before(rows).items() if "lora_B" in n)
 
 
 # Parameters and losses of other kinds.

@@ -87,7 +87,7 @@ class Forward:
         self._keyed = keyed
         self._tried: set[str] = set()
         if "torch._dynamo" in sys.modules:
-            # A graph from before may not know of the hooks that adapters have put in since.
+            # A graph from before knows of no hook that was put in since: torch doesn't look.
             torch.compiler.reset()
 
     def reached(self, passes: Iterable[Pass]) -> dict[str, nn.Parameter]:

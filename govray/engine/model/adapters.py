@@ -10,8 +10,10 @@ Why not peft's own layers: they replace the model's, which renames the base tens
 
 Invariants:
 
-* Without an active adapter the forward is bit for bit that of the plain model. No layer's forward
-  is overridden, and the hooks return at once.
+* Without an active adapter the forward is bit for bit that of the plain model. It has no hook of
+  ours, and no layer's forward is overridden. So graphs that ``torch.compile`` makes of it are those
+  of a model without adapters. With a hook in them inductor fused, and rounded, in another way.
+* With one, nothing runs as a graph: torch does not look whether a graph knows of the hooks.
 * At most one adapter is active, and only code inside ``active(name)`` reads it.
 * An adapter's first weights depend on (seed, adapter name, module FQN) and the layer's shape alone.
   Other adapters, their order and shared generators play no part.
@@ -35,12 +37,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from govray.engine.model.compiled_blocks import without_graphs
 from govray.engine.model.lora import adapted_linear, added, fits, learns
 from govray.errors import Malformed, UsageError
 
@@ -110,7 +113,7 @@ class Adapters:
     """All adapters of one model.
 
     Args:
-        model: Hooks are registered on its layers; its parameters are untouched.
+        model: While an adapter is active its layers have hooks; its parameters are untouched.
         ranks: Adapter name → rank, at least 1.
         seed: The run's seed.
 
@@ -131,6 +134,7 @@ class Adapters:
                 raise UsageError(f"rank {rank}", where=f"adapter {name}", do="Give at least 1")
         self.ranks = dict(ranks)
         self._active: str | None = None
+        self._has_hooks = False
         self._layers = layers if ranks else {}
         self._whole: Tensor | None = None  # the output that holds the adapter's part already
         self._transposed = any(is_conv1d(layer) for layer in layers.values())
@@ -138,9 +142,6 @@ class Adapters:
             name: {fqn: _first_pair(layer, seed, name, fqn, rank) for fqn, layer in layers.items()}
             for name, rank in self.ranks.items()
         }
-        if ranks:
-            for fqn, layer in layers.items():
-                layer.register_forward_hook(self._hook(fqn), with_kwargs=True)
 
     def _hook(self, fqn: str) -> Callable[..., Tensor | None]:
         def add(
@@ -180,13 +181,27 @@ class Adapters:
         if name is not None:
             self._require(name)
         before, self._active = self._active, name
-        overridden = [
-            layer for fqn, layer in self._layers.items() if name and self._override(fqn, layer)
-        ]
         try:
-            yield
+            with nullcontext() if name is None or self._has_hooks else self._hooks():
+                yield
         finally:
             self._active, self._whole = before, None
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
+        self._has_hooks = True
+        overridden = [layer for fqn, layer in self._layers.items() if self._override(fqn, layer)]
+        hooks = [
+            layer.register_forward_hook(self._hook(fqn), with_kwargs=True)
+            for fqn, layer in self._layers.items()
+        ]
+        try:
+            with without_graphs():
+                yield
+        finally:
+            self._has_hooks = False
+            for hook in hooks:
+                hook.remove()
             for layer in overridden:
                 del layer.forward
 

@@ -10,6 +10,9 @@ Parameters, FQNs and hooks stay those of the plain model.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,3 +54,13 @@ def compile_blocks(model: nn.Module, keyed: Keyed) -> None:
     settings.fail_on_recompile_limit_hit = True
     for block in blocks:
         block.compile(dynamic=False, backend=BACKEND)
+
+
+@contextmanager
+def without_graphs() -> Iterator[None]:
+    """Inside, what ``torch.compile`` has in hand runs as it was written."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield

@@ -30,7 +30,6 @@ rows do not take, or a layer without effect on the loss yet.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -44,6 +43,7 @@ from govray.engine.gradients.forward import Forward, LossFn
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.gradients.routing import Routed
+from govray.engine.model.compiled_blocks import without_graphs
 from govray.engine.model.rng_state import generators
 from govray.engine.startup.model_state import Held, attributes, changed_attribute, held
 from govray.engine.startup.module_trace import first_difference
@@ -101,7 +101,7 @@ class StartupTrial:
         own = {s: sum(len(p.positions) for p in parts if p.route == s) for s in due}
         if not due:
             return
-        with _no_graphs(), self._nothing_left_behind(due):
+        with without_graphs(), self._nothing_left_behind(due):
             # Those that may update most come first: the others have less to compare then.
             for stream in sorted(due, key=lambda s: (-len(self._routed[s].weights), s)):
                 rows = self._compare(stream, due[stream], own[stream], step, loss_fn)
@@ -345,15 +345,6 @@ class _Comparison:
         return first_difference(
             model, (run(one), len(one), at), (run(other), len(other), place), tolerance
         )
-
-
-@contextmanager
-def _no_graphs() -> Iterator[None]:
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 def _alike(part: MicroBatch, other: MicroBatch) -> bool:

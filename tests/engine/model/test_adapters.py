@@ -121,6 +121,24 @@ def test_active_nests_and_survives_an_exception():
     assert torch.equal(loss(model, batch()), plain)
 
 
+def test_layers_have_hooks_while_an_adapter_is_active_alone():
+    """Else torch's compiler would make other kernels of the base, which round otherwise."""
+    model = small_gpt()
+    adapters = Adapters(model, {"notes": 4, "other": 2}, seed=1)
+    move(adapters, "notes")
+
+    def hooks():
+        return sum(len(module._forward_hooks) for module in model.modules())
+
+    assert not hooks()
+    with adapters.active("notes"):
+        once, expected = hooks(), loss(model, batch())
+        with adapters.active(None), adapters.active("notes"):
+            assert hooks() == once > 0
+            assert torch.equal(loss(model, batch()), expected)  # added once, not twice
+    assert not hooks()
+
+
 def test_first_weights_depend_on_seed_name_and_layer_alone():
     def first(ranks, seed=1):
         torch.manual_seed(torch.seed())  # whatever the shared generator holds

@@ -35,7 +35,7 @@ def process() -> Iterator[RankPool]:
 
 
 def kernels_of(folder: Path) -> dict[str, Any]:
-    """Weights of two runs, and how many kernels the compiled one made; or why none."""
+    """Weights of three runs, and how many kernels the compiled ones made; or why none."""
     from torch._inductor import config, cpp_builder, exc, metrics
 
     try:
@@ -50,14 +50,18 @@ def kernels_of(folder: Path) -> dict[str, Any]:
         run_here(patch)
         plain = weights(here, compile=False)
         assert not metrics.generated_kernel_count
+        compiled = weights(here, compile=True)
         return {
             "plain": plain,
-            "compiled": weights(here, compile=True),
+            "compiled": compiled,
+            "without acme": weights(here, compile=True, leave_out=("acme",)),
             "kernels": metrics.generated_kernel_count,
         }
 
 
-def weights(here: Deployment, *, compile: bool) -> dict[str, Tensor]:
+def weights(
+    here: Deployment, *, compile: bool, leave_out: tuple[str, ...] = ()
+) -> dict[str, Tensor]:
     """The base model's, after two steps."""
     value = here.experiment(
         max_steps=2,
@@ -71,7 +75,7 @@ def weights(here: Deployment, *, compile: bool) -> dict[str, Tensor]:
     value["data"] = {
         "corpora": str(here.corpora),
         "rows_per_step": {"everything": 2, "upper_half": 1, "removable": 2},
-        "exclude": ["weak-one"],
+        "exclude": ["weak-one", *leave_out],
     }
     run = from_experiment(parse_experiment(value, where="test")).train()
     found = snapshot.latest(run)
@@ -88,5 +92,8 @@ def test_kernels_of_inductor_train_as_torch_s_own(process: RankPool, tmp_path: P
     assert plain.keys() == compiled.keys()
     for name, tensor in plain.items():
         torch.testing.assert_close(compiled[name], tensor, rtol=1e-4, atol=1e-6)
+    # A base that has no adapter beside it has the same kernels, and so the same bits.
+    for name, tensor in compiled.items():
+        assert torch.equal(found["without acme"][name], tensor), name
     # The control: it is not the plain run a second time.
     assert any(not torch.equal(compiled[name], tensor) for name, tensor in plain.items())
