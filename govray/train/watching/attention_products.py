@@ -11,9 +11,8 @@ Not covered: a model that takes more than token ids, or that reads a tensor's va
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from govray.engine.model.compiled_blocks import without_graphs
 from govray.train.watching.flops import Operation
 
 _AFTER = 1
@@ -41,7 +41,7 @@ def attention_products(
         with (
             torch.random.fork_rng(devices=[]),
             torch.no_grad(),
-            _uncompiled(),
+            without_graphs(),
             FakeTensorMode(allow_non_fake_inputs=True),
             _following(places) as used,
             _Products(model, used) as found,
@@ -76,12 +76,6 @@ class _Products(TorchDispatchMode):
                 flops = 2.0 * left.numel() * right.shape[-1]
                 self.operations.append(Operation(self._used[-1] + _AFTER, None, flops))
         return func(*args, **(kwargs or {}))
-
-
-def _uncompiled() -> AbstractContextManager[Any]:
-    """What the user compiled runs as it was written. Nothing is, before the compiler is loaded."""
-    loaded = "torch._dynamo" in sys.modules
-    return torch.compiler.set_stance("force_eager") if loaded else nullcontext()
 
 
 @contextmanager
