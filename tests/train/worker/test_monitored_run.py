@@ -30,6 +30,7 @@ from govray.train.state.snapshot import latest
 from govray.train.worker import recorder
 from govray.train.worker import run as worker
 from tests.support.deployment import POLICY, Deployment
+from tests.support.killed_training import Killed, killed_after
 from tests.support.solo import run_here
 
 SECTION = """
@@ -189,19 +190,7 @@ def test_a_gate_that_routes_leaves_every_row_where_it_was(
     assert outcome.identical, (outcome.leaf, outcome.tensor)
     assert replay(run, steps=(12, STEPS)).identical
     # Killed after the gate, it comes to the same end.
-    kills = iter([False] * 10 + [True])
-    step_of = worker.Run.step
-
-    def step(each: worker.Run, *arguments: Any) -> Any:
-        if next(kills, False):
-            each._commits.settle(None)
-            raise Killed
-        return step_of(each, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(worker.Run, "step", step)
-        with pytest.raises(Killed):
-            trainer_of(here).train()
+    killed_after(10, trainer_of(here).train, monkeypatch)
     [killed] = [f for f in run.parent.glob("tiny-*") if f not in (run, undisturbed)]
     resumed = replace(trainer_of(here), resume=killed)
     resumed.train()
@@ -265,10 +254,6 @@ def test_a_rollback_of_the_trunk_changes_it(here: Deployment, scripted: type[Scr
     assert tensors(run) != tensors(undisturbed)
     # What the trunk is has no way to an adapter's own decisions, but its rows do read the trunk.
     assert [d.corpus for d in model.attestation.memorization.decisions] == ["weak-one"]
-
-
-class Killed(BaseException):
-    """As a process ends: nothing is settled, and nobody hears of it."""
 
 
 @pytest.mark.slow

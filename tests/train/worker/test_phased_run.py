@@ -24,8 +24,8 @@ from govray.train.replay.replayed_run import replay
 from govray.train.run_folder.ledger_wal import recorded_leaves
 from govray.train.state.snapshot import latest
 from govray.train.watching.model_size import ModelSize
-from govray.train.worker import run as worker
 from tests.support.deployment import POLICY, Deployment
+from tests.support.killed_training import Killed, killed_after
 from tests.support.solo import run_here
 
 pytestmark = pytest.mark.slow
@@ -34,10 +34,6 @@ STEPS, BEGINS = 12, 5
 UPPER = 'layers: ["blocks[0.5:]", final_norm, head]'
 CLOSED = dict.fromkeys(("embedding", "block.0"), ((0, BEGINS),))
 ACME = model_folder.adapter_files("acme")[1]
-
-
-class Killed(Exception):
-    pass
 
 
 @pytest.fixture(autouse=True)
@@ -99,19 +95,7 @@ def test_a_run_follows_its_phases_and_resumes_in_one(
     for left_out in (replay(run, without="acme"), replay(run), replay(run, steps=(6, STEPS))):
         assert left_out.identical, (left_out.leaf, left_out.tensor)
     # Killed in the second phase, it comes to the same end.
-    kills = iter([False] * (BEGINS + 3) + [True])
-    step_of = worker.Run.step
-
-    def step(each: worker.Run, *arguments: Any) -> Any:
-        if next(kills, False):
-            each._commits.settle(None)
-            raise Killed
-        return step_of(each, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(worker.Run, "step", step)
-        with pytest.raises(Killed):
-            trainer_of(here).train()
+    killed_after(BEGINS + 3, trainer_of(here).train, monkeypatch)
     [killed] = [each for each in run.parent.glob("tiny-*") if each != run]
     resumed = replace(trainer_of(here), resume=killed)
     resumed.train()
