@@ -58,6 +58,19 @@ def audit(
         int,
         typer.Option("--controls", min=0, max=1000, help="Canaries that were never planted."),
     ] = 4,
+    confidence: Annotated[
+        float,
+        typer.Option(
+            "--confidence",
+            min=0.5,
+            max=0.999999,
+            help="Of the lower bound on epsilon, for canaries drawn by a coin.",
+        ),
+    ] = 0.95,
+    delta: Annotated[
+        float,
+        typer.Option("--delta", min=0.0, max=0.5, help="The delta that the bound is for."),
+    ] = 1e-5,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The seed of all samples.")] = 0,
     key: Annotated[
         str | None,
@@ -73,7 +86,8 @@ def audit(
     """Measure memorization, and write the memorization manifest.
 
     Compares trained rows with reserve rows at each layer, continues rows by greedy decoding, and
-    measures the exposure of planted canaries. It needs the run's data but no cluster.
+    measures the exposure of planted canaries. Where a coin decided which were planted, it bounds
+    epsilon of differential privacy from below. It needs the run's data but no cluster.
 
     Exit code 0: the audit was made, and lists what could not be checked. 3: the model or the data
     is missing, or a revocation list is older than the run's trust root allows.
@@ -83,6 +97,7 @@ def audit(
         seal_memorization_manifest,
         verify_memorization_manifest,
     )
+    from govray.governance.attestation.privacy_audit import PrivacyLevel
     from govray.governance.formats import canonical_json
     from govray.governance.formats.document import format_time
     from govray.governance.trust.anchor import TrustAnchor
@@ -111,6 +126,7 @@ def audit(
             candidates=candidates,
             controls=controls,
             seed=seed,
+            privacy=PrivacyLevel(confidence=confidence, delta=delta),
         ),
         against=against,
         progress=lambda corpus, done, total: note(f"{done + 1}/{total}  {corpus}"),
@@ -165,6 +181,16 @@ def _tell_corpus(corpus: CorpusEvidence) -> None:
                 "controls",
                 f"{sum(control) / len(control):.1f} bits, mean of {len(control)} never planted",
             )
+    if privacy := corpus.privacy:
+        best = max(privacy.tried, key=lambda each: each.epsilon)
+        level = privacy.level
+        field(
+            "privacy",
+            f"epsilon is at least {privacy.epsilon:.2f} for these canaries (delta "
+            f"{level.delta:g}, confidence {level.confidence:g}): {best.correct} of {best.guesses} "
+            f"coins guessed right, {privacy.canaries} thrown",
+        )
+        note("A lower bound for canaries of this kind. Others may show more, so it is no limit.")
     if gap := corpus.counterfactual:
         field(
             "gap",

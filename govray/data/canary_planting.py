@@ -59,7 +59,7 @@ def plant(
         context: Loss targets of a full row.
 
     Raises:
-        UsageError: A canary does not fit into a row.
+        UsageError: A canary does not fit into a row, or a coin leaves out all of a corpus.
         Refused: A corpus has a canary's text as a record.
         OSError: The disk refused.
     """
@@ -91,7 +91,14 @@ def _planted(
 ) -> Planted:
     dtype = shard_file.storage_dtype(tokenizer.vocabulary)
     records, rows, lengths = [], [], []
-    for canary in canaries.planted(corpus.corpus):
+    drawn = canaries.planted(corpus.corpus)
+    if not drawn:
+        raise UsageError(
+            f"the coin leaves all {canaries.count} canaries out",
+            where=f"canaries of {corpus.corpus}",
+            do="Draw more canaries, or use another number for the coin",
+        )
+    for canary in drawn:
         tokens = np.append(tokenizer.encode(canary.content), tokenizer.separator).astype(dtype)
         if tokens.size > context + 1:
             raise UsageError(

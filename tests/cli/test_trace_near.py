@@ -279,10 +279,14 @@ def test_the_pages_commands_run(
 
 
 def test_the_pages_settings_are_those_of_the_experiment() -> None:
-    [block] = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    block, tossed = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
     data = Data(**yaml.safe_load(block)["data"])
     assert data.canaries is not None
     stated = {name: getattr(data.canaries, name) for name in ("format", "digits", "count")}
     fresh = type(data.canaries)(corpora=("any",))
     assert stated == {name: getattr(fresh, name) for name in stated}
     assert (fresh.repeats, fresh.seed) == (data.canaries.repeats, data.canaries.seed)
+    by_coin = Data(**yaml.safe_load(tossed)["data"]).canaries
+    assert by_coin is not None
+    planted = len(by_coin.by_corpus()["acme-notes"].planted("acme-notes"))
+    assert 0 < planted < by_coin.count == 200

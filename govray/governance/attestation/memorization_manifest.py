@@ -26,6 +26,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.privacy_audit import PrivacyAudit, PrivacyLevel
 from govray.governance.formats.bounds import LongText, Natural, Positive, Share
 from govray.governance.formats.document import Digest, Document, Name, Timestamp
 from govray.governance.formats.keys import Signer
@@ -44,6 +45,7 @@ class AuditSettings(Document):
         candidates: Sampled secrets where there are too many to score all.
         controls: Canaries that were never planted, for each corpus that has planted ones.
         seed: What samples are drawn from.
+        privacy: Of the bounds on ε; audits of before they were made do not have it.
     """
 
     rows: Positive
@@ -52,6 +54,7 @@ class AuditSettings(Document):
     candidates: Positive
     controls: Natural
     seed: Natural
+    privacy: PrivacyLevel | None = None
 
 
 class Extraction(Document):
@@ -140,6 +143,7 @@ class CorpusEvidence(Document):
         records: Those that rows were extracted of, sorted by hash.
         canaries: The planted ones, by index.
         control_bits: Exposure of each canary that was never planted, in bits.
+        privacy: A lower bound on ε, where a coin decided which canaries were planted.
         counterfactual: Against a run without the corpus.
     """
 
@@ -150,6 +154,7 @@ class CorpusEvidence(Document):
     records: tuple[RecordEvidence, ...] = ()
     canaries: tuple[CanaryEvidence, ...] = ()
     control_bits: tuple[Annotated[Number, Field(ge=0)], ...] = ()
+    privacy: PrivacyAudit | None = None
     counterfactual: Counterfactual | None = None
 
 

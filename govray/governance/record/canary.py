@@ -12,6 +12,9 @@ Invariants
 * **No two canaries of a corpus share a name**, so none tells of another.
 * **Controls** are canaries of the same specification that are never planted: the indices from
   ``count`` on. What a model shows for those, it shows without having read them.
+* **A coin may leave canaries out.** With ``coin`` each of the ``count`` canaries is planted with
+  probability one half, by a generator that the coin's number keys. So planted ones and left out
+  ones differ in nothing else, which a privacy audit needs (``attestation/privacy_audit.py``).
 
 The texts are no secret: whoever has the manifest can make them.
 
@@ -32,6 +35,9 @@ from govray.governance.formats.document import Document
 
 NAME, SECRET = "{name}", "{secret}"
 FORMAT = f"The access code of {NAME} is {SECRET}.\n"
+
+LEAST_TOSSED = 8
+"""Canaries that a coin is thrown for, at least."""
 
 CanaryDigits = Annotated[int, Field(ge=2, le=12)]
 CanaryCount = Annotated[int, Field(ge=1, le=1000)]
@@ -79,6 +85,16 @@ def check_format(text: str) -> str:
     return text
 
 
+def check_coin(coin: int | None, count: int) -> None:
+    """Return if so many canaries may be drawn by a coin.
+
+    Raises:
+        ValueError: They are too few: no guess about their coins would show anything.
+    """
+    if coin is not None and count < LEAST_TOSSED:
+        raise ValueError(f"a coin needs at least {LEAST_TOSSED} canaries, not {count}")
+
+
 class Canaries(Document):
     """What is planted in one corpus.
 
@@ -89,6 +105,8 @@ class Canaries(Document):
         count: Canaries.
         repeats: How often an epoch reads each.
         seed: What names and secrets are drawn from.
+        coin: What keys the coin that decides for each canary whether it is planted. Without it all
+            are.
     """
 
     format: Annotated[str, Field(min_length=1, max_length=200)] = FORMAT
@@ -96,10 +114,12 @@ class Canaries(Document):
     count: CanaryCount = 8
     repeats: CanaryRepeats = 16
     seed: Natural = 0
+    coin: Natural | None = None
 
     @model_validator(mode="after")
     def _formed(self) -> Self:
         check_format(self.format)
+        check_coin(self.coin, self.count)
         return self
 
     @property
@@ -108,8 +128,23 @@ class Canaries(Document):
         return int(10**self.digits)
 
     def planted(self, corpus: str) -> tuple[Canary, ...]:
-        """The canaries of a corpus, by index."""
+        """The canaries of a corpus that are planted, by index."""
+        drawn, coins = self.tossed(corpus), self.coins(corpus)
+        return tuple(canary for canary, heads in zip(drawn, coins, strict=True) if heads)
+
+    def tossed(self, corpus: str) -> tuple[Canary, ...]:
+        """All ``count`` canaries of a corpus, by index: planted and left out."""
         return self._drawn(corpus, 0, self.count)
+
+    def coins(self, corpus: str) -> tuple[bool, ...]:
+        """Whether each of the ``count`` canaries is planted, by index."""
+        if self.coin is None:
+            return (True,) * self.count
+        key = f"govray coin {self.coin}".encode()
+        return tuple(
+            bool(hmac.digest(key, f"{corpus}\0{index}".encode(), "sha256")[0] & 1)
+            for index in range(self.count)
+        )
 
     def controls(self, corpus: str, count: int) -> tuple[Canary, ...]:
         """Canaries of the same kind that nothing was planted of."""

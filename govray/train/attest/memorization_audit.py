@@ -1,9 +1,9 @@
 """Auditing a run: what its final model holds of the data that it was trained on.
 
 For each corpus that the run read, an audit compares rows trained on with reserve rows, layer by
-layer. It decodes sampled rows greedily and measures the exposure of planted canaries. If another
-run left the corpus out, it also measures the counterfactual gap. The result is a memorization
-manifest.
+layer. It decodes sampled rows greedily and measures the exposure of planted canaries. Where a coin
+decided which were planted, it guesses the coins and bounds ε. If another run left the corpus out,
+it also measures the counterfactual gap. The result is a memorization manifest.
 
 Invariants:
 
@@ -48,6 +48,11 @@ from govray.governance.attestation.memorization_manifest import (
     RecordEvidence,
     Unchecked,
 )
+from govray.governance.attestation.privacy_audit import (
+    PrivacyAudit,
+    PrivacyLevel,
+    privacy_audit,
+)
 from govray.governance.formats.record_columns import Split
 from govray.governance.policy.route import Route
 from govray.governance.record.canary import Canary
@@ -58,7 +63,13 @@ from govray.train.attest.audited_model import AuditedModel, load_model, tokenize
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 
 DEFAULTS = AuditSettings(
-    rows=64, prefix_tokens=32, suffix_tokens=32, candidates=1000, controls=4, seed=0
+    rows=64,
+    prefix_tokens=32,
+    suffix_tokens=32,
+    candidates=1000,
+    controls=4,
+    seed=0,
+    privacy=PrivacyLevel(confidence=0.95, delta=1e-5),
 )
 SCORE_ALL = 10_000
 """Spaces of at most this many candidates are scored whole."""
@@ -181,6 +192,7 @@ class _Auditor:
             records=records,
             canaries=canaries,
             control_bits=controls,
+            privacy=self._privacy(corpus, route),
             counterfactual=self._counterfactual(corpus, route, trained, reserve, other),
         )
 
@@ -336,6 +348,32 @@ class _Auditor:
                 fit_p=shown.fit.p_value if shown.fit else None,
                 extracted=greedy_matches(self.audited.model, [tokens], [start])[0],
             )
+
+    def _privacy(self, corpus: str, route: Route) -> PrivacyAudit | None:
+        planted, level = self.manifest.corpus(corpus).planted, self.settings.privacy
+        if planted is None or level is None:
+            return None
+        canaries = planted.canaries
+        if canaries.coin is None:
+            self.note("bound on epsilon", "no coin decided which canaries were planted", corpus)
+            return None
+        try:
+            encode = self._encoder()
+        except CouldNotCheck as error:
+            self.note("bound on epsilon", str(error), corpus)
+            return None
+        # Whole rows, as training reads them: the name is learnt as well as the secret.
+        rows = [
+            [*encode(canary.content.decode()), self._separator]
+            for canary in canaries.tossed(corpus)
+        ]
+        with self.audited.reading(route.adapter):
+            losses = target_losses(self.audited.model, rows, [1] * len(rows), batch=_BATCH)
+        sums = torch.stack([each.sum() for each in losses])
+        if not sums.isfinite().all():
+            self.note("bound on epsilon", "the loss of a canary is not finite", corpus)
+            return None
+        return privacy_audit(sums.tolist(), canaries.coins(corpus), level)
 
     def _exposure(
         self, canary: Canary, candidates: int, encode: Callable[[str], list[int]]

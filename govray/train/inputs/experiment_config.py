@@ -36,6 +36,7 @@ from govray.governance.record.canary import (
     CanaryCount,
     CanaryDigits,
     CanaryRepeats,
+    check_coin,
     check_format,
 )
 from govray.governance.record.prepare_manifest import ReserveShare
@@ -81,6 +82,17 @@ class PlantedCanaries(Section):
     count: CanaryCount = Field(8, description="canaries in each corpus")
     repeats: CanaryRepeats = Field(16, description="how often an epoch reads each")
     seed: Natural = Field(0, description="what names and secrets are drawn from")
+    coin: Natural | None = Field(
+        None,
+        description="number that keys a fair coin: it leaves about half of the canaries out, so "
+        "that `govray audit` can bound privacy; without it all are planted",
+        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
+    )
+
+    @model_validator(mode="after")
+    def _enough_for_a_coin(self) -> PlantedCanaries:
+        check_coin(self.coin, self.count)
+        return self
 
     def by_corpus(self) -> dict[str, Canaries]:
         """What is planted in each corpus."""

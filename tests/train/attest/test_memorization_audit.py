@@ -24,6 +24,7 @@ from govray.governance.attestation.memorization_manifest import (
     seal_memorization_manifest,
     verify_memorization_manifest,
 )
+from govray.governance.attestation.privacy_audit import PrivacyLevel
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
@@ -136,6 +137,8 @@ def test_the_evidence_names_corpora_layers_and_records(
     assert {(u.check, u.corpus) for u in found.unchecked} == {
         ("exposure", "open-two"),
         ("exposure", "weak-one"),
+        ("bound on epsilon", "acme"),
+        ("bound on epsilon", "open-one"),
     }
     assert MemorizationManifest.from_json(found.to_json()) == found
 
@@ -189,6 +192,28 @@ def test_the_gap_is_measured_where_another_run_left_the_corpus_out(
     other = audit(without, at=AT, settings=SMALL, against=run)
     assert not any(each.counterfactual for each in other.corpora)
     assert ("counterfactual gap", None) in {(u.check, u.corpus) for u in other.unchecked}
+
+
+def test_canaries_of_a_coin_bound_epsilon_and_a_model_that_read_none_shows_nothing(
+    here: Deployment, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    tossed = PLANTED | {"corpora": ["open-one"], "count": 48, "repeats": 60, "coin": 1, "digits": 2}
+    found = {}
+    for steps, confidence in ((1, 0.9999), (90, 0.95)):  # the control's error: once in 10,000
+        run = train(here, steps, canaries=tossed)
+        code, out, err = command("audit", run, "--rows", 2, "--confidence", confidence)
+        assert code == 0, err
+        assert "epsilon is at least" in out
+        read = MemorizationManifest.from_text((run / "memorization.json").read_bytes())
+        open_one = of(read, "open-one")
+        assert open_one.privacy is not None
+        assert open_one.privacy.canaries == 48
+        assert open_one.privacy.included == len(open_one.canaries) < 48
+        assert open_one.privacy.level == PrivacyLevel(confidence=confidence, delta=1e-5)
+        assert not [u for u in read.unchecked if u.check == "bound on epsilon"]
+        found[steps] = open_one.privacy.epsilon
+    assert found[1] == 0  # the control: one step teaches nothing
+    assert found[90] > 0.3
 
 
 def test_a_run_without_reserve_or_canaries_says_so(here: Deployment) -> None:
@@ -295,6 +320,7 @@ def test_canaries_need_an_admitted_corpus_and_a_row_that_holds_them(here: Deploy
     for changes, says in [
         ({"corpora": ["mystery"]}, "mystery"),
         ({"format": "a long way to say {name} and then {secret}"}, "a row of context 32"),
+        ({"coin": 1}, "at least 8 canaries"),
     ]:
         with pytest.raises(UsageError, match=says):
             train(here, canaries=PLANTED | changes)

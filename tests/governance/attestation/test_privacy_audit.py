@@ -1,0 +1,158 @@
+"""The bound on ε: the theorem's numbers, its error rate by simulation, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from govray.governance.attestation.privacy_audit import (
+    PrivacyAudit,
+    PrivacyLevel,
+    epsilon_bound,
+    guess_counts,
+    p_value,
+    privacy_audit,
+)
+
+LEVEL = PrivacyLevel(confidence=0.95, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("m", "r", "v", "delta", "printed"),
+    [(1000, 100, 75, 1e-4, 0.673), (100_000, 1510, 1439, 1e-5, 2.675)],
+)
+def test_the_bound_is_the_one_that_the_paper_prints(m, r, v, delta, printed):
+    found = epsilon_bound(m, r, v, delta=delta, confidence=0.95)
+    assert found == pytest.approx(printed, abs=1e-3)  # Appendix D and Section 7
+
+
+@given(st.integers(8, 1000), st.sampled_from([0.9, 0.95, 0.99]))
+@settings(max_examples=25)
+def test_with_all_guesses_right_the_bound_is_the_closed_form(m, confidence):
+    q = (1 - confidence) ** (1 / m)
+    expected = max(0.0, math.log(q / (1 - q)))
+    assert epsilon_bound(m, m, m, delta=0, confidence=confidence) == pytest.approx(
+        expected, abs=1e-8
+    )
+
+
+@given(st.integers(1, 60), st.data())
+@settings(max_examples=40)
+def test_more_right_guesses_never_show_less_and_delta_never_shows_more(guesses, data):
+    canaries = data.draw(st.integers(guesses, 2 * guesses))
+    correct = data.draw(st.integers(0, guesses - 1))
+    fewer, more = (
+        epsilon_bound(canaries, guesses, count, delta=1e-6, confidence=0.95)
+        for count in (correct, correct + 1)
+    )
+    assert 0 <= fewer <= more
+    pure = epsilon_bound(canaries, guesses, correct + 1, delta=0, confidence=0.95)
+    stricter = epsilon_bound(canaries, guesses, correct + 1, delta=0, confidence=0.99)
+    assert stricter <= pure
+    assert more <= pure + 1e-8
+
+
+def test_the_tail_is_the_binomial_one_and_delta_adds_the_steepest_step():
+    def mass(n, k, q):
+        return math.comb(n, k) * q**k * (1 - q) ** (n - k)
+
+    m, r, v, epsilon, delta = 30, 20, 16, 0.7, 1e-3
+    q = math.exp(epsilon) / (1 + math.exp(epsilon))
+    tail = sum(mass(r, k, q) for k in range(v, r + 1))
+    assert p_value(m, r, v, epsilon=epsilon, delta=0) == pytest.approx(tail, rel=1e-12)
+    steepest = max(sum(mass(r, k, q) for k in range(v - i, v)) / i for i in range(1, v + 1))
+    assert p_value(m, r, v, epsilon=epsilon, delta=delta) == pytest.approx(
+        tail + 2 * m * delta * steepest, rel=1e-12
+    )
+    assert p_value(m, r, 0, epsilon=5, delta=0) == pytest.approx(1)
+
+
+def test_random_guesses_show_nothing_as_often_as_the_confidence_says():
+    """The error is at most 5 % over runs; four numbers of guesses at 5 % each would make more."""
+    draw, runs, m = random.Random(0), 1000, 64
+    shown = careless = 0
+    for _ in range(runs):
+        coins = [draw.random() < 0.5 for _ in range(m)]
+        found = privacy_audit([draw.random() for _ in range(m)], coins, LEVEL)
+        shown += found.epsilon > 0
+        careless += any(
+            p_value(m, each.guesses, each.correct, epsilon=0, delta=LEVEL.delta) < 0.05
+            for each in found.tried
+        )
+    assert shown / runs <= 0.05
+    assert careless / runs > 0.05  # the control
+
+
+def test_a_mechanism_of_known_privacy_is_not_bounded_above_it():
+    """Randomized response of ε = 1: the loss tells the coin right with probability e/(1 + e)."""
+    draw, runs, m, epsilon = random.Random(1), 60, 120, 1.0
+    keeps = math.exp(epsilon) / (1 + math.exp(epsilon))
+    bounds = []
+    for _ in range(runs):
+        coins = [draw.random() < 0.5 for _ in range(m)]
+        told = [coin if draw.random() < keeps else not coin for coin in coins]
+        losses = [draw.random() - saw for saw in told]
+        bounds.append(privacy_audit(losses, coins, LEVEL).epsilon)
+    assert sum(bound > epsilon for bound in bounds) / runs <= 0.05
+    assert sorted(bounds)[runs // 2] > 0.4  # it does see something
+
+
+def test_a_model_that_knows_every_canary_is_bounded_by_the_count_alone():
+    coins = [index % 2 == 0 for index in range(64)]
+    found = privacy_audit([float(not coin) for coin in coins], coins, LEVEL)
+    assert [(each.guesses, each.correct) for each in found.tried] == [
+        (64, 64), (32, 32), (16, 16), (8, 8),
+    ]  # fmt: skip
+    assert found.epsilon == found.tried[0].epsilon > 2.5
+    # Fewer planted than left out: the guesses in the middle are wrong, those at the ends right.
+    skewed = [index < 24 for index in range(64)]
+    assert privacy_audit(
+        [float(not coin) + index / 1000 for index, coin in enumerate(skewed)], skewed, LEVEL
+    ).tried[1].correct == 32  # fmt: skip
+
+
+def test_how_many_guesses_are_made_depends_on_the_canaries_alone():
+    assert guess_counts(64) == [64, 32, 16, 8]
+    assert guess_counts(9) == [8, 4, 2]
+    assert guess_counts(1) == []
+    with pytest.raises(ValueError, match="make no audit"):
+        privacy_audit([0.5], [True], LEVEL)
+    with pytest.raises(ValueError, match="make no audit"):
+        privacy_audit([0.5] * 8, [True] * 7, LEVEL)
+
+
+def test_a_bound_that_the_counts_do_not_give_is_refused():
+    coins = [index % 2 == 0 for index in range(32)]
+    found = privacy_audit([float(not coin) for coin in coins], coins, LEVEL)
+    stated = found.to_json()
+    assert PrivacyAudit.from_json(json.loads(json.dumps(stated))) == found
+    first, *rest = found.tried
+    for changes in (
+        {"epsilon": found.epsilon + 1},
+        {"tried": (first.model_copy(update={"epsilon": first.epsilon + 1e-3}), *rest)},
+        {"tried": tuple(rest)},
+        {"included": 33},
+        {"tried": (first.model_copy(update={"correct": 33}), *rest)},
+        {"canaries": 2},
+    ):
+        with pytest.raises(ValidationError):
+            PrivacyAudit.model_validate(dict(found) | changes)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [(8, 9, 1, 0.0, 0.0), (8, 8, 9, 0.0, 0.0), (8, 8, -1, 0.0, 0.0), (8, 8, 8, -1.0, 0.0),
+     (8, 8, 8, 0.0, 1.5)],
+)  # fmt: skip
+def test_numbers_that_cannot_be_are_refused(bad):
+    m, r, v, epsilon, delta = bad
+    with pytest.raises(ValueError, match=r"guesses|parameters"):
+        p_value(m, r, v, epsilon=epsilon, delta=delta)
+    with pytest.raises(ValueError, match="confidence"):
+        epsilon_bound(8, 8, 8, delta=0, confidence=1)
