@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from govray.governance.attestation.memorization_manifest import (
         CorpusEvidence,
         MemorizationManifest,
+        SamplingScheme,
     )
 
 SIGNED, UNSIGNED = "memorization.dsse.json", "memorization.json"
@@ -48,6 +49,21 @@ def audit(
         int,
         typer.Option("--suffix", min=1, max=1 << 20, help="Tokens that decoding has to reproduce."),
     ] = 32,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.01, max=100.0, help="That samples are drawn at.")
+    ] = 1.0,
+    top_k: Annotated[
+        int,
+        typer.Option(
+            "--top-k", min=0, max=1 << 20, help="Likeliest tokens that samples keep to; 0: all."
+        ),
+    ] = 40,
+    chance: Annotated[
+        float,
+        typer.Option(
+            "--chance", min=0.001, max=0.999, help="How surely one of n samples has to be the text."
+        ),
+    ] = 0.9,
     candidates: Annotated[
         int,
         typer.Option(
@@ -94,6 +110,7 @@ def audit(
     """
     from govray.governance.attestation.memorization_manifest import (
         AuditSettings,
+        SamplingScheme,
         seal_memorization_manifest,
         verify_memorization_manifest,
     )
@@ -126,6 +143,7 @@ def audit(
             candidates=candidates,
             controls=controls,
             seed=seed,
+            sampling=SamplingScheme(temperature=temperature, top_k=top_k, probability=chance),
             privacy=PrivacyLevel(confidence=confidence, delta=delta),
         ),
         against=against,
@@ -147,12 +165,12 @@ def audit(
 def _tell(document: MemorizationManifest) -> None:
     line(f"AUDITED {document.run}  after {document.step} steps", style="bold")
     for corpus in document.corpora:
-        _tell_corpus(corpus)
+        _tell_corpus(corpus, document.settings.sampling)
     for each in document.unchecked:
         field("unchecked", f"{each.check}{f' of {each.corpus}' if each.corpus else ''}: {each.why}")
 
 
-def _tell_corpus(corpus: CorpusEvidence) -> None:
+def _tell_corpus(corpus: CorpusEvidence, scheme: SamplingScheme | None) -> None:
     line()
     line(f"{corpus.corpus}  could reach {', '.join(corpus.groups)}")
     if corpus.measures:
@@ -168,6 +186,14 @@ def _tell_corpus(corpus: CorpusEvidence) -> None:
             f"{found.extracted} of {found.rows} rows; reserve {found.reserve_extracted} of "
             f"{found.reserve_rows}",
         )
+    if corpus.discoverable and scheme and found:
+        counts = ", ".join(f"{each.rows} in {each.samples:,}" for each in corpus.discoverable[::2])
+        most = corpus.discoverable[-1]
+        field(
+            "sampled",
+            f"rows that come with probability {scheme.probability:g}: {counts} samples; "
+            f"reserve {most.reserve_rows} of {found.reserve_rows}",
+        )
     if corpus.canaries:
         bits = [each.exposure_bits for each in corpus.canaries]
         gave = sum(each.extracted for each in corpus.canaries)
@@ -176,6 +202,8 @@ def _tell_corpus(corpus: CorpusEvidence) -> None:
             f"{sum(bits) / len(bits):.1f} bits, mean of {len(bits)} canaries (most "
             f"{max(bits):.1f}); decoding gives {gave} of their secrets",
         )
+        if needed := [each.samples for each in corpus.canaries if each.samples]:
+            field("secrets", f"the first comes in {min(needed):,} samples")
         if control := corpus.control_bits:
             field(
                 "controls",

@@ -10,7 +10,9 @@ context.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,21 +48,58 @@ def target_losses(
     return found
 
 
-def greedy_matches(
-    model: nn.Module, sequences: Sequence[Tokens], starts: Sequence[int], *, batch: int = 64
-) -> list[bool]:
-    """Whether greedy decoding of ``sequence[:start]`` continues with ``sequence[start:]``.
+class Continuation(NamedTuple):
+    """How a model continues a sequence's beginning with its true end.
 
-    One forward decides: as long as decoding agrees, its next context is the sequence's own. So it
-    agrees to the end exactly if each token there is the most likely one after the true tokens.
-
-    Args and what the model is: as for `target_losses`.
+    Attributes:
+        greedy: Whether greedy decoding gives the end.
+        log_probability: Of the end under the sampling scheme, nats; −∞ if it never comes.
     """
-    return [
-        bool(each.all())
-        for logits, targets, lengths in _forward(model, sequences, starts, batch)
-        for each in (logits.argmax(dim=1) == targets).cpu().split(lengths)
-    ]
+
+    greedy: bool
+    log_probability: float
+
+
+def continuations(
+    model: nn.Module,
+    sequences: Sequence[Tokens],
+    starts: Sequence[int],
+    *,
+    temperature: float,
+    top_k: int,
+    batch: int = 64,
+) -> list[Continuation]:
+    """How ``sequence[:start]`` is continued with ``sequence[start:]``, decoding and sampling.
+
+    One forward decides. As long as decoding agrees, its next context is the sequence's own. So
+    greedy decoding agrees to the end exactly if each token there is the most likely one after the
+    true tokens. The probability of the end is the product of its tokens'.
+
+    Args:
+        model, sequences, starts, batch: As for `target_losses`.
+        temperature: Logits are divided by it; above 0.
+        top_k: A token is drawn from so many most likely ones, and those as likely as the last of
+            them; 0: from all.
+
+    Raises:
+        Refused: The forward changed a buffer.
+        ValueError: The temperature is not above 0, or ``top_k`` below 0.
+    """
+    if not temperature > 0 or top_k < 0:
+        raise ValueError(f"no sampling scheme: temperature {temperature}, top-k {top_k}")
+    found: list[Continuation] = []
+    for logits, targets, lengths in _forward(model, sequences, starts, batch):
+        matches = (logits.argmax(dim=1) == targets).cpu().split(lengths)
+        scaled = logits.double() / temperature
+        if 0 < top_k < scaled.shape[1]:
+            last = scaled.topk(top_k, dim=1).values[:, -1:]
+            scaled = scaled.masked_fill(scaled < last, -math.inf)
+        each = scaled.log_softmax(dim=1).gather(1, targets[:, None])[:, 0]
+        found += [
+            Continuation(bool(match.all()), min(0.0, float(ends.sum())))
+            for match, ends in zip(matches, each.cpu().split(lengths), strict=True)
+        ]
+    return found
 
 
 def _forward(

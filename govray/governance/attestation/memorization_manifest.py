@@ -36,6 +36,20 @@ from govray.governance.record.entropy_profile import Measure
 from govray.governance.trust.trust_state import TrustState, Verified
 
 
+class SamplingScheme(Document):
+    """How text is drawn from the model, and how surely it has to come.
+
+    Attributes:
+        temperature: Logits are divided by it.
+        top_k: A token is drawn from so many most likely ones; 0: from all.
+        probability: p of an (n, p)-discoverable extraction: that of n samples one is the text.
+    """
+
+    temperature: Annotated[Number, Field(gt=0)]
+    top_k: Natural
+    probability: Annotated[float, Field(gt=0, lt=1)]
+
+
 class AuditSettings(Document):
     """How much was looked at.
 
@@ -46,6 +60,7 @@ class AuditSettings(Document):
         controls: Canaries that were never planted, for each corpus that has planted ones.
         seed: What samples are drawn from.
         privacy: Of the bounds on ε; audits of before they were made do not have it.
+        sampling: Of what sampling extracts; earlier audits do not have it either.
     """
 
     rows: Positive
@@ -55,6 +70,7 @@ class AuditSettings(Document):
     controls: Natural
     seed: Natural
     privacy: PrivacyLevel | None = None
+    sampling: SamplingScheme | None = None
 
 
 class Extraction(Document):
@@ -75,6 +91,17 @@ class Extraction(Document):
         return self
 
 
+class Discoverable(Document):
+    """Of how many tried rows the continuation comes at least once in ``samples`` samples.
+
+    That is, with the probability that the settings' scheme says. Rows are those of the extraction.
+    """
+
+    samples: Positive
+    rows: Natural
+    reserve_rows: Natural
+
+
 class CanaryEvidence(Document):
     """One planted canary.
 
@@ -89,6 +116,8 @@ class CanaryEvidence(Document):
         fit_distance, fit_p: Kolmogorov–Smirnov distance of the extrapolating fit, and its p-value,
             which is too large for a fit to these samples. Absent if the rank is exact.
         extracted: Whether greedy decoding gives the secret.
+        samples: The least number of samples for which the secret is discoverable under the
+            settings' scheme. Absent if it is above 10^15, and without a scheme.
     """
 
     record: Digest
@@ -101,6 +130,7 @@ class CanaryEvidence(Document):
     fit_distance: Share | None = None
     fit_p: Share | None = None
     extracted: bool
+    samples: Positive | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -126,10 +156,14 @@ class Counterfactual(Document):
 
 
 class RecordEvidence(Document):
-    """A record that the model gave back: how many of its sampled rows decoding continued."""
+    """A record that the model gave back: how many of its sampled rows decoding continued.
+
+    ``samples`` is the least number of samples for which one of them is discoverable.
+    """
 
     record: Digest
     extracted_rows: Positive
+    samples: Positive | None = None
 
 
 class CorpusEvidence(Document):
@@ -140,6 +174,7 @@ class CorpusEvidence(Document):
         groups: The layer groups that its route could update, sorted.
         measures: Rows trained on against reserve rows, by layer.
         extraction: Of sampled rows.
+        discoverable: Of the same rows, by number of samples, fewest first.
         records: Those that rows were extracted of, sorted by hash.
         canaries: The planted ones, by index.
         control_bits: Exposure of each canary that was never planted, in bits.
@@ -151,6 +186,7 @@ class CorpusEvidence(Document):
     groups: tuple[LongText, ...]
     measures: tuple[Measure, ...] = ()
     extraction: Extraction | None = None
+    discoverable: tuple[Discoverable, ...] | None = None
     records: tuple[RecordEvidence, ...] = ()
     canaries: tuple[CanaryEvidence, ...] = ()
     control_bits: tuple[Annotated[Number, Field(ge=0)], ...] = ()
@@ -190,6 +226,25 @@ class MemorizationManifest(Document):
     settings: AuditSettings
     corpora: tuple[CorpusEvidence, ...]
     unchecked: tuple[Unchecked, ...] = ()
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        for each in self.corpora:
+            tried = each.extraction
+            if each.discoverable is None:
+                continue
+            if tried is None or self.settings.sampling is None:
+                raise ValueError(f"{each.corpus}: no row or no scheme to discover anything by")
+            counts = [(d.samples, d.rows, d.reserve_rows) for d in each.discoverable]
+            if [n for n, _, _ in counts] != sorted({n for n, _, _ in counts}):
+                raise ValueError(
+                    f"{each.corpus}: numbers of samples are not sorted or not distinct"
+                )
+            if any(
+                rows > tried.rows or reserve > tried.reserve_rows for _, rows, reserve in counts
+            ):
+                raise ValueError(f"{each.corpus}: more rows are discoverable than were tried")
+        return self
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

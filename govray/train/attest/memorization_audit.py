@@ -1,9 +1,10 @@
 """Auditing a run: what its final model holds of the data that it was trained on.
 
 For each corpus that the run read, an audit compares rows trained on with reserve rows, layer by
-layer. It decodes sampled rows greedily and measures the exposure of planted canaries. Where a coin
-decided which were planted, it guesses the coins and bounds ε. If another run left the corpus out,
-it also measures the counterfactual gap. The result is a memorization manifest.
+layer. It continues sampled rows by greedy decoding, says how many samples would give them, and
+measures the exposure of planted canaries. Where a coin decided which were planted, it guesses the
+coins and bounds ε. If another run left the corpus out, it also measures the counterfactual gap.
+The result is a memorization manifest.
 
 Invariants:
 
@@ -30,22 +31,29 @@ from govray.data.step_reader import ArrowRows
 from govray.engine.batch import IGNORED
 from govray.engine.memorization.counterfactual import gap
 from govray.engine.memorization.deviation import measures
+from govray.engine.memorization.discoverable import least_samples
 from govray.engine.memorization.exposure import Exposure
 from govray.engine.memorization.exposure import measure as measure_exposure
 from govray.engine.memorization.logit_lens import Lens, find_lens
 from govray.engine.memorization.monitor import logits_in
 from govray.engine.memorization.probe_sharing import pick
 from govray.engine.memorization.scores import score_rows, untouched
-from govray.engine.memorization.sequence_loss import greedy_matches, target_losses
+from govray.engine.memorization.sequence_loss import (
+    Continuation,
+    continuations,
+    target_losses,
+)
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation.memorization_manifest import (
     AuditSettings,
     CanaryEvidence,
     CorpusEvidence,
     Counterfactual,
+    Discoverable,
     Extraction,
     MemorizationManifest,
     RecordEvidence,
+    SamplingScheme,
     Unchecked,
 )
 from govray.governance.attestation.privacy_audit import (
@@ -70,6 +78,7 @@ DEFAULTS = AuditSettings(
     controls=4,
     seed=0,
     privacy=PrivacyLevel(confidence=0.95, delta=1e-5),
+    sampling=SamplingScheme(temperature=1.0, top_k=40, probability=0.9),
 )
 SCORE_ALL = 10_000
 """Spaces of at most this many candidates are scored whole."""
@@ -77,6 +86,8 @@ SCORE_ALL = 10_000
 _LOOKED_AT = 4096
 """At most this many rows of a corpus are checked for whether a step read them."""
 _BATCH = 16
+_SAMPLES = tuple(10**power for power in range(7))
+"""Numbers of samples for which rows that are discoverable are counted."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (corpus, corpora done, corpora in all)."""
@@ -182,13 +193,14 @@ class _Auditor:
             self.note("rows trained on", "no step read a row of its own records", corpus)
         if not reserve:
             self.note("comparison with the reserve", "the corpus has no reserve rows", corpus)
-        extraction, records = self._extraction(corpus, route, trained, reserve)
+        extraction, discoverable, records = self._extraction(corpus, route, trained, reserve)
         canaries, controls = self._canaries(corpus, route)
         return CorpusEvidence(
             corpus=corpus,
             groups=tuple(sorted(route.reached)),
             measures=self._measures(corpus, route, trained, reserve),
             extraction=extraction,
+            discoverable=discoverable,
             records=records,
             canaries=canaries,
             control_bits=controls,
@@ -268,7 +280,7 @@ class _Auditor:
 
     def _extraction(
         self, corpus: str, route: Route, trained: Sequence[Row], reserve: Sequence[Row]
-    ) -> tuple[Extraction | None, tuple[RecordEvidence, ...]]:
+    ) -> tuple[Extraction | None, tuple[Discoverable, ...] | None, tuple[RecordEvidence, ...]]:
         start = self.settings.prefix_tokens
         stop = start + self.settings.suffix_tokens
         tried, compared = (
@@ -279,32 +291,62 @@ class _Auditor:
                 self.note(
                     "extraction", f"no row has the {stop} tokens of prefix and suffix", corpus
                 )
-            return None, ()
+            return None, None, ()
         with self.audited.reading(route.adapter):
             ours, theirs = (
-                greedy_matches(
-                    self.audited.model,
-                    [row.tokens[:stop] for row in rows],
-                    [start] * len(rows),
-                    batch=_BATCH,
-                )
+                self._continued([row.tokens[:stop] for row in rows], [start] * len(rows))
                 for rows in (tried, compared)
             )
-        given: dict[str, int] = {}
-        for row, extracted in zip(tried, ours, strict=True):
+        given: dict[str, list[int | None]] = {}
+        for row, (extracted, needed) in zip(tried, ours, strict=True):
             if extracted and (record := row.record(start, stop)):
-                given[record] = given.get(record, 0) + 1
+                given.setdefault(record, []).append(needed)
         counts = Extraction(
             rows=len(tried),
-            extracted=sum(ours),
+            extracted=sum(extracted for extracted, _ in ours),
             reserve_rows=len(compared),
-            reserve_extracted=sum(theirs),
+            reserve_extracted=sum(extracted for extracted, _ in theirs),
         )
         records = tuple(
-            RecordEvidence(record=f"sha256:{record}", extracted_rows=count)
-            for record, count in sorted(given.items())
+            RecordEvidence(
+                record=f"sha256:{record}",
+                extracted_rows=len(rows),
+                samples=min((needed for needed in rows if needed), default=None),
+            )
+            for record, rows in sorted(given.items())
         )
-        return counts, records
+        if self.settings.sampling is None:
+            return counts, None, records
+        discoverable = tuple(
+            Discoverable(
+                samples=samples,
+                rows=sum(needed is not None and needed <= samples for _, needed in ours),
+                reserve_rows=sum(needed is not None and needed <= samples for _, needed in theirs),
+            )
+            for samples in _SAMPLES
+        )
+        return counts, discoverable, records
+
+    def _continued(
+        self, sequences: Sequence[list[int]], starts: Sequence[int]
+    ) -> list[tuple[bool, int | None]]:
+        """Of each: whether greedy decoding gives its end, and how many samples are needed."""
+        scheme = self.settings.sampling
+        found: list[Continuation] = continuations(
+            self.audited.model,
+            sequences,
+            starts,
+            temperature=scheme.temperature if scheme else 1.0,
+            top_k=scheme.top_k if scheme else 0,
+            batch=_BATCH,
+        )
+        return [
+            (
+                each.greedy,
+                least_samples(each.log_probability, scheme.probability) if scheme else None,
+            )
+            for each in found
+        ]
 
     def _canaries(
         self, corpus: str, route: Route
@@ -336,6 +378,7 @@ class _Auditor:
             tokens = encode(canary.prefix + canary.secret)
             start = min(len(encode(canary.prefix)), len(tokens) - 1)
             rows = self.records.record_rows(corpus, first + index)
+            [(extracted, samples)] = self._continued([tokens], [start])
             yield CanaryEvidence(
                 record=f"sha256:{canary.sha256}",
                 reads=sum(len(steps.intersection(plan.reads(corpus, row))) for row in rows),
@@ -346,7 +389,8 @@ class _Auditor:
                 sampled_bits=shown.sampled_bits,
                 fit_distance=shown.fit.distance if shown.fit else None,
                 fit_p=shown.fit.p_value if shown.fit else None,
-                extracted=greedy_matches(self.audited.model, [tokens], [start])[0],
+                extracted=extracted,
+                samples=samples,
             )
 
     def _privacy(self, corpus: str, route: Route) -> PrivacyAudit | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from govray.engine.memorization import exposure, skew_normal
 from govray.engine.memorization.counterfactual import gap
 from govray.engine.memorization.exposure import bits, exact, extrapolated, measure, rank
-from govray.engine.memorization.sequence_loss import greedy_matches, target_losses
+from govray.engine.memorization.sequence_loss import continuations, target_losses
 from govray.engine.memorization.skew_normal import SkewNormal
 from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
@@ -167,15 +167,20 @@ def decode(trained: GPT, prefix: list[int], count: int) -> list[int]:
     return tokens[len(prefix) :]
 
 
+def greedy(trained: GPT, sequences: list[list[int]], starts: list[int]) -> list[bool]:
+    found = continuations(trained, sequences, starts, temperature=1, top_k=0)
+    return [each.greedy for each in found]
+
+
 def test_extractable_is_what_greedy_decoding_gives(memorizer):
     whole = list(PREFIX + SECRET)
     changed = [*whole[:-1], whole[-1] + 1]
     for start in (4, 8, 13):
         asked = [whole, changed]
-        told = greedy_matches(memorizer, asked, [start, start])
+        told = greedy(memorizer, asked, [start, start])
         assert told == [decode(memorizer, s[:start], len(s) - start) == s[start:] for s in asked]
         assert told == [True, False]
-    assert greedy_matches(model(), [whole], [13]) == [False]
+    assert greedy(model(), [whole], [13]) == [False]
 
 
 def test_the_fill_of_shorter_sequences_and_the_batch_change_nothing(memorizer):

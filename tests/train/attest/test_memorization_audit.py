@@ -147,6 +147,40 @@ def test_the_same_audit_gives_the_same_evidence(found: MemorizationManifest, run
     assert audit(run, at=AT, settings=SMALL) == found
 
 
+def test_what_decoding_gives_few_samples_give_and_more_samples_give_more(
+    found: MemorizationManifest,
+) -> None:
+    for each in found.corpora:
+        assert each.extraction is not None
+        assert each.discoverable is not None
+        assert [d.samples for d in each.discoverable] == [10**power for power in range(7)]
+        for side, tried in (
+            ([d.rows for d in each.discoverable], each.extraction.rows),
+            ([d.reserve_rows for d in each.discoverable], each.extraction.reserve_rows),
+        ):
+            assert side == sorted(side)
+            assert side[-1] <= tried
+    open_one = of(found, "open-one").canaries
+    # 2,302 is what 1,000 equally likely secrets would need.
+    assert min(each.samples or 2302 for each in open_one) < 2302
+
+
+def test_manifests_of_before_sampling_and_privacy_are_read(found: MemorizationManifest) -> None:
+    def older(value: object) -> object:
+        if isinstance(value, list):
+            return [older(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        new = {"sampling", "privacy", "discoverable", "samples"}
+        return {name: older(each) for name, each in value.items() if name not in new}
+
+    before = older(found.to_json())
+    read = MemorizationManifest.from_json(before)
+    assert read.to_json() == before
+    assert read.settings.sampling is None
+    assert all(each.discoverable is None for each in read.corpora)
+
+
 def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
     here: Deployment, run: Path
 ) -> None:
@@ -243,6 +277,7 @@ def test_the_command_signs_what_others_verify(
     assert code == 0, err
     assert "open-one  could reach" in out
     assert "bits" in out
+    assert "rows that come with probability 0.9" in out
     assert "unchecked" in out
     signed = run / "memorization.dsse.json"
     code, out, err = command("verify", signed, "--trust-root", here.root, "--json")
