@@ -96,7 +96,10 @@ class Outcome:
 def section(recipe: Recipe) -> Monitoring:
     """A policy's section: flag if two probes in a row deviate by half a spread."""
     return Monitoring(
-        every=recipe.every, probe_rows=recipe.probe_rows, bands={"*": Band(low=-0.5, high=0.5)}
+        every=recipe.every,
+        probe_rows=recipe.probe_rows,
+        bands={"*": Band(low=-0.5, high=0.5)},
+        consecutive=2,
     )
 
 
@@ -169,7 +172,7 @@ def run_seed(recipe: Recipe, data: Data, seed: int) -> Outcome:
                 monitor.profile(
                     step,
                     [_clean_probe(recipe, data, reading, turn, step)],
-                    statistic=rates.statistic,
+                    section=rates,
                 )
                 profile_seconds.append(time.perf_counter() - began)
         if rates.due(step) and step >= recipe.steps // 2:
@@ -179,7 +182,7 @@ def run_seed(recipe: Recipe, data: Data, seed: int) -> Outcome:
                 if len(reading.read[name]) >= recipe.probe_rows
             ]
             probes.append(_docstring_probe(recipe, data.docstrings, step))
-            profiles.append(monitor.profile(step, probes, statistic=rates.statistic))
+            profiles.append(monitor.profile(step, probes, section=rates))
     flagged = _flagged(profiles, rates, [*names, _DOCSTRINGS])
     scorer = _Scorer(model)
     exposures, entropies, canaries, by_repeats = _canaries(recipe, data, model, scorer, seed)

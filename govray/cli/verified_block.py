@@ -122,14 +122,16 @@ def _incidents(model: VerifiedModel) -> list[str]:
         return []
     if not findings.measured:
         return ["monitored, but no corpus could be measured"]
+    few = f"no profile of the run could flag {len(findings.unmeasurable)} corpora: too few records"
+    unable = [few] if findings.unmeasurable else []
     if not findings.decisions:
-        return [f"{len(findings.measured)} corpora measured, none flagged"]
+        return [f"{len(findings.measured)} corpora measured, none flagged", *unable]
     words = {"flag": "flagged", "gate": "gated", "rollback": "rolled back"}
     return [
         f"{each.corpus} {f'rerouted to {each.fallback}' if each.fallback else words[each.action]} "
         f"after step {each.step} by {', '.join(each.layers)}"
         for each in findings.decisions
-    ]
+    ] + unable
 
 
 def to_json(model: VerifiedModel) -> dict[str, Any]:

@@ -2,9 +2,15 @@
 
 Invariants:
 
-* **Probe rows were trained on.** They are the corpus's newest rows of the plan up to a step,
+* **One row of each record**, the designated one (``PreparedRecords.designated``), drawn without
+  regard to the record's length or to when its rows are read. So the records of both sides are
+  exchangeable where the reserve was drawn by record, and a test of them is exact. Sampling rows
+  instead would favour long records on one side.
+* **Probe rows were trained on.** They are the newest designated rows of the plan up to a step,
   without those that a gate left out. A row that was read twice counts once.
 * **Reserve rows never were**, and which ones are taken is a function of (seed, corpus, step).
+* Where fewer than ``LEAST_ROWS`` designated rows were read, the newest rows stand in. They show
+  what was measured, and are no evidence (`Chosen.tested`).
 * Planted canaries are not among them: the reserve has nothing like them.
 * The choice depends on the corpus alone: no other corpus changes a row.
 * Every rank chooses the same rows; each reads the slice that is asked of it, verified.
@@ -12,8 +18,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +36,11 @@ from govray.governance.record.incidents import LEAST_ROWS
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.row_order import round_keys
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 14
 """Positions of the plan that are looked at together, from the newest back."""
+
+_LOOKED_AT = 1 << 18
+"""Rows that a side looks at for designated ones. Of a book as long as that one row is found."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,7 @@ class Chosen:
         reserve: Reserve rows.
         trained_records: Entry of the record that each trained row has most tokens of.
         reserve_records: The same of each reserve row.
+        tested: Whether each row is the designated one of its record.
     """
 
     corpus: str
@@ -49,6 +61,7 @@ class Chosen:
     reserve: tuple[int, ...]
     trained_records: tuple[str, ...]
     reserve_records: tuple[str, ...]
+    tested: bool = True
 
     def __len__(self) -> int:
         return len(self.trained) + len(self.reserve)
@@ -82,20 +95,57 @@ class Probes:
         last = step if gate is None else min(step, gate - 1)
         # The reserve holds nothing to compare canaries with.
         own = self._manifest.own_rows(corpus)
-        trained = newest_rows(self._plan, corpus, last, rows, below=own)
-        if len(trained) < LEAST_ROWS:  # so early that canaries are all that was read
-            trained = newest_rows(self._plan, corpus, last, rows)
-        held = self._manifest.reserve_rows(corpus)
-        keys = round_keys(self._plan.seed, f"reserve of {corpus}", step)
-        reserve = plan_rows.permute(keys, held, np.arange(min(rows, held))) if held else ()
-        chosen = tuple(int(row) for row in reserve)
+        read = _read_back(self._plan, corpus, last, below=own)
+        trained = self._designated(corpus, read, rows, "train")
+        reserve = self._designated(corpus, self._drawn_reserve(corpus, step), rows, "reserve")
+        if min(len(trained), len(reserve)) >= LEAST_ROWS:
+            return Chosen(
+                corpus,
+                tuple(row for row, _ in trained),
+                tuple(row for row, _ in reserve),
+                tuple(entry for _, entry in trained),
+                tuple(entry for _, entry in reserve),
+            )
+        newest = newest_rows(self._plan, corpus, last, rows, below=own)
+        if len(newest) < LEAST_ROWS:  # so early that canaries are all that was read
+            newest = newest_rows(self._plan, corpus, last, rows)
+        drawn = tuple(
+            islice((row for some in self._drawn_reserve(corpus, step) for row in some), rows)
+        )
         return Chosen(
             corpus,
-            trained,
-            chosen,
-            self._entries(corpus, trained, "train"),
-            self._entries(corpus, chosen, "reserve"),
+            newest,
+            drawn,
+            self._entries(corpus, newest, "train"),
+            self._entries(corpus, drawn, "reserve"),
+            tested=False,
         )
+
+    def _drawn_reserve(self, corpus: str, step: int) -> Iterator[list[int]]:
+        """All reserve rows in the order in which a profile draws them, some at a time."""
+        held = self._manifest.reserve_rows(corpus)
+        keys = round_keys(self._plan.seed, f"reserve of {corpus}", step)
+        for start in range(0, held, _CHUNK):
+            places = np.arange(start, min(start + _CHUNK, held))
+            yield plan_rows.permute(keys, held, places).tolist()
+
+    def _designated(
+        self, corpus: str, rows: Iterable[list[int]], count: int, split: Split
+    ) -> list[tuple[int, str]]:
+        """The first ``count`` designated rows of these, each with its record's entry."""
+        found: list[tuple[int, str]] = []
+        digest = hashlib.sha256(f"designated rows {self._plan.seed} {corpus}".encode()).digest()
+        key = int.from_bytes(digest[:8], "big")
+        looked_at, at_once = 0, 4 * count
+        for some in rows:
+            while some and len(found) < count and looked_at < _LOOKED_AT:
+                here, some = some[:at_once], some[at_once:]
+                entries = self._records.designated(corpus, np.array(here, np.int64), split, key)
+                found += [(row, e) for row, e in zip(here, entries, strict=True) if e is not None]
+                looked_at, at_once = looked_at + len(here), min(2 * at_once, _CHUNK)
+            if len(found) >= count or looked_at >= _LOOKED_AT:
+                break
+        return found[:count]
 
     def read(self, chosen: Chosen, part: range) -> tuple[Tokens, npt.NDArray[np.int64]]:
         """Some of the chosen rows, trained ones first.
@@ -138,23 +188,29 @@ def newest_rows(
 
     With ``below``, only rows of smaller number.
     """
+    read = _read_back(plan, corpus, step, below=below)
+    return tuple(islice((row for some in read for row in some), count))
+
+
+def _read_back(
+    plan: BatchPlan, corpus: str, step: int, *, below: int | None = None
+) -> Iterator[list[int]]:
+    """The rows that a plan reads up to and with ``step``, newest first, each once."""
     stream = plan.stream_of(corpus)
     if stream is None or corpus in plan.excluded or step < stream.first_step:
-        return ()
+        return
     number = [each.corpus for each in stream.corpora].index(corpus)
     each = stream.corpora[number]
     bound = each.rows if below is None else min(below, each.rows)
     due = (step - stream.first_step) // stream.every * stream.every + stream.first_step
-    found: dict[int, None] = {}
+    found: set[int] = set()
     stop = stream.positions(due).stop
-    while stop and len(found) < count:
-        # A chunk lies in one epoch: within it no row comes twice, unless the corpus states draws.
+    while stop:
         start = max((stop - 1) // stream.n * stream.n, stop - _CHUNK)
         positions = np.arange(start, stop, dtype=np.uint64)
         members, rows = plan_rows.corpus_rows(plan, stream.id, positions)
         own = rows[(members == number) & (rows < bound)]
-        enough = count + len(found) if each.draws is None else own.size
-        for row in own[::-1][:enough].tolist():
-            found[row] = None
+        new = [row for row in dict.fromkeys(own[::-1].tolist()) if row not in found]
+        yield new
+        found.update(new)
         stop = start
-    return tuple(found)[:count]

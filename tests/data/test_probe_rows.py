@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from govray.data.probe_rows import newest_rows
+from govray.data.probe_rows import Probes, newest_rows
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.row_order import RowOrder
+from tests.support.manifests import corpus, make_manifest
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -59,3 +62,43 @@ def test_what_is_never_read_has_no_probe_rows() -> None:
     assert newest_rows(plan(), "three", 9, 4) == ()
     assert newest_rows(plan().without("one"), "one", 9, 4) == ()
     assert newest_rows(plan(every=5, phase=4), "one", 3, 4) == ()
+
+
+LENGTHS = [3, 40, 9, 1, 2, 70, 12, 8, 25, 4] * 12
+
+
+def probes(steps: int = 400) -> Probes:
+    manifest = make_manifest(corpus("one", [LENGTHS], 7), context=7)
+    stream = StreamPlan(
+        id=DIGEST,
+        profile="p",
+        corpora=(StreamCorpus(corpus="one", rows=manifest.train_rows("one")),),
+        quota=1,
+        epochs=9,
+    )
+    made = BatchPlan(seed=3, max_steps=steps, manifest=DIGEST, context=7, streams=(stream,))
+    return Probes(Path("nowhere"), manifest, made)  # nothing is read here
+
+
+def test_each_record_has_one_row_and_the_newest_come_first() -> None:
+    made = probes()
+    long_ago, later = made.choose("one", 200, 8), made.choose("one", 399, 8)
+    for chosen in (long_ago, later):
+        assert chosen.tested
+        assert len(set(chosen.trained_records)) == len(chosen.trained) == 8
+    everything = made.choose("one", 399, 1000)
+    assert everything.trained[:8] == later.trained
+    assert len(set(everything.trained_records)) == len(everything.trained)
+    # A record's row is the same whenever it is looked at.
+    rows = dict(zip(everything.trained_records, everything.trained, strict=True))
+    assert all(
+        rows[entry] == row
+        for entry, row in zip(long_ago.trained_records, long_ago.trained, strict=True)
+    )
+
+
+def test_so_early_that_no_record_s_row_was_read_nothing_is_tested() -> None:
+    made = probes()
+    first = made.choose("one", 1, 8)
+    assert not first.tested
+    assert len(first.trained) == 2

@@ -28,11 +28,18 @@ memorization:
   probe_rows: 4
   statistic: min_k
   bands: {"*": [-2, 2]}
+  consecutive: 2
   rollbacks: 1
   actions:
     open: {action: gate, fallback: nothing}
     contracts: rollback
 """
+
+EVIDENCE = SECTION.replace("  consecutive: 2\n", "").replace("probe_rows: 4", "probe_rows: 8")
+"""The same, decided by the evidence of the whole run."""
+
+SOME = 2000.0
+"""The e-value of a profile that deviates: two of ten make a corpus fall, with one rollback."""
 
 BASE = [group.group for group in GROUPS]
 
@@ -87,7 +94,8 @@ class Monitored(World):
     def subjects(self) -> dict[str, MonitoredCorpus]:
         policy = read_policy(self.policy_text)
         rules = {c.corpus: c.rules for c in self._admitted()[0]}
-        return subjects_of(policy, rules, self.routes(), BASE)
+        manifest: InlineManifest = self.made["manifest"]
+        return subjects_of(policy, rules, self.routes(), BASE, manifest, self.steps)
 
     def routes(self) -> CorpusRoutes:
         return self._admitted()[1]
@@ -140,6 +148,9 @@ class Monitored(World):
         return leaves
 
     def profile(self, branch: int, step: int, corpora: frozenset[str]) -> EntropyProfile:
+        section = read_policy(self.policy_text).memorization
+        assert section is not None
+        by_e, rows = section.consecutive is None, section.probe_rows
         return EntropyProfile(
             branch=branch,
             step=step,
@@ -148,11 +159,12 @@ class Monitored(World):
                 Measure(
                     corpus=corpus,
                     layer="head",
-                    probe=Side(rows=4, entropy=1.0, surprise=0.0, min_k=0.5),
-                    reserve=Side(rows=4, entropy=1.0, surprise=0.0, min_k=0.5),
+                    probe=Side(rows=rows, entropy=1.0, surprise=0.0, min_k=0.5),
+                    reserve=Side(rows=rows, entropy=1.0, surprise=0.0, min_k=0.5),
                     deviation=(found := self.deviations(corpus, branch, step)),
                     p=0.001 if found else 0.9,
                     permutations=999,
+                    e=(SOME if found else 0.5) if by_e else None,
                 )
                 for corpus in sorted(corpora)
             ),

@@ -34,7 +34,7 @@ from govray.engine.memorization.scores import (
 )
 from govray.engine.model.adapters import Adapters
 from govray.errors import RankFailed, UsageError
-from govray.governance.policy.memorization_section import Statistic
+from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record.entropy_profile import EntropyProfile, Measure
 
 
@@ -74,14 +74,14 @@ class Monitor:
         return self._lens
 
     def profile(
-        self, step: int, probes: Sequence[Probe], *, statistic: Statistic, branch: int = 0
+        self, step: int, probes: Sequence[Probe], *, section: Monitoring, branch: int = 0
     ) -> EntropyProfile:
         """Measure these corpora with the model as it is. Collective.
 
         Args:
             step: The last step that the weights hold.
             probes: At least one, in one order on all ranks, each corpus once.
-            statistic: Whose deviation is measured.
+            section: The policy's: whose deviation is measured, and against which bands.
             branch: Of the ledger.
 
         Raises:
@@ -105,11 +105,11 @@ class Monitor:
         table = self._agreement.conclude(step, table, failure)
         found: list[Measure] = []
         for probe, rows in zip(probes, table.split([len(each) for each in probes]), strict=True):
-            found += self._measures(step, probe, RowScores.of_table(layers, rows), statistic)
+            found += self._measures(step, probe, RowScores.of_table(layers, rows), section)
         return EntropyProfile(
             branch=branch,
             step=step,
-            statistic=statistic,
+            statistic=section.statistic,
             measures=tuple(sorted(found, key=lambda each: each.place)),
         )
 
@@ -128,7 +128,7 @@ class Monitor:
         )
 
     def _measures(
-        self, step: int, probe: Probe, scores: RowScores, statistic: Statistic
+        self, step: int, probe: Probe, scores: RowScores, section: Monitoring
     ) -> tuple[Measure, ...]:
         if not scores.table().isfinite().all():
             raise RankFailed(
@@ -137,14 +137,18 @@ class Monitor:
                 do="See whether the loss is finite",
             )
         trained = len(probe.probe_units)
+        ends = {layer: section.band(layer) for layer in scores.layers}
         return measures(
             probe.corpus,
             scores[:trained],
             scores[trained:],
             probe_units=probe.probe_units,
             reserve_units=probe.reserve_units,
-            statistic=statistic,
+            statistic=section.statistic,
             key=(self._seed, step),
+            # A policy that states `consecutive` decides by p.
+            bands={} if section.consecutive else {k: v for k, v in ends.items() if v is not None},
+            tested=probe.tested,
         )
 
     def _find(self, step: int, probes: Sequence[Probe]) -> Lens:

@@ -34,6 +34,7 @@ class Probe:
             on the model's device; of these rows alone, also where there are none. Rows of
             all probes and ranks are equally long.
         error: Why this rank could not read its part; no tensors then.
+        tested: Whether the rows are one of each record, so that they can be evidence.
     """
 
     corpus: str
@@ -42,6 +43,7 @@ class Probe:
     reserve_units: tuple[Hashable, ...]
     tensors: Mapping[str, Tensor] | None
     error: str | None = None
+    tested: bool = True
 
     def __len__(self) -> int:
         return len(self.probe_units) + len(self.reserve_units)

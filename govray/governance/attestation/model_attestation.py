@@ -455,7 +455,9 @@ def build(
             origin=ledger.origin, size=ledger.size, root="sha256:" + ledger.root.hex()
         ),
         quarantine=manifest.document.quarantine,
-        memorization=findings(policy.document, corpora, routes, base, ledger, manifest.document),
+        memorization=findings(
+            policy.document, corpora, routes, base, ledger, manifest.document, plan.max_steps
+        ),
         validation=validation,
         environment=environment,
         files=dict(files),
@@ -471,13 +473,16 @@ def findings(
     base_groups: Sequence[str],
     ledger: Ledger,
     manifest: Manifest,
+    steps: int,
 ) -> Findings | None:
     """What the ledger says of memorization; None under a policy that has no monitor.
+
+    ``steps`` are those that the plan has.
 
     Raises:
         Refused: the ledger does not tell the story that the policy asks for.
     """
-    told = incidents(policy, corpora, routes, base_groups, ledger, manifest)
+    told = incidents(policy, corpora, routes, base_groups, ledger, manifest, steps)
     return told.findings() if told else None
 
 
@@ -488,6 +493,7 @@ def incidents(
     base_groups: Sequence[str],
     ledger: Ledger,
     manifest: Manifest,
+    steps: int,
 ) -> Incidents | None:
     """The story of a ledger; None under a policy that has no monitor. Raises as ``findings``."""
     if policy.memorization is None:
@@ -497,7 +503,7 @@ def incidents(
             raise Refused("a branch that follows from no rollback", where="ledger")
         return None
     rules = {each.corpus: each.rules for each in corpora}
-    subjects = subjects_of(policy, rules, routes, base_groups)
+    subjects = subjects_of(policy, rules, routes, base_groups, manifest, steps)
     return follow(policy.memorization, subjects, ledger.leaves, manifest)
 
 

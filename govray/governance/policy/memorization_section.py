@@ -89,13 +89,16 @@ class Monitoring(Document):
         probe_rows: Rows of each side, per corpus; fewer where there are fewer.
         turns: A corpus is measured in one probe of so many, which one follows from its name.
         rules: Whose classes are measured: of all the rules that match a class, one is named here.
-            Absent, every class is. What is not measured is not tested either: the procedure of
-            Benjamini and Hochberg runs over these alone.
+            Absent, every class is. What is not measured is not tested either: the procedure below
+            runs over these alone.
         statistic: Whose deviation is measured.
         bands: Glob over layer names → band. Where several match, all hold; a layer that none
             matches is recorded and decides nothing.
-        fdr: Level of the Benjamini-Hochberg procedure, in each domain and probe.
-        consecutive: Probes of a corpus in a row that must exceed before anything follows.
+        fdr: The false discovery rate of each domain over the whole run: the level of e-BH. With
+            ``consecutive`` it is the level of Benjamini-Hochberg in each probe instead.
+        consecutive: Probes of a corpus in a row that must exceed before anything follows. Absent,
+            the evidence of all the run's probes decides (``record/e_process.py``). Policies
+            that were signed before that rule state it.
         rollbacks: How many rollbacks each domain has in a run.
         actions: Rule of the policy → what follows. A class gets the strictest action of all the
             rules that match it, and ``flag`` where none is named.
@@ -108,7 +111,7 @@ class Monitoring(Document):
     statistic: Statistic = "composite"
     bands: Annotated[dict[Glob, Band], Field(min_length=1, max_length=256)]
     fdr: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    consecutive: Annotated[int, Field(ge=1, le=100)] = 2
+    consecutive: Annotated[int, Field(ge=1, le=100)] | None = None
     rollbacks: Annotated[int, Field(ge=0, le=100)] = 0
     actions: Annotated[dict[str, RuleAction], Field(max_length=256)] = Field(default_factory=dict)
 
@@ -144,15 +147,25 @@ class Monitoring(Document):
 
     def in_turn(self, corpus: str, step: int) -> bool:
         """Whether the probe after ``step`` measures ``corpus``; a function of these alone."""
-        if not self.due(step):
-            return False
-        turn = int(canonical_json.sha256(corpus.encode()).removeprefix("sha256:"), 16) % self.turns
-        return (step + 1) // self.every % self.turns == turn
+        return self.due(step) and (step + 1) // self.every % self.turns == self.turn(corpus)
+
+    def turn(self, corpus: str) -> int:
+        """Which of ``turns`` probes in a row, counted from 0, measures ``corpus``."""
+        name = canonical_json.sha256(corpus.encode()).removeprefix("sha256:")
+        return int(name, 16) % self.turns
 
     def within(self, layer: str, deviation: float) -> bool | None:
         """Whether a deviation lies in every band of its layer; None if the layer has none."""
-        found = [band for glob, band in self.bands.items() if globs.matches(glob, layer)]
+        found = self._bands(layer)
         return all(band.contains(deviation) for band in found) if found else None
+
+    def band(self, layer: str) -> tuple[float, float] | None:
+        """Both ends of what all bands of a layer allow; None if it has none."""
+        found = self._bands(layer)
+        return (max(b.low for b in found), min(b.high for b in found)) if found else None
+
+    def _bands(self, layer: str) -> list[Band]:
+        return [band for glob, band in self.bands.items() if globs.matches(glob, layer)]
 
     def action(self, rules: Iterable[str]) -> Action:
         """The strictest action of these rules."""
@@ -227,13 +240,17 @@ def relaxed(before: Monitoring | None, after: Monitoring | None) -> tuple[str, .
                 "consecutive",
                 before.consecutive,
                 after.consecutive,
-                after.consecutive > before.consecutive,
+                after.consecutive is not None
+                and before.consecutive is not None
+                and after.consecutive > before.consecutive,
             ),
             ("rollbacks", before.rollbacks, after.rollbacks, after.rollbacks < before.rollbacks),
             ("statistic", before.statistic, after.statistic, after.statistic != before.statistic),
         )
         if less
     ]
+    if before.consecutive is None and after.consecutive is not None:
+        found.append("fdr holds in each probe, no longer for the whole run")
     for glob, band in before.bands.items():
         now = after.bands.get(glob)
         if now is None:

@@ -6,10 +6,9 @@ entropy, entropy-normalised surprise and Min-K%++ of each side. It has the devia
 statistic in robust units, and its permutation p-value. It stands in the ledger, behind the leaf of
 the step after which it was measured.
 
-`decide` is the decision, a pure function of recorded profiles and the signed policy, so whoever
-runs and whoever verifies come to the same one.
-
-Invariants
+Decisions are pure functions of recorded profiles and the signed policy, so whoever runs and whoever
+verifies come to the same ones. ``e_process.py`` decides by the evidence of the whole run. `decide`
+is the rule of policies that state ``consecutive``, profile by profile:
 
 * A corpus **exceeds** at a layer in a probe if two things hold. The layer's deviation lies outside
   its band, and the procedure of Benjamini and Hochberg (1995) rejects its p-value at the section's
@@ -68,6 +67,8 @@ class Measure(Document):
             where the probe rows look better known than the reserve.
         p: The permutation test's p-value, ``(1 + as extreme) / (1 + permutations)``.
         permutations: How many were drawn.
+        e: The e-value of "the deviation lies in the layer's band"; absent where the layer has no
+            band, and where a policy decides by p.
     """
 
     corpus: Name
@@ -77,6 +78,7 @@ class Measure(Document):
     deviation: Number
     p: PositiveShare
     permutations: Positive
+    e: Annotated[Number, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -129,6 +131,10 @@ class EntropyProfile(Document):
         """Whose rows were measured."""
         return frozenset(measure.corpus for measure in self.measures)
 
+    def of(self, corpus: str) -> tuple[Measure, ...]:
+        """The measures of one corpus."""
+        return tuple(measure for measure in self.measures if measure.corpus == corpus)
+
 
 @dataclass(frozen=True)
 class MonitoredCorpus:
@@ -138,11 +144,18 @@ class MonitoredCorpus:
         domain: Name of the domain that its route lies in.
         action: What follows when it is flagged.
         fallback: The profile that a gate sends it to; None if a gate leaves it out.
+        profiles: How many profiles a run makes of it; 0 if none could flag it.
     """
 
     domain: str
     action: Action
     fallback: str | None = None
+    profiles: int = 0
+
+    def action_after(self, rollbacks: int, section: Monitoring) -> Action:
+        """What follows when its domain has had so many rollbacks: a gate once they are spent."""
+        spent = self.action == "rollback" and rollbacks >= section.rollbacks
+        return "gate" if spent else self.action
 
 
 class MonitorDecision(Document):
@@ -157,6 +170,7 @@ class MonitorDecision(Document):
         evidence: Digests of those profiles, oldest first.
         since: The step after the corpus's last probe that did not exceed, 0 if there is none: where
             a rollback leaves the corpus out from.
+        e: The corpus's evidence by then; absent where a policy decides by p.
     """
 
     branch: Natural = 0
@@ -167,6 +181,7 @@ class MonitorDecision(Document):
     layers: Annotated[tuple[Layer, ...], Field(min_length=1)]
     evidence: Annotated[tuple[Digest, ...], Field(min_length=1)]
     since: Natural
+    e: Annotated[Number, Field(ge=0)] | None = None
 
 
 Exceeding: TypeAlias = Mapping[str, frozenset[str]]
@@ -213,16 +228,17 @@ def decide(
     gated: Set[str] = frozenset(),
     rollbacks: Mapping[str, int] | None = None,
 ) -> tuple[MonitorDecision, ...]:
-    """What follows from ``profile``, sorted by corpus.
+    """What follows from ``profile`` where ``consecutive`` probes decide, sorted by corpus.
 
     Args:
         profile: The newest.
         history: Those before it that the weights rest on, oldest first.
-        section: The policy's.
+        section: The policy's, which states ``consecutive``.
         subjects: Corpus → what policy and routes say of it.
         gated: Corpora that were gated before; nothing more follows for them.
         rollbacks: Domain → rollbacks that it has had.
     """
+    assert section.consecutive is not None
     decisions = []
     past = [(each, exceeding(each, section, subjects)) for each in (*history, profile)]
     for corpus in sorted(profile.corpora & subjects.keys() - gated):
@@ -232,9 +248,7 @@ def decide(
         if len(row) < section.consecutive or not layers:
             continue
         subject = subjects[corpus]
-        action = subject.action
-        if action == "rollback" and (rollbacks or {}).get(subject.domain, 0) >= section.rollbacks:
-            action = "gate"
+        action = subject.action_after((rollbacks or {}).get(subject.domain, 0), section)
         before = probes[: -section.consecutive]
         if action == "flag" and before and layers & before[-1][1]:
             continue  # the same incident, which goes on

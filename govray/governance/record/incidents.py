@@ -1,13 +1,14 @@
 """What a run's entropy profiles led to: flags, gates, rollbacks and the branches of its ledger.
 
-`Incidents` follows a ledger from its first leaf and decides as it goes, by ``memorization.decide``.
-A worker applies it to its own run, a resumed one to the record, and a verifier to the given ledger.
-All come to the same decisions, because nothing else enters them.
+`Incidents` follows a ledger from its first leaf and decides as it goes: by the evidence of the
+whole run (``e_process``), or by probes in a row where the policy states ``consecutive``
+(``entropy_profile``). A worker applies it to its own run, a resumed one to the record, and a
+verifier to the given ledger. All come to the same decisions, because nothing else enters them.
 
 Branches
 
 A rollback after step k of branch b is followed by branch b+1, and by no further step of branch b.
-``MonitorDecision.since`` is the step after the corpus's last probe without a deviation. The new
+``MonitorDecision.since`` is the step after the corpus's last calm probe. The new
 branch begins there, or at an earlier step with a commit. Steps in between are repeated as they
 were, and the corpus is left out from ``since`` on. So the action depends only on the corpus's
 evidence, whatever commits are kept. What is decided on the new branch rests on the profiles of the
@@ -23,8 +24,11 @@ Invariants
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from govray.errors import Refused
 from govray.governance.formats.bounds import Natural
@@ -32,6 +36,7 @@ from govray.governance.formats.document import Document, Name
 from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.record import e_process
 from govray.governance.record.entropy_profile import (
     EntropyProfile,
     Measure,
@@ -56,12 +61,15 @@ class Findings(Document):
         decisions: In the order in which they were taken.
         measured: Corpus → the step of its newest profile that the final state rests on.
         measures: Of those profiles, sorted by corpus and layer.
+        unmeasurable: Corpora that no profile of the run could flag, for they have too few records
+            or no profile was due; sorted, absent if there are none.
     """
 
     branches: tuple[Natural, ...]
     decisions: tuple[MonitorDecision, ...]
     measured: dict[Name, Natural]
     measures: tuple[Measure, ...]
+    unmeasurable: Annotated[tuple[Name, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 @dataclass(frozen=True)
@@ -143,14 +151,7 @@ class Incidents:
     def take(self, profile: EntropyProfile) -> tuple[MonitorDecision, ...]:
         """Decide on a profile of the newest branch."""
         left = self._left[-1]
-        made = decide(
-            profile,
-            self._history,
-            self.section,
-            self.subjects,
-            gated=left.keys(),
-            rollbacks=self._rollbacks(),
-        )
+        made = self._decided(profile)
         self._history.append(profile)
         self.decisions += made
         for decision in made:
@@ -162,6 +163,15 @@ class Incidents:
             if back:
                 self._pending = min(step, step if self._pending is None else self._pending)
         return made
+
+    def _decided(self, profile: EntropyProfile) -> tuple[MonitorDecision, ...]:
+        given = (profile, self._history, self.section, self.subjects)
+        gated, spent = self._left[-1].keys(), self._rollbacks()
+        if self.section.consecutive is not None:
+            return decide(*given, gated=gated, rollbacks=spent)
+        held = {each.digest for each in self._history}
+        flagged = {each.corpus for each in self.decisions if each.evidence[-1] in held}
+        return e_process.decide(*given, gated=gated, flagged=flagged, rollbacks=spent)
 
     def gates(self, stop: int) -> tuple[Gate, ...]:
         """Those that left something out, of every branch; of the newest, before step ``stop``."""
@@ -203,10 +213,16 @@ class Incidents:
             and spent.get(subject.domain, 0) < self.section.rollbacks
         }
         for profile in self._history:
-            for corpus, layers in exceeding(profile, self.section, self.subjects).items():
-                if corpus in calm and not layers:
-                    calm[corpus] = profile.step + 1
+            for corpus in self._calm(profile) & calm.keys():
+                calm[corpus] = profile.step + 1
         return min(calm.values(), default=None)
+
+    def _calm(self, profile: EntropyProfile) -> Set[str]:
+        """The corpora of a profile that a rollback would go back to."""
+        if self.section.consecutive is None:
+            return {c for c in profile.corpora if e_process.e_of(profile, c, self.section) <= 1}
+        found = exceeding(profile, self.section, self.subjects)
+        return {corpus for corpus, layers in found.items() if not layers}
 
     def findings(self) -> Findings:
         """What there is to say when the run has ended."""
@@ -222,7 +238,15 @@ class Incidents:
             decisions=tuple(self.decisions),
             measured={corpus: each.step for corpus, each in newest.items()},
             measures=tuple(sorted(measures, key=lambda measure: measure.place)),
+            unmeasurable=tuple(sorted(self.unmeasurable)),
         )
+
+    @property
+    def unmeasurable(self) -> frozenset[str]:
+        """Corpora that no profile of the run could flag; not looked for where p decides."""
+        if self.section.consecutive is not None:
+            return frozenset()
+        return frozenset(c for c, subject in self.subjects.items() if not subject.profiles)
 
     def _rollbacks(self) -> dict[str, int]:
         """Domain → how many it has had."""
@@ -343,6 +367,26 @@ def _check_profile(
                 f"corpus {measure.corpus} was measured by more than {section.probe_rows} rows",
                 where=where,
             )
+        _check_e_value(measure, section, where)
+
+
+def _check_e_value(measure: Measure, section: Monitoring, where: str) -> None:
+    due = section.consecutive is None and section.band(measure.layer) is not None
+    if due != (measure.e is not None):
+        says = (
+            "has no e-value, though its layer has a band"
+            if due
+            else "has an e-value, though the policy decides by p or the layer has no band"
+        )
+        raise Refused(f"corpus {measure.corpus} {says} at {measure.layer}", where=where)
+    sides = (min(side.rows, e_process.SIDE) for side in (measure.probe, measure.reserve))
+    # With room for the rounding of a recurrence.
+    if measure.e is not None and measure.e > e_process.relabellings(*sides) * (1 + 1e-6):
+        raise Refused(
+            f"the e-value of corpus {measure.corpus} at {measure.layer} is {measure.e:g}, more "
+            "than its rows can say",
+            where=where,
+        )
 
 
 def subjects_of(
@@ -350,6 +394,8 @@ def subjects_of(
     rules: Mapping[str, Sequence[str]],
     routes: CorpusRoutes,
     base_groups: Sequence[str],
+    manifest: Manifest,
+    steps: int,
 ) -> dict[str, MonitoredCorpus]:
     """Corpus → what follows if it memorizes, and the domain that decides it.
 
@@ -360,6 +406,8 @@ def subjects_of(
         rules: Corpus → the rules that match it.
         routes: Corpus → route, and the fallbacks.
         base_groups: The model's layer groups, adapters excepted.
+        manifest: The prepared data.
+        steps: Of the run, as its plan has them.
     """
     if policy.memorization is None:
         return {}
@@ -374,5 +422,22 @@ def subjects_of(
             min(domain),
             policy.memorization.action(rules[corpus]),
             fallback.profile if fallback else None,
+            e_process.profiles_of(policy.memorization, corpus, steps)
+            if flaggable(policy.memorization, corpus, manifest)
+            else 0,
         )
     return found
+
+
+def flaggable(section: Monitoring, corpus: str, manifest: Manifest) -> bool:
+    """Whether a corpus has records enough that a profile of it could flag it.
+
+    Always, where the policy decides by p.
+    """
+    if section.consecutive is not None:
+        return True
+    train, reserve = manifest.split_counts(corpus)
+    # A record has one row in a profile.
+    ours = min(train, manifest.own_rows(corpus))
+    theirs = min(reserve, manifest.reserve_rows(corpus))
+    return e_process.measurable(section, ours, theirs)

@@ -189,7 +189,7 @@ def _in_windows(order: LocalOrder, rows: int, windows: Indices, places: Indices)
     for at in range(0, places.size, _IN_CACHE):
         here = slice(at, at + _IN_CACHE)
         moves = (windows[here] + np.uint64(1)) * np.uint64(GAMMA)
-        each = [_mix(moves + np.uint64(state)) for state in order.window_states]
+        each = [mix_all(moves + np.uint64(state)) for state in order.window_states]
         found[here] = _walk(partial(_evaluate, each, half_width(rows)), rows, places[here])
     return found
 
@@ -213,7 +213,7 @@ def _permute(keys: Sequence[int], n: int, values: Indices) -> Indices:
     if 1 << half <= values.size:  # each value of a half comes often: its mix is looked up
         halves = np.arange(1 << half, dtype=np.uint64)
         mask = np.uint64((1 << half) - 1)
-        tables = [(_mix(halves ^ key) & mask).astype(np.int64) for key in rounds]
+        tables = [(mix_all(halves ^ key) & mask).astype(np.int64) for key in rounds]
         for at in range(0, values.size, _IN_CACHE):
             some = values[at : at + _IN_CACHE].astype(np.int64)
             found[at : at + _IN_CACHE] = _walk(partial(_looked_up, tables, half), n, some)
@@ -255,11 +255,11 @@ def _evaluate(
     left, right = values >> bits, values & mask
     for keys in rounds:
         key = keys if isinstance(keys, np.uint64) else keys[here]
-        left, right = right, left ^ (_mix(right ^ key) & mask)
+        left, right = right, left ^ (mix_all(right ^ key) & mask)
     return (left << bits) | right
 
 
-def _mix(values: Indices) -> Indices:
+def mix_all(values: Indices) -> Indices:
     """Splitmix64's finaliser, as ``row_order.mix``."""
     values = values ^ (values >> np.uint64(30))
     values *= np.uint64(0xBF58476D1CE4E5B9)

@@ -43,6 +43,7 @@ behind the corpus's records. None is ever in the reserve.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from fractions import Fraction
@@ -464,6 +465,11 @@ class Manifest(Document):
         """Packed rows of the corpus's reserve."""
         return sum(part.reserve.rows for part in self.corpus(corpus).parts if part.reserve)
 
+    def split_counts(self, corpus: str) -> tuple[int, int]:
+        """How many of its own records the corpus trains on, and how many its reserve holds."""
+        counts = [part.splits for part in self.corpus(corpus).parts if isinstance(part, BoundPart)]
+        return sum(each.train for each in counts), sum(each.reserve for each in counts)
+
     def row_length(self, corpus: str, row: int) -> int:
         """Tokens in a row: T+1, or fewer in the last row of a part and in those of canaries."""
         return int(self._rows_of(corpus).lengths(np.array(row, np.int64)))
@@ -497,6 +503,13 @@ class InlineManifest(Manifest):
 
     def _inline(self) -> dict[str, RecordColumns]:
         return self.columns()
+
+    def split_counts(self, corpus: str) -> tuple[int, int]:
+        """How many of its own records the corpus trains on, and how many its reserve holds."""
+        prepared = self.corpus(corpus)
+        assert isinstance(prepared, PreparedCorpus)
+        counts = Counter(each.split for each in prepared.records)
+        return counts["train"], counts["reserve"]
 
     def columns(self) -> dict[str, RecordColumns]:
         """Corpus → its records. Made anew by each call."""

@@ -35,6 +35,7 @@ from govray.governance.formats.record_columns import (
     Split,
 )
 from govray.governance.policy import record_commitment
+from govray.governance.record.plan_rows import mix_all
 from govray.governance.record.prepare_manifest import (
     AnyCorpus,
     AnyPart,
@@ -267,6 +268,37 @@ class PreparedRecords:
         index = before // planted.canaries.repeats
         return (RecordSpan(self.count(corpus) + index, 0, planted.records[index].tokens),)
 
+    def designated(self, corpus: str, rows: Rows, split: Split, key: int) -> tuple[str | None, ...]:
+        """The entry of the record that each row stands for; None where it stands for none.
+
+        A row's *holder* is the record that it has most tokens of, the first of equals. Of the rows
+        that a record holds one is designated: which one follows from its entry and the key. So
+        every record that holds a row has one row, whatever its length.
+
+        Args:
+            corpus: Whose.
+            rows: ``[n]`` of its own rows, or of its reserve: not those of canaries.
+            split: ``train`` or ``reserve``.
+            key: 64 bits, such as the run's seed gives.
+
+        Raises:
+            ValueError: There is no such row.
+        """
+        parts = self._manifest.corpus(corpus).parts
+        shards = [part.reserve if split == "reserve" else part for part in parts]
+        ends = np.cumsum([shard.rows if shard else 0 for shard in shards], dtype=np.int64)
+        if rows.size and not 0 <= rows.min() <= rows.max() < (ends[-1] if ends.size else 0):
+            raise ValueError(f"a row of {corpus} is outside its rows")
+        numbers = np.searchsorted(ends, rows, side="right")
+        found: list[str | None] = [None] * rows.size
+        for number in np.unique(numbers).tolist():  # each part is opened once
+            places = np.flatnonzero(numbers == number)
+            first = int(ends[number - 1]) if number else 0
+            entries = self.part(corpus, number).designated(rows[places] - first, split, key)
+            for place, entry in zip(places.tolist(), entries, strict=True):
+                found[place] = entry
+        return tuple(found)
+
     def record_rows(self, corpus: str, record: int) -> range:
         """The rows that hold tokens of a record; empty if it does not train.
 
@@ -368,6 +400,10 @@ class PartRecords:
         """The training rows that hold tokens of a record; empty if it does not train."""
         return self._train.rows_of(record)
 
+    def designated(self, rows: Rows, split: Split, key: int) -> list[str | None]:
+        """The entry of the record that each row stands for; None where it stands for none."""
+        return (self._reserve if split == "reserve" else self._train).designated(rows, key)
+
     def distinct(self, rows: Rows | None) -> int:
         """How many records any of these training rows, ascending and distinct, holds tokens of.
 
@@ -410,6 +446,41 @@ class _Stream:
         # A dropped last token lies past the last row.
         first, last = start // self._width, (stop - 1) // self._width + 1
         return range(min(first, self._rows), min(last, self._rows))
+
+    def designated(self, rows: Rows, key: int) -> list[str | None]:
+        holders = self._holders(rows)
+        tokens = self._columns.tokens[self._records[holders]]
+        # Only at its ends can a record share a row.
+        first = self._starts[holders] // self._width
+        last = np.minimum((self._starts[holders] + tokens - 1) // self._width, self._rows - 1)
+        first += self._holders(first) != holders
+        last -= self._holders(last) != holders
+        entries = self._columns.entries[self._records[holders]]
+        drawn = mix_all(
+            entries[:, :8].copy().view(">u8").ravel().astype(np.uint64) ^ np.uint64(key)
+        )
+        chosen = first + (drawn % (last - first + 1).astype(np.uint64)).astype(np.int64)
+        return [
+            entry.tobytes().hex() if row == own else None
+            for entry, row, own in zip(entries, rows.tolist(), chosen.tolist(), strict=True)
+        ]
+
+    def _holders(self, rows: Rows) -> Rows:
+        """Which of the split's records each row has most tokens of, the first of equals."""
+        starts = rows * self._width
+        stops = np.minimum(starts + self._width, self._starts[-1])
+        first = np.searchsorted(self._starts, starts, side="right") - 1
+        counts = np.searchsorted(self._starts, stops) - first
+        begins = np.cumsum(counts) - counts
+        # Every record of every row, row by row.
+        row = np.repeat(np.arange(rows.size), counts)
+        j = np.arange(row.size) - begins[row] + first[row]
+        begin = self._starts[j]
+        end = begin + self._columns.tokens[self._records[j]]
+        held = np.minimum(end, stops[row]) - np.maximum(begin, starts[row])
+        # The largest share, and of equal ones the first.
+        best: Rows = j[np.lexsort((j, -held, row))[begins]]
+        return best
 
     def distinct(self, rows: Rows | None) -> int:
         if rows is None:  # each of their tokens but a last separator is in some row

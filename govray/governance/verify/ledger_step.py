@@ -153,7 +153,15 @@ def _check_incidents(
     gates: Sequence[Gate],
 ) -> None:
     """Gates for memorization, and what the attestation says of it, follow from the profiles."""
-    told = incidents(policy, attestation.corpora, routes, attestation.base_groups, ledger, manifest)
+    told = incidents(
+        policy,
+        attestation.corpora,
+        routes,
+        attestation.base_groups,
+        ledger,
+        manifest,
+        attestation.plan.max_steps,
+    )
     last = ledger.steps[-1].step if ledger.steps else 0
     follow = set(told.gates(last + 1)) if told else set()
     for gate in sorted({g for g in gates if not g.legal} ^ follow, key=lambda gate: gate.place):

@@ -142,6 +142,7 @@ def own_findings(findings: Findings, names: Collection[str]) -> Findings:
             "decisions": tuple(each for each in findings.decisions if each.corpus in names),
             "measured": {c: step for c, step in findings.measured.items() if c in names},
             "measures": tuple(each for each in findings.measures if each.corpus in names),
+            "unmeasurable": tuple(each for each in findings.unmeasurable if each in names),
         }
     )
 

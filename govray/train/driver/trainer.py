@@ -605,6 +605,7 @@ class GovernedTrainer(RunSettings):
                 planned.routes,
                 list(groups),
                 prepared.manifest,
+                planned.plan.max_steps,
                 self.exclude,
             ),
         )

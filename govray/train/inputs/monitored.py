@@ -13,7 +13,7 @@ from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
-from govray.governance.record.incidents import LEAST_ROWS, Incidents, subjects_of
+from govray.governance.record.incidents import LEAST_ROWS, Incidents, flaggable, subjects_of
 from govray.governance.record.ledger import AnyLeaf, Leaf
 from govray.governance.record.prepare_manifest import Manifest
 
@@ -62,6 +62,7 @@ def monitored(
     routes: CorpusRoutes,
     base_groups: Sequence[str],
     manifest: Manifest,
+    steps: int,
     excluded: Iterable[str] = (),
 ) -> Monitored | None:
     """What the policy asks for; None if it has no monitor.
@@ -72,11 +73,12 @@ def monitored(
         routes: Corpus → route, of every corpus that was admitted; and the fallbacks.
         base_groups: The model's layer groups, adapters excepted.
         manifest: The prepared data.
+        steps: Of the run, as its plan has them.
         excluded: Corpora that the plan does not read.
 
     Raises:
-        Refused: A rule gates or rolls back a corpus whose reserve is too small to measure it. Or
-            the rows are no packed text.
+        Refused: A rule gates or rolls back a corpus that has too few records for its evidence to
+            ever suffice, or too small a reserve. Or the rows are no packed text.
     """
     if policy.memorization is None:
         return None
@@ -87,7 +89,7 @@ def monitored(
             where=f"policy {policy}",
             do="Sign a policy without that section for this run",
         )
-    subjects = subjects_of(policy, rules, routes, base_groups)
+    subjects = subjects_of(policy, rules, routes, base_groups, manifest, steps)
     for corpus in sorted(subjects.keys() - set(excluded)):
         if subjects[corpus].action != "flag" and manifest.reserve_rows(corpus) < LEAST_ROWS:
             raise Refused(
@@ -96,5 +98,17 @@ def monitored(
                 where=f"policy {policy}",
                 do="Raise data.reserve, or let the rule only flag. Data that an earlier govray "
                 "prepared has no reserve rows: remove that folder",
+            )
+        if subjects[corpus].action != "flag" and not flaggable(
+            policy.memorization, corpus, manifest
+        ):
+            train, reserve = manifest.split_counts(corpus)
+            raise Refused(
+                f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but {train} "
+                f"records that train and {reserve} in its reserve can never give the evidence "
+                f"that fdr {policy.memorization.fdr:g} asks for",
+                where=f"policy {policy}",
+                do="Give the corpus more records, raise data.reserve or probe_rows, or let the "
+                "rule only flag",
             )
     return Monitored(policy.memorization, subjects)

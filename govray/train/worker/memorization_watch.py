@@ -31,7 +31,7 @@ from govray.engine.batch import IGNORED
 from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.errors import GovrayError
 from govray.files.place import place
-from govray.governance.policy.memorization_section import Statistic
+from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record.entropy_profile import EntropyProfile, MonitorDecision
 from govray.governance.record.incidents import Incidents, Trained, measured
 from govray.governance.record.ledger import AnyLeaf, Leaf
@@ -44,7 +44,7 @@ class Scorer(Protocol):
     """Measures probes; `govray.engine.memorization.monitor.Monitor` by default."""
 
     def profile(
-        self, step: int, probes: Sequence[Probe], *, statistic: Statistic, branch: int
+        self, step: int, probes: Sequence[Probe], *, section: Monitoring, branch: int
     ) -> EntropyProfile:
         """Measure these corpora with the model as it is. Collective, with the same result on all
         ranks."""
@@ -133,7 +133,7 @@ class MemorizationWatch:
             profile = scorer().profile(
                 leaf.step,
                 [self._probe(corpus, leaf.step, left_out(corpus)) for corpus in sorted(due)],
-                statistic=self._monitored.section.statistic,
+                section=self._monitored.section,
                 branch=leaf.branch,
             )
         else:
@@ -155,6 +155,7 @@ class MemorizationWatch:
             reserve_units=chosen.reserve_records,
             tensors=tensors,
             error=error,
+            tested=chosen.tested,
         )
 
     def _read(self, chosen: Chosen) -> Mapping[str, Tensor]:

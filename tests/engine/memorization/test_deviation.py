@@ -7,7 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.engine.memorization.deviation import measures, robust_spread
+from govray.engine.memorization.deviation import (
+    FEW,
+    measures,
+    reserve_spread,
+    robust_spread,
+)
 from govray.engine.memorization.permutation_test import PERMUTATIONS
 from govray.engine.memorization.probe_sharing import most_rows, own_probe_rows, pick
 from govray.engine.memorization.scores import MIN_K, RowScores
@@ -86,6 +91,58 @@ def test_spread_is_a_normal_sample_s_deviation_and_is_never_zero() -> None:
     assert float(robust_spread(torch.zeros(3, dtype=torch.float64))) > 0
     mostly = torch.tensor([0.0] * 6 + [4.0] * 4, dtype=torch.float64)
     assert float(robust_spread(mostly)) > 1
+
+
+def mean_spread(ours: int, theirs: int, *, pooled: bool = True) -> float:
+    """Over 4,000 pairs of sides of normal rows, whose deviation is 1."""
+    generator = torch.Generator().manual_seed(ours + theirs)
+    rows = torch.randn(4000, ours + theirs, generator=generator, dtype=torch.float64)
+    if not pooled:
+        return float(torch.stack([robust_spread(each[ours:]) for each in rows]).mean())
+    return float(torch.stack([reserve_spread(e[:ours], e[ours:]) for e in rows]).mean())
+
+
+@pytest.mark.parametrize(("ours", "theirs", "least"), [(4, 4, 0.82), (16, 4, 0.92), (32, 8, 0.95)])
+def test_a_small_reserve_has_a_spread_of_the_right_size(
+    ours: int, theirs: int, least: float
+) -> None:
+    assert least <= mean_spread(ours, theirs) <= 1.03
+    # The control: the reserve's rows alone.
+    assert mean_spread(ours, theirs, pooled=False) < least - 0.08
+
+
+def test_enough_reserve_rows_are_their_own_measure() -> None:
+    ours, theirs = (torch.randn(n, dtype=torch.float64) for n in (8, FEW))
+    assert reserve_spread(9 * ours, theirs) == robust_spread(theirs)
+
+
+def test_a_clean_corpus_of_four_reserve_rows_has_no_deviation_of_hundreds() -> None:
+    worst = 0.0
+    for seed in range(400):
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randn(36, generator=generator, dtype=torch.float64)
+        ours, theirs = rows[:32], rows[32:]
+        worst = max(
+            worst, float((ours.mean() - theirs.mean()).abs() / reserve_spread(ours, theirs))
+        )
+    assert worst < 4
+
+
+def test_e_values_are_of_bands_and_need_one_row_of_each_record() -> None:
+    known = known_at_the_head(drawn(32, 1), 3.0)
+    given = {"probe_units": list(range(32)), "reserve_units": list(range(32, 64))}
+    made = {"statistic": "composite", "key": (0,), "bands": {"head": (-1.0, 1.0)}}
+    found = {m.layer: m.e for m in measures("notes", known, drawn(32, 2), **given, **made)}
+    assert found["block.0"] is found["block.1"] is None
+    assert found["head"] is not None
+    assert found["head"] > 1e6
+    wide = measures("notes", known, drawn(32, 2), **given, **made | {"bands": {"head": (-9, 9)}})
+    assert wide[-1].e < 1
+    untested = measures("notes", known, drawn(32, 2), **given, **made, tested=False)
+    assert untested[-1].e == 1
+    twice = given | {"probe_units": [0, *range(31)]}
+    with pytest.raises(UsageError, match="one row of each record"):
+        measures("notes", known, drawn(32, 2), **twice, **made)
 
 
 def test_a_record_on_both_sides_and_an_empty_side_are_refused() -> None:

@@ -14,6 +14,7 @@ from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import RankFailed
+from govray.governance.policy.memorization_section import Band, Monitoring
 from govray.governance.policy.route import Route
 from govray.governance.record.entropy_profile import EntropyProfile
 from tests.support.cases import (
@@ -28,6 +29,9 @@ from tests.support.cases import (
 from tests.support.ranks import RankPool
 
 CONTEXT, VOCABULARY, ROWS = 8, 17, 6
+
+SECTION = Monitoring(every=100, probe_rows=8, bands={"head": Band(low=-1, high=1)})
+BY_ENTROPY = SECTION.model_copy(update={"statistic": "entropy"})
 
 
 def monitor(
@@ -63,9 +67,7 @@ def probe(corpus: str, key: int, adapter: str | None = None, error: str | None =
 
 
 def profile() -> EntropyProfile:
-    return monitor().profile(
-        99, [probe("open", 1), probe("notes", 2, "notes")], statistic="composite"
-    )
+    return monitor().profile(99, [probe("open", 1), probe("notes", 2, "notes")], section=SECTION)
 
 
 def test_a_profile_has_a_measure_for_each_corpus_and_layer() -> None:
@@ -79,6 +81,12 @@ def test_a_profile_has_a_measure_for_each_corpus_and_layer() -> None:
     assert (found.step, found.statistic) == (99, "composite")
     assert EntropyProfile.from_json(found.to_json()) == found
     assert profile() == found
+    # An e-value where a band is, and none where the policy decides by p.
+    assert [measure.e is None for measure in found.measures] == [True, False, True, False]
+    by_p = monitor().profile(
+        99, [probe("open", 1)], section=SECTION.model_copy(update={"consecutive": 2})
+    )
+    assert all(measure.e is None for measure in by_p.measures)
 
 
 def close(one: EntropyProfile, other: EntropyProfile) -> bool:
@@ -87,6 +95,7 @@ def close(one: EntropyProfile, other: EntropyProfile) -> bool:
         and a.probe.entropy == pytest.approx(b.probe.entropy, rel=1e-5)
         and a.reserve.min_k == pytest.approx(b.reserve.min_k, rel=1e-3, abs=1e-4)
         and a.p == b.p
+        and (a.e, b.e) == (a.e and pytest.approx(b.e, rel=1e-4), b.e)
         for a, b in zip(one.measures, other.measures, strict=True)
     )
 
@@ -105,14 +114,14 @@ def sharded_profile() -> EntropyProfile:
     torch.manual_seed(0)
     model = GPT(2, 16, CONTEXT, VOCABULARY, heads=2)
     shard(model)
-    return monitor(model).profile(99, [probe("open", 1)], statistic="composite")
+    return monitor(model).profile(99, [probe("open", 1)], section=SECTION)
 
 
 def test_a_sharded_model_is_measured_like_a_whole_one(two_ranks: RankPool) -> None:
     """Its forward is collective, and the lens reads weights that are whole only in it."""
     first, second = two_ranks.run(sharded_profile)
     assert first == second
-    whole = monitor().profile(99, [probe("open", 1)], statistic="composite")
+    whole = monitor().profile(99, [probe("open", 1)], section=SECTION)
     assert close(first, whole)
 
 
@@ -138,7 +147,7 @@ def trained(monitored: bool) -> list[Tensor]:
         step(step_batch(place, batches), loss)
         if monitored:
             probes = [probe("open", 1), probe("notes", 2, "notes")]
-            made.profile(place, probes, statistic="composite")
+            made.profile(place, probes, section=SECTION)
     return [each.detach().clone() for each in parameters]
 
 
@@ -162,7 +171,7 @@ class Counted(GPT):
 def calls() -> int:
     """Forward passes of this rank, of rows that don't divide evenly by ranks and passes."""
     model = Counted(2, 16, CONTEXT, VOCABULARY, heads=2)
-    monitor(model, rows_per_pass=1).profile(0, [probe("open", 1)], statistic="entropy")
+    monitor(model, rows_per_pass=1).profile(0, [probe("open", 1)], section=BY_ENTROPY)
     return model.calls
 
 
@@ -174,12 +183,12 @@ def failing(how: str) -> None:
     rank = dist.get_rank()
     if how == "unread":
         bad = probe("open", 1, error="shard 3 is damaged" if rank == 1 else None)
-        monitor().profile(5, [bad], statistic="entropy")
+        monitor().profile(5, [bad], section=BY_ENTROPY)
         return
     made = monitor()
     if rank == 1:
         made._logits = lambda model, tensors: (_ for _ in ()).throw(ZeroDivisionError("oh"))
-    made.profile(5, [probe("open", 1)], statistic="entropy")
+    made.profile(5, [probe("open", 1)], section=BY_ENTROPY)
 
 
 @pytest.mark.parametrize(
@@ -199,4 +208,4 @@ def test_scores_that_are_not_finite_are_an_error_that_names_the_corpus() -> None
     with torch.no_grad():
         next(made._model.parameters()).fill_(torch.nan)
     with pytest.raises(RankFailed, match="corpus open is not finite"):
-        made.profile(5, [probe("open", 1)], statistic="entropy")
+        made.profile(5, [probe("open", 1)], section=BY_ENTROPY)

@@ -23,7 +23,7 @@ from govray.governance.record.entropy_profile import (
     rejected,
 )
 
-SECTION = Monitoring(every=10, probe_rows=8, bands={"*": Band(low=-2, high=2)})
+SECTION = Monitoring(every=10, probe_rows=8, bands={"*": Band(low=-2, high=2)}, consecutive=2)
 
 
 def side(rows: int = 8) -> Side:
@@ -165,6 +165,8 @@ def test_a_profile_has_one_encoding() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValidationError, match="permutations can say"):
         measure("a", 5.0, p=0.0001)
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        Measure.model_validate(measure("a", 5.0).model_copy(update={"e": -1.0}).model_dump())
     with pytest.raises(ValidationError, match="low is above high"):
         Band(low=1, high=0)
     with pytest.raises(ValidationError, match="budget"):

@@ -16,7 +16,14 @@ from govray.governance.record.gates import Gate, carried, joined, on_lineage
 from govray.governance.record.incidents import follow
 from govray.governance.record.ledger import AnyLeaf, Ledger
 from govray.governance.verify.verifier import verify
-from tests.support.monitored_world import SECTION, Deviations, Monitored, from_step, verified
+from tests.support.monitored_world import (
+    EVIDENCE,
+    SECTION,
+    Deviations,
+    Monitored,
+    from_step,
+    verified,
+)
 from tests.support.world import AT, POLICY, RUN, World
 
 
@@ -317,8 +324,74 @@ def test_what_a_credential_gated_is_carried_to_every_later_branch() -> None:
     assert len(joined([legal, memorized, legal])) == 2  # one of each kind
 
 
-def test_subjects_are_named_by_their_domain() -> None:
-    subjects: Mapping[str, MonitoredCorpus] = Monitored().subjects()
-    assert subjects["acme"] == MonitoredCorpus("adapter:acme", "rollback")
+def test_subjects_are_named_by_their_domain(tmp_path: Path) -> None:
+    world = Monitored()
+    world.run(tmp_path)
+    subjects: Mapping[str, MonitoredCorpus] = world.subjects()
+    assert subjects["acme"] == MonitoredCorpus("adapter:acme", "rollback", None, 10)
     assert subjects["alpha"].domain == subjects["beta"].domain == subjects["gamma"].domain
     assert (subjects["alpha"].action, subjects["gamma"].action) == ("gate", "flag")
+
+
+def by_evidence(deviations: Deviations) -> Monitored:
+    return Monitored(deviations=deviations).under(POLICY + EVIDENCE)
+
+
+def test_evidence_gates_and_a_verifier_derives_it(tmp_path: Path) -> None:
+    world = by_evidence(from_step("alpha", 6))
+    found = verified(world, world.run(tmp_path))
+    findings = found.attestation.memorization
+    [decision] = findings.decisions
+    # Ten profiles and one rollback: 20 of budget, three corpora of the trunk, 1/fdr: 1,200 in all.
+    assert (decision.step, decision.action, decision.e) == (7, "gate", (2000 + 3 * 0.5) / 20)
+    assert [(gate.corpus, gate.step) for gate in found.gates] == [("alpha", 8)]
+    assert findings.unmeasurable == ()
+
+
+def test_evidence_rolls_back_to_after_the_last_calm_profile(tmp_path: Path) -> None:
+    world = by_evidence(from_step("acme", 8))
+    found = verified(world, world.run(tmp_path))
+    [decision] = found.attestation.memorization.decisions
+    assert (decision.action, decision.step, decision.since) == ("rollback", 9, 8)
+    assert found.attestation.memorization.branches == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (measures(e=None), "has no e-value, though its layer has a band at head"),
+        (measures(e=12871.0 * 2), "more than its rows can say"),
+        (measures(e=0.5), "does not follow from the entropy profiles"),
+    ],
+)
+def test_another_evidence_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, message: str
+) -> None:
+    world = by_evidence(from_step("alpha", 6))
+    with monkeypatch.context() as lenient:  # whoever signs does not look
+        lenient.setattr(attesting, "findings", lambda *_: None)
+        folder = world.run(tmp_path, change=change)
+    with pytest.raises(VerificationFailed, match=message):
+        verified(world, folder)
+
+
+def test_an_e_value_under_a_policy_that_decides_by_p_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Monitored(deviations=GATING)
+    with monkeypatch.context() as lenient:
+        lenient.setattr(attesting, "findings", lambda *_: None)
+        folder = world.run(tmp_path, change=measures(e=2.0))
+    with pytest.raises(VerificationFailed, match="decides by p"):
+        verified(world, folder)
+
+
+def test_corpora_that_nothing_could_flag_are_named(tmp_path: Path) -> None:
+    text = POLICY + EVIDENCE.replace("probe_rows: 8", "probe_rows: 3").replace(
+        "    open: {action: gate, fallback: nothing}\n", ""
+    )
+    world = Monitored().under(text)
+    found = verified(world, world.run(tmp_path))
+    findings = found.attestation.memorization
+    assert findings.unmeasurable == ("acme", "alpha", "beta", "gamma")
+    assert findings.decisions == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -236,3 +237,46 @@ def test_a_stated_count_that_rows_cannot_hold_is_refused() -> None:
             StatedRecords(manifest, {"a": false}).distinct_records("a", every)
     with pytest.raises(Refused, match="hold 1 to"):
         StatedRecords(manifest, {}).distinct_records("a", every[:1])
+
+
+def holders(rows: list[list[Any]]) -> list[int]:
+    """The record that each row has most tokens of, the first of equals."""
+    found = []
+    for row in rows:
+        counts = Counter(token[0] for token in row if token is not None)
+        found.append(max(counts, key=lambda record: (counts[record], -record)))
+    return found
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(st.lists(st.integers(0, 60), max_size=8), min_size=1, max_size=3),
+    st.integers(1, 12),
+    st.integers(0, 2**64 - 1),
+)
+def test_every_record_that_holds_a_row_has_one_designated_row(
+    parts: list[list[int]], context: int, key: int
+) -> None:
+    manifest, records = bound(parts, context)
+    for split in ("train", "reserve"):
+        rows = holders(walked(manifest, records, split))
+        found = records.designated("a", np.arange(len(rows)), split, key)
+        named = [entry for entry in found if entry is not None]
+        assert sorted(named) == sorted({records.record("a", i).entry for i in rows})
+        for row, entry in enumerate(found):
+            assert entry in (None, records.record("a", rows[row]).entry)
+        backwards = records.designated("a", np.arange(len(rows))[::-1].copy(), split, key)
+        assert backwards[::-1] == found
+        with pytest.raises(ValueError, match="outside"):
+            records.designated("a", np.array([len(rows)]), split, key)
+
+
+def test_every_row_of_a_long_record_has_the_same_chance() -> None:
+    manifest, records = bound([[80]])
+    rows = np.arange(manifest.train_rows("a"))
+    assert len(rows) == 10
+    times = Counter(
+        [e is not None for e in records.designated("a", rows, "train", key)].index(True)
+        for key in range(2000)
+    )
+    assert all(130 < times[row] < 270 for row in range(10))

@@ -17,7 +17,7 @@ from govray.engine.memorization.probe_sharing import Probe
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.coverage import Coverage
-from govray.governance.policy.memorization_section import Statistic
+from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
@@ -39,6 +39,7 @@ memorization:
   probe_rows: 4
   statistic: min_k
   bands: {"*": [-2, 2]}
+  consecutive: 2
   rollbacks: 1
   actions:
     open: {action: gate, fallback: nothing}
@@ -61,7 +62,7 @@ class Scripted:
         pass
 
     def profile(
-        self, step: int, probes: Sequence[Probe], *, statistic: Statistic, branch: int
+        self, step: int, probes: Sequence[Probe], *, section: Monitoring, branch: int
     ) -> EntropyProfile:
         type(self).calls.append((branch, step))
         assert all(p.tensors is not None and len(p.tensors["tokens"]) == len(p) for p in probes)
@@ -69,7 +70,7 @@ class Scripted:
         return EntropyProfile(
             branch=branch,
             step=step,
-            statistic=statistic,
+            statistic=section.statistic,
             measures=tuple(
                 Measure(
                     corpus=probe.corpus,

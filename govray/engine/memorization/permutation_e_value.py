@@ -1,0 +1,107 @@
+"""E-values of a difference of means, exact: over every relabelling, without drawing any.
+
+An e-value is evidence against a hypothesis: never negative, with a mean of at most 1 where the
+hypothesis holds. Here T = exp(a·d), d the difference of means in its own null spread, and
+
+    e = T(observed) / mean of T over all relabellings of rows as probe or reserve.
+
+If the two sides are exchangeable every relabelling is as likely as the observed one, so the mean of
+e is 1. The rows are one of each record (``data/designated_rows.py``).
+
+T is a product over the probe's rows, so its mean over all relabellings is an elementary symmetric
+polynomial e_m(y) over C(N, m), which a recurrence gives in N·m steps.
+
+The hypothesis is a *band*: the difference lies in [low, high]. The probe's rows are moved by an end
+of the band first, and then tested in its direction. Moving them back can only lower e. So an
+exchangeable pair of sides, whose difference of 0 lies in the band, has a mean of at most 1 exactly,
+also where the end is a multiple of an estimated spread.
+
+Invariants:
+
+* e is at most C(N, m), the number of relabellings, and at most ``MOST``.
+* Neither a generator nor a key has a part in it: equal values give equal e.
+
+Sources: Vovk and Wang 2021, "E-values: Calibration, combination and applications"; Ramdas,
+Grünwald, Vovk and Shafer 2023, "Game-theoretic statistics and safe anytime-valid inference",
+section 3.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from govray.errors import UsageError
+from govray.governance.record.e_process import MOST, SIDE
+
+TILTS = (1.0, 2.0, 4.0, 8.0)
+"""The a of T: the mean over them is an e-value too, and loses at most log 4 to the best one."""
+
+_FLAT = 1e-300
+
+
+def e_values(probe: Tensor, reserve: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Evidence that the means' difference, probe less reserve, lies outside [low, high].
+
+    Only the first ``SIDE`` rows of a side count: the recurrence is quadratic.
+
+    Args:
+        probe: (rows, statistics), float64, on the CPU; a row for each record.
+        reserve: (rows, statistics), likewise.
+        low: (statistics,), float64, in the statistics' unit: the band's lower end.
+        high: (statistics,), likewise: its upper end.
+
+    Returns:
+        (statistics,), float64: the mean of the evidence for "above" and for "below".
+
+    Raises:
+        UsageError: A side has no row.
+    """
+    if not len(probe) or not len(reserve):
+        raise UsageError("an e-value needs a row on both sides")
+    ours, theirs = probe[:SIDE], reserve[:SIDE]
+    # Of the unmoved rows, so that the labels have no part in it.
+    spread = torch.cat([ours, theirs]).std(0).clamp_min(_FLAT)
+    above = _above(ours - high, theirs, spread)
+    below = _above(low - ours, -theirs, spread)
+    return ((above + below) / 2).clamp_max(MOST)
+
+
+def _above(ours: Tensor, theirs: Tensor, spread: Tensor) -> Tensor:
+    """Evidence that ``ours`` is the larger: (statistics,)."""
+    count, all_rows = len(ours), len(ours) + len(theirs)
+    values = torch.cat([ours, theirs])
+    null_spread = spread * math.sqrt(count * len(theirs) / all_rows)
+    values = (values - values.mean(0)) / null_spread
+    chosen = values[:count].sum(0)
+    if count > len(theirs):  # the same difference, from the smaller side
+        values, count = -values, len(theirs)
+    tilts = torch.tensor(TILTS, dtype=torch.float64).unsqueeze(1)
+    log_mean = _log_mean_of_products(tilts.unsqueeze(0) * values.unsqueeze(1), count)
+    return (tilts * chosen - log_mean).clamp_max(math.log(MOST)).exp().mean(0)
+
+
+def _log_mean_of_products(logs: Tensor, count: int) -> Tensor:
+    """log of the mean, over all sets of ``count`` rows, of the product of exp(logs).
+
+    Args:
+        logs: (rows, ...), float64.
+        count: Rows of a set, at most all of them.
+
+    Returns:
+        (...), float64: log(e_count / C(rows, count)).
+    """
+    # means[k]: the mean over sets of k of the rows seen so far, so that nothing overflows early.
+    means = torch.full((count + 1, *logs.shape[1:]), -math.inf, dtype=torch.float64)
+    means[0] = 0.0
+    sizes = torch.arange(1, count + 1, dtype=torch.float64).reshape(-1, *[1] * (logs.dim() - 1))
+    for seen, each in enumerate(logs, start=1):
+        # A set of k among the rows seen has the newest one with probability k/seen.
+        share = (sizes / seen).clamp_max(1.0)
+        means[1:] = torch.logaddexp(
+            means[1:] + torch.log1p(-share),
+            means[:-1] + each + share.log(),
+        )
+    return means[count]

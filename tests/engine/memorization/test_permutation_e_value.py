@@ -1,0 +1,132 @@
+"""The e-value: what enumeration gives, of mean 1 over all labels, and at most 1 within a band."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from govray.engine.memorization import permutation_e_value
+from govray.engine.memorization.permutation_e_value import TILTS, e_values
+from govray.errors import UsageError
+from govray.governance.record.e_process import MOST, SIDE
+
+ends = st.floats(-2, 2)
+rows = st.lists(st.floats(-5, 5), min_size=3, max_size=9, unique=True)
+
+
+def normal(count: int, seed: int) -> Tensor:
+    drawn = torch.randn(count, 1, generator=torch.Generator().manual_seed(seed))
+    return drawn.double()
+
+
+def of(ours: Tensor, theirs: Tensor, low: float = 0.0, high: float = 0.0) -> float:
+    bounds = (torch.full((ours.shape[1],), end, dtype=torch.float64) for end in (low, high))
+    return float(e_values(ours, theirs, *bounds)[0])
+
+
+def enumerated(values: list[float], count: int) -> float:
+    """By its definition, band [0, 0]."""
+    rows = torch.tensor(values, dtype=torch.float64)
+    spread = rows.std() * (count * (len(rows) - count) / len(rows)) ** 0.5
+    rows = (rows - rows.mean()) / spread
+    found = 0.0
+    for sign in (1, -1):
+        for tilt in TILTS:
+            of_set = [
+                (sign * tilt * rows[list(chosen)].sum()).exp()
+                for chosen in combinations(range(len(rows)), count)
+            ]
+            found += float(of_set[0] / torch.stack(of_set).mean())
+    return found / (2 * len(TILTS))
+
+
+@given(rows, st.data())
+@settings(max_examples=60, deadline=None)
+def test_the_recurrence_gives_what_enumeration_gives(
+    values: list[float], data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, len(values) - 1))
+    made = torch.tensor(values, dtype=torch.float64)[:, None]
+    assert of(made[:count], made[count:]) == pytest.approx(enumerated(values, count), rel=1e-6)
+
+
+@given(rows, ends, ends, st.data())
+@settings(max_examples=60, deadline=None)
+def test_over_all_labels_its_mean_is_one_and_within_a_band_at_most(
+    values: list[float], one: float, other: float, data: st.DataObject
+) -> None:
+    """So it is an e-value for whatever the values are: the labels alone are random."""
+    count = data.draw(st.integers(1, len(values) - 1))
+    made = torch.tensor(values, dtype=torch.float64)[:, None]
+    low, high = min(one, other, 0.0), max(one, other, 0.0)
+    point, band = [], []
+    for chosen in combinations(range(len(values)), count):
+        ours = torch.zeros(len(values), dtype=torch.bool)
+        ours[list(chosen)] = True
+        point.append(of(made[ours], made[~ours]))
+        band.append(of(made[ours], made[~ours], low, high))
+    assert sum(point) / len(point) == pytest.approx(1, rel=1e-6)
+    assert all(within <= alone * (1 + 1e-9) for within, alone in zip(band, point, strict=True))
+    assert max(point) <= comb(len(values), count) * (1 + 1e-6)
+
+
+def test_a_statistic_that_looks_at_the_labels_has_a_larger_mean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: the direction is chosen after the fact."""
+
+    def chosen_direction(ours: Tensor, theirs: Tensor, spread: Tensor) -> Tensor:
+        return torch.maximum(above(ours, theirs, spread), above(-ours, -theirs, spread))
+
+    above = permutation_e_value._above
+    monkeypatch.setattr(permutation_e_value, "_above", chosen_direction)
+    made = normal(8, 1)
+    found = []
+    for chosen in combinations(range(8), 4):
+        ours = torch.zeros(8, dtype=torch.bool)
+        ours[list(chosen)] = True
+        found.append(of(made[ours], made[~ours]))
+    assert sum(found) / len(found) > 1.3
+
+
+@given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e3))
+@settings(max_examples=30, deadline=None)
+def test_neither_offset_nor_scale_nor_sign_of_a_statistic_counts(
+    offset: float, scale: float
+) -> None:
+    ours, theirs = normal(7, 1), normal(9, 2)
+    e = of(ours, theirs, -0.5, 0.5)
+    moved = of(offset + scale * ours, offset + scale * theirs, -0.5 * scale, 0.5 * scale)
+    assert moved == pytest.approx(e, rel=1e-4)
+    assert of(-ours, -theirs, -0.5, 0.5) == pytest.approx(e)
+
+
+def test_a_shift_beyond_the_band_is_evidence_in_either_direction() -> None:
+    ours, theirs = normal(32, 1) + 3, normal(32, 2)
+    assert of(ours, theirs, -1, 1) > 1e4
+    assert of(theirs, ours, -1, 1) > 1e4
+    assert of(ours, theirs, -3.5, 3.5) < 1
+    assert of(normal(32, 3), theirs, -1, 1) < 1
+
+
+def test_the_largest_sides_stay_finite() -> None:
+    ours, theirs = normal(SIDE, 1), normal(SIDE, 2)
+    assert MOST / 10 < of(ours + 50, theirs) <= MOST
+    assert 0 < of(ours, theirs) < 10
+    beyond = torch.cat([ours, normal(10, 3) + 99])
+    assert of(beyond, theirs) == of(ours, theirs)  # more rows do not count
+    assert of(normal(2, 1), theirs) > 0
+    assert of(ours, normal(2, 2)) > 0
+
+
+def test_equal_values_are_no_evidence_and_an_empty_side_is_refused() -> None:
+    flat = torch.full((5, 2), 0.1, dtype=torch.float64)
+    assert of(flat, flat[:3]) == pytest.approx(1)
+    with pytest.raises(UsageError, match="both sides"):
+        of(torch.zeros(0, 1).double(), flat[:, :1])

@@ -1,0 +1,171 @@
+"""Decisions by the evidence of a whole run: e-BH, what only grows, and who decides for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.errors import Refused
+from govray.governance.policy.memorization_section import Action, Band, Monitoring
+from govray.governance.record import e_process
+from govray.governance.record.e_process import decide, evidence, measurable, profiles_of, rejected
+from govray.governance.record.entropy_profile import (
+    EntropyProfile,
+    Measure,
+    MonitorDecision,
+    MonitoredCorpus,
+    Side,
+)
+
+SECTION = Monitoring(every=10, probe_rows=32, bands={"*": Band(low=-2, high=2)})
+K = 4
+SIDE = Side(rows=32, entropy=1.0)
+
+
+def profile(step: int, e: Mapping[str, float | Mapping[str, float]]) -> EntropyProfile:
+    """Corpus → e at its head, or by layer."""
+    measures = [
+        Measure(
+            corpus=corpus,
+            layer=layer,
+            probe=SIDE,
+            reserve=SIDE,
+            deviation=0.0,
+            p=0.5,
+            permutations=99,
+            e=value,
+        )
+        for corpus, found in sorted(e.items())
+        for layer, value in sorted(
+            (found if isinstance(found, Mapping) else {"head": found}).items()
+        )
+    ]
+    return EntropyProfile(step=step, statistic="composite", measures=tuple(measures))
+
+
+def subjects(
+    corpora: Sequence[str], action: Action = "flag", domains: Mapping[str, str] | None = None
+) -> dict[str, MonitoredCorpus]:
+    return {c: MonitoredCorpus((domains or {}).get(c, "trunk"), action, None, K) for c in corpora}
+
+
+def decided(
+    rows: Sequence[Mapping[str, float | Mapping[str, float]]],
+    watched: Mapping[str, MonitoredCorpus] | None = None,
+    *,
+    section: Monitoring = SECTION,
+    **more: Any,
+) -> tuple[MonitorDecision, ...]:
+    """What the last of the probes at steps 9, 19, … leads to."""
+    profiles = [profile(10 * n + 9, row) for n, row in enumerate(rows)]
+    watched = watched or subjects(sorted({corpus for row in rows for corpus in row}))
+    return decide(profiles[-1], profiles[:-1], section, watched, **more)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12), st.floats(0.01, 0.5))
+def test_the_procedure_is_the_one_of_the_paper(e_values: list[float], level: float) -> None:
+    ordered = sorted(e_values, reverse=True)
+    m = len(ordered)
+    k = max((k for k in range(1, m + 1) if ordered[k - 1] * k * level >= m), default=0)
+    limit = ordered[k - 1] if k else float("inf")
+    assert list(rejected(e_values, level)) == [e >= limit for e in e_values]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 1e5)), min_size=1, max_size=8))
+def test_what_is_rejected_stays_rejected(grown: list[tuple[float, float]]) -> None:
+    before = rejected([e for e, _ in grown], 0.05)
+    after = rejected([e + more for e, more in grown], 0.05)
+    assert all(now for was, now in zip(before, after, strict=True) if was)
+
+
+def test_evidence_adds_up_over_the_run_and_flags_once() -> None:
+    # Alone, a corpus needs 1/fdr = 20 on average over its four profiles: 80 in all.
+    assert decided([{"a": 79.0}]) == ()
+    [flag] = decided([{"a": 80.0}])
+    assert (flag.action, flag.layers, flag.e, flag.since) == ("flag", ("head",), 20.0, 0)
+    assert len(decided([{"a": 40.0}, {"a": 40.0}])) == 1
+    assert decided([{"a": 80.0}, {"a": 80.0}], flagged={"a"}) == ()
+    assert decided([{"a": 80.0}, {"a": 80.0}], gated={"a"}) == ()
+
+
+def test_a_calm_profile_decides_nothing_and_is_where_a_rollback_goes_back_to() -> None:
+    assert decided([{"a": 80.0}, {"a": 1.0}]) == ()
+    rows = [{"a": 30.0}, {"a": 0.5}, {"a": 10.0}, {"a": 90.0}]
+    section = SECTION.model_copy(update={"rollbacks": 1})
+    assert decided(rows, subjects("a", "rollback"), section=section) == ()  # half the budget each
+    [back] = decided([*rows[:3], {"a": 150.0}], subjects("a", "rollback"), section=section)
+    assert (back.action, back.since, len(back.evidence)) == ("rollback", 20, 2)
+    [spent] = decided(
+        [*rows[:3], {"a": 150.0}],
+        subjects("a", "rollback"),
+        section=section,
+        rollbacks={"trunk": 1},
+    )
+    assert spent.action == "gate"
+
+
+def test_a_corpus_is_decided_on_after_a_profile_of_its_own() -> None:
+    watched = subjects(["a", "b"])
+    # Alone a would need 160; with b fallen too, 80 are enough.
+    assert decided([{"a": 100.0}], watched) == ()
+    [only] = decided([{"a": 100.0}, {"b": 200.0}], watched)
+    assert only.corpus == "b"
+    assert [d.corpus for d in decided([{"a": 99.0}, {"b": 200.0}, {"a": 1.5}], watched)] == ["a"]
+
+
+def test_layers_are_averaged_and_those_with_evidence_are_named() -> None:
+    assert decided([{"a": {"block.0": 0.0, "head": 159.0}}]) == ()
+    [flag] = decided([{"a": {"block.0": 0.0, "head": 160.0}}])
+    assert flag.layers == ("head",)
+    bounded = SECTION.model_copy(update={"bands": {"head": Band(low=-1, high=1)}})
+    [alone] = decided([{"a": {"block.0": 0.0, "head": 80.0}}], section=bounded)
+    assert alone.e == 20.0
+
+
+def test_one_domain_never_decides_for_another() -> None:
+    """Strong evidence in adapters' domains lets a middling one of the trunk fall, if they share a
+    procedure: the negative control."""
+    adapters = {f"adapter-{n}": 1e6 for n in range(9)}
+    row = {"trunk": 100.0, "other": 0.0, **adapters}
+    apart = {corpus: corpus for corpus in adapters}
+    assert "trunk" not in {d.corpus for d in decided([row], subjects([*row], domains=apart))}
+    assert "trunk" in {d.corpus for d in decided([row])}
+    assert decided([{c: row[c] for c in ("trunk", "other")}]) == ()
+
+
+def test_a_corpus_of_few_records_is_unmeasurable_and_has_no_part() -> None:
+    assert not measurable(SECTION, 2, 2)  # six relabellings
+    assert not measurable(SECTION, 3, 3)
+    assert measurable(SECTION, 4, 4)
+    assert not measurable(SECTION.model_copy(update={"fdr": 0.01}), 4, 4)
+    assert not measurable(SECTION.model_copy(update={"rollbacks": 1}), 4, 4)
+    assert not measurable(SECTION.model_copy(update={"probe_rows": 3}), 100, 100)
+    watched = subjects(["a"]) | {"few": MonitoredCorpus("trunk", "flag")}
+    assert len(decided([{"a": 80.0, "few": 5.0}], watched)) == 1
+    assert "few" not in evidence([profile(9, {"few": 5.0})], SECTION, watched)
+
+
+def test_the_profiles_of_a_run_are_counted_beforehand() -> None:
+    for turns in (1, 3, 4):
+        section = SECTION.model_copy(update={"turns": turns})
+        for corpus in ("a", "b", "c", "d"):
+            for steps in (0, 9, 10, 35, 400):
+                due = [step for step in range(steps) if section.in_turn(corpus, step)]
+                assert profiles_of(section, corpus, steps) == len(due)
+
+
+def test_a_measure_without_an_e_value_is_refused() -> None:
+    made = profile(9, {"a": 1.0})
+    bare = made.model_copy(update={"measures": (made.measures[0].model_copy(update={"e": None}),)})
+    with pytest.raises(Refused, match="no e-value at layer head"):
+        decide(bare, [], SECTION, subjects("a"))
+
+
+def test_no_evidence_exceeds_what_a_document_may_state() -> None:
+    many = [{"a": e_process.MOST}] * K
+    [found] = decided(many)
+    assert found.e == e_process.MOST
