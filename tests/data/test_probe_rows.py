@@ -68,7 +68,7 @@ LENGTHS = [3, 40, 9, 1, 2, 70, 12, 8, 25, 4] * 12
 
 
 def probes(steps: int = 400) -> Probes:
-    manifest = make_manifest(corpus("one", [LENGTHS], 7), context=7)
+    manifest = make_manifest(corpus("one", [LENGTHS], 7, packed_reserve=True), context=7)
     stream = StreamPlan(
         id=DIGEST,
         profile="p",

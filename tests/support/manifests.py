@@ -20,6 +20,7 @@ from govray.governance.record.prepare_manifest import (
     Part,
     PreparedCorpus,
     Reserve,
+    ReserveShard,
     RowGroup,
     SplitCounts,
     TokenizerIdentity,
@@ -32,7 +33,9 @@ DIGEST = canonical_json.sha256(b"any")
 RESERVE = Reserve(share=0.25, salt="ab" * 16)
 
 
-def corpus(name: str, parts: list[list[int]], context: int) -> PreparedCorpus:
+def corpus(
+    name: str, parts: list[list[int]], context: int, *, packed_reserve: bool = False
+) -> PreparedCorpus:
     """A corpus whose records have these token counts, part by part."""
     records: list[ManifestRecord] = []
     made: list[Part] = []
@@ -53,6 +56,7 @@ def corpus(name: str, parts: list[list[int]], context: int) -> PreparedCorpus:
                 rows=rows,
                 file=f"class={'0' * 12}/{name}-{k:05}.parquet",
                 row_groups=tuple(RowGroup(rows=1, digest=DIGEST) for _ in range(rows)),
+                reserve=_reserve(name, k, records[start:], context) if packed_reserve else None,
             )
         )
     return PreparedCorpus(
@@ -61,6 +65,21 @@ def corpus(name: str, parts: list[list[int]], context: int) -> PreparedCorpus:
         class_digest=DIGEST,
         records=tuple(records),
         parts=tuple(made),
+    )
+
+
+def _reserve(
+    name: str, part: int, records: list[ManifestRecord], context: int
+) -> ReserveShard | None:
+    tokens = sum(r.tokens + 1 for r in records if r.split == "reserve")
+    rows = tokens // (context + 1) + (tokens % (context + 1) >= 2)
+    if not rows:
+        return None
+    return ReserveShard(
+        tokens=tokens,
+        rows=rows,
+        file=f"class={'0' * 12}/{name}-{part:05}-reserve.parquet",
+        row_groups=(RowGroup(rows=rows, digest=DIGEST),),
     )
 
 
