@@ -24,6 +24,7 @@ from benchmarks.one_corpus import CORPUS, OneCorpus
 from govray.data import records_file
 from govray.data.corpus import Built, unsigned_credential
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.model_attestation import (
     LayerGroup,
     Reference,
@@ -45,7 +46,6 @@ from govray.governance.policy.credential import (
 )
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
-from govray.governance.record.environment import Environment
 from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
 from govray.governance.record.plan_rows import read_ranges
 from govray.governance.record.prepare_manifest import (

@@ -24,8 +24,8 @@ from govray.cli.progress import StageBar
 from govray.errors import CouldNotCheck, UsageError
 
 if TYPE_CHECKING:
+    from govray.governance.attestation.environment import Difference
     from govray.governance.formats.keys import Signer
-    from govray.governance.record.environment import Difference
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.trust.trust_state import TrustState
     from govray.train.inputs.run_record import RunRecord

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.model_attestation import Attestation, LayerGroup, Reference
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
@@ -36,7 +37,6 @@ from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams, slice_rank
-from govray.governance.record.environment import Environment
 from govray.governance.record.gates import Gate, changed_routes, encode_gates
 from govray.governance.record.ledger import (
     AnyLeaf,

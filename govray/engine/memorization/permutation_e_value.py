@@ -6,15 +6,15 @@ hypothesis holds. Here T = exp(a·d), d the difference of means in its own null 
     e = T(observed) / mean of T over all relabellings of rows as probe or reserve.
 
 If the two sides are exchangeable every relabelling is as likely as the observed one, so the mean of
-e is 1. The rows are one of each record (``data/designated_rows.py``).
+e is 1. The rows are one of each record (``data/probe_rows.py``).
 
-T is a product over the probe's rows, so its mean over all relabellings is an elementary symmetric
-polynomial e_m(y) over C(N, m), which a recurrence gives in N·m steps.
+T is a product over the probe's rows. So its mean over all relabellings is an elementary symmetric
+polynomial e_m(y) over C(N, m). A recurrence gives it in N·m steps.
 
 The hypothesis is a *band*: the difference lies in [low, high]. The probe's rows are moved by an end
-of the band first, and then tested in its direction. Moving them back can only lower e. So an
-exchangeable pair of sides, whose difference of 0 lies in the band, has a mean of at most 1 exactly,
-also where the end is a multiple of an estimated spread.
+of the band first, and then tested in its direction. Moving them back can only lower e. So where the
+sides are exchangeable, and 0 lies in the band, the mean of e is at most 1 exactly. It is so also
+where an end is a multiple of an estimated spread.
 
 Invariants:
 

@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
+from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.selection_taint import Selection, ended_early
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.bounds import Natural, Positive, PositiveShare, ShortText
@@ -33,7 +34,6 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.environment import Environment
 from govray.governance.record.incidents import Findings, Incidents, follow, subjects_of
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest, Quarantined

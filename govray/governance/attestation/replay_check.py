@@ -19,13 +19,13 @@ from typing import ClassVar, Literal
 
 from govray.errors import Malformed, Refused
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats.bounds import LongText, Positive
 from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Subject, seal
-from govray.governance.record.environment import Environment
 from govray.governance.trust.trust_state import TrustState, Verified
 
 MAX_CHECKS = 64

@@ -22,13 +22,13 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from govray.errors import Malformed, Refused, Untrusted
+from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.replay_check import check_second_party
 from govray.governance.formats.bounds import LongText, Natural, Positive
 from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import PublicKey, Signer
 from govray.governance.formats.statement import read, seal, self_subject
-from govray.governance.record.environment import Environment
 from govray.governance.trust.authority import Authority, Role
 from govray.governance.trust.trust_state import TrustState, Verified
 

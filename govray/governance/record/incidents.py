@@ -1,7 +1,7 @@
 """What a run's entropy profiles led to: flags, gates, rollbacks and the branches of its ledger.
 
-`Incidents` follows a ledger from its first leaf and decides as it goes: by the evidence of the
-whole run (``e_process``), or by probes in a row where the policy states ``consecutive``
+`Incidents` follows a ledger from its first leaf and decides as it goes. It goes by the evidence of
+the whole run (``e_process``). Where the policy states ``consecutive`` it goes by probes in a row
 (``entropy_profile``). A worker applies it to its own run, a resumed one to the record, and a
 verifier to the given ledger. All come to the same decisions, because nothing else enters them.
 
@@ -61,8 +61,8 @@ class Findings(Document):
         decisions: In the order in which they were taken.
         measured: Corpus → the step of its newest profile that the final state rests on.
         measures: Of those profiles, sorted by corpus and layer.
-        unmeasurable: Corpora that no profile of the run could flag, for they have too few records
-            or no profile was due; sorted, absent if there are none.
+        unmeasurable: Corpora that no profile of the run could flag, sorted; absent if there are
+            none. They have too few records, or no profile was due.
     """
 
     branches: tuple[Natural, ...]

@@ -27,6 +27,7 @@ from govray.files.place import Place
 from govray.files.staged_folder import staged_folder
 from govray.files.uploaded_folder import uploaded_folder
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.model_attestation import (
     Attestation,
     LayerGroup,
@@ -44,7 +45,6 @@ from govray.governance.formats.statement import Subject, seal
 from govray.governance.formats.tensor_header import read_header
 from govray.governance.policy.credential import verify_credential
 from govray.governance.policy.depth_policy import verify_policy
-from govray.governance.record.environment import Environment
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest, verify_manifest
 from govray.governance.record.prepared_records import PreparedRecords

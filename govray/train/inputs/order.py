@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from govray.governance.attestation.environment import SourceCode
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.environment import SourceCode
 from govray.governance.record.prepare_manifest import Manifest
 from govray.train.experiment.validation import Validation
 from govray.train.inputs import operator_key

@@ -17,6 +17,7 @@ from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.files.atomic_file import write_whole
 from govray.files.place import Place
 from govray.governance.attestation import model_attestation
+from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.replay_outcome import (
     ReplayOutcome,
     party_of,
@@ -26,7 +27,6 @@ from govray.governance.attestation.replay_outcome import (
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import Signer
-from govray.governance.record.environment import Environment
 from govray.governance.trust.trust_state import TrustState
 from govray.train.attest.write_model import final_digests
 from govray.train.inputs.run_record import RunRecord, read_record

@@ -26,13 +26,13 @@ from govray.checkpoint import commit_folder, whole_file
 from govray.checkpoint.retention import DEFAULT
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.environment import Difference, differences
 from govray.governance.attestation.replay_outcome import party_of
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.environment import Difference, differences
 from govray.governance.record.ledger import Ledger, read_leaves
 from govray.governance.trust.trust_state import TrustState
 from govray.train.attest.write_model import environment

@@ -1,4 +1,4 @@
-"""The environment of a process, as `govray.governance.record.environment` describes it.
+"""The environment of a process, as `govray.governance.attestation.environment` describes it.
 
 The driver records it before the first step, and rank 0 in every commit. An attestation states that
 of the last commit.
@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import torch
 
-from govray.governance.record.environment import Environment, SourceCode
+from govray.governance.attestation.environment import Environment, SourceCode
 from govray.train.run_folder.source_code import code_digest
 
 PACKAGES = ("govray", "torch", "ray", "pyarrow", "numpy", "safetensors", "cryptography")

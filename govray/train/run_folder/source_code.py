@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import govray
+from govray.governance.attestation.environment import SourceCode
 from govray.governance.formats import canonical_json
-from govray.governance.record.environment import SourceCode
 
 _GIT_TIMEOUT_S = 20
 

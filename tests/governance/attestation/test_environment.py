@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from govray.governance.record.environment import Difference, SourceCode, differences
+from govray.governance.attestation.environment import Difference, SourceCode, differences
 from tests.support.world import DIGEST, ENVIRONMENT
 
 SOURCE = SourceCode(module="mymodel", digest=DIGEST, commit="ab" * 20, dirty=False)
