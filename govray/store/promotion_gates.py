@@ -86,7 +86,8 @@ class ReplayedGate(Selecting):
 class FlagGate(Document):
     """No corpus was found memorized without being rolled back or removed with its adapter.
 
-    A run under a policy without a monitor has no flags; `MonitoredGate` asks for a monitor.
+    It fails where nothing was measured, since then nothing could be found. `MonitoredGate` asks
+    that every corpus was measured.
     """
 
     gate: Literal["no_open_memorization_flag"]
@@ -287,7 +288,7 @@ def _failures(gate: Gate, evidence: GateEvidence) -> list[FailedGate]:
                 if corpus not in replayed
             ]
         case FlagGate():
-            return [
+            return _unmeasured(gate, attestation) or [
                 FailedGate(
                     gate.gate,
                     f"found memorized at step {step}, and its weights are still in the model",
@@ -368,17 +369,35 @@ def open_flags(attestation: Attestation) -> dict[str, int]:
     }
 
 
-def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[FailedGate]:
+def _unmeasured(gate: FlagGate | MonitoredGate, attestation: Attestation) -> list[FailedGate]:
+    """The failure of a gate where no corpus was measured."""
     findings = attestation.memorization
     if findings is None:
         return [
             FailedGate(
                 gate.gate,
-                "the run was not monitored",
+                "the run was not monitored, so nothing was measured",
                 attestation.run.id,
                 "Add a memorization section to the depth policy, sign it, and train under it",
             )
         ]
+    if findings.measured:
+        return []
+    return [
+        FailedGate(
+            gate.gate,
+            "no corpus was measured, so none could be found memorized",
+            attestation.run.id,
+            "Give corpora reserve rows (data.reserve), or the run more steps than the policy's "
+            "memorization.every",
+        )
+    ]
+
+
+def _monitored(gate: MonitoredGate, attestation: Attestation) -> list[FailedGate]:
+    findings = attestation.memorization
+    if findings is None:
+        return _unmeasured(gate, attestation)
     return [
         FailedGate(
             gate.gate,

@@ -10,6 +10,7 @@ import pytest
 
 from govray.governance.verify.verifier import verify
 from tests.support.command import Run
+from tests.support.gates import UNMONITORED
 from tests.support.tree import ROOT
 from tests.support.world import AT
 
@@ -39,12 +40,20 @@ def test_a_folder_becomes_a_version_that_is_promoted_and_downloaded(
     )
     assert (tmp_path / "govray.db").is_file()
     register("1.1.0")
+    gates = tmp_path / "gates.yaml"
+    gates.write_text(UNMONITORED)
     for version in ("1.0.0", "1.1.0"):
         for stage in ("staging", "production"):
             told = run(
-                "model", "promote", "gpt", version, "--to", stage, "--gates", GATES, "--json"
+                "model", "promote", "gpt", version, "--to", stage, "--gates", gates, "--json"
             )
             assert told.json["after"] == stage
+            if stage == "staging":  # the shipped gates ask for a monitor, which its run had not
+                shipped = run(
+                    "model", "promote", "gpt", version, "--to", "production", "--gates", GATES,
+                    code=1,
+                )  # fmt: skip
+                assert "nothing was measured" in shipped.err
     assert told.json["replaced"] == "1.0.0"
     listed = run("model", "versions", "gpt", "--json").json
     assert [(each["version"], each["stage"]) for each in listed] == [

@@ -13,6 +13,7 @@ import yaml
 from govray.store.promotion_gates import GATES, read_promotion_policy
 from govray.store.registry import STAGES
 from tests.support.command import Run
+from tests.support.monitored_world import Monitored
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "registry.md").read_text()
@@ -20,7 +21,10 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.S | re.M)
 SHIPPED = (ROOT / "policies" / "promotion.yaml").read_bytes()
 
 
-def test_its_commands_run(run: Run, model: Path, root: Path, at: str, tmp_path: Path) -> None:
+def test_its_commands_run(run: Run, at: str, tmp_path: Path) -> None:
+    world = Monitored()
+    world.run(tmp_path / "model")
+    (tmp_path / "root.json").write_bytes(world.root)
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "promotion.yaml").write_bytes(SHIPPED)
     lines = [line for _, block in BLOCKS for line in block.splitlines() if line[:7] == "govray "]

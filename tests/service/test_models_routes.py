@@ -16,11 +16,10 @@ from govray.store import registry
 from govray.store.database import open_store
 from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry
+from tests.support.gates import UNMONITORED
 from tests.support.people import KINDS, Service, serve
 from tests.support.shelf_of_models import Shelf
-from tests.support.tree import ROOT
 
-GATES = ROOT / "policies" / "promotion.yaml"
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
 STAFF = ("admin", "engineer", "auditor")
 ONE = "/v1/models/first/versions/1.0.0"
@@ -52,7 +51,7 @@ def running(shelf: Shelf, tmp_path: Path) -> Iterator[Service]:
         session.commit()
     engine.dispose()
     gates = tmp_path / "gates.yaml"
-    gates.write_bytes(GATES.read_bytes())
+    gates.write_text(UNMONITORED)
     with serve(url, supplier="acme-legal", other="umbrella", promotion=gates) as service:
         yield service
 

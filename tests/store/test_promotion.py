@@ -72,7 +72,9 @@ def replayed(evidence: GateEvidence, corpus: str) -> Replay:
     )
 
 
-def found(evidence: GateEvidence, *decided: tuple[str, str], measured: tuple[str, ...] = ()) -> Any:
+def found(
+    evidence: GateEvidence, *decided: tuple[str, str], measured: tuple[str, ...] = ("alpha",)
+) -> Any:
     decisions = tuple(
         MonitorDecision(
             step=number, corpus=corpus, action=action, layers=("final_norm",),
@@ -127,7 +129,6 @@ def test_replayed_means_without_that_corpus(evidence: GateEvidence) -> None:
 
 def test_a_flag_is_open_until_a_rollback_or_a_removal(evidence: GateEvidence) -> None:
     gate = "no_open_memorization_flag"
-    assert failing(evidence, gate) == [], "no monitor, no flag"
     assert failing(found(evidence, ("gamma", "flag")), gate) == [(gate, "gamma")]
     assert failing(found(evidence, ("gamma", "gate")), gate) == [(gate, "gamma")]
     assert failing(found(evidence, ("gamma", "flag"), ("gamma", "rollback")), gate) == []
@@ -137,6 +138,20 @@ def test_a_flag_is_open_until_a_rollback_or_a_removal(evidence: GateEvidence) ->
     flagged = found(evidence, ("acme", "flag"), ("gamma", "flag"))
     gone = changed(flagged, removals=removals)
     assert failing(gone, gate) == [(gate, "gamma")], "gamma is in the base layers"
+
+
+def test_no_flag_is_no_answer_where_nothing_was_measured(evidence: GateEvidence) -> None:
+    gate = "no_open_memorization_flag"
+    run = evidence.attestation.run.id
+    assert evidence.attestation.memorization is None
+    assert failing(evidence, gate) == [(gate, run)]
+    assert failing(found(evidence, measured=()), gate) == [(gate, run)]
+    # One corpus suffices: which are measured is the policy's choice, and `monitored` asks for all.
+    assert failing(found(evidence, measured=("alpha",)), gate) == []
+    policy = read_promotion_policy(written(gate))
+    (failed,) = failures(policy.gates("production"), evidence)
+    assert "the run was not monitored" in failed.what
+    assert "Add a memorization section" in failed.do
 
 
 def test_monitored_means_every_corpus_was_measured(evidence: GateEvidence) -> None:
@@ -280,7 +295,7 @@ def test_the_shipped_document_lets_a_sound_model_through(evidence: GateEvidence)
     assert str(policy) == "promotion v1"
     for stage in ("staging", "production"):
         assert policy.gates(stage)
-        assert failures(policy.gates(stage), evidence) == ()
+        assert failures(policy.gates(stage), found(evidence)) == ()
     # The stricter gates in its comment are gates.
     comment = SHIPPED.read_text().partition("# Stricter ones:\n")[2]
     gates = [line.removeprefix("#   - ") for line in comment.splitlines()]
