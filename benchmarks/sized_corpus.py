@@ -55,13 +55,22 @@ def build_corpus(folder: Path) -> int:
 
 def prepare_corpus(folder: Path) -> int:
     """Admit and pack it; returns the records."""
+    return _prepare(folder, by_family=False)
+
+
+def prepare_by_family(folder: Path) -> int:
+    """The same with a reserve split by family; returns the records."""
+    return _prepare(folder, by_family=True)
+
+
+def _prepare(folder: Path, *, by_family: bool) -> int:
     deployment = folder / "deployment"
     at = parse_time((deployment / "at").read_text())
     trust = TrustState.load((deployment / "root.json").read_bytes(), at=at)
     corpora = folder / _CORPORA
     prepared = prepare(
         corpora,
-        folder / "prepared-corpus",
+        folder / ("prepared-by-family" if by_family else "prepared-corpus"),
         credentials=verify_credentials(corpora, read_credentials(corpora), trust, at=at),
         policy=verify_policy(trust, (deployment / "policy.json").read_bytes(), at=at).document,
         tokenizer=ByteTokenizer(),
@@ -70,6 +79,7 @@ def prepare_corpus(folder: Path) -> int:
         salt=bytes(32),
         signer=LocalSigner.from_pem((deployment / "key.pem").read_bytes()),
         max_quarantined=0.0,
+        by_family=by_family,
     )
     return prepared.manifest.records(CORPUS)
 

@@ -112,6 +112,7 @@ def _corpora(scratch: Path, sizes: Sequence[int]) -> dict[str, dict[str, dict[st
     from benchmarks.sized_corpus import (
         build_corpus,
         deploy_records,
+        prepare_by_family,
         prepare_corpus,
         two_cpus_of_ray,
     )
@@ -119,6 +120,7 @@ def _corpora(scratch: Path, sizes: Sequence[int]) -> dict[str, dict[str, dict[st
     phases = {
         "build": (build_corpus, nullcontext),
         "prepare": (prepare_corpus, two_cpus_of_ray),
+        "by_family": (prepare_by_family, two_cpus_of_ray),
     }
     found: dict[str, dict[str, dict[str, float]]] = {}
     for size in sizes:

@@ -32,6 +32,7 @@ ON_RAY = (
     "tests/benchmarks/test_benchmark_sizes.py",
     "tests/cli/test_demo.py",
     "tests/cli/test_pages_that_train.py",
+    "tests/data/families/test_family_split.py",
     "tests/data/sources/test_parallel_split.py",
     "tests/data/test_admission.py",
     "tests/data/test_prepared_on_store.py",

@@ -14,7 +14,8 @@ Packing, the reserve and the manifest's arithmetic are those of
 ``governance/record/prepare_manifest.py``. Rows hold records of one corpus, so of one credential
 class. Shards are partitioned by class (``class=<12 hex>/<corpus>-00000.parquet``), since routes
 depend on the model and classes do not. The reserve is chosen by the salted entry of a record.
-So equal records of one corpus are either all trained on or all held back.
+So equal records of one corpus are either all trained on or all held back. By family, so are near
+copies (``families/``).
 
 Canaries (``governance/record/canary.py``) are planted in the corpora that ask for them: records of
 the operator's, in a shard of their own beside the corpus's.
@@ -33,6 +34,8 @@ from govray.data.corpus import (
     check_root,
     list_corpora,
 )
+from govray.data.families.family_search import with_families
+from govray.data.families.near_families import RULE
 from govray.data.packing import Packing, Progress, cannot_write, items_of, pack_all
 from govray.data.prepared.object_ranges import at_once
 from govray.data.records_file import open_records
@@ -60,6 +63,7 @@ from govray.governance.record.prepare_manifest import (
     BoundPart,
     DrawnReserve,
     Manifest,
+    NearFamilies,
     Quarantined,
     read_manifest,
 )
@@ -222,6 +226,7 @@ def prepare(
     max_quarantined: float,
     canaries: Mapping[str, Canaries] | None = None,
     rows: RowKind = "text",
+    by_family: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Prepared:
     """Admit, pack and sign. Needs Ray, and storage that its nodes share.
@@ -245,6 +250,8 @@ def prepare(
         max_quarantined: As for ``admit``.
         canaries: What to plant in which corpora.
         rows: What the records are; ``tokenizer`` is of that kind (`row_words.load_words`).
+        by_family: Whether near copies within a corpus lie on one side of the reserve
+            (``families/near_families.py``). Every record is read once more for it.
         progress: Called as parts are finished.
 
     Raises:
@@ -253,7 +260,8 @@ def prepare(
         Refused: a corpus's secret is missing, or another one.
         Malformed: a corpus that cannot be read (names the file), or a reserve out of bounds.
         UsageError: a context below 1, a disk that cannot be written; canaries for a corpus that
-            is not admitted, or too long for a row. Canaries in rows that are no text.
+            is not admitted, or too long for a row. Canaries in rows that are no text, and
+            families of images.
     """
     if context < 1:
         raise UsageError("context is below 1", where="context", do="Give loss targets per row.")
@@ -270,6 +278,13 @@ def prepare(
             do="Leave them out.",
         )
     canary_planting.check_corpora(planted, admission.admitted)
+    families = RULE if by_family and reserve_share else None
+    if families and schema is not None and schema.kind == "tensors":
+        raise UsageError(
+            "near copies are found in text, and the run reads images",
+            where="reserve_by",
+            do="Split the reserve by record.",
+        )
 
     def made() -> Prepared | None:
         # On a store, what lies there before its manifest does is no folder yet.
@@ -277,13 +292,20 @@ def prepare(
             return None
         found = _reopen(folder, signer)
         if not _made_from(
-            found.manifest, credentials, admission, tokenizer, context, reserve_share, planted
+            found.manifest,
+            credentials,
+            admission,
+            tokenizer,
+            context,
+            reserve_share,
+            planted,
+            families,
         ):
             raise Refused("prepared from other inputs", where=str(folder), do=_AGAIN)
         return found
 
     inputs = _inputs(
-        credentials, admission, tokenizer, context, reserve_share, planted, schema, signer
+        credentials, admission, tokenizer, context, reserve_share, planted, schema, signer, families
     )
     try:
         if found := made():
@@ -299,7 +321,9 @@ def prepare(
                     {"share": reserve_share, "salt": draft.choice}, where="reserve"
                 )
                 packing = Packing(draft, tokenizer, context, reserve, schema)
-                manifest = _fill(packing, corpora, credentials, admission, planted, progress)
+                manifest = _fill(
+                    packing, corpora, credentials, admission, planted, families, progress
+                )
             except Refused:  # of what was packed nobody knows what is wrong
                 draft.discard()
                 raise
@@ -330,6 +354,7 @@ def _inputs(
     canaries: Mapping[str, Canaries],
     schema: RowSchema | None,
     signer: Signer,
+    families: NearFamilies | None,
 ) -> str:
     """The digest of all that prepared data follow from, but for the salt."""
     return canonical_json.sha256(
@@ -344,6 +369,7 @@ def _inputs(
                 "rows": schema.to_json() if schema else None,
                 "operator": signer.public_key.keyid,
             }
+            | ({"families": families.to_json()} if families else {})
         )
     )
 
@@ -354,6 +380,7 @@ def _fill(
     credentials: Mapping[str, Verified[Credential]],
     admission: Admission,
     canaries: Mapping[str, Canaries],
+    families: NearFamilies | None,
     progress: Progress,
 ) -> BoundManifest:
     """Write every shard below ``packing.folder``, and check every corpus. Raises as ``prepare``."""
@@ -368,6 +395,8 @@ def _fill(
         for corpus in items
     }
     total = sum(credentials[corpus].document.records.count for corpus in items)
+    if families:
+        items = with_families(items, total, progress)
     work = [item for parts in items.values() for item in parts]
     packed = pack_all(packing, work, total, progress)
     corpora_made = tuple(
@@ -381,6 +410,7 @@ def _fill(
         corpora=corpora_made,
         quarantine=admission.quarantine,
         rows=packing.schema,
+        families=families,
     )
     records = open_records(packing.folder, manifest)
     for made in corpora_made:
@@ -403,6 +433,7 @@ def _fill(
         corpora=planted,
         quarantine=manifest.quarantine,
         rows=manifest.rows,
+        families=families,
     )
 
 
@@ -423,6 +454,7 @@ def _made_from(
     context: int,
     reserve_share: float,
     canaries: Mapping[str, Canaries],
+    families: NearFamilies | None,
 ) -> bool:
     """Whether ``manifest`` was made from these inputs, apart from the salt."""
     return (
@@ -433,6 +465,7 @@ def _made_from(
         and manifest.context == context
         and manifest.reserve.share == reserve_share
         and {c.corpus: c.planted.canaries for c in manifest.corpora if c.planted} == canaries
+        and (manifest.families if isinstance(manifest, BoundManifest) else None) == families
     )
 
 

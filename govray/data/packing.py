@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +59,7 @@ class Item:
     """One part to prepare: the ``part``-th records file of ``corpus``, and its shard.
 
     ``commitment`` is that of the corpus's credential; the secret stays with the corpus.
+    ``families`` says how the part's records are split by family; None splits each by itself.
     """
 
     corpus: str
@@ -64,6 +67,27 @@ class Item:
     source: Place
     file: str
     commitment: str | None
+    families: PartFamilies | None = None
+
+
+@dataclass(frozen=True)
+class PartFamilies:
+    """The records of a part that others represent.
+
+    Attributes:
+        records: Their places in the part, int64, as bytes.
+        representatives: The entry of each one's representative, 32 bytes each.
+    """
+
+    records: bytes = b""
+    representatives: bytes = b""
+
+    def of(self, entries: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Each record's representative ``[n, 32]``, of entries ``[n, 32]``."""
+        found = entries.copy()
+        places = np.frombuffer(self.records, np.int64)
+        found[places] = np.frombuffer(self.representatives, np.uint8).reshape(-1, 32)
+        return found
 
 
 @dataclass(frozen=True)
@@ -81,9 +105,37 @@ class Packed:
         return self.part.records[1]
 
 
+class PartWork(ABC):
+    """What is done with each part; travels to Ray Data's tasks."""
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
+        bundles = map(pickle.loads, batch.column("items").to_pylist())  # made by our own driver
+        items = [item for bundle in bundles for item in bundle]
+        results = [pickle.dumps((item, self._try(item))) for item in items]
+        return pa.table({"result": pa.array(results, type=pa.large_binary())})
+
+    def _try(self, item: Item) -> Any:
+        # An error is a result: Ray would retry what is raised and wrap it in a traceback.
+        try:
+            return self.work(item)
+        except GovrayError as error:
+            return error
+        except (OSError, pa.ArrowException) as error:
+            return self.failed(item, error)
+
+    @abstractmethod
+    def work(self, item: Item) -> Any:
+        """What becomes of a part."""
+
+    @abstractmethod
+    def failed(self, item: Item, error: Exception) -> GovrayError:
+        """What is told of a system's error."""
+
+
 @dataclass(frozen=True)
-class Packing:
-    """The work on a part; travels to Ray Data's tasks."""
+class Packing(PartWork):
+    """Packs a part."""
 
     draft: DraftFolder
     tokenizer: Tokenizer
@@ -96,25 +148,16 @@ class Packing:
         """Where shards and records go."""
         return self.draft.folder
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
-        bundles = map(pickle.loads, batch.column("items").to_pylist())  # made by our own driver
-        items = [item for bundle in bundles for item in bundle]
-        results = [pickle.dumps((item, self._try(item))) for item in items]
-        return pa.table({"result": pa.array(results, type=pa.large_binary())})
+    def work(self, item: Item) -> Packed:
+        """Raises as `_pack`."""
+        if found := finished_parts.read(self.draft, item.file, self._dtype):
+            return Packed(found)
+        packed = self._pack(item)
+        finished_parts.mark(self.draft, packed.part)
+        return packed
 
-    def _try(self, item: Item) -> Packed | GovrayError:
-        # An error is a result: Ray would retry what is raised and wrap it in a traceback.
-        try:
-            if found := finished_parts.read(self.draft, item.file, self._dtype):
-                return Packed(found)
-            packed = self._pack(item)
-            finished_parts.mark(self.draft, packed.part)
-            return packed
-        except GovrayError as error:
-            return error
-        except (OSError, pa.ArrowException) as error:
-            return cannot_write(error, self.folder / item.file)
+    def failed(self, item: Item, error: Exception) -> GovrayError:
+        return cannot_write(error, self.folder / item.file)
 
     def _pack(self, item: Item) -> Packed:
         """Read → hash → tokenize → pack → write."""
@@ -125,7 +168,7 @@ class Packing:
         for content in read_part(item.source):
             entries += record_commitment.entry(hashlib.sha256(content).digest(), secret)
             packed.append(self._words(item, len(packed), content).astype(dtype).tobytes())
-        columns = self._columns(bytes(entries), packed, dtype.itemsize)
+        columns = self._columns(item, bytes(entries), packed, dtype.itemsize)
         trained, held = (
             self._rows([packed[i] for i in np.flatnonzero(columns.splits == split)], dtype)
             for split in (TRAIN, RESERVE)
@@ -185,13 +228,17 @@ class Packing:
         stream = b"".join(each + separator for each in packed)
         return shard_file.cut(np.frombuffer(stream, dtype), self.context)
 
-    def _columns(self, entries: bytes, packed: Sequence[bytes], width: int) -> RecordColumns:
+    def _columns(
+        self, item: Item, entries: bytes, packed: Sequence[bytes], width: int
+    ) -> RecordColumns:
         """The part's records, split. One of tensors counts as one token."""
         each = np.frombuffer(entries, np.uint8).reshape(-1, 32)
         per_token = width * (self._width if self._tensors else 1)
         tokens = np.fromiter((len(data) // per_token for data in packed), np.int64, len(packed))
-        splits = np.where(self.reserve.held(each), RESERVE, TRAIN)
-        return RecordColumns(each, tokens, np.where(tokens == 0, EMPTY, splits).astype(np.uint8))
+        families = item.families.of(each) if item.families else None
+        splits = np.where(self.reserve.held(each if families is None else families), RESERVE, TRAIN)
+        splits = np.where(tokens == 0, EMPTY, splits).astype(np.uint8)
+        return RecordColumns(each, tokens, splits, families=families)
 
     def _reserve(self, item: Item, held: Rows, tokens: int) -> BoundShard | None:
         if not tokens:  # a record and its separator make a row
@@ -220,7 +267,23 @@ def items_of(corpus: Place, credential: Credential, folder: Place) -> Iterator[I
 def pack_all(
     packing: Packing, items: Sequence[Item], total: int, progress: Progress
 ) -> dict[Item, Packed]:
-    """Run the packing with Ray Data.
+    """Run the packing with Ray Data. Raises as `run_work`."""
+    packed: dict[Item, Packed] = {}
+    done = 0
+    progress(done, total)
+
+    def on_part(item: Item, result: Packed) -> None:
+        nonlocal done
+        packed[item] = result
+        done += result.records
+        progress(done, total)
+
+    run_work(packing, items, on_part)
+    return packed
+
+
+def run_work(work: PartWork, items: Sequence[Item], on_part: Callable[[Item, Any], None]) -> None:
+    """Do a work on parts with Ray Data; ``on_part`` gets each result as it comes.
 
     Raises:
         GovrayError: The first in the order of ``items``, whichever task failed first.
@@ -228,25 +291,19 @@ def pack_all(
     bundles = _bundles(items)
     dataset = ray.data.from_items(
         [{"items": pickle.dumps(bundle)} for bundle in bundles], override_num_blocks=len(bundles)
-    ).map_batches(packing, batch_size=None, batch_format="pyarrow", num_cpus=1)
+    ).map_batches(work, batch_size=None, batch_format="pyarrow", num_cpus=1)
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
-    results: dict[Item, Packed | GovrayError] = {}
-    done = 0
-    progress(done, total)
+    errors: dict[Item, GovrayError] = {}
     for row in dataset.iter_rows():
         item, result = pickle.loads(row["result"])  # noqa: S301  made by our own task
-        results[item] = result
-        if isinstance(result, Packed):
-            done += result.records
-            progress(done, total)
-    packed: dict[Item, Packed] = {}
-    for item in items:
-        result = results[item]
         if isinstance(result, GovrayError):
-            raise result
-        packed[item] = result
-    return packed
+            errors[item] = result
+        else:
+            on_part(item, result)
+    for item in items:
+        if item in errors:
+            raise errors[item]
 
 
 def _bundles(items: Sequence[Item]) -> list[list[Item]]:

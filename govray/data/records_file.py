@@ -4,8 +4,10 @@ Of rows in which some tokens are no loss targets, the file's metadata has each r
 (``ROW_TARGETS``, eight hex digits each, little-endian uint32).
 
 Columns ``entry: fixed_size_binary[32]``, ``tokens: int64``, ``split: uint8`` (its place in
-``record_columns.SPLITS``), a row for each record in Merkle order. The manifest binds the decoded
-columns (`RecordColumns.digest`), whatever the compression. None of it goes into a model folder.
+``record_columns.SPLITS``), a row for each record in Merkle order. Where records are split
+by family, also ``family: fixed_size_binary[32]``, the representative's entry. The manifest binds
+the decoded columns (`RecordColumns.digest`), whatever the compression. None of it goes into a model
+folder.
 
 Whoever reads compares with the manifest: `PreparedRecords`, for which `open_records` is the way.
 """
@@ -17,7 +19,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from govray.errors import CouldNotCheck, Malformed, Refused
@@ -38,6 +42,8 @@ from govray.governance.record.prepare_manifest import (
 from govray.governance.record.prepared_records import PreparedRecords, ReadPart
 
 SCHEMA = pa.schema([("entry", pa.binary(32)), ("tokens", pa.int64()), ("split", pa.uint8())])
+FAMILIES = SCHEMA.append(pa.field("family", pa.binary(32)))
+"""Where records are split by family; null for a record that represents its family."""
 
 ROW_TARGETS = b"govray.row_targets"
 """Key of the counts in the file's key-value metadata."""
@@ -49,7 +55,7 @@ _GROUP = 1 << 16
 _RESTORE = "Restore the prepared folder, or name the one that the model's run read."
 _AGAIN = "Check the store, its credentials and the network, then try again."
 # Hashes do not get smaller.
-_COMPRESSION = {"entry": "NONE", "tokens": "ZSTD", "split": "ZSTD"}
+_COMPRESSION = {"entry": "NONE", "tokens": "ZSTD", "split": "ZSTD", "family": "NONE"}
 
 
 def write(path: Place, columns: RecordColumns) -> None:
@@ -67,6 +73,8 @@ def write(path: Place, columns: RecordColumns) -> None:
         ],
         schema=SCHEMA,
     )
+    if columns.families is not None:
+        table = table.append_column(FAMILIES.field("family"), _family_column(columns))
     if columns.row_targets is not None:
         counts = columns.row_targets.astype("<u4").tobytes()
         table = table.replace_schema_metadata({ROW_TARGETS: counts.hex()})
@@ -75,7 +83,7 @@ def write(path: Place, columns: RecordColumns) -> None:
             table,
             file,
             row_group_size=_GROUP,
-            compression=_COMPRESSION,
+            compression={name: _COMPRESSION[name] for name in table.column_names},
             use_dictionary=False,
             write_statistics=False,
         )
@@ -96,7 +104,7 @@ def read(path: Place, count: int) -> RecordColumns:
     try:
         source = pa.BufferReader(path.read_bytes()) if isinstance(path, BucketPath) else path
         with pq.ParquetFile(source) as file:
-            if file.schema_arrow != SCHEMA:
+            if file.schema_arrow not in (SCHEMA, FAMILIES):
                 raise Malformed("not a file of records", where=where, do=_RESTORE)
             if file.metadata.num_rows != count:  # before anything is decoded
                 raise Malformed(
@@ -115,18 +123,46 @@ def read(path: Place, count: int) -> RecordColumns:
         raise Malformed("not a readable file of records", where=where, do=_RESTORE) from error
     except (ValueError, pa.ArrowException) as error:
         raise Malformed("not a readable file of records", where=where, do=_RESTORE) from error
-    if len(table) != count or any(column.null_count for column in table.columns):
+    required = table.columns[: len(SCHEMA)]
+    if len(table) != count or any(column.null_count for column in required):
         raise Malformed("the records do not decode", where=where, do=_RESTORE)
+    by_family = len(table.columns) == len(FAMILIES)
     if not count:
-        return replace(RecordColumns.of(()), row_targets=targets)
-    entry = table.column("entry").chunk(0)
-    _, data = entry.buffers()
+        none = RecordColumns.of(())
+        return replace(none, row_targets=targets, families=none.entries if by_family else None)
+    entries = _hashes(table.column("entry").chunk(0))
     return RecordColumns(
-        np.frombuffer(data, np.uint8, 32 * count, 32 * entry.offset).reshape(count, 32),
+        entries,
         table.column("tokens").to_numpy(),
         table.column("split").to_numpy(),
         targets,
+        _families(entries, table.column("family").chunk(0)) if by_family else None,
     )
+
+
+def _family_column(columns: RecordColumns) -> pa.Array:
+    """The representatives, null where a record is its own."""
+    assert columns.families is not None
+    given = columns.represented
+    every = pa.Array.from_buffers(
+        pa.binary(32), len(columns), [None, pa.py_buffer(np.ascontiguousarray(columns.families))]
+    )
+    return pc.if_else(pa.array(given), every, pa.scalar(None, pa.binary(32)))
+
+
+def _families(entries: npt.NDArray[np.uint8], column: pa.Array) -> npt.NDArray[np.uint8]:
+    """`_family_column` backwards: representatives ``[n, 32]``."""
+    given = column.is_valid().to_numpy(zero_copy_only=False)
+    found = entries.copy()
+    if given.any():
+        found[given] = _hashes(column.drop_null())
+    return found
+
+
+def _hashes(column: pa.Array) -> npt.NDArray[np.uint8]:
+    """A column without nulls as ``[n, 32]``; shares memory."""
+    _, data = column.buffers()
+    return np.frombuffer(data, np.uint8, 32 * len(column), 32 * column.offset).reshape(-1, 32)
 
 
 def _row_targets(file: pq.ParquetFile) -> Rows | None:

@@ -26,6 +26,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 _HALF = 32
 _AT_ONCE = 1 << 16
 _PACKED = np.dtype([("entry", "V32"), ("tokens", "<u8"), ("split", "u1")])
+_PACKED_FAMILY = np.dtype([*_PACKED.descr, ("family", "V32")])
 
 
 class ManifestRecord(NamedTuple):
@@ -46,12 +47,15 @@ class RecordColumns:
         splits: ``[n]`` codes, places in ``SPLITS``.
         row_targets: ``[rows]`` loss targets of each training row that a part's records make, where
             its file states them. No part of ``digest``.
+        families: ``[n, 32]``, where records are split by family: the entry of each one's
+            representative, which is the last of its family. None where each is split by itself.
     """
 
     entries: npt.NDArray[np.uint8]
     tokens: Rows
     splits: npt.NDArray[np.uint8]
     row_targets: Rows | None = None
+    families: npt.NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -59,7 +63,20 @@ class RecordColumns:
     def slice(self, start: int, stop: int) -> RecordColumns:
         """The records ``[start, stop)``; shares memory."""
         at = slice(start, stop)
-        return RecordColumns(self.entries[at], self.tokens[at], self.splits[at])
+        families = None if self.families is None else self.families[at]
+        return RecordColumns(self.entries[at], self.tokens[at], self.splits[at], families=families)
+
+    @property
+    def drawn_by(self) -> npt.NDArray[np.uint8]:
+        """The entries that decide the records' splits, ``[n, 32]``."""
+        return self.entries if self.families is None else self.families
+
+    @property
+    def represented(self) -> npt.NDArray[np.bool_]:
+        """Which records have another one as their family's representative, ``[n]``."""
+        if self.families is None:
+            return np.zeros(len(self), np.bool_)
+        return np.asarray((self.entries != self.families).any(axis=1))
 
     def record(self, index: int) -> ManifestRecord:
         """One record as a document has it."""
@@ -92,14 +109,17 @@ class RecordColumns:
     @property
     def digest(self) -> str:
         """``sha256:<hex>`` over the records one by one: entry, tokens (uint64, little-endian),
-        split (one byte, its code)."""
+        split (one byte, its code), and its family's representative where there are families."""
         found = hashlib.sha256()
+        form = _PACKED if self.families is None else _PACKED_FAMILY
         for start in range(0, len(self), _AT_ONCE):
             some = self.slice(start, start + _AT_ONCE)
-            packed = np.empty(len(some), _PACKED)
+            packed = np.empty(len(some), form)
             packed["entry"] = np.ascontiguousarray(some.entries).view("V32").ravel()
             packed["tokens"] = some.tokens
             packed["split"] = some.splits
+            if some.families is not None:
+                packed["family"] = np.ascontiguousarray(some.families).view("V32").ravel()
             found.update(packed.tobytes())
         return "sha256:" + found.hexdigest()
 

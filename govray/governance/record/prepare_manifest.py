@@ -28,6 +28,11 @@ Those of two corpora do so only where neither has commitments. The salt is drawn
 have signed, so a supplier cannot choose what is held back. A verifier can recompute the choice. A
 record with no tokens is ``empty`` whatever its entry.
 
+A manifest with ``families`` holds records by family: near copies of one text within a corpus. The
+entry that decides is that of the family's representative, its last record, which stands beside
+each record. So a verifier sees that each split follows. Whether the families are the near copies
+can be seen by whoever has the records.
+
 Reserve records are packed by the same rule into a shard of their own beside the part's, if they
 make a row. They are the reference for what a model has learned of a corpus. No plan reads them.
 
@@ -82,6 +87,7 @@ ShardName = Annotated[str, Field(pattern=r"^class=[0-9a-f]{12}/[A-Za-z0-9._-]+\.
 ReserveShare = Annotated[float, Field(ge=0, lt=1)]
 Salt = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){16,64}$")]
 Source = Annotated[str, Field(pattern=r"^records-[0-9]{5,}\.parquet$")]
+_STATES = ("do not state", "state")
 Held: TypeAlias = npt.NDArray[np.bool_]
 
 
@@ -303,6 +309,24 @@ class DrawnReserve(ReserveDraw):
 AnyReserve: TypeAlias = Reserve | DrawnReserve
 
 
+class NearFamilies(Document):
+    """How near copies were found (``data/families/near_families.py``).
+
+    ``values`` MinHash values of 16 bits stand for a record's word sequences of length ``shingle``,
+    in ``bands``, of the generator ``method`` under ``seed``. Two records that agree in a band are
+    near if at least the share ``similar`` of their values is equal. Records of fewer than
+    ``least_shingles`` are near to none.
+    """
+
+    method: str
+    shingle: Positive
+    values: Positive
+    bands: Positive
+    seed: Natural
+    least_shingles: Positive
+    similar: Annotated[float, Field(gt=0, le=1)]
+
+
 class Quarantined(Document):
     """Records that were refused, with the rule (or check) that refused them and why."""
 
@@ -371,6 +395,11 @@ class Manifest(Document):
     def row_schema(self) -> RowSchema | None:
         """What rows hold; None for packed text."""
         return None
+
+    @property
+    def by_family(self) -> bool:
+        """Whether near copies lie on one side of the reserve."""
+        return False
 
     @property
     def masked(self) -> bool:
@@ -524,14 +553,19 @@ class BoundManifest(Manifest):
     reserve: DrawnReserve
     corpora: tuple[BoundCorpus, ...]
     rows: RowSchema | None = None
+    families: NearFamilies | None = None
 
     @property
     def row_schema(self) -> RowSchema | None:
         return self.rows
 
+    @property
+    def by_family(self) -> bool:
+        return self.families is not None
+
 
 def check_splits(manifest: Manifest, corpus: str, first: int, columns: RecordColumns) -> None:
-    """Return if the splits of consecutive records follow from their entries.
+    """Return if the splits of consecutive records follow from their entries, or their families'.
 
     Args:
         manifest: Whose reserve it is.
@@ -542,15 +576,59 @@ def check_splits(manifest: Manifest, corpus: str, first: int, columns: RecordCol
     Raises:
         ValueError: Names the first that does not.
     """
-    found = np.where(manifest.reserve.held(columns.entries), RESERVE, TRAIN)
+    if manifest.by_family != (columns.families is not None):
+        raise ValueError(f"{corpus}: the records {_STATES[not manifest.by_family]} families")
+    found = np.where(manifest.reserve.held(columns.drawn_by), RESERVE, TRAIN)
     found = np.where(columns.tokens == 0, EMPTY, found).astype(np.uint8)
     wrong = np.flatnonzero(found != columns.splits)
     if wrong.size:
         i = int(wrong[0])
         raise ValueError(
             f"{corpus}: record {first + i} is marked {SPLITS[columns.splits[i]]}, "
-            f"its hash says {SPLITS[found[i]]}"
+            f"its {'family' if manifest.by_family else 'hash'} says {SPLITS[found[i]]}"
         )
+
+
+class Representatives:
+    """Compares the families of a corpus, part after part: each representative is one of its records
+    and stands for itself.
+
+    A representative is the last of its family. So it suffices to remember those that are still to
+    come, by the first eight bytes of their entries.
+
+    Args:
+        corpus: Names it in errors.
+    """
+
+    def __init__(self, corpus: str) -> None:
+        self._corpus = corpus
+        self._awaited = np.empty(0, np.uint64)
+
+    def add(self, columns: RecordColumns) -> None:
+        """Compare with the next part."""
+        if columns.families is None:
+            return
+        represented = columns.represented
+        named, own = columns.families[represented], columns.entries[~represented]
+        self._awaited = np.setdiff1d(
+            np.union1d(self._awaited, _first_word(named)), _first_word(own)
+        )
+
+    def end(self) -> None:
+        """Return if none is missing.
+
+        Raises:
+            ValueError: A family's representative is not among the records, or in another family.
+        """
+        if self._awaited.size:
+            raise ValueError(
+                f"{self._corpus}: {self._awaited.size} families are named after a record that is "
+                "none of theirs"
+            )
+
+
+def _first_word(entries: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    return np.ascontiguousarray(entries).view(np.uint64).reshape(-1, 4)[:, 0]
 
 
 def check_streams(corpus: str, number: int, part: AnyPart, columns: RecordColumns) -> None:

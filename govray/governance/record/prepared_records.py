@@ -42,6 +42,7 @@ from govray.governance.record.prepare_manifest import (
     BoundPart,
     InlineManifest,
     Manifest,
+    Representatives,
     RowTargets,
     check_canaries,
     check_row_targets,
@@ -181,7 +182,7 @@ class PreparedRecords:
         """The Merkle root of the corpus's records, once all that follows from them is compared.
 
         Splits follow from entries and salt, and part by part tokens, counts and rows from the
-        records. None of them is a canary.
+        records. Each family has its representative among them. None of them is a canary.
 
         Returns:
             ``sha256:<hex>``.
@@ -190,7 +191,20 @@ class PreparedRecords:
             Refused: Names the first record or part that does not follow.
         """
         parts = range(len(self._manifest.corpus(corpus).parts))
-        return self._root(corpus, (self.check_part(corpus, number) for number in parts))
+        representatives = Representatives(corpus)
+
+        def checked() -> Iterator[RecordColumns]:
+            for number in parts:
+                columns = self.check_part(corpus, number)
+                representatives.add(columns)
+                yield columns
+
+        root = self._root(corpus, checked())
+        try:
+            representatives.end()
+        except ValueError as error:
+            raise Refused(str(error), where=f"records of {corpus}", do=_DO) from None
+        return root
 
     def check_part(self, corpus: str, number: int) -> RecordColumns:
         """The same of one part; returns its records."""
@@ -242,6 +256,21 @@ class PreparedRecords:
         if not 0 <= index - own < len(planted):
             raise ValueError(f"record {index} of {corpus} does not exist")
         return planted[index - own]
+
+    def family(self, corpus: str, index: int) -> str:
+        """The entry, in hex, of the representative of a record's family.
+
+        The record's own where records are split one by one, and of a canary.
+
+        Raises:
+            ValueError: There is no such record.
+        """
+        prepared = self._manifest.corpus(corpus)
+        if not self._manifest.by_family or not 0 <= index < self.count(corpus):
+            return self.record(corpus, index).entry
+        number, first = self._part_of(prepared, index)
+        entry: bytes = self.part(corpus, number).columns.drawn_by[index - first].tobytes()
+        return entry.hex()
 
     def row_records(self, corpus: str, row: int, split: Split = "train") -> tuple[RecordSpan, ...]:
         """The records that a row holds tokens of, in order; of the reserve with that ``split``.

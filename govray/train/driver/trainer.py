@@ -48,7 +48,13 @@ from govray.train.experiment.profiling import Profiling
 from govray.train.experiment.sharding import check_copies
 from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs import operator_key, run_listing
-from govray.train.inputs.experiment_config import SEEN_ONLY, Experiment, Quota, Reader
+from govray.train.inputs.experiment_config import (
+    SEEN_ONLY,
+    Experiment,
+    Quota,
+    Reader,
+    ReserveBy,
+)
 from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order, ValidationTask
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
@@ -102,6 +108,7 @@ class GovernedTrainer(RunSettings):
         context: Loss targets of a row.
         tokenizer: ``"bytes"`` or a path to a Hugging Face ``tokenizer.json``.
         reserve: Share of records that are never trained on.
+        reserve_by: ``"record"``, or ``"family"``: near copies within a corpus lie on one side.
         exclude: Corpora left out, as tombstones of the plan.
         canaries: What to plant in which corpora, for `govray audit`.
         rows: What the corpora's records are: ``"text"``, ``"chat"`` or ``"images"``. Images have
@@ -149,6 +156,7 @@ class GovernedTrainer(RunSettings):
     context: int = 512
     tokenizer: str = "bytes"
     reserve: float = 0.02
+    reserve_by: ReserveBy = "record"
     exclude: Sequence[str] = ()
     canaries: Mapping[str, Canaries] | None = None
     rows: RowKind = "text"
@@ -502,6 +510,7 @@ class GovernedTrainer(RunSettings):
         tokenizer = load_words(tokenizer_path(self.tokenizer), self.rows)
         canaries = {} if held_out else dict(self.canaries or {})
         reserve = 0.0 if held_out else self.reserve
+        by_family = bool(reserve) and self.reserve_by == "family"
         context = 1 if self.rows == "images" else self.context
         key = canonical_json.encode(
             {
@@ -517,6 +526,7 @@ class GovernedTrainer(RunSettings):
                 if canaries
                 else {}
             )
+            | ({"reserve_by": self.reserve_by} if by_family else {})
         )
         name = hashlib.sha256(key).hexdigest()[:16]
         folder: Place = self._storage / PREPARED / name
@@ -542,6 +552,7 @@ class GovernedTrainer(RunSettings):
             max_quarantined=self.max_quarantined,
             canaries=canaries,
             rows=self.rows,
+            by_family=by_family,
             progress=self.on_admission if held_out is None else lambda done, total: None,
         )
 
@@ -651,6 +662,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         context=experiment.context,
         tokenizer=data.tokenizer,
         reserve=data.reserve,
+        reserve_by=data.reserve_by,
         exclude=data.exclude,
         canaries=data.canaries.by_corpus() if data.canaries else None,
         rows=data.rows,

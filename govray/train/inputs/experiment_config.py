@@ -60,6 +60,9 @@ have others."""
 Reader = Literal["worker", "ray_data"]
 """Who reads the rows that a worker trains on."""
 
+ReserveBy = Literal["record", "family"]
+"""What the reserve is drawn by."""
+
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """What every generator of torch and numpy takes."""
 
@@ -105,6 +108,12 @@ class Data(Section):
     corpora: PlaceText = Field(description="folder of corpora, each with its signed credential")
     tokenizer: DiskPath = Field("bytes", description="'bytes' or a Hugging Face tokenizer.json")
     reserve: ReserveShare = Field(0.02, description="share of records never trained on")
+    reserve_by: ReserveBy = Field(
+        "record",
+        description="what lies on one side of the reserve: each record, or near copies within a "
+        "corpus together",
+        exclude_if=lambda value: bool(value == "record"),  # records of earlier runs lack it
+    )
     rows_per_step: dict[str, Quota] = Field(
         description="profile name to rows a step; each route stream of that profile reads so many"
     )
@@ -137,6 +146,8 @@ class Data(Section):
     def _canaries_are_text(self) -> Data:
         if self.canaries is not None and self.rows != "text":
             raise ValueError("canaries: they are planted in rows of text alone, leave them out")
+        if self.reserve_by == "family" and self.rows == "images":
+            raise ValueError("reserve_by: near copies are found in text, of images leave it out")
         return self
 
     @model_validator(mode="before")

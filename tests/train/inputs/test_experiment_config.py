@@ -68,6 +68,20 @@ def test_who_reads_stands_in_a_record_only_if_it_was_said() -> None:
         parse_experiment({**value, "data": {**value["data"], "reader": "raydata"}}, where="here")
 
 
+def test_what_the_reserve_is_split_by_stands_in_a_record_only_if_it_was_said() -> None:
+    """Earlier runs split it by record, and their prepared data is found by that."""
+    value = yaml.safe_load(JOB.read_text())
+    assert value["data"].pop("reserve_by", None) in (None, "family")
+    read = parse_experiment(value, where="here")
+    assert read.data.reserve_by == "record"
+    assert "reserve_by" not in read.model_dump()["data"]
+    value["data"]["reserve_by"] = "family"
+    assert parse_experiment(value, where="here").model_dump()["data"]["reserve_by"] == "family"
+    value["data"]["rows"] = "images"
+    with pytest.raises(UsageError, match="near copies are found in text, of images leave it out"):
+        parse_experiment(value, where="here")
+
+
 @pytest.mark.parametrize("workers", [1, 7, [1, 3], [2, 2]])
 def test_workers_are_a_number_or_a_pair_and_survive_the_way_to_the_workers(workers: object) -> None:
     value = yaml.safe_load(JOB.read_text()) | {"resources": {"num_workers": workers}}

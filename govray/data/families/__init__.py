@@ -1,0 +1,1 @@
+"""Near copies of one text within a corpus, which lie on one side of the reserve."""

@@ -1,0 +1,124 @@
+"""Families: near copies are found, others are not, whatever the order and the size of blocks."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from govray.data.families import near_families
+from govray.data.families.near_families import bands, families
+
+WORDS = [f"word{number}" for number in range(4000)]
+
+
+def text(seed: int, length: int = 200) -> list[str]:
+    return random.Random(seed).choices(WORDS, k=length)
+
+
+def edited(words: list[str], seed: int, edits: int) -> list[str]:
+    """The same text with some words replaced: each takes up to five shingles with it."""
+    draw = random.Random(seed)
+    found = list(words)
+    for place in draw.sample(range(len(found)), edits):
+        found[place] = draw.choice(WORDS)
+    return found
+
+
+def content(words: list[str]) -> bytes:
+    return " ".join(words).encode()
+
+
+def grouped(contents: list[bytes]) -> list[list[int]]:
+    """The families of more than one record, by place."""
+    last = families(bands(contents))
+    return [
+        np.flatnonzero(last == each).tolist() for each in np.unique(last) if sum(last == each) > 1
+    ]
+
+
+def test_near_copies_are_one_family_and_other_texts_are_none() -> None:
+    originals = [text(seed) for seed in range(40)]
+    contents = [content(each) for each in originals]
+    contents += [content(edited(originals[seed], 100 + seed, 6)) for seed in range(10)]
+    assert sorted(grouped(contents)) == [[seed, 40 + seed] for seed in range(10)]
+
+
+def test_a_family_is_what_near_records_connect() -> None:
+    versions = [text(1)]
+    for step in range(12):
+        versions.append(edited(versions[-1], step, 4))
+    contents = [content(each) for each in versions]
+    assert grouped(contents) == [list(range(13))]
+    # The first and the last alone are not near.
+    assert grouped([contents[0], contents[-1]]) == []
+
+
+def test_the_representative_is_the_last() -> None:
+    contents = [content(text(1)), content(text(2)), content(edited(text(1), 5, 4))]
+    assert families(bands(contents)).tolist() == [2, 1, 2]
+
+
+def test_equal_records_are_one_family_whatever_stands_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    same = content(text(1))
+    others = [content(edited(text(1), seed, 30)) for seed in range(30)]
+    contents = [same, *others[:15], same, *others[15:], same]
+    last = families(bands(contents))
+    assert last[0] == last[16] == last[32]
+    # Even where nothing but equal texts is near.
+    monkeypatch.setattr(near_families, "SIMILAR", 1.0)
+    assert grouped(contents) == [[0, 16, 32]]
+
+
+def test_short_records_and_those_that_are_no_text_stay_alone() -> None:
+    short = b"the account of somebody is one of ten words"
+    noise = [random.Random(seed).randbytes(400) for seed in range(4)]
+    assert grouped([b"", b"", short, short, *noise]) == []
+
+
+def test_what_a_slot_makes_different_is_near_only_if_half_of_it_is_common() -> None:
+    """Lists of like form are no copies: each page says something else."""
+    pages = [content([f"part{seed}x{k}" for k in range(60)]) for seed in range(50)]
+    assert grouped(pages) == []
+    header = text(9, 300)
+    assert grouped([content(header + text(seed, 30)) for seed in range(5)]) == [[0, 1, 2, 3, 4]]
+
+
+def test_families_follow_from_bands_alone_in_any_block_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contents = [content(edited(text(seed % 7), seed, 5)) for seed in range(60)]
+    found = bands(contents)
+    whole = families(found)
+    assert len(np.unique(whole)) == 7
+    monkeypatch.setattr(near_families, "_AT_ONCE", 3)
+    assert (families(found) == whole).all()
+    order = np.arange(60)[::-1].copy()
+    backwards = families(np.ascontiguousarray(found[:, order]))
+    assert all(
+        (whole[a] == whole[b]) == (backwards[59 - a] == backwards[59 - b])
+        for a, b in pairwise(range(60))
+    )
+
+
+def test_no_records_have_no_families() -> None:
+    assert families(bands([])).shape == (0,)
+
+
+def test_the_rule_that_manifests_state() -> None:
+    """Bands leave the process by what they decide: another rule is another statement."""
+    assert near_families.RULE.to_json() == {
+        "method": "rensa.RMinHash 2",
+        "shingle": 5,
+        "values": 64,
+        "bands": 16,
+        "seed": 17,
+        "leastShingles": 8,
+        "similar": 0.5,
+    }
+    golden = bands([content(text(1))])
+    assert hex(int(golden[0, 0])) == "0x83b8244f0dde8c78"
