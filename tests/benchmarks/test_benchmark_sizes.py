@@ -34,7 +34,7 @@ def test_it_prints_a_table_and_one_json_line() -> None:
         # The process holds at least the interpreter, and each figure is its own.
         assert 0.01 < cost["peak_gib"] < 2
         assert cost["us_per_row"] == pytest.approx(cost["seconds"] * 1e6 / 1000, rel=0.05)
-    for phase in ("build", "prepare"):
+    for phase in ("build", "prepare", "by_family"):
         cost = report["1e3"][phase]
         assert cost["us_per_record"] == pytest.approx(cost["seconds"] * 1e6 / 1000)
         assert 0.01 < cost["peak_gib"] < 2

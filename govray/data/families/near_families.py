@@ -23,7 +23,7 @@ Source: Broder 1997, "On the resemblance and containment of documents"; the valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,7 @@ RULE = NearFamilies(
 )
 """What a manifest says of it."""
 
+_TOGETHER = 1 << 10  # records whose shingles are in memory
 _AT_ONCE = 1 << 14  # pairs compared together
 
 Bands = npt.NDArray[np.uint64]
@@ -57,21 +58,16 @@ for a record that has too few shingles."""
 Places = npt.NDArray[np.int64]
 
 
-def bands(contents: Iterable[bytes | memoryview]) -> Bands:
+def bands(contents: Sequence[bytes | memoryview]) -> Bands:
     """The bands ``[BANDS, n]`` of n records' contents."""
-    compared: list[int] = []
-    sets: list[Sequence[str]] = []
-    count = 0
-    for content in contents:
-        found = shingles(words(content))
-        if len(found) >= LEAST:
-            compared.append(count)
-            sets.append(sorted(found))  # so that nothing depends on the order of a set
-        count += 1
-    made = np.zeros((count, VALUES), np.uint16)
-    if sets:
-        values = RMinHash.digests_from_token_sets(sets, VALUES, SEED)
-        made[compared] = np.array(values, np.uint32).astype(np.uint16)
+    made = np.zeros((len(contents), VALUES), np.uint16)
+    for start in range(0, len(contents), _TOGETHER):
+        found = map(shingles, map(words, contents[start : start + _TOGETHER]))
+        # Sorted, so that nothing depends on the order of a set.
+        sets = {start + k: sorted(each) for k, each in enumerate(found) if len(each) >= LEAST}
+        if sets:
+            values = RMinHash.digests_from_token_sets(list(sets.values()), VALUES, SEED)
+            made[list(sets)] = np.array(values, np.uint32).astype(np.uint16)
     return np.ascontiguousarray(made.view(np.uint64).T)
 
 
