@@ -16,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import MappingProxyType
 
+import torch
 from torch import Tensor
 
 from govray.errors import Refused, UsageError
@@ -85,7 +87,7 @@ class MicroBatch:
             return self
         return replace(
             self,
-            tensors={name: tensor[list(kept)] for name, tensor in self.tensors.items()},
+            tensors={name: _taken(tensor, kept) for name, tensor in self.tensors.items()},
             positions=tuple(self.positions[i] for i in kept),
             row_targets=tuple(self.row_targets[i] for i in kept),
             corpora=tuple(self.corpora[i] for i in kept),
@@ -103,6 +105,14 @@ class MicroBatch:
             row_targets=self.row_targets[rows],
             corpora=self.corpora[rows],
         )
+
+
+def _taken(tensor: Tensor, rows: Sequence[int]) -> Tensor:
+    """Some rows, in ascending order. A list of indices would be copied to the device, and the host
+    would wait for that: so they are cut out run by run."""
+    starts = [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1] + 1]
+    runs = pairwise([*starts, len(rows)])
+    return torch.cat([tensor[rows[start] : rows[stop - 1] + 1] for start, stop in runs])
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,21 @@ CPU kernels, hence with the CPU's bits. But torch takes it for one of another de
 * An operator that mixes it with a CPU tensor fails as on a GPU. A CPU tensor without dimensions may
   join, as torch lets it.
 * A collective is listed with the device of its tensors and its process group.
+* A copy from pinned memory that keeps nobody waiting is done when a stream waits for it, and no
+  sooner. Who reads it before fails, as a GPU would not. Kernels themselves run at once.
+
+An error inside a backward ends the process: torch asks the device for a stream then, which backends
+in Python have none of.
 
 Source: torch's Python backends for PrivateUse1 (`torch.utils.backend_registration`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,13 +37,68 @@ aten = torch.ops.aten
 collectives: list[tuple[str, str, str]] = []
 """Of each over tensors of the device: operator, device, and name of the process group."""
 
+copies: list[Copy] = []
+"""Of each from pinned memory that kept nobody waiting, in order."""
+
 _library: Any = None
+_here = threading.local()
+
+
+@dataclass(eq=False)
+class Copy:
+    """A copy to the device.
+
+    Attributes:
+        stream: Where it was queued.
+        work: What is left to do; None once a stream has waited for it.
+        used_on: Streams that the memory's owner was told of.
+    """
+
+    stream: Stream
+    work: Callable[[], object] | None
+    used_on: list[Stream] = field(default_factory=list)
+
+
+class Stream:
+    """Of the device; ``torch.fakegpu.Stream``."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.queued: list[Copy] = []
+
+    def record_event(self) -> list[Copy]:
+        """All that is queued here by now."""
+        return list(self.queued)
+
+    def wait_event(self, event: list[Copy]) -> None:
+        """What is queued from now on finds the event's copies done."""
+        for each in event:
+            if each.work is not None:
+                each.work()
+                each.work = None
+
+
+_default = Stream()
+
+
+def _current_stream(device: Any = None) -> Stream:
+    found: Stream = getattr(_here, "stream", _default)
+    return found
+
+
+@contextlib.contextmanager
+def _stream(stream: Stream) -> Iterator[None]:
+    before, _here.stream = _current_stream(), stream
+    try:
+        yield
+    finally:
+        _here.stream = before
 
 
 class OnDevice(Tensor):
     """A tensor of the device; ``held`` is what it holds."""
 
     held: Tensor
+    copy: Copy | None = None
 
     @staticmethod
     def __new__(cls, held: Tensor) -> OnDevice:
@@ -53,6 +116,11 @@ class OnDevice(Tensor):
     def tolist(self) -> Any:
         """To the host, which torch does not do for classes of Python."""
         return self.held.tolist()
+
+    def record_stream(self, stream: Any) -> None:
+        """The memory is used there, too."""
+        assert self.copy is not None
+        self.copy.used_on.append(stream)
 
     @classmethod
     def __torch_dispatch__(
@@ -74,6 +142,8 @@ def register() -> torch.device:
         torch.tensor = _tensor
         module = getattr(torch, NAME)
         module.get_amp_supported_dtype = lambda: [torch.bfloat16]
+        module.Stream, module.stream, module.current_stream = Stream, _stream, _current_stream
+        torch.Tensor.pin_memory = _pin_memory  # type: ignore[method-assign, assignment]
     return torch.device(NAME, 0)
 
 
@@ -86,16 +156,36 @@ def _tensor(data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
     return made if device is None else made.to(device)
 
 
+def _pin_memory(tensor: Tensor) -> Tensor:
+    made = tensor.clone()
+    made.pinned = True  # type: ignore[attr-defined]
+    return made
+
+
+def _later(made: OnDevice, source: Tensor) -> None:
+    """Let a stream be waited for, for what a tensor holds."""
+    made.held.zero_()
+    made.copy = Copy(_current_stream(), lambda: made.held.copy_(source))
+    made.copy.stream.queued.append(made.copy)
+    copies.append(made.copy)
+
+
 def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
     here = [each for each in given if isinstance(each, OnDevice)]
+    if any(each.copy and each.copy.work for each in here):
+        raise RuntimeError(f"{func} reads a copy to {NAME} that nobody waited for")
     asked = kwargs.get("device")
     leaves = asked is not None and torch.device(asked).type == "cpu"
     held_args, held = tree_map_only(OnDevice, lambda each: each.held, (args, dict(kwargs)))
     if asked is not None:
         held["device"] = torch.device("cpu")
     if func is aten.copy_.default:
-        held_args[0].copy_(held_args[1])
+        non_blocking = any(each is True for each in (*args[2:], kwargs.get("non_blocking")))
+        if non_blocking and getattr(args[1], "pinned", False):
+            _later(args[0], args[1])
+        else:
+            held_args[0].copy_(held_args[1])
         return args[0]
     if func is aten._to_copy.default:
         found = func(*held_args, **held)

@@ -48,9 +48,9 @@ from govray.train.validation.reductions import Reduction, reduced
 from govray.train.watching.metrics import RunMetrics
 from govray.train.watching.profiler import StepProfiler
 from govray.train.watching.step_scalars import scalars, stream_labels
+from govray.train.worker.copy_stream import batches_on
 from govray.train.worker.ledger_norms import gradient_norms
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
-from govray.train.worker.planned_batch import step_batch
 from govray.train.worker.planned_shard import PlannedRows
 from govray.train.worker.recorder import Recorder
 
@@ -167,17 +167,16 @@ class Run:
             self._report({}, self._rows.checkpoint)
         if self._best.ended:
             raise StopRun(self.start_step)
-        rows = iter(self._rows)
+        batches = batches_on(self._device, iter(self._rows), self.order.manifest.row_schema)
         for step in self._profiler.over(range(self.start_step, self.order.stop)):
             try:
                 with self._run_metrics.waiting("data"):
-                    planned = next(rows)
+                    batch = next(batches)
                 listed = self._feed.trouble if self._feed else None
                 if trouble := self._recorder.trouble or self._commits.failure or listed:
                     raise trouble
-                if planned.step != step:
-                    raise Refused(f"the shard holds step {planned.step} where {step} is due")
-                batch = step_batch(planned, self._device, self.order.manifest.row_schema)
+                if batch.step != step:
+                    raise Refused(f"the shard holds step {batch.step} where {step} is due")
                 batch = batch.without(self._gating.left_out(step))
                 if self._rank == 0:
                     self._requests.look()

@@ -272,6 +272,20 @@ def test_rows_without_a_corpus_cannot_be_left_out() -> None:
         batch.without({"a"})
 
 
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9).map(sorted), st.sampled_from("abc"))
+def test_rows_that_stay_are_those_of_the_other_corpora(corpora: list[str], left_out: str) -> None:
+    rows = torch.arange(3 * len(corpora)).reshape(-1, 3)
+    places = tuple(range(len(corpora)))
+    whole = MicroBatch("s", {"targets": rows}, places, (3,) * len(places), tuple(corpora))
+    stay = [i for i in places if corpora[i] != left_out]
+    left = whole.without({left_out})
+    assert left is None if not stay else left and torch.equal(left.tensors["targets"], rows[stay])
+    for part in whole.rerouted({left_out: "elsewhere"}):
+        kept = [i for i in places if (corpora[i] == left_out) == (part.taken == "elsewhere")]
+        assert part.positions == tuple(kept)
+        assert torch.equal(part.tensors["targets"], rows[kept])
+
+
 # The decision itself
 
 TIMES = st.integers(0, 20).map(lambda seconds: START + timedelta(seconds=seconds))

@@ -31,8 +31,9 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.loop import experiment_loop
 from govray.train.state import snapshot
-from govray.train.worker import planned_batch, run_start, shard_model
 from govray.train.worker import run as run_module
+from govray.train.worker import run_start, shard_model
+from govray.train.worker.copy_stream import batches_on
 from govray.train.worker.placement import place_on
 from govray.train.worker.run import Run
 from tests.support import fake_device
@@ -151,7 +152,7 @@ def left_behind(folder: Path, stays: str) -> str:
             for each in (run_start, shard_model):
                 patch.setattr(each, "place_on", lambda *args: None)
         elif stays == "batches":
-            patch.setattr(run_module, "step_batch", on_the_host)
+            patch.setattr(run_module, "batches_on", on_the_host)
         else:
             patch.setattr(snapshot, "restore_optimizer", restored_on_the_host)
         try:
@@ -161,8 +162,8 @@ def left_behind(folder: Path, stays: str) -> str:
     return "nothing failed"
 
 
-def on_the_host(rows: Any, device: torch.device, schema: Any) -> Any:
-    return planned_batch.step_batch(rows, CPU, schema)
+def on_the_host(device: torch.device, rows: Any, schema: Any) -> Any:
+    return batches_on(CPU, rows, schema)
 
 
 def restored_on_the_host(optimizer: torch.optim.Optimizer, *given: Any) -> None:

@@ -1,26 +1,30 @@
 """A worker's run through an expiry, a crash behind it and a restart, without a cluster.
 
 The clock is the test's. What a restarted worker repeats is what was recorded: the ledger has the
-same leaves and the model the same bytes as in a run that nothing disturbed.
+same leaves and the model the same bytes as in a run that nothing disturbed. Also where batches lie
+on the device before it is known what their step leaves out.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from govray.checkpoint import commit_folder
 from govray.data.step_reader import StepRows
-from govray.engine.collective.expiry import NoLongerValid
+from govray.engine.collective.expiry import EndOfValidity, NoLongerValid
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
+from govray.errors import RankFailed
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.gates import Gate, read_gates
@@ -40,11 +44,17 @@ from govray.train.state.snapshot import latest
 from govray.train.worker import run as worker
 from govray.train.worker import run_start
 from govray.train.worker.run import Run
+from tests.support import fake_device
 from tests.support.manifests import corpus, make_manifest
+from tests.support.ranks import RankPool
 
+CPU = torch.device("cpu")
 DIGEST = "sha256:" + "0" * 64
 START = datetime(2026, 11, 1, tzinfo=UTC)
 CONTEXT, STEPS, GATED_AT = 4, 8, 3
+COMMITTED, CRASH = 4, 6
+LATER = {credential_name(name): START + timedelta(days=9) for name in ("one", "two")}
+TENSORS = 2  # of a batch of text: inputs and targets
 ROUTE = Route(weights=dict.fromkeys(("embedding", "block.0", "final_norm", "head"), 1.0))
 
 
@@ -90,6 +100,11 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return told(monkeypatch)
+
+
+def told(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that runs go by, as long as the patches last."""
     made = Clock()
     monkeypatch.setattr(worker, "time", made)
     monkeypatch.setattr(run_start, "time", made)
@@ -114,7 +129,7 @@ def plan(*excluded: str) -> BatchPlan:
     )
 
 
-def start(folder: Path, **changes: Any) -> tuple[Run, torch.nn.Module]:
+def start(folder: Path, device: torch.device = CPU, **changes: Any) -> tuple[Run, torch.nn.Module]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = GPT(vocabulary=17, context=CONTEXT, blocks=1, width=8, heads=2, dropout=0.1)
@@ -135,14 +150,14 @@ def start(folder: Path, **changes: Any) -> tuple[Run, torch.nn.Module]:
             credential_name("two"): START + timedelta(seconds=GATED_AT),
             "policy p": START + timedelta(days=9),
         },
-        "settings": RunSettings(seed=0, clip_norm=None, checkpoint_every=4),
+        "settings": RunSettings(seed=0, clip_norm=None, checkpoint_every=COMMITTED),
         "on_expiry": "gate",
     }
     order = Order(**fields | changes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     rows = Rows(order.plan, folder)
     rows.decisions = rows.decisions.joined(order.decisions)
-    assignment = Assignment(order=order, shard=rows, on_step=lambda *_: None)
+    assignment = Assignment(order=order, shard=rows, on_step=lambda *_: None, device=device)
     return run_start.start_run(model, optimizer, assignment), model
 
 
@@ -155,7 +170,7 @@ def train(run: Run, clock: Clock, *, until: int = STEPS) -> None:
 
 
 def weights(model: torch.nn.Module) -> dict[str, bytes]:
-    return {name: p.detach().numpy().tobytes() for name, p in model.named_parameters()}
+    return {name: p.detach().cpu().numpy().tobytes() for name, p in model.named_parameters()}
 
 
 def ledger(folder: Path) -> bytes:
@@ -255,3 +270,90 @@ def test_a_policy_that_stops_stops_before_the_step(tmp_path: Path, clock: Clock)
     with pytest.raises(NoLongerValid, match="step 2: credential two expired"):
         train(run, clock)
     assert weights(stopped) == weights(two_steps)
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[RankPool]:
+    """A process that may get a device of a kind that it keeps."""
+    pool = RankPool(1)
+    yield pool
+    pool.close()
+
+
+def gated_and_crashed(folder: Path, device: torch.device) -> tuple[dict[str, bytes], bytes]:
+    """Weights and ledger of a run that leaves a corpus out from step 3 on, and crashes at step 6.
+
+    The gate falls when step 3's rows have been read, and, if there is a device, lie there.
+    """
+    end = EndOfValidity(credential_name("two"), "expired", START)
+    with pytest.MonkeyPatch.context() as patch, sdpa_kernel(SDPBackend.MATH):
+        clock = told(patch)
+        run, _ = start(folder, device, expiries=LATER)
+        for batch in run.batches():
+            if batch.step == CRASH:
+                break
+            clock.now += 1
+            run.report(run.step(batch, loss))
+            if batch.step == GATED_AT - 1:
+                until(lambda: device == CPU or len(fake_device.copies) >= TENSORS * (GATED_AT + 1))
+                error = NoLongerValid.of((end,), step=GATED_AT, time=START)
+                run._recorder.gated(run._gating.gate(GATED_AT, error, {}))
+        run._commits.settle(None)
+        run, model = start(folder, device, expiries=LATER)
+        train(run, clock)
+        return weights(model), ledger(folder)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = monotonic() + 60
+    while not condition():
+        assert monotonic() < deadline
+        sleep(0.01)
+
+
+def here_and_there(folder: Path) -> tuple[Any, Any, int, int]:
+    device = fake_device.register()
+    here = gated_and_crashed(folder / "here", CPU)
+    there = gated_and_crashed(folder / "there", device)
+    used = sum(each.work is None for each in fake_device.copies)
+    return here, there, len(fake_device.copies), used
+
+
+@pytest.mark.ranks
+def test_gates_hold_for_batches_that_were_copied_ahead(process: RankPool, tmp_path: Path) -> None:
+    [(here, there, copied, used)] = process.run(here_and_there, tmp_path)
+    assert there == here
+    leaves = [line for line in here[1].split(b"\n") if b"worldSize" in line]
+    assert [b'"two"' in leaf for leaf in leaves] == [step < GATED_AT for step in range(STEPS)]
+    # What was read ahead when the run crashed was not trained on. It is read again.
+    assert used == TENSORS * (CRASH + 1 + STEPS - COMMITTED)
+    assert copied > used
+
+
+def failed_reading(folder: Path) -> tuple[str, int]:
+    device = fake_device.register()
+    read = Rows.__iter__
+
+    def broken(rows: Rows) -> Iterator[StepRows]:
+        for each in read(rows):
+            if each.step == 5:
+                raise OSError("the disk is gone")
+            yield each
+
+    with pytest.MonkeyPatch.context() as patch, sdpa_kernel(SDPBackend.MATH):
+        clock = told(patch)
+        patch.setattr(Rows, "__iter__", broken)
+        run, _ = start(folder, device, expiries=LATER)
+        with pytest.raises(RankFailed) as error:
+            train(run, clock)
+        run._commits.settle(None)
+        return str(error.value), decisions(folder).until
+
+
+@pytest.mark.ranks
+def test_what_cannot_be_read_ahead_is_told_at_its_own_step(
+    process: RankPool, tmp_path: Path
+) -> None:
+    [(said, done)] = process.run(failed_reading, tmp_path)
+    assert said.startswith("rank 0, step 5: could not load its batch: OSError: the disk is gone")
+    assert done == 5
