@@ -12,8 +12,12 @@ are drawn. Three groups of canaries are told apart by their exact exposure:
 * ``beyond``: above that, where only the fit speaks;
 * ``first``: rank 1, the most that there is. An extrapolation is cut off there.
 
-Errors are extrapolated less exact, in bits, one for each canary and sample. Prints a table and, as
-its last line, one JSON object.
+Errors are extrapolated less exact, in bits, one for each canary and sample.
+
+``shared_prefix`` is what it saves to send the beginning of a canary's candidates through the model
+once. The same losses from whole sequences take so many times as long. It is measured on models of
+both families with random weights, by pairs of runs, and a canary as `govray audit` plants it.
+Prints a table and, as its last line, one JSON object.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ import json
 import math
 import random
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import mean, median
@@ -34,8 +39,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.command import positive, run
+from benchmarks.intervals import paired_ratio
 from govray.engine.memorization.exposure import exact, extrapolated
+from govray.engine.memorization.sequence_loss import target_losses
+from govray.engine.memorization.shared_prefix import end_losses
+from govray.engine.model.causal_lm import CausalLM
 from govray.engine.model.gpt import GPT
+from govray.governance.record.canary import Canaries
 
 SEEDS = (17, 18, 19)
 GROUPS = ("sampled", "beyond", "first")
@@ -61,6 +71,8 @@ class Recipe:
         width: Of the model.
         samples: Candidates that a distribution is fitted to.
         draws: Samples for each canary.
+        blocks: Of the models whose prefixes are shared, each four times as wide as `width`.
+        rounds: Pairs of runs that are timed.
     """
 
     digits: int = 5
@@ -71,9 +83,11 @@ class Recipe:
     width: int = 64
     samples: int = 1000
     draws: int = 2
+    blocks: int = 4
+    rounds: int = 5
 
 
-QUICK = Recipe(digits=4, repeats=(0, 8, 16), accounts=4, once=60, samples=200)
+QUICK = Recipe(digits=4, repeats=(0, 8, 16), accounts=4, once=60, samples=200, blocks=1, rounds=2)
 
 
 @dataclass(frozen=True)
@@ -104,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for seed in options.seeds:
         ranked += run_seed(recipe, seed)
         print(f"seed {seed}: {len(ranked)} ranked", file=sys.stderr, flush=True)
-    report = summary(ranked, recipe)
+    report = summary(ranked, recipe) | {"shared_prefix": shared_prefix(recipe)}
     print(_table(report))
     print(json.dumps(report))
 
@@ -183,6 +197,52 @@ def summary(ranked: Sequence[Ranked], recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def shared_prefix(recipe: Recipe) -> dict[str, Any]:
+    """Seconds of whole sequences over seconds with a shared prefix, by family of model."""
+    found: dict[str, Any] = {}
+    [canary] = Canaries(count=1).planted("alpha")
+    prefix = list(canary.prefix.encode())
+    ends = [list(canary.with_secret(n).encode())[len(prefix) :] for n in range(recipe.samples)]
+    starts = [len(prefix)] * len(ends)
+    width = 4 * recipe.width
+    for name, model in _models(width, recipe.blocks).items():
+        ways: dict[str, Callable[[], object]] = {
+            "shared": lambda model=model: end_losses(model, prefix, ends),
+            "whole": lambda model=model: target_losses(
+                model, [prefix + end for end in ends], starts
+            ),
+        }
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(recipe.rounds):
+            for way, measure in ways.items():
+                began = time.perf_counter()
+                measure()
+                seconds[way].append(time.perf_counter() - began)
+        ratio = paired_ratio(seconds["whole"], seconds["shared"])
+        found[name] = {
+            "seconds": median(seconds["shared"]),
+            "whole_seconds": median(seconds["whole"]),
+            "speedup": ratio.median if ratio else None,
+            "interval": list(ratio.interval) if ratio else None,
+        }
+    return found
+
+
+def _models(width: int, blocks: int) -> dict[str, nn.Module]:
+    torch.manual_seed(0)
+    llama = {
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": 3 * width,
+        "num_hidden_layers": blocks,
+        "num_attention_heads": width // 64,
+    }
+    return {
+        "gpt": GPT(blocks, width, context=64, vocabulary=257),
+        "llama": CausalLM(context=64, vocabulary=257, config=llama),
+    }
+
+
 def _trained(recipe: Recipe, texts: Sequence[str], seed: int) -> nn.Module:
     torch.manual_seed(seed)
     rows = torch.tensor([[0, *text.encode()] for text in texts])
@@ -209,6 +269,11 @@ def _table(report: dict[str, Any]) -> str:
         figures = [row["mean_error"], row["median_absolute_error"], row["largest_absolute_error"]]
         shown = ["–" if each is None else f"{each:.2f}" for each in figures]
         lines.append(f"{name:<10} {row['rankings']:>9} {shown[0]:>11} {shown[1]:>15} {shown[2]:>8}")
+    for name, row in report["shared_prefix"].items():
+        lines.append(
+            f"{name}: a shared prefix takes {row['seconds']:.2f} s, whole sequences "
+            f"{row['whole_seconds']:.2f} s"
+        )
     return "\n".join(lines)
 
 

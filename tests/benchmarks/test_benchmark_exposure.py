@@ -52,6 +52,7 @@ def test_extrapolated_exposures_are_near_those_that_are_counted(
     assert sum(each["rankings"] for each in report["groups"].values()) == 24
     for group in GROUPS:
         assert report["groups"][group]["rankings"]
+    assert {each["seconds"] > 0 for each in report["shared_prefix"].values()} == {True}
     # Where samples can say it, to half a bit; beyond that the fit decides, and errs by some bits.
     assert report["groups"]["sampled"]["median_absolute_error"] < 0.5
     assert report["groups"]["beyond"]["median_absolute_error"] < 2

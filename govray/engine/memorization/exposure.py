@@ -31,7 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.memorization import skew_normal
-from govray.engine.memorization.sequence_loss import Tokens, target_losses
+from govray.engine.memorization.sequence_loss import Tokens
+from govray.engine.memorization.shared_prefix import end_losses
 from govray.errors import UsageError
 
 
@@ -130,7 +131,7 @@ def measure(
         model: Maps token ids (rows, tokens) to logits (rows, tokens, ids), causally.
         secret: The token ids of what was planted, from its beginning to the secret's end.
         others: The same with other secrets: all ``candidates - 1`` of them, or a sample.
-            What all sequences begin with is given to the model and not scored.
+            What all sequences begin with is given to the model, once, and not scored.
         candidates: |R|.
         batch: Sequences in one forward.
 
@@ -140,7 +141,8 @@ def measure(
     """
     sequences = [secret, *others]
     start = _common(sequences)
-    losses = target_losses(model, sequences, [start] * len(sequences), batch=batch)
+    ends = [each[start:] for each in sequences]
+    losses = end_losses(model, secret[:start], ends, batch=batch)
     own, *rest = (float(each.sum()) for each in losses)
     measured = torch.tensor(rest, dtype=torch.float64)
     if not (math.isfinite(own) and measured.isfinite().all()):

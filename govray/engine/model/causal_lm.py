@@ -30,6 +30,7 @@ Processing"; the layout of a model folder is that of ``save_pretrained``.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -45,6 +46,7 @@ from torch import Tensor, nn
 
 from govray.engine.model import document_mask
 from govray.engine.model.gpt import loss
+from govray.engine.model.past import Past
 from govray.errors import CouldNotCheck, GovrayError, UsageError, nearest, suggestion
 from govray.governance.formats.row_schema import CHAT_MARKERS
 
@@ -141,26 +143,31 @@ class CausalLM(nn.Module):
         self.language_model.training = mode
         return super().train(mode)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, past: Past | None = None) -> Tensor:
         """Logits of the next token.
 
         Args:
             tokens: Integer ids of shape (rows, tokens), at most ``context`` long, on the
                 model's device.
+            past: What these tokens come after, in every row; an empty one is filled, by the
+                library's own cache. It holds no separator, and the tokens neither.
 
         Returns:
             Logits of shape (rows, tokens, ids), of the model's dtype, with an entry for every
             id that the model knows: at least ``vocabulary``.
 
         Raises:
-            UsageError: If the rows are longer than the context.
+            UsageError: If the rows are longer than the context, or the model keeps no past.
         """
-        if tokens.shape[1] > self.context:
+        before = past.length if past else 0
+        if before + tokens.shape[1] > self.context:
             raise UsageError(
-                f"rows of {tokens.shape[1]} tokens exceed the context of {self.context}",
+                f"rows of {before + tokens.shape[1]} tokens exceed the context of {self.context}",
                 where="CausalLM",
                 do="Prepare the data with the model's context",
             )
+        if past is not None:
+            return self._after(tokens, past)
         places = {}
         if self.separator is not None:
             places["position_ids"] = document_mask.places(tokens, self.separator)
@@ -171,6 +178,25 @@ class CausalLM(nn.Module):
                 tokens
             )
         return self.language_model(input_ids=tokens, use_cache=False, **places).logits
+
+    def _after(self, tokens: Tensor, past: Past) -> Tensor:
+        if past.length:
+            # A forward writes into the cache it is given, and every row needs one of its own.
+            cache = copy.deepcopy(past.cache)
+            cache.batch_repeat_interleave(len(tokens))
+            return self.language_model(
+                input_ids=tokens, past_key_values=cache, use_cache=True
+            ).logits
+        output = self.language_model(input_ids=tokens, use_cache=True)
+        past.cache = getattr(output, "past_key_values", None)
+        if not hasattr(past.cache, "batch_repeat_interleave"):
+            raise UsageError(
+                "the architecture keeps no keys and values that rows could share",
+                where=type(self.language_model).__name__,
+                do="Read whole rows",
+            )
+        past.length = tokens.shape[1]
+        return output.logits
 
     def _refuse_mixing(self, separator: int) -> None:
         """Return if a record's logits do not depend on the record before it.

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from govray.engine.batch import IGNORED
 from govray.engine.model import document_mask
+from govray.engine.model.past import LayerPast, Past
 from govray.errors import UsageError
 
 _HEAD_WIDTH = 64
@@ -111,12 +112,14 @@ class GPT(nn.Module):
             else:
                 nn.init.normal_(parameter, std=_STD)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, past: Past | None = None) -> Tensor:
         """Logits of the next token.
 
         Args:
             tokens: Integer ids of shape (rows, tokens), at most ``context`` long, on the
                 parameters' device.
+            past: What these tokens come after, in every row; an empty one is filled. It holds no
+                separator, and the tokens neither.
 
         Returns:
             Logits of shape (rows, tokens, vocabulary), of the parameters' dtype.
@@ -124,12 +127,15 @@ class GPT(nn.Module):
         Raises:
             UsageError: If the rows are longer than the context.
         """
-        if tokens.shape[1] > self.context:
+        before = past.length if past else 0
+        if before + tokens.shape[1] > self.context:
             raise UsageError(
-                f"rows of {tokens.shape[1]} tokens exceed the context of {self.context}",
+                f"rows of {before + tokens.shape[1]} tokens exceed the context of {self.context}",
                 where="GPT",
                 do="Prepare the data with the model's context",
             )
+        if past is not None:
+            return self._after(tokens, past)
         places, apart = None, {}
         if self.separator is not None:
             places = document_mask.places(tokens, self.separator)
@@ -137,6 +143,14 @@ class GPT(nn.Module):
         hidden = self.embedding(tokens, places)
         for block in self.blocks:
             hidden = block(hidden, **apart)  # without a mask, as blocks of others take it
+        return self.head(self.final_norm(hidden))
+
+    def _after(self, tokens: Tensor, past: Past) -> Tensor:
+        places = torch.arange(past.length, past.length + tokens.shape[1], device=tokens.device)
+        hidden = self.embedding(tokens, places.expand_as(tokens))
+        for index, block in enumerate(self.blocks):
+            hidden = block(hidden, past=LayerPast(past, index))
+        past.length = past.length or tokens.shape[1]
         return self.head(self.final_norm(hidden))
 
 
@@ -172,9 +186,11 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(width, bias=False)
         self.mlp = MLP(width, dropout)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(rows, tokens, width) → the same shape, dtype and device; ``mask`` as in `Attention`."""
-        hidden = hidden + self.attention(self.attention_norm(hidden), mask)
+    def forward(
+        self, hidden: Tensor, mask: Tensor | None = None, past: LayerPast | None = None
+    ) -> Tensor:
+        """(rows, tokens, width) → the same shape, dtype and device; the rest as in `Attention`."""
+        hidden = hidden + self.attention(self.attention_norm(hidden), mask, past)
         return hidden + self.mlp(self.mlp_norm(hidden))
 
 
@@ -188,18 +204,24 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, mask: Tensor | None = None, past: LayerPast | None = None
+    ) -> Tensor:
         """(rows, tokens, width) → the same shape, dtype and device.
 
         Args:
             hidden: The residual stream, normalised.
             mask: bool of shape (rows, 1, tokens, tokens), on the same device: which tokens a token
                 sees. By default those before it, and itself; if not causal, all.
+            past: What the tokens come after, as this layer keeps it. Instead of a mask.
         """
         rows, tokens, width = hidden.shape
         projected = self.query_key_value(hidden)
         projected = projected.view(rows, tokens, 3, self.heads, width // self.heads)
         query, key, value = projected.permute(2, 0, 3, 1, 4)
+        if past is not None:
+            mask = past.mask(tokens, hidden.device)
+            key, value = past.joined(key, value)
         mixed = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=self.causal and mask is None
         )
