@@ -121,7 +121,7 @@ def export(
         typer.Option("--dcp", metavar="OUT", parser=given_place, help="The folder to write."),
     ],
 ) -> None:
-    """Write weights and optimizer of a checkpoint as a folder of torch.distributed.checkpoint.
+    """Write weights, adapters and optimizer of a checkpoint for torch.distributed.checkpoint.
 
     Every byte is compared with the checkpoint's digests. torch loads OUT into any number of ranks.
     """
@@ -142,11 +142,14 @@ def export(
             "digest": done.digest,
             "dcp": str(done.folder),
             "tensors": done.tensors,
+            "removed": list(done.removed),
             "bytes": done.size,
         }
     )
     for name, count in done.tensors.items():
         field(name, f"{count} tensors")
+    for name in done.removed:
+        field("left out", f"adapter {name}, which was removed from the run's model")
     line(f"wrote  {done.folder}  {_bytes(done.size)}")
 
 

@@ -35,10 +35,11 @@ from govray.data.records_file import PREPARED
 from govray.errors import GovrayError, Stopped, UsageError, suggestion
 from govray.files.place import Place
 from govray.files.storage_url import check_path
+from govray.governance.attestation.model_folder import MODEL
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
-from govray.train.attest.write_model import MODEL, write_model
+from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.experiment.validation import GROUP
 from govray.train.inputs import run_listing

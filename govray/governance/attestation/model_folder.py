@@ -24,6 +24,8 @@ from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
 from govray.governance.formats import canonical_json, signed_note, tensor_header
 
+MODEL = "model"
+"""The folder's name in the run's own folder, where attesting puts it."""
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 EMA = "ema.safetensors"

@@ -55,8 +55,6 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.state import snapshot
 from govray.train.validation.best_so_far import BestSoFar
 
-MODEL = "model"
-
 
 def write_model(
     run: Place,
@@ -123,20 +121,23 @@ def write_model(
         governance[model_folder.ATTESTATION] = seal(attestation, subjects, [signer])
         for name, content in governance.items():
             _put(folder / name, content)
-    return run / MODEL
+    return run / model_folder.MODEL
 
 
 def signed_files(run: Place) -> dict[str, bytes]:
     """The attestation of a run's model and its policy, by file name."""
     names = (model_folder.ATTESTATION, model_folder.POLICY)
-    return {(run / MODEL / each).name: (run / MODEL / each).read_bytes() for each in names}
+    return {
+        (run / model_folder.MODEL / each).name: (run / model_folder.MODEL / each).read_bytes()
+        for each in names
+    }
 
 
 def _model_folder(run: Place) -> AbstractContextManager[Path]:
     """The folder to fill, which then is the run's model."""
     if isinstance(run, Path):
-        return staged_folder(run / MODEL, replace=True)
-    return uploaded_folder(run / MODEL, last=model_folder.ATTESTATION)
+        return staged_folder(run / model_folder.MODEL, replace=True)
+    return uploaded_folder(run / model_folder.MODEL, last=model_folder.ATTESTATION)
 
 
 def final_checkpoint(

@@ -29,6 +29,7 @@ from sqlmodel import Session, col, select
 from govray.errors import GovrayError, Refused
 from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
+from govray.governance.attestation.model_folder import MODEL
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
@@ -46,7 +47,7 @@ from govray.store.states import (
 from govray.train.index import event_rows
 from govray.train.index.checkpoint_rows import found_on_storage, put_checkpoints
 from govray.train.index.event_rows import Decided, MetricValue
-from govray.train.index.model_rows import MEMORIZATION, MODEL, index_run_audit, index_run_model
+from govray.train.index.model_rows import MEMORIZATION, index_run_audit, index_run_model
 from govray.train.index.trial_rows import profiles, put_decisions, put_numbers
 from govray.train.inputs import run_listing as runs
 from govray.train.inputs.run_record import RunRecord, read_record

@@ -24,7 +24,6 @@ from govray.store.tile_storage import tile_folder
 from govray.train.inputs.run_record import read_record
 
 MEMORIZATION = "memorization.dsse.json"
-MODEL = "model"
 TILES = "tiles"
 
 
@@ -34,7 +33,7 @@ def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: b
     Raises:
         VerificationFailed, CouldNotCheck: It does not verify by the anchor.
     """
-    model = (folder / MODEL).resolve()
+    model = (folder / model_folder.MODEL).resolve()
     if not model.is_dir():
         return 0
     data = model_folder.Bundle(model).read(

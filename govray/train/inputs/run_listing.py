@@ -12,6 +12,7 @@ from typing import Literal
 from govray.data.admission import read_credentials
 from govray.errors import GovrayError, Refused
 from govray.files.place import Place, place
+from govray.governance.attestation.model_folder import MODEL
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
@@ -100,7 +101,7 @@ def _state(
 ) -> tuple[State, str | None]:
     if driving(folder):
         return ("stopping" if stop_request.requested(folder) else "running"), None
-    if (folder / "model").is_dir():
+    if (folder / MODEL).is_dir():
         return "attested", None
     if record.finished:
         return "finished", None
@@ -148,7 +149,7 @@ def find_unfinished(experiment: Experiment) -> Place | None:
             record.experiment
             and record.experiment.trains_as(experiment)
             and record.replay_of is None
-            and not (folder / "model").is_dir()
+            and not (folder / MODEL).is_dir()
             and not driving(folder)
             and not changed(record, experiment_inputs(experiment))
             and _same_source(record, experiment)

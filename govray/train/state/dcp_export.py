@@ -1,8 +1,11 @@
 """A run's commit for programs that know torch and not govray: ``govray checkpoint export --dcp``.
 
 ``model`` and ``optim`` are what ``torch.distributed.checkpoint.state_dict`` makes of the base model
-and its optimizer. ``ema`` is the average of the weights, where the run kept one. Adapters are left
-out, with the optimizer's state of them: they are PEFT folders in the commit.
+and its optimizer. ``ema`` is the average of the weights, where the run kept one. ``adapters`` has
+the tensors of each adapter, by its name and then as peft calls them, and ``adapter_configs`` what
+peft's ``LoraConfig`` takes. The optimizer's state of adapters is left out.
+
+An adapter that was removed from the run's model folder is not exported, though the commit has it.
 
 See ``checkpoint/dcp_folder.py`` for the format, and why nothing comes back from it.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +38,15 @@ class DcpExport:
     Attributes:
         folder: The DCP folder.
         digest: Of the commit's manifest.
-        tensors: Name in the folder's state → how many: ``model``, ``optim``, ``ema``.
+        tensors: Name in the folder's state → how many: ``model``, ``optim``, ``ema``, ``adapters``.
+        removed: Adapters of the commit that the run's model folder no longer has.
         size: Bytes of the folder.
     """
 
     folder: Path
     digest: str
     tensors: dict[str, int]
+    removed: tuple[str, ...]
     size: int
 
 
@@ -87,8 +93,16 @@ def export_dcp(named: Place, out: Path) -> DcpExport:
     if model_folder.WEIGHTS not in committed.names:
         raise Malformed("holds no model", where=str(committed.folder))
     base = _names(committed, model_folder.WEIGHTS)
+    removed = _removed(committed, named.parent / model_folder.MODEL)
+    adapters = {
+        model_folder.adapter_files(name)[1]: name
+        for name in _adapters(committed.names)
+        if name not in removed
+    }
 
     def path(file: str, tensor: str) -> tuple[str, ...] | None:
+        if file in adapters:
+            return ("adapters", adapters[file], tensor)
         if file != OPTIMIZER:
             return ("model" if file == model_folder.WEIGHTS else "ema", tensor)
         key, _, name = tensor.partition("/")
@@ -96,13 +110,14 @@ def export_dcp(named: Place, out: Path) -> DcpExport:
 
     files = [
         file
-        for file in (model_folder.WEIGHTS, model_folder.EMA, OPTIMIZER)
+        for file in (model_folder.WEIGHTS, model_folder.EMA, OPTIMIZER, *adapters)
         if file in committed.names
     ]
     paths = [path(file, tensor) for file in files for tensor in _names(committed, file)]
+    values = _optimizer(committed, base) | _configs(committed, adapters.values())
     try:
         with staged_folder(out) as staged:
-            dcp_folder.write(committed, staged, files, path, _optimizer(committed, base))
+            dcp_folder.write(committed, staged, files, path, values)
             size = sum(each.stat().st_size for each in staged.iterdir())
     except OSError as error:
         raise UsageError(
@@ -111,12 +126,37 @@ def export_dcp(named: Place, out: Path) -> DcpExport:
             do="Check the space and the permissions there",
         ) from error
     counts = Counter(each[0] for each in paths if each)
-    return DcpExport(out, committed.digest, dict(counts), size)
+    return DcpExport(out, committed.digest, dict(counts), removed, size)
 
 
 def _names(committed: Committed, file: str) -> frozenset[str]:
     with whole_file.header(committed, file) as opened:
         return frozenset(each.name for each in read_header(opened, where=file))
+
+
+def _adapters(names: Collection[str]) -> list[str]:
+    """The adapters whose weights are among the files of a folder."""
+    found = (name.split("/")[1] for name in sorted(names) if "/" in name)
+    return [each for each in dict.fromkeys(found) if model_folder.adapter_files(each)[1] in names]
+
+
+def _removed(committed: Committed, model: Place) -> tuple[str, ...]:
+    """Adapters of a commit that are no longer in the model that was attested from the run."""
+    if not (model / model_folder.ATTESTATION).is_file():
+        return ()
+    return tuple(
+        name
+        for name in _adapters(committed.names)
+        if not (model / model_folder.adapter_files(name)[1]).is_file()
+    )
+
+
+def _configs(committed: Committed, adapters: Iterable[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        name: canonical_json.parse_canonical(committed.files[model_folder.adapter_files(name)[0]])
+        for name in adapters
+    }
+    return {"adapter_configs": found} if found else {}
 
 
 def _optimizer(committed: Committed, base: frozenset[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from govray.checkpoint import commit_folder, dcp_folder, whole_file
 from govray.checkpoint.optimizer_state import optimizer_state
 from govray.checkpoint.sharded_file import part_name
+from govray.engine.model.adapters import ALPHA_PER_RANK
 from govray.engine.model.gpt import GPT
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Damaged, UsageError
@@ -129,7 +131,9 @@ def test_torch_loads_the_same_bytes_into_one_process_and_two(
         "model": len(expected[model_folder.WEIGHTS]),
         "ema": len(expected[model_folder.EMA]),
         "optim": sum("adapter:" not in name for name in expected[OPTIMIZER]),
+        "adapters": len(adapter_of(commit)),
     }
+    assert done.removed == ()
     assert done.digest == commit_folder.open_commit(commit).digest
     for pool in (one_rank, two_ranks):
         for found in pool.run(loaded, tmp_path):
@@ -144,6 +148,61 @@ def test_torch_loads_the_same_bytes_into_one_process_and_two(
     [before] = one_rank.run(loaded, tmp_path / "before")
     with pytest.raises(AssertionError):
         assert_same(before, expected)
+
+
+def adapter_of(commit: Path) -> dict[str, Tensor]:
+    """The adapter's tensors as they were committed."""
+    return commit_folder.open_commit(commit).tensors(model_folder.adapter_files("acme")[1])
+
+
+def adapted(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
+    """After both codes of the page: the tensors of model and adapter, and the adapter's scale."""
+    model, optimizer = plain()
+    os.chdir(folder)
+    exec(code_of_the_page("get_state_dict"), {"model": model, "optimizer": optimizer})
+    config: Any = {"r": 0, "lora_alpha": 0, "target_modules": []}
+    dcp.load({"adapter_configs": {"acme": config}}, checkpoint_id="tiny-dcp")
+    with_peft = peft.get_peft_model(model, peft.LoraConfig(**config))
+    exec(code_of_the_page("get_peft_model_state_dict"), {"adapted": with_peft})
+    factors = peft.get_peft_model_state_dict(with_peft)
+    scale = config["lora_alpha"] / config["r"]
+    return with_peft.unload().state_dict(), {n: t.clone() for n, t in factors.items()}, scale
+
+
+@pytest.mark.parametrize("kind", ["shared", "alone"])
+def test_torch_loads_an_adapter_beside_the_base(
+    commits: dict[str, tuple[Path, Gathered]], one_rank: RankPool, kind: str, tmp_path: Path
+) -> None:
+    commit, expected = commits[kind]
+    export_dcp(commit, tmp_path / "tiny-dcp")
+    [(base, factors, scale)] = one_rank.run(adapted, tmp_path)
+    assert scale == ALPHA_PER_RANK
+    committed = adapter_of(commit)
+    assert factors.keys() == committed.keys()
+    assert all(torch.equal(factors[name], each) for name, each in committed.items())
+    assert all(torch.equal(base[name], t) for name, t in expected[model_folder.WEIGHTS].items())
+    # The control: the commit before has another adapter.
+    earlier = adapter_of(commit.parent / folder_name(1))
+    assert not all(torch.equal(factors[name], each) for name, each in earlier.items())
+
+
+def test_an_adapter_that_was_removed_is_not_exported(
+    commits: dict[str, tuple[Path, Gathered]], tmp_path: Path
+) -> None:
+    commit = shutil.copytree(commits["alone"][0], tmp_path / "run" / COMMIT)
+    model = tmp_path / "run" / "model"
+    for name in (model_folder.ATTESTATION, *model_folder.adapter_files("acme")):
+        (model / name).parent.mkdir(parents=True, exist_ok=True)
+        (model / name).touch()
+    done = export_dcp(commit, tmp_path / "before")
+    assert (done.removed, "adapters" in done.tensors) == ((), True)
+    shutil.rmtree(model / model_folder.ADAPTERS)  # as `govray adapter remove` leaves it
+    done = export_dcp(commit, tmp_path / "after")
+    assert (done.removed, "adapters" in done.tensors) == (("acme",), False)
+    for out, there in (("before", True), ("after", False)):
+        names = dcp.FileSystemReader(tmp_path / out).read_metadata().state_dict_metadata
+        assert any("acme" in name for name in names) == there
+        assert any(name.startswith("model.") for name in names)
 
 
 def test_it_holds_a_file_and_a_tensor_or_two_at_a_time(
