@@ -63,14 +63,32 @@ def e_values(probe: Tensor, reserve: Tensor, low: Tensor, high: Tensor) -> Tenso
         raise UsageError("an e-value needs a row on both sides")
     ours, theirs = probe[:SIDE], reserve[:SIDE]
     # Of the unmoved rows, so that the labels have no part in it.
-    spread = torch.cat([ours, theirs]).std(0).clamp_min(_FLAT)
-    above = _above(ours - high, theirs, spread)
-    below = _above(low - ours, -theirs, spread)
-    return ((above + below) / 2).clamp_max(MOST)
+    unmoved = torch.cat([ours, theirs])
+    spread = torch.maximum(unmoved.std(0), _least_spread(unmoved))
+    above, below = _above(
+        torch.stack([ours - high, low - ours], 1), torch.stack([theirs, -theirs], 1), spread
+    )
+    # A band many times wider than the rows' spread overflows, and there is no evidence then.
+    return ((above + below).nan_to_num(0.0) / 2).clamp_max(MOST)
+
+
+def _least_spread(values: Tensor) -> Tensor:
+    """What a standard deviation is at least, also where its squares would be too small to hold."""
+    largest = (values - values.mean(0)).abs().amax(0)
+    return (largest / math.sqrt(len(values))).clamp_min(_FLAT)
 
 
 def _above(ours: Tensor, theirs: Tensor, spread: Tensor) -> Tensor:
-    """Evidence that ``ours`` is the larger: (statistics,)."""
+    """Evidence that ``ours`` is the larger.
+
+    Args:
+        ours: (rows, directions, statistics), float64.
+        theirs: (rows, directions, statistics), likewise.
+        spread: (statistics,), of both sides together.
+
+    Returns:
+        (directions, statistics), float64.
+    """
     count, all_rows = len(ours), len(ours) + len(theirs)
     values = torch.cat([ours, theirs])
     null_spread = spread * math.sqrt(count * len(theirs) / all_rows)
@@ -78,30 +96,31 @@ def _above(ours: Tensor, theirs: Tensor, spread: Tensor) -> Tensor:
     chosen = values[:count].sum(0)
     if count > len(theirs):  # the same difference, from the smaller side
         values, count = -values, len(theirs)
-    tilts = torch.tensor(TILTS, dtype=torch.float64).unsqueeze(1)
-    log_mean = _log_mean_of_products(tilts.unsqueeze(0) * values.unsqueeze(1), count)
-    return (tilts * chosen - log_mean).clamp_max(math.log(MOST)).exp().mean(0)
+    tilts = torch.tensor(TILTS, dtype=torch.float64).reshape(-1, 1, 1)
+    mean = _mean_of_products((tilts * values.unsqueeze(1)).exp(), count)
+    return (tilts * chosen - mean.log()).clamp_max(math.log(MOST)).exp().mean(0)
 
 
-def _log_mean_of_products(logs: Tensor, count: int) -> Tensor:
-    """log of the mean, over all sets of ``count`` rows, of the product of exp(logs).
+def _mean_of_products(factors: Tensor, count: int) -> Tensor:
+    """The mean, over all sets of ``count`` rows, of the product of their factors.
+
+    It is e_count(factors) / C(rows, count). With ``SIDE`` rows on a side nothing here leaves the
+    range of a float64: the log of a product is at most max(TILTS) · √(2·SIDE), which is 181.
 
     Args:
-        logs: (rows, ...), float64.
+        factors: (rows, ...), float64, above 0.
         count: Rows of a set, at most all of them.
 
     Returns:
-        (...), float64: log(e_count / C(rows, count)).
+        (...), float64.
     """
-    # means[k]: the mean over sets of k of the rows seen so far, so that nothing overflows early.
-    means = torch.full((count + 1, *logs.shape[1:]), -math.inf, dtype=torch.float64)
-    means[0] = 0.0
-    sizes = torch.arange(1, count + 1, dtype=torch.float64).reshape(-1, *[1] * (logs.dim() - 1))
-    for seen, each in enumerate(logs, start=1):
-        # A set of k among the rows seen has the newest one with probability k/seen.
-        share = (sizes / seen).clamp_max(1.0)
-        means[1:] = torch.logaddexp(
-            means[1:] + torch.log1p(-share),
-            means[:-1] + each + share.log(),
-        )
+    # means[k]: over the sets of k of the rows seen so far.
+    means = factors.new_zeros(count + 1, *factors.shape[1:])
+    means[0] = 1.0
+    seen = torch.arange(1, len(factors) + 1, dtype=torch.float64).unsqueeze(1)
+    # How likely a set of k among the rows seen has the newest one.
+    shares = (torch.arange(1, count + 1, dtype=torch.float64) / seen).clamp_max(1.0)
+    shares = shares.reshape(*shares.shape, *[1] * (factors.dim() - 1))
+    for factor, share in zip(factors, shares, strict=True):
+        means[1:] = torch.lerp(means[1:], means[:-1] * factor, share)
     return means[count]

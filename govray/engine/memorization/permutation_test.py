@@ -2,11 +2,15 @@
 
 Under the hypothesis that probe and reserve units come from one distribution, any
 relabelling of them is as likely as the one observed. So the share of relabellings with
-at least the observed difference is a p-value. It is exact at every sample size where records
-bring equally many rows, and close to it where they don't.
+at least the observed difference is a p-value.
 
 The unit is the *record*, not the row: a record's rows keep one label. Rows of one record resemble
 each other, so relabelling rows would find any two sets of records different.
+
+**When p is exact**: at every sample size where each record brings one row, chosen without regard to
+its length, as in a run's profiles. Where rows were sampled instead, one side may hold more rows of
+long records than the other. Then units are not exchangeable, and p is too small wherever length and
+score go together (`python -m benchmarks.null`, ``null_by_rows``).
 
 Invariants:
 

@@ -54,6 +54,7 @@ class ChartRow:
     layer: str
     deviation: float
     p: float
+    e: float | None
     probe: float
     reserve: float
 
@@ -152,7 +153,7 @@ def _chart(
         ),
         lines=tuple(lines),
         numbers=tuple(
-            ChartRow(step, m.layer, m.deviation, m.p, m.probe.entropy, m.reserve.entropy)
+            ChartRow(step, m.layer, m.deviation, m.p, m.e, m.probe.entropy, m.reserve.entropy)
             for _, step, m in found
         ),
     )

@@ -17,7 +17,9 @@ from govray.errors import UsageError
 from govray.governance.record.e_process import MOST, SIDE
 
 ends = st.floats(-2, 2)
-rows = st.lists(st.floats(-5, 5), min_size=3, max_size=9, unique=True)
+rows = st.lists(
+    st.integers(-5000, 5000).map(lambda n: n / 1000), min_size=3, max_size=9, unique=True
+)
 
 
 def normal(count: int, seed: int) -> Tensor:
@@ -128,5 +130,8 @@ def test_the_largest_sides_stay_finite() -> None:
 def test_equal_values_are_no_evidence_and_an_empty_side_is_refused() -> None:
     flat = torch.full((5, 2), 0.1, dtype=torch.float64)
     assert of(flat, flat[:3]) == pytest.approx(1)
+    assert of(flat, flat[:3], -1.0, 1.0) == 0
+    tiny = 1e-200 * normal(9, 1)
+    assert 0 < of(tiny[:4], tiny[4:]) < 100
     with pytest.raises(UsageError, match="both sides"):
         of(torch.zeros(0, 1).double(), flat[:, :1])

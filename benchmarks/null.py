@@ -1,0 +1,372 @@
+"""How often corpora without effect are flagged, and how often an effect is found.
+
+    python -m benchmarks.null
+
+No model is trained. Records get a score of their own, and their rows score it with noise. What the
+package does with scores is its own code: the reserve drawn by salted hash, the plan's order, one
+designated row of each record, p, e-values, and the decisions over a run.
+
+* ``null``: P(p ≤ .05) of one profile, by how the records' lengths are distributed. Beside it the
+  same for the newest rows whatever record they are of, which is no valid test (``null_by_rows``).
+* ``run_false_flags``: the share of runs that flag anything, ten corpora without effect in one
+  domain, over all profiles of a run. Beside it the rule of policies that state ``consecutive: 1``
+  and ``2``, profile by profile.
+* ``power``: the share of runs that flag one corpus with an effect among ten, by the size of the
+  effect in spreads; and the median of the profiles until then.
+
+The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from benchmarks import command
+from govray.data.probe_rows import Chosen, Probes, newest_rows
+from govray.engine.memorization.deviation import reserve_spread
+from govray.engine.memorization.permutation_e_value import e_values
+from govray.engine.memorization.permutation_test import p_values
+from govray.governance.formats.record_columns import ManifestRecord
+from govray.governance.policy.memorization_section import Band, Monitoring
+from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
+from govray.governance.record.entropy_profile import (
+    EntropyProfile,
+    Measure,
+    MonitoredCorpus,
+    Side,
+)
+from govray.governance.record.incidents import Incidents
+from govray.governance.record.prepare_manifest import (
+    InlineManifest,
+    Part,
+    PreparedCorpus,
+    Reserve,
+    ReserveShard,
+    RowGroup,
+    TokenizerIdentity,
+)
+from govray.governance.record.prepared_records import PreparedRecords
+from govray.governance.record.row_order import RowOrder
+
+CONTEXT = 7
+ROW = CONTEXT + 1
+SHARE = 0.2
+ROWS = 32
+PROFILES = 40
+CORPORA = 10
+BAND = 0.5
+FDR = 0.05
+NOISE = 0.5
+"""Of a row beside its record's score, whose deviation is 1."""
+EFFECTS = (0.5, 1.0, 2.0, 3.0)
+_DIGEST = "sha256:" + "0" * 64
+_PERMUTATIONS = 399
+
+Lengths = Callable[[random.Random], list[int]]
+"""Rows of each record of a corpus."""
+
+SHAPES: Mapping[str, Lengths] = {
+    "equal": lambda draw: [3] * 200,
+    "lognormal": lambda draw: [max(1, int(draw.lognormvariate(1, 1.2))) for _ in range(200)],
+    "length-dependent": lambda draw: [60 if draw.random() < 0.05 else 1 for _ in range(300)],
+    "few": lambda draw: [8] * 12,
+    "huge": lambda draw: [200 if draw.random() < 0.1 else 2 for _ in range(60)],
+}
+LONG, EASIER = 20, 2.0
+"""In ``length-dependent``, records of more rows score so much higher."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus without effect: its rows' scores, and what chooses among them.
+
+    Attributes:
+        probes: The package's own choice of rows.
+        plan: What is read when.
+        train: Score of each training row.
+        reserve: Score of each reserve row.
+        owners: Record of each training row.
+        reserve_owners: Record of each reserve row.
+    """
+
+    probes: Probes
+    plan: BatchPlan
+    train: Tensor
+    reserve: Tensor
+    owners: Sequence[str]
+    reserve_owners: Sequence[str]
+
+
+def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
+    """A corpus of this shape, read at an even pace to the end of its second epoch."""
+    draw = random.Random(f"{shape} {seed}")  # noqa: S311 - a simulation
+    salt = hashlib.sha256(f"salt {shape} {seed}".encode()).hexdigest()
+    held = Reserve(share=SHARE, salt=salt)
+    records = []
+    for number, rows in enumerate(SHAPES[shape](draw)):
+        entry = hashlib.sha256(f"{shape} {seed} {number}".encode())
+        split = "reserve" if held.holds(entry.digest()) else "train"
+        records.append(ManifestRecord(entry.hexdigest(), rows * ROW - 1, split))
+    manifest = InlineManifest(
+        tokenizer=TokenizerIdentity(name="bytes", digest=_DIGEST, vocabulary=257, separator=256),
+        context=CONTEXT,
+        reserve=held,
+        corpora=(_prepared(records),),
+    )
+    rows = manifest.train_rows("one")
+    stream = StreamPlan(
+        id=_DIGEST,
+        profile="all",
+        corpora=(StreamCorpus(corpus="one", rows=rows),),
+        quota=max(1, 2 * rows // steps),
+        epochs=1000,
+    )
+    plan = BatchPlan(
+        seed=seed,
+        max_steps=steps,
+        manifest=_DIGEST,
+        context=CONTEXT,
+        order=RowOrder(block=8, window=256),
+        streams=(stream,),
+    )
+    scores = {
+        record.entry: draw.gauss(0, 1)
+        + EASIER * (shape == "length-dependent" and record.tokens >= LONG * ROW)
+        for record in records
+    }
+    found = PreparedRecords.inline(manifest)
+    assert found is not None
+    owners = [found.record("one", _most(found, row, "train")).entry for row in range(rows)]
+    reserve_owners = [
+        found.record("one", _most(found, row, "reserve")).entry
+        for row in range(manifest.reserve_rows("one"))
+    ]
+    return Corpus(
+        probes=Probes(Path("nothing is read"), manifest, plan),
+        plan=plan,
+        train=_scored(owners, scores, draw),
+        reserve=_scored(reserve_owners, scores, draw),
+        owners=owners,
+        reserve_owners=reserve_owners,
+    )
+
+
+def _prepared(records: Sequence[ManifestRecord]) -> PreparedCorpus:
+    def rows(split: str) -> int:
+        return sum((each.tokens + 1) // ROW for each in records if each.split == split)
+
+    def group(count: int) -> tuple[RowGroup, ...]:
+        return (RowGroup(rows=count, digest=_DIGEST),) if count else ()
+
+    train, reserve = rows("train"), rows("reserve")
+    name = f"class={'0' * 12}/one-00000"
+    return PreparedCorpus(
+        corpus="one",
+        credential=_DIGEST,
+        class_digest=_DIGEST,
+        records=tuple(records),
+        parts=(
+            Part(
+                source="records-00000.parquet",
+                records=(0, len(records)),
+                tokens=train * ROW,
+                rows=train,
+                file=f"{name}.parquet",
+                row_groups=group(train),
+                reserve=ReserveShard(
+                    tokens=reserve * ROW,
+                    rows=reserve,
+                    file=f"{name}-reserve.parquet",
+                    row_groups=group(reserve),
+                )
+                if reserve
+                else None,
+            ),
+        ),
+    )
+
+
+def _most(records: PreparedRecords, row: int, split: str) -> int:
+    spans = records.row_records("one", row, "reserve" if split == "reserve" else "train")
+    return max(spans, key=lambda span: span.stop - span.start).record
+
+
+def _scored(owners: Sequence[str], scores: Mapping[str, float], draw: random.Random) -> Tensor:
+    return torch.tensor([scores[o] + draw.gauss(0, NOISE) for o in owners], dtype=torch.float64)
+
+
+def sides(corpus: Corpus, chosen: Chosen) -> tuple[Tensor, Tensor]:
+    """Scores of the chosen rows, a column."""
+    ours = corpus.train[list(chosen.trained)].unsqueeze(1)
+    return ours, corpus.reserve[list(chosen.reserve)].unsqueeze(1)
+
+
+def null(shape: str, trials: int) -> tuple[float, float]:
+    """P(p ≤ .05) by one row of each record, and by the newest rows; after half an epoch."""
+    by_record, by_row = [], []
+    for seed in range(trials):
+        corpus = made_corpus(shape, seed, steps=PROFILES)
+        step = PROFILES // 4
+        chosen = corpus.probes.choose("one", step, ROWS)
+        if chosen.tested:
+            by_record.append(_p(*sides(corpus, chosen), chosen, seed))
+        rows = newest_rows(corpus.plan, "one", step, ROWS)
+        held = tuple(range(len(corpus.reserve)))[:: max(1, len(corpus.reserve) // ROWS)][:ROWS]
+        picked = Chosen(
+            "one",
+            rows,
+            held,
+            tuple(corpus.owners[row] for row in rows),
+            tuple(corpus.reserve_owners[row] for row in held),
+        )
+        if len(rows) > 1 and len(held) > 1:
+            by_row.append(_p(*sides(corpus, picked), picked, seed))
+    return _share(by_record), _share(by_row)
+
+
+def _p(ours: Tensor, theirs: Tensor, chosen: Chosen, seed: int) -> float:
+    units = chosen.trained_records, chosen.reserve_records
+    return p_values(ours, theirs, *units, seed, permutations=_PERMUTATIONS)[0]
+
+
+def _share(p_values_found: Sequence[float]) -> float:
+    return sum(p <= 0.05 for p in p_values_found) / max(1, len(p_values_found))
+
+
+def runs(count: int, effect: float) -> Iterator[dict[str, int]]:
+    """For each run: rule → the profile, from 1, that flags something; absent if none does.
+
+    With an effect, only the first corpus's flags count, and it alone has it. It grows to its size
+    over the first half of the run.
+    """
+    shapes = [shape for shape in SHAPES if shape != "few"]
+    for seed in range(count):
+        corpora = {
+            f"corpus-{n}": made_corpus(shapes[n % len(shapes)], 1000 * seed + n, steps=PROFILES)
+            for n in range(CORPORA)
+        }
+        stories = {
+            rule: _story(rule, corpora) for rule in ("evidence", "by_profile", "two_in_a_row")
+        }
+        first: dict[str, int] = {}
+        for step in range(PROFILES):
+            shifts = dict.fromkeys(corpora, 0.0)
+            shifts["corpus-0"] = effect * min(1.0, 2 * (step + 1) / PROFILES)
+            measures = tuple(
+                measured
+                for name, corpus in sorted(corpora.items())
+                if (measured := _measure(name, corpus, step, shifts[name], seed)) is not None
+            )
+            if not measures:
+                continue
+            for rule, story in stories.items():
+                given = (
+                    measures
+                    if rule == "evidence"
+                    else tuple(each.model_copy(update={"e": None}) for each in measures)
+                )
+                made = story.take(EntropyProfile(step=step, statistic="composite", measures=given))
+                if any(not effect or each.corpus == "corpus-0" for each in made):
+                    first.setdefault(rule, step + 1)
+        yield first
+
+
+def _story(rule: str, corpora: Mapping[str, Corpus]) -> Incidents:
+    consecutive = {"evidence": None, "by_profile": 1, "two_in_a_row": 2}[rule]
+    section = Monitoring(
+        every=1,
+        probe_rows=ROWS,
+        bands={"*": Band(low=-BAND, high=BAND)},
+        fdr=FDR,
+        consecutive=consecutive,
+    )
+    return Incidents(
+        section, {name: MonitoredCorpus("trunk", "flag", None, PROFILES) for name in corpora}
+    )
+
+
+def _measure(name: str, corpus: Corpus, step: int, shift: float, seed: int) -> Measure | None:
+    chosen = corpus.probes.choose("one", step, ROWS)
+    if min(len(chosen.trained), len(chosen.reserve)) < 2:
+        return None
+    ours, theirs = sides(corpus, chosen)
+    ours = ours + shift * float(theirs.std())
+    spread = reserve_spread(ours[:, 0], theirs[:, 0])
+    end = (BAND * spread).reshape(1)
+    e = float(e_values(ours, theirs, -end, end)[0]) if chosen.tested else 1.0
+    return Measure(
+        corpus=name,
+        layer="head",
+        probe=Side(rows=len(ours), entropy=0.0),
+        reserve=Side(rows=len(theirs), entropy=0.0),
+        deviation=float((ours.mean() - theirs.mean()) / spread),
+        p=_p(ours, theirs, chosen, 1000 * seed + step),
+        permutations=_PERMUTATIONS,
+        e=e,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--trials", type=command.positive, default=1000, help="of each shape")
+    parser.add_argument("--runs", type=command.positive, default=200, help="without effect")
+    parser.add_argument("--power-runs", type=command.positive, default=50, help="of each effect")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}; {options.trials} profiles a shape, {options.runs} runs")
+    by_record, by_row = {}, {}
+    for shape in SHAPES:
+        by_record[shape], by_row[shape] = null(shape, options.trials)
+        print(
+            f"{shape:18} P(p <= .05): {by_record[shape]:.3f} by one row of each record, "
+            f"{by_row[shape]:.3f} by the newest rows"
+        )
+    power: dict[str, dict[str, float | None]] = {}
+    false: dict[str, float] = {}
+    for effect in (0.0, *EFFECTS):
+        found = list(runs(options.power_runs if effect else options.runs, effect))
+        share = {
+            rule: sum(rule in each for each in found) / len(found)
+            for rule in ("evidence", "by_profile", "two_in_a_row")
+        }
+        when = [each["evidence"] for each in found if "evidence" in each]
+        if not effect:
+            false = share
+            print("runs that flag a corpus without effect:", share)
+            continue
+        power[f"{effect:g}"] = {
+            **share,
+            "profiles_until": median(when) if when else None,
+        }
+        print(f"an effect of {effect:g} spreads is flagged in:", power[f"{effect:g}"])
+    print(
+        json.dumps(
+            {
+                "null": by_record,
+                "null_by_rows": by_row,
+                "run_false_flags": false["evidence"],
+                "run_false_flags_by_profile": false["by_profile"],
+                "run_false_flags_two_in_a_row": false["two_in_a_row"],
+                "fdr": FDR,
+                "band": BAND,
+                "profiles": PROFILES,
+                "corpora": CORPORA,
+                "power": power,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(main))
