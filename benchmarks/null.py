@@ -2,17 +2,17 @@
 
     python -m benchmarks.null
 
-No model is trained. Records get a score of their own, and their rows score it with noise. What the
-package does with scores is its own code: the reserve drawn by salted hash, the plan's order, one
-designated row of each record, p, e-values, and the decisions over a run.
+No model is trained. Records get a score of their own, and their rows score it with noise. All that
+follows is the package's own code. It draws the reserve and the plan's order, takes one row of each
+record, makes p and e-values of them, and decides over a run.
 
 * ``null``: P(p ≤ .05) of one profile, by how the records' lengths are distributed. Beside it the
   same for the newest rows whatever record they are of, which is no valid test (``null_by_rows``).
 * ``run_false_flags``: the share of runs that flag anything, ten corpora without effect in one
   domain, over all profiles of a run. Beside it the rule of policies that state ``consecutive: 1``
   and ``2``, profile by profile.
-* ``power``: the share of runs that flag one corpus with an effect among ten, by the size of the
-  effect in spreads; and the median of the profiles until then.
+* ``power``: the share of runs that flag one corpus with an effect among ten, by the effect's size in
+  spreads. Beside it is the median of the profiles until then.
 
 The last line is one JSON object.
 """

@@ -105,7 +105,7 @@ def _mean_of_products(factors: Tensor, count: int) -> Tensor:
     """The mean, over all sets of ``count`` rows, of the product of their factors.
 
     It is e_count(factors) / C(rows, count). With ``SIDE`` rows on a side nothing here leaves the
-    range of a float64: the log of a product is at most max(TILTS) · √(2·SIDE), which is 181.
+    range of a float64. The log of a product is at most max(TILTS) · √(2·SIDE), which is 181.
 
     Args:
         factors: (rows, ...), float64, above 0.
