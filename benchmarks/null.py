@@ -11,7 +11,7 @@ record, makes p and e-values of them, and decides over a run.
 * ``run_false_flags``: the share of runs that flag anything, ten corpora without effect in one
   domain, over all profiles of a run. Beside it the rule of policies that state ``consecutive: 1``
   and ``2``, profile by profile.
-* ``power``: the share of runs that flag one corpus with an effect among ten, by the effect's size in
+* ``power``: the share of runs that flag one corpus with an effect among ten, by its size in
   spreads. Beside it is the median of the profiles until then.
 
 The last line is one JSON object.
