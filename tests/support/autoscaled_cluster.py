@@ -35,20 +35,23 @@ _LISTS = (
 
 
 @contextlib.contextmanager
-def autoscaled_cluster(forked: Forked, cpus: int, most: int, **settings: str) -> Iterator[str]:
+def autoscaled_cluster(
+    forked: Forked, cpus: int, most: int, idle_s: float, **settings: str
+) -> Iterator[str]:
     """The address of a cluster whose head has no CPU for work.
 
     Args:
         forked: What starts the workers of nodes.
         cpus: Of each node that the autoscaler brings.
         most: How many it may bring.
+        idle_s: Seconds after which it takes a node away that nobody uses.
         settings: More of the environment of all nodes.
     """
     port, *others = _free_ports(3)
     address = f"{get_node_ip_address()}:{port}"
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # its sockets' paths must be short
     file = folder / "autoscaler.json"
-    file.write_text(json.dumps(_configuration(address, cpus, most)))
+    file.write_text(json.dumps(_configuration(address, cpus, most, idle_s)))
     head = node_provider.FAKE_HEAD_NODE_ID
     environment = os.environ | {
         "AUTOSCALER_UPDATE_INTERVAL_S": "1",
@@ -85,7 +88,7 @@ def autoscaled_cluster(forked: Forked, cpus: int, most: int, **settings: str) ->
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configuration(address: str, cpus: int, most: int) -> dict[str, Any]:
+def _configuration(address: str, cpus: int, most: int, idle_s: float) -> dict[str, Any]:
     kinds = {
         node_provider.FAKE_HEAD_NODE_TYPE: {
             "resources": {"CPU": 0},
@@ -110,7 +113,7 @@ def _configuration(address: str, cpus: int, most: int) -> dict[str, Any]:
         "cluster_name": "pretended",
         "max_workers": most,
         "upscaling_speed": 1.0,
-        "idle_timeout_minutes": 5,
+        "idle_timeout_minutes": idle_s / 60,
         "provider": provider,
         "available_node_types": kinds,
         "head_node_type": node_provider.FAKE_HEAD_NODE_TYPE,
