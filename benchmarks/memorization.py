@@ -7,7 +7,15 @@ each seed. Canaries of eight digits are planted 1 to 256 times. It prints
   that were not. Exposure derives from the loss, as the scores do. So there is also the composite's
   AUROC against the number of plantings;
 * AUROC of means of sixteen docstrings, repeated ones against reserve;
-* the share of clean corpora, read once at most, that are flagged (false flags);
+* what the product decides at the shipped operating point. In which share of runs are the repeated
+  docstrings flagged (caught), after how many profiles? Which clean corpora, read once at most, are
+  flagged too (false flags)?
+* baselines (`benchmarks.membership`) beside the composite, over the same rows: plain loss, loss by
+  zlib, Min-K%, Min-K%++, LiRA, and a classifier that sees no model;
+* the same rankings of two model families on two kinds of text (``FAMILIES``,
+  ``memorization_kinds.py``), and of a pretrained model where one is installed
+  (``memorization_pretrained.py``). ``auroc_other_family`` is the composite's, of the Llama: rows
+  read 16 times or more against rows never read;
 * what the monitor costs: seconds of a profile of one corpus, divided by those of the steps between
   two profiles.
 
@@ -25,16 +33,26 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from statistics import mean, median
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from statistics import median
 from typing import Any
 
 import torch
 
+from benchmarks import memorization_pretrained as pretrained
 from benchmarks.command import positive, run
 from benchmarks.memorization_data import Recipe, build, library
-from benchmarks.memorization_run import GROUP, MEMORIZED, Outcome, run_seed
+from benchmarks.memorization_decision import shipped
+from benchmarks.memorization_decision import summary as decision_summary
+from benchmarks.memorization_families import FAMILIES
+from benchmarks.memorization_kinds import Kind, code, prose
+from benchmarks.memorization_ranking import METHODS, Ranking, averaged, mean_of
+from benchmarks.memorization_run import MEMORIZED, Outcome, rank_seed, run_seed
+from benchmarks.memorization_tables import families_table, monitor_table, pretrained_table
 from govray.errors import CouldNotCheck
+from govray.governance.policy.memorization_section import Monitoring
 
 SEEDS = (17, 18, 19)
 QUICK = Recipe(
@@ -53,6 +71,30 @@ QUICK = Recipe(
     learning_rate=1e-2,
     every=10,
     probe_rows=8,
+    others=64,
+    references=1,
+    reference_steps=5,
+)
+OTHERS = Recipe(
+    steps=1550,
+    docstrings=250,
+    rows_each=1,
+    reads=(2, 4, 8, 16, 32),
+    clean=8,
+    repeats=(),
+    canaries=0,
+    once=0,
+    references=1,
+    reference_steps=600,
+)
+"""Of the runs of both families and kinds: 250 rows, fifty for each number of reads."""
+
+PARTS = ("monitor", "families", "pretrained")
+
+OTHER_FAMILY = "llama"
+
+QUICK_OTHERS = replace(
+    QUICK, docstrings=20, rows_each=1, reads=(2, 16), repeats=(), canaries=0, once=0
 )
 TARGETS: Mapping[str, tuple[str, float]] = {
     "auroc_composite": ("at least", 0.95),
@@ -63,6 +105,15 @@ TARGETS: Mapping[str, tuple[str, float]] = {
 }
 
 
+@dataclass(frozen=True)
+class Cell:
+    """The runs of one model family on one kind of text, a run for each seed."""
+
+    family: str
+    kind: str
+    rankings: Sequence[Mapping[str, Ranking]]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memorization", description=__doc__)
@@ -70,46 +121,106 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a tiny model and 40 steps: nothing is memorized"
     )
+    parser.add_argument(
+        "--parts",
+        choices=PARTS,
+        nargs="+",
+        default=list(PARTS),
+        help="what to run; without it, all",
+    )
     options = parser.parse_args(argv)
-    recipe = QUICK if options.quick else Recipe()
+    recipe, others = (QUICK, QUICK_OTHERS) if options.quick else (Recipe(), OTHERS)
+    section = shipped()
+    if options.quick:
+        section = section.model_copy(update={"every": QUICK.every, "probe_rows": QUICK.probe_rows})
     torch.set_num_threads(
         1
     )  # a model this small gains little from more, and bits depend on the number
-    print(
-        f"torch {torch.__version__}, one thread; {recipe.steps} steps of "
-        f"{recipe.rows} rows of {recipe.context} characters; seeds {options.seeds}",
-        flush=True,
-    )
+    print(f"torch {torch.__version__}, one thread; seeds {options.seeds}", flush=True)
     docstrings, sources = library()
-    outcomes = []
-    for seed in options.seeds:
-        began = time.perf_counter()
-        outcomes.append(run_seed(recipe, build(recipe, seed, docstrings, sources), seed))
-        print(f"seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    report = summary(outcomes, recipe)
-    print(_table(report, outcomes))
+    report: dict[str, Any] = {}
+    if "monitor" in options.parts:
+        outcomes = []
+        for seed in options.seeds:
+            with _timed(f"monitor, seed {seed}"):
+                data = build(recipe, seed, docstrings, sources)
+                outcomes.append(run_seed(recipe, data, seed, section))
+        report |= summary(outcomes, recipe, section)
+        print(monitor_table(report, outcomes, TARGETS))
+    if {"families", "pretrained"} & set(options.parts):
+        texts = prose(others.clean)
+    if "families" in options.parts:
+        kinds = {"code": code(sources, others.clean), "prose": texts}
+        cells = [
+            Cell(family, name, [_rank(others, seed, family, name, kind) for seed in options.seeds])
+            for family in FAMILIES
+            for name, kind in kinds.items()
+        ]
+        report |= families(cells)
+        print(families_table(report, texts.licences))
+    if "pretrained" in options.parts:
+        report["pretrained"] = _pretrained(texts.pool, options.seeds, options.quick)
+        print(pretrained_table(report["pretrained"]))
     print(json.dumps(report))
 
 
-def summary(outcomes: Sequence[Outcome], recipe: Recipe) -> dict[str, Any]:
+def _rank(recipe: Recipe, seed: int, family: str, name: str, kind: Kind) -> dict[str, Ranking]:
+    with _timed(f"{family}, {name}, seed {seed}"):
+        data = build(recipe, seed, kind.pool, kind.packages)
+        return rank_seed(recipe, data, seed, FAMILIES[family])
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    print(f"{what}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def _pretrained(pool: Sequence[str], seeds: Sequence[int], quick: bool) -> dict[str, Any]:
+    if lacks := pretrained.missing():
+        return {"missing": lacks}
+    recipe = pretrained.Continued()
+    if quick:
+        recipe = replace(recipe, reads=(1, 16), each=1, others=16, units=8, blocks=1)
+    with _timed("pretrained"):
+        found = pretrained.continued(recipe, pool, seeds)
+    return {"package": pretrained.PACKAGE, "baselines": _rankings(found)}
+
+
+def families(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The figures of both families and kinds."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        found.setdefault(cell.family, {})[cell.kind] = _rankings(cell.rankings)
+    other = [methods["composite"]["auroc"] for methods in found[OTHER_FAMILY].values()]
+    return {"auroc_other_family": mean_of(other), "families": found}
+
+
+def _rankings(found: Sequence[Mapping[str, Ranking]]) -> dict[str, dict[str, Any]]:
+    return {name: asdict(averaged([each[name] for each in found])) for name in METHODS}
+
+
+def summary(outcomes: Sequence[Outcome], recipe: Recipe, section: Monitoring) -> dict[str, Any]:
     """The figures over all seeds. An AUROC is None if a seed has no positive or no negative."""
 
     def canaries(signal: str) -> float | None:
-        return _mean([each.canaries[signal] for each in outcomes])
+        return mean_of([each.canaries[signal] for each in outcomes])
 
     def natural(signal: str) -> float | None:
-        return _mean([each.natural[signal] for each in outcomes])
+        return mean_of([each.natural[signal] for each in outcomes])
 
     profiles = [seconds for each in outcomes for seconds in each.profile_seconds]
     steps = [seconds for each in outcomes for seconds in each.step_seconds]
     if not profiles:
         raise CouldNotCheck("no corpus had enough rows to be measured", do="Train for more steps")
+    decided = decision_summary([each.decided for each in outcomes], section)
     report: dict[str, Any] = {
         "auroc_composite": canaries("composite"),
         "auroc_predictive_entropy": canaries("entropy"),
         "auroc_natural_16": natural("composite"),
         "auroc_representation_entropy": canaries("representation_entropy"),
-        "false_flag_rate": sum(len(each.false_flags) for each in outcomes)
+        "false_flag_rate": sum(len(each.decided.false_flags) for each in outcomes)
         / sum(each.clean for each in outcomes),
         "cost": median(profiles) / (recipe.every * median(steps)),
         "auroc_min_k": canaries("min_k"),
@@ -118,7 +229,7 @@ def summary(outcomes: Sequence[Outcome], recipe: Recipe) -> dict[str, Any]:
         "auroc_natural_16_representation_entropy": natural("representation_entropy"),
         "auroc_predictive_entropy_by_seed": [each.canaries["entropy"] for each in outcomes],
         "auroc_by_repeats": {
-            str(repeats): _mean([each.by_repeats[repeats] for each in outcomes])
+            str(repeats): mean_of([each.by_repeats[repeats] for each in outcomes])
             for repeats in recipe.repeats
         },
         "exposure_by_repeats": {
@@ -135,7 +246,9 @@ def summary(outcomes: Sequence[Outcome], recipe: Recipe) -> dict[str, Any]:
             for own in each.exposures.values()
             for bits in own
         ),
-        "caught": sum(each.caught for each in outcomes) / len(outcomes),
+        "caught": decided["caught"],
+        "decision": decided,
+        "baselines": _rankings([each.rankings for each in outcomes]),
         "clean_corpora": sum(each.clean for each in outcomes),
         "every": recipe.every,
         "probe_rows": recipe.probe_rows,
@@ -145,54 +258,10 @@ def summary(outcomes: Sequence[Outcome], recipe: Recipe) -> dict[str, Any]:
     return report
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return mean(found) if len(found) == len(values) else None
-
-
 def _met(value: float | None, direction: str, limit: float) -> bool:
     if value is None or math.isnan(value):
         return False
     return value >= limit if direction == "at least" else value <= limit
-
-
-def _table(report: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
-    lines = [f"{'':<42}{'measured':>10}   target"]
-    for name, (direction, limit) in TARGETS.items():
-        said = "met" if report["met"][name] else "MISSED"
-        lines.append(f"{name:<42}{_shown(report[name]):>10}   {direction} {limit}: {said}")
-    others = [
-        "auroc_representation_entropy",
-        "auroc_min_k",
-        "auroc_surprise",
-        "auroc_natural_16_predictive_entropy",
-        "auroc_natural_16_representation_entropy",
-        "caught",
-    ]
-    lines += [f"{name:<42}{_shown(report[name]):>10}" for name in others]
-    by_seed = map(_shown, report["auroc_predictive_entropy_by_seed"])
-    lines.append(f"auroc_predictive_entropy of each seed: {', '.join(by_seed)}")
-    lines.append(
-        f"{report['memorized']} canaries of at least {MEMORIZED:g} bits; means of {GROUP} "
-        f"docstrings; {report['clean_corpora']} clean corpora; a profile every "
-        f"{report['every']} steps, {report['probe_rows']} rows a side"
-    )
-    lines.append(
-        "plantings   median exposure, bits   median entropy, nats   AUROC against never planted"
-    )
-    for repeats, bits in report["exposure_by_repeats"].items():
-        nats = report["entropy_by_repeats"][repeats]
-        auroc = _shown(report["auroc_by_repeats"].get(repeats))
-        lines.append(f"{repeats:>9}   {bits:>21.1f}   {nats:>20.2f}   {auroc:>27}")
-    lines.append(f"ten equally likely digits have an entropy of {math.log(10):.2f} nats")
-    flagged = sorted({name for each in outcomes for name in each.false_flags})
-    if flagged:
-        lines.append(f"flagged, but clean: {', '.join(flagged)}")
-    return "\n".join(lines)
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
 
 
 if __name__ == "__main__":

@@ -54,6 +54,11 @@ class Recipe:
         rows: Of a step.
         docstring_rows: Rows of docstrings in a step.
         docstrings: Records trained on; the reserve has as many.
+        reads: How often the rows of such a record are read, in turn; empty: all equally often.
+        rows_each: Rows of such a record that are read.
+        others: Records never trained on that the baselines rank, at most.
+        references: Models trained without any of the ranked rows.
+        reference_steps: Of training each.
         clean: Number of clean corpora.
         repeats: How often a canary is planted.
         canaries: Canaries for each number of repeats.
@@ -69,6 +74,11 @@ class Recipe:
     rows: int = 4
     docstring_rows: int = 2
     docstrings: int = 128
+    reads: tuple[int, ...] = ()
+    rows_each: int = 2
+    others: int = 1000
+    references: int = 1
+    reference_steps: int = 1200
     clean: int = 16
     repeats: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     canaries: int = 3
@@ -102,6 +112,8 @@ class Data:
 
     Attributes:
         docstrings: Read again and again.
+        others: Records like them, of which nothing is read.
+        apart: The rest of such records, which only reference models read.
         clean: By package, read once at most.
         planted: Canary → repeats.
         held_out: Canaries that are never planted.
@@ -109,6 +121,8 @@ class Data:
     """
 
     docstrings: Corpus
+    others: tuple[tuple[Row, ...], ...]
+    apart: tuple[tuple[Row, ...], ...]
     clean: Mapping[str, Corpus]
     planted: Mapping[str, int]
     held_out: tuple[str, ...]
@@ -118,7 +132,7 @@ class Data:
 def library() -> tuple[list[str], dict[str, list[str]]]:
     """Docstrings, and source of top-level definitions by package, of the standard library."""
     root = Path(sysconfig.get_path("stdlib"))
-    docstrings: set[str] = set()
+    texts: set[str] = set()
     sources: dict[str, list[str]] = {}
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
@@ -129,14 +143,15 @@ def library() -> tuple[list[str], dict[str, list[str]]]:
             tree = ast.parse(text)
         except (OSError, ValueError, SyntaxError):
             continue
-        docstrings |= set(_docstrings(tree))
+        texts |= set(docstrings(tree))
         lines = text.splitlines(keepends=True)
         held = sources.setdefault(place.parts[0], [])
         held += ["".join(lines[node.lineno - 1 : node.end_lineno]) for node in tree.body]
-    return sorted(docstrings), {name: sorted(set(each)) for name, each in sources.items()}
+    return sorted(texts), {name: sorted(set(each)) for name, each in sources.items()}
 
 
-def _docstrings(tree: ast.Module) -> Iterator[str]:
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Those of a module, its classes and its functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
             text = ast.get_docstring(node)
@@ -183,13 +198,21 @@ def build(
     plantings = [text for text, repeats in planted.items() for _ in range(repeats)]
     plantings += accounts[3 * count :]
     draw.shuffle(plantings)
+    fillers = [draw.choice(rest) for _ in plantings]
+    used = set(map(id, fillers))
+    unread = [record for record in rest if id(record) not in used]
+    others = unread[: min(recipe.others, len(unread) // 2)]
+    ranked = set(map(id, others))
     return Data(
         docstrings=Corpus(tuple(members), tuple(reserve)),
+        others=tuple(others),
+        apart=tuple(record for record in rest if id(record) not in ranked),
         clean={name: clean[name] for name in largest},
         planted=planted,
         held_out=tuple(accounts[count : 3 * count]),
         canary_rows=tuple(
-            _planted(canary_tokens(text), draw.choice(rest)[0]) for text in plantings
+            _planted(canary_tokens(text), filler[0])
+            for text, filler in zip(plantings, fillers, strict=True)
         ),
     )
 
@@ -199,6 +222,11 @@ def cut(text: str, context: int) -> tuple[Row, ...]:
     tokens = [SEPARATOR, *text.encode(), SEPARATOR]
     size = context + 1
     return tuple(tokens[i : i + size] for i in range(0, len(tokens) - context, size))
+
+
+def designated(corpus: str, number: int, record: Sequence[Row]) -> Row:
+    """The row that a record is measured by: any, with equal chances."""
+    return record[random.Random(f"{corpus} {number}").randrange(len(record))]  # noqa: S311
 
 
 def canary_tokens(canary: str) -> Row:

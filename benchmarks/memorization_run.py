@@ -1,46 +1,45 @@
-"""One seed of the memorization benchmark: train, and measure during and after training.
+"""One run of the memorization benchmark: train, and measure during and after training.
 
-Training is plain: one process, AdamW, a cosine schedule. A governed step costs more, so the
-monitor's share of it is smaller than here.
-
-The monitor is the product's own (`govray.engine.memorization.monitor`); what is flagged is the
-product's decision (`govray.governance.record.entropy_profile.decide`) under `SECTION`.
+The monitor is the product's own (`govray.engine.memorization.monitor`), and so is what is flagged
+(``memorization_decision.py``).
 """
 
 from __future__ import annotations
 
-import math
-import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grad_norm_
 
 from benchmarks.auroc import auroc, grouped
+from benchmarks.membership.token_statistics import token_statistics
 from benchmarks.memorization_data import (
     OWNER,
     PREFIX,
+    SEPARATOR,
     SPACE,
-    VOCABULARY,
     Corpus,
     Data,
     Recipe,
-    Row,
     batch,
     canary_rows,
     canary_tokens,
     candidates,
 )
+from benchmarks.memorization_decision import Decided, Watch
+from benchmarks.memorization_families import Family, gpt
+from benchmarks.memorization_ranking import GROUP, GROUPS, Ranking, rank
+from benchmarks.memorization_references import reference_models
+from benchmarks.memorization_training import DOCSTRINGS, Reading, train
 from govray.engine.batch import IGNORED
 from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.memorization import exposure
 from govray.engine.memorization.deviation import components, composite
 from govray.engine.memorization.logit_lens import Lens, find_lens
 from govray.engine.memorization.monitor import Monitor, logits_in
-from govray.engine.memorization.probe_sharing import Probe, pick
 from govray.engine.memorization.scores import (
     OUTPUT,
     RowScores,
@@ -50,17 +49,13 @@ from govray.engine.memorization.scores import (
 )
 from govray.engine.memorization.sequence_loss import target_losses
 from govray.engine.model.adapters import Adapters
-from govray.engine.model.gpt import GPT, loss
-from govray.governance.policy.memorization_section import Band, Monitoring
-from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus, decide
+from govray.engine.model.gpt import loss
+from govray.governance.policy.memorization_section import Monitoring
 
 MEMORIZED = 10.0
 """Exposure, in bits, from which a canary counts as memorized."""
 
-GROUP = 16
-_GROUPS = 400
 _DIGEST = "sha256:" + "0" * 64
-_DOCSTRINGS = "docstrings"
 
 
 @dataclass(frozen=True)
@@ -74,9 +69,9 @@ class Outcome:
         by_repeats: Repeats → the composite's AUROC, canaries with that many repeats against those
             never planted.
         natural: Signal → AUROC of means of sixteen docstrings, trained on against reserve.
-        false_flags: Clean corpora that were flagged.
+        rankings: Method → how well it ranks rows that were read often above rows never read.
+        decided: What was flagged.
         clean: Number of clean corpora.
-        caught: Whether the docstrings were flagged.
         profile_seconds: Of each profile during training, one corpus measured.
         step_seconds: Of each training step.
     """
@@ -86,104 +81,41 @@ class Outcome:
     canaries: Mapping[str, float | None]
     by_repeats: Mapping[int, float | None]
     natural: Mapping[str, float | None]
-    false_flags: list[str]
+    rankings: Mapping[str, Ranking]
+    decided: Decided
     clean: int
-    caught: bool
     profile_seconds: list[float]
     step_seconds: list[float]
 
 
-def section(recipe: Recipe) -> Monitoring:
-    """A policy's section: flag if two probes in a row deviate by half a spread."""
-    return Monitoring(
-        every=recipe.every,
-        probe_rows=recipe.probe_rows,
-        bands={"*": Band(low=-0.5, high=0.5)},
-        consecutive=2,
-    )
-
-
-class Reading:
-    """Which rows each step reads, and which clean rows were read so far.
+def run_seed(recipe: Recipe, data: Data, seed: int, section: Monitoring) -> Outcome:
+    """Train the built-in model once, and measure all there is to measure.
 
     Args:
         recipe: Sizes.
         data: The seed's.
-        seed: Orders the rows.
+        seed: Of weights, order and draws.
+        section: What is measured during training, and what follows.
     """
-
-    def __init__(self, recipe: Recipe, data: Data, seed: int) -> None:
-        self._recipe = recipe
-        self._draw = random.Random(seed)  # noqa: S311
-        self._data = data
-        self._docstrings = self._again(
-            [row for record in data.docstrings.trained for row in record[:2]]
-        )
-        self._clean = [
-            (name, number, row)
-            for name, corpus in data.clean.items()
-            for number, record in enumerate(corpus.trained)
-            for row in record
-        ]
-        self._draw.shuffle(self._clean)
-        self._planted: dict[int, list[Row]] = {}
-        for row in data.canary_rows:
-            self._planted.setdefault(self._draw.randrange(recipe.steps), []).append(row)
-        self.read: dict[str, list[tuple[int, Row]]] = {name: [] for name in data.clean}
-
-    def step(self, step: int) -> list[Row]:
-        """The rows of a step; more than usual if it has many canaries."""
-        rows = [
-            *self._planted.get(step, []),
-            *(next(self._docstrings) for _ in range(self._recipe.docstring_rows)),
-        ]
-        while len(rows) < self._recipe.rows:
-            name, number, row = self._clean.pop()
-            self.read[name].append((number, row))
-            rows.append(row)
-        return rows
-
-    def _again(self, rows: list[Row]) -> Iterator[Row]:
-        while True:
-            self._draw.shuffle(rows)
-            yield from rows
-
-
-def run_seed(recipe: Recipe, data: Data, seed: int) -> Outcome:
-    """Train once and measure."""
     torch.manual_seed(seed)
-    model = GPT(recipe.blocks, recipe.width, recipe.context, VOCABULARY, heads=recipe.heads)
+    model = gpt(recipe)
     monitor = _monitor(model, seed)
     reading = Reading(recipe, data, seed)
-    profiles: list[EntropyProfile] = []
+    watch = Watch(recipe, data, reading, section)
     profile_seconds: list[float] = []
-    step_seconds: list[float] = []
-    rates = section(recipe)
     names = sorted(data.clean)
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
-    for step in range(recipe.steps):
-        began = time.perf_counter()
-        _train(model, optimizer, recipe, step, batch(reading.step(step)))
-        step_seconds.append(time.perf_counter() - began)
-        if rates.due(step):
+
+    def measure(step: int) -> None:
+        if (step + 1) % recipe.every == 0:
             turn = names[(step + 1) // recipe.every % len(names)]
-            if len(reading.read[turn]) >= recipe.probe_rows:
+            probe = watch.probe(turn, step, recipe.probe_rows)
+            if len(probe.probe_units) == recipe.probe_rows:
                 began = time.perf_counter()
-                monitor.profile(
-                    step,
-                    [_clean_probe(recipe, data, reading, turn, step)],
-                    section=rates,
-                )
+                monitor.profile(step, [probe], section=section)
                 profile_seconds.append(time.perf_counter() - began)
-        if rates.due(step) and step >= recipe.steps // 2:
-            probes = [
-                _clean_probe(recipe, data, reading, name, step)
-                for name in names
-                if len(reading.read[name]) >= recipe.probe_rows
-            ]
-            probes.append(_docstring_probe(recipe, data.docstrings, step))
-            profiles.append(monitor.profile(step, probes, section=rates))
-    flagged = _flagged(profiles, rates, [*names, _DOCSTRINGS])
+        watch.after(step, monitor)
+
+    step_seconds = train(model, recipe, reading, measure)
     scorer = _Scorer(model)
     exposures, entropies, canaries, by_repeats = _canaries(recipe, data, model, scorer, seed)
     return Outcome(
@@ -192,29 +124,47 @@ def run_seed(recipe: Recipe, data: Data, seed: int) -> Outcome:
         canaries=canaries,
         by_repeats=by_repeats,
         natural=_natural(data.docstrings, scorer, seed),
-        false_flags=sorted(flagged - {_DOCSTRINGS}),
+        rankings=_rankings(recipe, data, model, reading, seed, gpt),
+        decided=watch.decided(),
         clean=len(names),
-        caught=_DOCSTRINGS in flagged,
         profile_seconds=profile_seconds,
         step_seconds=step_seconds,
     )
 
 
-def _train(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    recipe: Recipe,
-    step: int,
-    tensors: Mapping[str, Tensor],
-) -> None:
-    warm_up = min(1.0, (step + 1) / 100)
-    decay = 0.1 + 0.45 * (1 + math.cos(math.pi * step / recipe.steps))
-    for group in optimizer.param_groups:
-        group["lr"] = recipe.learning_rate * warm_up * decay
-    optimizer.zero_grad()
-    loss(model, tensors).mean().backward()
-    clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
+def rank_seed(recipe: Recipe, data: Data, seed: int, family: Family) -> dict[str, Ranking]:
+    """Train a model of any family once, and rank rows at the end.
+
+    Args:
+        recipe: Sizes.
+        data: The seed's.
+        seed: Of weights, order and draws.
+        family: Makes the model.
+    """
+    torch.manual_seed(seed)
+    model = family(recipe)
+    reading = Reading(recipe, data, seed)
+    train(model, recipe, reading)
+    return _rankings(recipe, data, model, reading, seed, family)
+
+
+def _rankings(
+    recipe: Recipe, data: Data, model: nn.Module, reading: Reading, seed: int, family: Family
+) -> dict[str, Ranking]:
+    """The first rows of records that were read again and again, against those of others."""
+    counts = Counter(tuple(row) for _, row in reading.read[DOCSTRINGS])
+    ours = [record[0] for record in data.docstrings.trained if counts[tuple(record[0])]]
+    theirs = [record[0] for record in data.others if not counts[tuple(record[0])]]
+    rows = [*ours, *theirs]
+    models = reference_models(recipe, data, seed, family)
+    return rank(
+        token_statistics(model, rows),
+        [token_statistics(each, rows) for each in models],
+        [bytes(token for token in row if token != SEPARATOR) for row in rows],
+        [counts[tuple(row)] for row in ours] + [0] * len(theirs),
+        units=token_statistics(model, [record[0] for record in data.docstrings.reserve]),
+        seed=seed,
+    )
 
 
 def _monitor(model: nn.Module, seed: int) -> Monitor:
@@ -222,50 +172,6 @@ def _monitor(model: nn.Module, seed: int) -> Monitor:
     return Monitor(
         model, Adapters(model, {}, seed=seed), agreement, logits=logits_in(loss), seed=seed
     )
-
-
-def _clean_probe(recipe: Recipe, data: Data, reading: Reading, name: str, step: int) -> Probe:
-    reserve = [(n, row) for n, record in enumerate(data.clean[name].reserve) for row in record]
-    return _probe(name, reading.read[name], reserve, recipe.probe_rows, step)
-
-
-def _docstring_probe(recipe: Recipe, corpus: Corpus, step: int) -> Probe:
-    sides = [
-        [(number, row) for number, record in enumerate(side) for row in record[:2]]
-        for side in (corpus.trained, corpus.reserve)
-    ]
-    return _probe(_DOCSTRINGS, *sides, recipe.probe_rows, step)
-
-
-def _probe(
-    corpus: str,
-    read: Sequence[tuple[int, Row]],
-    reserve: Sequence[tuple[int, Row]],
-    count: int,
-    step: int,
-) -> Probe:
-    """Rows of both sides; each side's records are numbered from 0."""
-    ours = [read[i] for i in pick(len(read), count, corpus, step, "read")]
-    theirs = [reserve[i] for i in pick(len(reserve), count, corpus, step, "reserve")]
-    return Probe(
-        corpus=corpus,
-        adapter=None,
-        probe_units=tuple(f"read {number}" for number, _ in ours),
-        reserve_units=tuple(f"reserve {number}" for number, _ in theirs),
-        tensors=batch([row for _, row in (*ours, *theirs)]),
-    )
-
-
-def _flagged(
-    profiles: Sequence[EntropyProfile], rates: Monitoring, corpora: Sequence[str]
-) -> set[str]:
-    """Corpora that some profile, after those before it, flags."""
-    subjects = {name: MonitoredCorpus(domain="trunk", action="flag") for name in corpora}
-    return {
-        each.corpus
-        for count, profile in enumerate(profiles)
-        for each in decide(profile, profiles[:count], rates, subjects)
-    }
 
 
 class _Scorer:
@@ -366,8 +272,8 @@ def _natural(corpus: Corpus, scorer: _Scorer, seed: int) -> dict[str, float | No
     found = {}
     for name in read:
         generator = torch.Generator().manual_seed(seed)
-        sides = [grouped(each[name], GROUP, _GROUPS, generator) for each in (read, others)]
-        found[name] = auroc(torch.cat(sides), [True] * _GROUPS + [False] * _GROUPS)
+        sides = [grouped(each[name], GROUP, GROUPS, generator) for each in (read, others)]
+        found[name] = auroc(torch.cat(sides), [True] * GROUPS + [False] * GROUPS)
     return found
 
 

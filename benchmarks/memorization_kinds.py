@@ -1,0 +1,106 @@
+"""Two kinds of text that every installation has, for the memorization benchmark's other runs.
+
+* ``code``: the source of this Python's standard library, a record for each top-level definition.
+* ``prose``: what installed packages say of themselves in English. A record is a paragraph of a
+  docstring, without the code in it. A package takes part if its own metadata states a licence.
+
+Both have the same form: some packages by name, whose texts are read once, and a pool of texts of
+all the others. From the pool come the rows that are read again and again, and those never read.
+
+No two texts of a pool begin alike. Otherwise copies of a row that is trained on would lie on the
+other side.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.memorization_data import docstrings
+from govray.data.installed_python import NOASSERTION, STANDARD_LIBRARY, python_source
+
+PACKAGES = 24
+"""Of prose: those with the most files."""
+
+_FILES = 120
+"""Read of each, the first by name."""
+
+_BEGINNING = 24
+"""Characters by which texts are told apart."""
+
+_LEAST = 100
+_WORDY = 0.97
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Texts of one kind.
+
+    Attributes:
+        pool: Texts of which some are read repeatedly and some never, sorted.
+        packages: Package → texts of it, read once; no text of the pool is among them.
+        licences: Package → SPDX expression, of all that gave texts.
+    """
+
+    pool: Sequence[str]
+    packages: Mapping[str, Sequence[str]]
+    licences: Mapping[str, str]
+
+
+def code(sources: Mapping[str, Sequence[str]], packages: int) -> Kind:
+    """The standard library's source; the largest packages are the ones read once."""
+    return _kind({name: list(texts) for name, texts in sources.items()}, {}, packages)
+
+
+def prose(packages: int) -> Kind:
+    """Paragraphs of docstrings of installed packages; the largest are the ones read once."""
+    stated = [
+        each
+        for each in python_source()
+        if each.license != NOASSERTION and each.corpus != STANDARD_LIBRARY
+    ]
+    largest = sorted(stated, key=lambda each: (-len(each.files), each.corpus))[:PACKAGES]
+    texts = {
+        each.corpus: [text for _, path in each.files[:_FILES] for text in _paragraphs(path)]
+        for each in largest
+    }
+    return _kind(texts, {each.corpus: each.license for each in largest}, packages)
+
+
+def _kind(texts: Mapping[str, Sequence[str]], licences: Mapping[str, str], packages: int) -> Kind:
+    seen: set[str] = set()
+    distinct: dict[str, list[str]] = {}
+    for name in sorted(texts):
+        distinct[name] = []
+        for text in sorted(set(texts[name])):
+            if text[:_BEGINNING] not in seen:
+                seen.add(text[:_BEGINNING])
+                distinct[name].append(text)
+    once = sorted(distinct, key=lambda name: (-len(distinct[name]), name))[:packages]
+    return Kind(
+        pool=sorted(text for name in distinct if name not in once for text in distinct[name]),
+        packages={name: distinct[name] for name in sorted(once)},
+        licences=licences or dict.fromkeys(sorted(distinct), "PSF-2.0"),
+    )
+
+
+def _paragraphs(path: Path) -> Iterator[str]:
+    try:
+        tree = ast.parse(path.read_text("utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return
+    for text in docstrings(tree):
+        for paragraph in _PARAGRAPHS.split(text):
+            words = " ".join(paragraph.split())
+            if len(words) >= _LEAST and _wordy(words):
+                yield words
+
+
+def _wordy(text: str) -> bool:
+    """Whether it reads like sentences: next to no sign but letters and punctuation."""
+    plain = sum(each.isalpha() or each in " ,.;:'()-" for each in text)
+    return ">>>" not in text and plain >= _WORDY * len(text)
