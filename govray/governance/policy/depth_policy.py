@@ -30,11 +30,11 @@ model. `lint` advises on valid policies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import combinations, product
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -110,6 +110,23 @@ class Phase(Document):
     layers: _Layers
 
 
+_Held = TypeVar("_Held")
+
+
+def in_force(step: int, first: _Held, later: Iterable[tuple[int, _Held]]) -> _Held:
+    """What holds in a step, of things that have phases.
+
+    Args:
+        step: From 0.
+        first: Holds before the first of the later phases.
+        later: Of each phase its first step, ascending, and what holds from then on.
+    """
+    for since, held in later:
+        if since <= step:
+            first = held
+    return first
+
+
 class Profile(Document):
     """How deep a gradient may reach. Layer groups that no selector means get none.
 
@@ -164,8 +181,8 @@ class Profile(Document):
         """What holds in a step: a profile without phases."""
         if self.phases is None:
             return self
-        begun = [phase.layers for phase in self.phases if phase.from_step <= step]
-        layers = begun[-1] if begun else self.layers
+        later = ((phase.from_step, phase.layers) for phase in self.phases)
+        layers = in_force(step, self.layers, later)
         return Profile(layers=layers, adapter=self.adapter, rank=self.rank)
 
     def for_corpus(self, corpus: str) -> Profile:

@@ -23,7 +23,7 @@ from govray.errors import Malformed, Refused
 from govray.governance.policy import globs
 from govray.governance.policy.corpus_routes import Fallback, resolve_all
 from govray.governance.policy.credential import CredentialClass
-from govray.governance.policy.depth_policy import Policy, PolicyDecision, Rule
+from govray.governance.policy.depth_policy import Policy, PolicyDecision, Rule, in_force
 from govray.governance.policy.memorization_section import ACTIONS, Action, relaxed
 from govray.governance.policy.route import ADAPTER, RoutePhase, profile_weights, resolve
 from govray.governance.policy.selector import parse_selector
@@ -94,8 +94,9 @@ class ClassOutcome:
 
     def at(self, step: int) -> Mapping[str, float]:
         """The weights in a step."""
-        begun = [each.weights for each in self.phases if each.from_step <= step]
-        return begun[-1] if begun else self.weights
+        return in_force(
+            step, self.weights, ((each.from_step, each.weights) for each in self.phases)
+        )
 
     @property
     def phased(self) -> str | None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from govray.errors import Refused
 from govray.governance.formats import canonical_json
-from govray.governance.policy.depth_policy import PolicyDecision, Profile
+from govray.governance.policy.depth_policy import PolicyDecision, Profile, in_force
 from govray.governance.policy.selector import parse_selector
 
 ADAPTER = "adapter:"
@@ -121,8 +121,7 @@ class Route:
 
     def later_at(self, step: int) -> Route | None:
         """The one of `later` that holds in a step; None in the first phase."""
-        begun = [route for since, route in self.by_phase[1:] if since <= step]
-        return begun[-1] if begun else None
+        return in_force(step, None, self.by_phase[1:])
 
     def until(self, steps: int) -> Route:
         """The route in a run of so many steps, without phases that it doesn't reach."""

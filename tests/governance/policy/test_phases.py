@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from govray.errors import Malformed, Refused
 from govray.governance.policy.corpus_routes import CorpusRoutes, Fallback, resolve_all
 from govray.governance.policy.credential import CredentialClass
-from govray.governance.policy.depth_policy import Phase, Policy, PolicyDecision, Profile
+from govray.governance.policy.depth_policy import (
+    Phase,
+    Policy,
+    PolicyDecision,
+    Profile,
+    in_force,
+)
 from govray.governance.policy.lint import diff, explain, lint
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route, RoutePhase, resolve
@@ -267,3 +273,9 @@ def test_one_corpus_has_one_stream_whatever_its_phase() -> None:
     assert found.taken("notes", ROUTE.later[0].digest) == ROUTE.later[0]
     with pytest.raises(Refused, match="no phase and no fallback of it"):
         found.taken("notes", Route(UPPER).digest)
+
+
+@given(st.sets(st.integers(1, 20)), st.integers(0, 25))
+def test_the_last_phase_that_has_begun_is_in_force(begins: set[int], step: int) -> None:
+    later = [(since, since) for since in sorted(begins)]
+    assert in_force(step, 0, later) == max((s for s in begins if s <= step), default=0)
