@@ -134,8 +134,7 @@ class Probes:
     ) -> list[tuple[int, str]]:
         """The first ``count`` designated rows of these, each with its record's entry."""
         found: list[tuple[int, str]] = []
-        digest = hashlib.sha256(f"designated rows {self._plan.seed} {corpus}".encode()).digest()
-        key = int.from_bytes(digest[:8], "big")
+        key = designation_key(self._plan.seed, corpus)
         looked_at, at_once = 0, 4 * count
         for some in rows:
             while some and len(found) < count and looked_at < _LOOKED_AT:
@@ -179,6 +178,12 @@ class Probes:
             most = max(spans, key=lambda span: (span.stop - span.start, -span.record))
             found.append(self._records.record(corpus, most.record).entry)
         return tuple(found)
+
+
+def designation_key(seed: int, corpus: str) -> int:
+    """What designates a row of each record (``PreparedRecords.designated``): 64 bits."""
+    digest = hashlib.sha256(f"designated rows {seed} {corpus}".encode()).digest()
+    return int.from_bytes(digest[:8], "big")
 
 
 def newest_rows(

@@ -23,9 +23,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from govray.data.probe_rows import designation_key
 from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
 from govray.engine.batch import IGNORED
@@ -95,10 +97,14 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Row:
-    """A packed row: its token ids, and the record of each token, if any."""
+    """A packed row: its token ids, and the record of each token, if any.
+
+    ``designated`` says whether it stands for the record that it has most tokens of.
+    """
 
     tokens: list[int]
     records: list[str | None]
+    designated: bool = False
 
     def record(self, start: int, stop: int) -> str | None:
         """Entry of the record that most of the tokens belong to."""
@@ -223,25 +229,39 @@ class _Auditor:
         own = self.manifest.own_rows(corpus)
         draw = pick(own, _LOOKED_AT, self.settings.seed, corpus, "trained")
         random.Random(f"{self.settings.seed} {corpus}").shuffle(draw)  # noqa: S311 - a sample
-        read = (row for row in draw if not steps.isdisjoint(plan.reads(corpus, row)))
+        first = self._designated_first(corpus, draw, "train")
+        read = (row for row in first if not steps.isdisjoint(plan.reads(corpus, row)))
         chosen = [row for row, _ in zip(read, range(self.settings.rows), strict=False)]
         return self._rows(corpus, sorted(chosen), "train")
 
     def _reserve(self, corpus: str) -> list[Row]:
         held = self.manifest.reserve_rows(corpus)
-        draw = pick(held, self.settings.rows, self.settings.seed, corpus, "reserve")
-        return self._rows(corpus, draw, "reserve")
+        draw = pick(held, _LOOKED_AT, self.settings.seed, corpus, "reserve")
+        random.Random(f"reserve {self.settings.seed} {corpus}").shuffle(draw)  # noqa: S311
+        first = self._designated_first(corpus, draw, "reserve")
+        return self._rows(corpus, sorted(first[: self.settings.rows]), "reserve")
+
+    def _designated_first(self, corpus: str, rows: Sequence[int], split: Split) -> list[int]:
+        """Designated rows before others: the comparison needs them, and extraction takes any."""
+        held = set(self._designated(corpus, rows, split))
+        return sorted(rows, key=lambda row: row not in held)
+
+    def _designated(self, corpus: str, rows: Sequence[int], split: Split) -> list[int]:
+        key = designation_key(self.settings.seed, corpus)
+        found = self.records.designated(corpus, np.array(rows, np.int64), split, key)
+        return [row for row, entry in zip(rows, found, strict=True) if entry is not None]
 
     def _rows(self, corpus: str, rows: Sequence[int], split: Split) -> list[Row]:
         reader = ArrowRows(self.recorded.prepared, self.manifest, reserve=split == "reserve")
         found = []
+        designated = set(self._designated(corpus, rows, split))
         for number in rows:
             tokens = reader.row(corpus, number).tolist()
             holders: list[str | None] = [None] if tokens[0] == self._separator else []
             for span in self.records.row_records(corpus, number, split):
                 entry = self.records.record(corpus, span.record).entry
                 holders += [entry] * (span.stop - span.start) + [None]
-            found.append(Row(tokens, holders))
+            found.append(Row(tokens, holders, number in designated))
         return found
 
     @property
@@ -254,6 +274,11 @@ class _Auditor:
         self, corpus: str, route: Route, trained: Sequence[Row], reserve: Sequence[Row]
     ) -> tuple[Measure, ...]:
         if not trained or not reserve:
+            return ()
+        # One row of each record, so that long records count as much as short ones.
+        trained, reserve = ([row for row in side if row.designated] for side in (trained, reserve))
+        if not trained or not reserve:
+            self.note("comparison with the reserve", "no record's designated row was read", corpus)
             return ()
         both = [*trained, *reserve]
         scores = score_rows(
