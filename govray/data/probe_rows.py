@@ -34,6 +34,7 @@ from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.incidents import LEAST_ROWS
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.record.row_order import round_keys
 
 _CHUNK = 1 << 14
@@ -134,13 +135,11 @@ class Probes:
     ) -> list[tuple[int, str]]:
         """The first ``count`` designated rows of these, each with its record's entry."""
         found: list[tuple[int, str]] = []
-        key = designation_key(self._plan.seed, corpus)
         looked_at, at_once = 0, 4 * count
         for some in rows:
             while some and len(found) < count and looked_at < _LOOKED_AT:
                 here, some = some[:at_once], some[at_once:]
-                entries = self._records.designated(corpus, np.array(here, np.int64), split, key)
-                found += [(row, e) for row, e in zip(here, entries, strict=True) if e is not None]
+                found += designated(self._records, corpus, here, split, self._plan.seed).items()
                 looked_at, at_once = looked_at + len(here), min(2 * at_once, _CHUNK)
             if len(found) >= count or looked_at >= _LOOKED_AT:
                 break
@@ -180,10 +179,22 @@ class Probes:
         return tuple(found)
 
 
-def designation_key(seed: int, corpus: str) -> int:
-    """What designates a row of each record (``PreparedRecords.designated``): 64 bits."""
+def designated(
+    records: PreparedRecords, corpus: str, rows: Sequence[int], split: Split, seed: int
+) -> dict[int, str]:
+    """Those of ``rows`` that are the designated one of their record → its entry, in their order.
+
+    Args:
+        records: Of the prepared folder.
+        corpus: Whose.
+        rows: Of its own rows, or of its reserve.
+        split: ``train`` or ``reserve``.
+        seed: Of what a row of each record is drawn.
+    """
     digest = hashlib.sha256(f"designated rows {seed} {corpus}".encode()).digest()
-    return int.from_bytes(digest[:8], "big")
+    key = int.from_bytes(digest[:8], "big")
+    entries = records.designated(corpus, np.array(rows, np.int64), split, key)
+    return {row: e for row, e in zip(rows, entries, strict=True) if e is not None}
 
 
 def newest_rows(

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from govray.data.probe_rows import designation_key
+from govray.data.probe_rows import designated
 from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
 from govray.engine.batch import IGNORED
@@ -243,25 +242,20 @@ class _Auditor:
 
     def _designated_first(self, corpus: str, rows: Sequence[int], split: Split) -> list[int]:
         """Designated rows before others: the comparison needs them, and extraction takes any."""
-        held = set(self._designated(corpus, rows, split))
+        held = designated(self.records, corpus, rows, split, self.settings.seed)
         return sorted(rows, key=lambda row: row not in held)
-
-    def _designated(self, corpus: str, rows: Sequence[int], split: Split) -> list[int]:
-        key = designation_key(self.settings.seed, corpus)
-        found = self.records.designated(corpus, np.array(rows, np.int64), split, key)
-        return [row for row, entry in zip(rows, found, strict=True) if entry is not None]
 
     def _rows(self, corpus: str, rows: Sequence[int], split: Split) -> list[Row]:
         reader = ArrowRows(self.recorded.prepared, self.manifest, reserve=split == "reserve")
         found = []
-        designated = set(self._designated(corpus, rows, split))
+        held = designated(self.records, corpus, rows, split, self.settings.seed)
         for number in rows:
             tokens = reader.row(corpus, number).tolist()
             holders: list[str | None] = [None] if tokens[0] == self._separator else []
             for span in self.records.row_records(corpus, number, split):
                 entry = self.records.record(corpus, span.record).entry
                 holders += [entry] * (span.stop - span.start) + [None]
-            found.append(Row(tokens, holders, number in designated))
+            found.append(Row(tokens, holders, number in held))
         return found
 
     @property
