@@ -103,7 +103,8 @@ def audit(
 
     Compares trained rows with reserve rows at each layer, continues rows by greedy decoding, and
     measures the exposure of planted canaries. Where a coin decided which were planted, it bounds
-    epsilon of differential privacy from below. It needs the run's data but no cluster.
+    epsilon of differential privacy from below. It needs the run's data but no cluster. Under
+    torchrun the ranks share the model, and none holds all of it.
 
     Exit code 0: the audit was made, and lists what could not be checked. 3: the model or the data
     is missing, or a revocation list is older than the run's trust root allows.
@@ -119,6 +120,7 @@ def audit(
     from govray.governance.formats.document import format_time
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.trust.trust_state import root_name
+    from govray.train.attest.audit_ranks import launched_ranks
     from govray.train.attest.memorization_audit import audit as make
     from govray.train.inputs.run_record import read_record
 
@@ -133,22 +135,27 @@ def audit(
     given, pinned = trust.lists(revocations)
     anchor = TrustAnchor(record.root, given, pinned.of(root_name(record.root)))
     state = anchor.load(at=now, delegations=record.delegations)
-    document = make(
-        run,
-        at=format_time(now),
-        settings=AuditSettings(
-            rows=rows,
-            prefix_tokens=prefix,
-            suffix_tokens=suffix,
-            candidates=candidates,
-            controls=controls,
-            seed=seed,
-            sampling=SamplingScheme(temperature=temperature, top_k=top_k, probability=chance),
-            privacy=PrivacyLevel(confidence=confidence, delta=delta),
-        ),
-        against=against,
-        progress=lambda corpus, done, total: note(f"{done + 1}/{total}  {corpus}"),
-    )
+    with launched_ranks() as rank:
+        document = make(
+            run,
+            at=format_time(now),
+            settings=AuditSettings(
+                rows=rows,
+                prefix_tokens=prefix,
+                suffix_tokens=suffix,
+                candidates=candidates,
+                controls=controls,
+                seed=seed,
+                sampling=SamplingScheme(temperature=temperature, top_k=top_k, probability=chance),
+                privacy=PrivacyLevel(confidence=confidence, delta=delta),
+            ),
+            against=against,
+            progress=lambda corpus, done, total: (
+                None if rank else note(f"{done + 1}/{total}  {corpus}")
+            ),
+        )
+    if rank:  # all came to the same evidence, and the first writes it
+        return
     if signer:
         envelope = seal_memorization_manifest(document, [signer])
         # Others will verify it too: a signature of a key that the run's root does not know is

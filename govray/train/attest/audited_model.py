@@ -1,7 +1,8 @@
 """A finished run's model, with its adapters and the rows that it was trained on.
 
 The weights are those of the run's last commit, each byte compared with the commit's manifest.
-They are loaded on the CPU. Nothing here needs Ray, a key or a clock.
+They are loaded on the CPU, whole or shared by ranks (``audit_ranks.py``). Nothing here needs Ray, a
+key or a clock.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from govray.governance.formats.statement import read
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
 from govray.governance.record.prepare_manifest import Manifest
+from govray.train.attest import audit_ranks
 from govray.train.attest.write_model import final_checkpoint
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.recorded_inputs import RecordedInputs
@@ -65,7 +67,7 @@ class AuditedModel:
 
 
 def load_model(run: Path) -> AuditedModel:
-    """The model that a run ended with.
+    """The model that a run ended with. Where ranks audit together, each holds its rows of it.
 
     Raises:
         UsageError: No run's folder, or one that a script started. Or the entrypoint is a loop that
@@ -74,27 +76,29 @@ def load_model(run: Path) -> AuditedModel:
         Refused: The weights do not fit the entrypoint.
         Damaged: Stored bytes are not those that were committed.
     """
-    record = read_record(run)
-    if record.experiment is None:
-        raise UsageError(
-            "the run was started from a script, so its model cannot be built here",
-            where=str(run),
-            do="Audit a run of an experiment file",
-        )
-    committed = final_checkpoint(run, record)
+    record, experiment, committed = audit_ranks.fail_together(lambda: _recorded(run))
     # As resolved when the run began: with the tokenizer's vocabulary, say.
-    resolved = record.experiment.model_copy(
-        update={"hyperparameters": record.config["hyperparameters"]}
-    )
-    model, loss = _built(resolved, record)
-    _fill(model, committed, run)
+    resolved = experiment.model_copy(update={"hyperparameters": record.config["hyperparameters"]})
+    if audit_ranks.shared():
+        losses: list[LossFn] = []
+
+        def build() -> nn.Module:
+            built, its_loss = _built(resolved, record)
+            losses.append(its_loss)
+            return built
+
+        model = audit_ranks.share_model(build, committed, str(run))
+        [loss] = losses
+    else:
+        model, loss = _built(resolved, record)
+        _fill(model, committed, run)
     configs: dict[str, Any] = {
         name.split("/")[1]: canonical_json.parse_canonical(committed.files[name])
         for name in committed.entries
         if name.endswith(f"/{model_folder.ADAPTER_CONFIG}")
     }
     ranks = {name: config["r"] for name, config in configs.items()}
-    adapters = Adapters(model, ranks, seed=record.experiment.seed)
+    adapters = Adapters(model, ranks, seed=experiment.seed)
     for name, config in configs.items():
         _, weights = model_folder.adapter_files(name)
         adapters.load(name, config, committed.tensors(weights))
@@ -111,6 +115,17 @@ def load_model(run: Path) -> AuditedModel:
         },
         steps=_steps(read_leaves(committed.files["ledger.jsonl"])),
     )
+
+
+def _recorded(run: Path) -> tuple[RunRecord, Experiment, commit_folder.Committed]:
+    record = read_record(run)
+    if record.experiment is None:
+        raise UsageError(
+            "the run was started from a script, so its model cannot be built here",
+            where=str(run),
+            do="Audit a run of an experiment file",
+        )
+    return record, record.experiment, final_checkpoint(run, record)
 
 
 def _built(experiment: Experiment, record: RunRecord) -> tuple[nn.Module, LossFn]:

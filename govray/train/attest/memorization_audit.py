@@ -68,6 +68,7 @@ from govray.governance.record.canary import Canary
 from govray.governance.record.entropy_profile import Measure
 from govray.governance.record.prepare_manifest import Manifest, Planted
 from govray.governance.record.prepared_records import PreparedRecords
+from govray.train.attest import audit_ranks
 from govray.train.attest.audited_model import AuditedModel, load_model, tokenizer_of
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 
@@ -134,7 +135,7 @@ def audit(
         Refused: What the run recorded does not verify, or stored bytes were changed.
     """
     audited = load_model(run)
-    recorded = recorded_inputs(run, audited.record)
+    recorded = audit_ranks.fail_together(lambda: recorded_inputs(run, audited.record))
     schema = recorded.manifest.document.row_schema
     if schema is not None:
         raise UsageError(

@@ -1,0 +1,138 @@
+"""An audit by several ranks: each holds its rows of the model, and the evidence is the same.
+
+No Ray: the run is trained here, torchrun starts the ranks, as a user does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from govray.checkpoint.tensor_shards import is_sharded
+from govray.cli import main
+from govray.errors import CouldNotCheck
+from govray.train.attest import audit_ranks, audited_model
+from govray.train.attest.audited_model import load_model
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from tests.support.deployment import Deployment
+from tests.support.ranks import RankPool
+from tests.support.solo import run_here
+
+pytestmark = pytest.mark.slow  # half a minute on a quiet machine
+
+WORDS = ["--rows", "6", "--prefix", "8", "--suffix", "8", "--controls", "1"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch)
+        here = Deployment(tmp_path_factory.mktemp("ranks"))
+        value = here.experiment(
+            max_steps=30, checkpoint={"every_steps": 30}, resources={"num_workers": 1}
+        )
+        canaries = {"corpora": ["open-one"], "format": "{name} {secret}\n", "digits": 2,
+                    "count": 8, "repeats": 20, "coin": 1}  # fmt: skip
+        data = {**value["data"], "reserve": 0.25, "canaries": canaries}
+        yield from_experiment(parse_experiment({**value, "data": data}, where="test")).train()
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[RankPool]:
+    pool = RankPool(2)
+    yield pool
+    pool.close()
+
+
+def test_ranks_come_to_the_evidence_of_one_process(run: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    assert main(["audit", str(run), *WORDS, "--out", str(one)]) == 0
+    govray = "import sys; from govray.cli import main; sys.exit(main(sys.argv[1:]))"
+    script = tmp_path / "audit.py"
+    script.write_text(govray)
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    told = subprocess.run(
+        [sys.executable, *ranks, str(script), "audit", str(run), *WORDS, "--out", str(two)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count("AUDITED") == 1
+    found, expected = (json.loads(each.read_text()) for each in (two, one))
+    del found["made"], expected["made"]
+    assert_near(found, expected)
+    assert any("privacy" in each for each in found["corpora"])
+
+
+def assert_near(found: object, expected: object) -> None:
+    """Equal, numbers up to rounding."""
+    assert type(found) is type(expected)
+    if isinstance(found, dict) and isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in found:
+            assert_near(found[name], expected[name])
+    elif isinstance(found, list) and isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_near(one, other)
+    elif isinstance(found, float):
+        assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
+    else:
+        assert found == expected
+
+
+def held(run: Path) -> tuple[bool, int, int]:
+    """Whether the model is shared, and this rank's numbers of all."""
+    model = load_model(run).model
+    local = whole = 0
+    for parameter in model.parameters():
+        whole += parameter.numel()
+        mine = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        local += mine.numel()
+    return is_sharded(model), local, whole
+
+
+def test_no_rank_holds_the_whole_model(run: Path, two_ranks: RankPool) -> None:
+    (shared, first, whole), (_, second, _) = two_ranks.run(held, run)
+    assert shared
+    assert first + second == whole
+    assert max(first, second) < 0.6 * whole
+    assert held(run) == (False, whole, whole)  # the control: one process
+
+
+def one_fails(run: Path, together: bool) -> str:
+    """What a rank says of a commit that the other one alone cannot read."""
+    read = audited_model.final_checkpoint
+
+    def broken(*args: object, **named: object) -> object:
+        if dist.get_rank() == 1:
+            raise CouldNotCheck("no disk", where="rank 1", do="Mount it")
+        return read(*args, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audited_model, "final_checkpoint", broken)
+        if not together:
+            patch.setattr(audit_ranks, "fail_together", lambda work: work())
+            patch.setattr(audit_ranks, "share_model", lambda *args: pytest.fail("rank 0 goes on"))
+        try:
+            load_model(run)
+        except CouldNotCheck as error:
+            return str(error.what)
+        except pytest.fail.Exception as error:
+            return str(error)
+    return "nothing"
+
+
+def test_what_one_rank_cannot_read_ends_all(run: Path, two_ranks: RankPool) -> None:
+    assert two_ranks.run(one_fails, run, True) == ["no disk", "no disk"]
+    # The control: without the agreement the other rank goes on, to wait for ever.
+    assert two_ranks.run(one_fails, run, False) == ["rank 0 goes on", "no disk"]
