@@ -3,9 +3,9 @@
 Invariants:
 
 * **One row of each record**, the designated one (``PreparedRecords.designated``), drawn without
-  regard to the record's length or to when its rows are read. So the records of both sides are
-  exchangeable where the reserve was drawn by record, and a test of them is exact. Sampling rows
-  instead would favour long records on one side.
+  regard to the record's length or to when its rows are read. Where the reserve was drawn by family,
+  it is one of each family. So what is compared is what was drawn, both sides are exchangeable, and
+  a test of them is exact. Sampling rows instead would favour long records on one side.
 * **Probe rows were trained on.** They are the newest designated rows of the plan up to a step,
   without those that a gate left out. A row that was read twice counts once.
 * **Reserve rows never were**, and which ones are taken is a function of (seed, corpus, step).

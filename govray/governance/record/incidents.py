@@ -329,6 +329,8 @@ def measured(
 ) -> frozenset[str]:
     """The corpora that the profile after a step is of; none if there is no profile.
 
+    Packed text alone is measured.
+
     Args:
         section: The policy's.
         subjects: Of the run.
@@ -336,7 +338,7 @@ def measured(
         manifest: Which has the reserve.
         step: The step.
     """
-    if not section.due(step):
+    if not section.due(step) or manifest.row_schema is not None:
         return frozenset()
     return frozenset(
         corpus

@@ -302,7 +302,8 @@ class PreparedRecords:
 
         A row's *holder* is the record that it has most tokens of, the first of equals. Of the rows
         that a record holds one is designated: which one follows from its entry and the key. So
-        every record that holds a row has one row, whatever its length.
+        every record that holds a row has one row, whatever its length. Where the reserve is split
+        by family, only a family's representative has one.
 
         Args:
             corpus: Whose.
@@ -452,6 +453,7 @@ class _Stream:
         self._width = width
         self._rows = rows
         self._records = np.flatnonzero(columns.splits == split)
+        self._represented = columns.represented[self._records]
         self._starts = np.zeros(self._records.size + 1, np.int64)
         np.cumsum(columns.tokens[self._records] + 1, out=self._starts[1:])
 
@@ -489,9 +491,11 @@ class _Stream:
             entries[:, :8].copy().view(">u8").ravel().astype(np.uint64) ^ np.uint64(key)
         )
         chosen = first + (drawn % (last - first + 1).astype(np.uint64)).astype(np.int64)
+        # Near copies lie on one side together, so one of a family stands for it.
+        alone = ~self._represented[holders]
         return [
-            entry.tobytes().hex() if row == own else None
-            for entry, row, own in zip(entries, rows.tolist(), chosen.tolist(), strict=True)
+            entry.tobytes().hex() if told else None
+            for entry, told in zip(entries, ((rows == chosen) & alone).tolist(), strict=True)
         ]
 
     def _holders(self, rows: Rows) -> Rows:

@@ -78,19 +78,19 @@ def monitored(
 
     Raises:
         Refused: A rule gates or rolls back a corpus that has too few records for its evidence to
-            ever suffice, or too small a reserve. Or the rows are no packed text.
+            ever suffice, or too small a reserve. Or its rows are no packed text.
     """
     if policy.memorization is None:
         return None
-    if manifest.row_schema is not None:
-        raise Refused(
-            "its memorization section measures packed text, and the run reads "
-            f"{manifest.row_schema.run_kind}",
-            where=f"policy {policy}",
-            do="Sign a policy without that section for this run",
-        )
     subjects = subjects_of(policy, rules, routes, base_groups, manifest, steps)
     for corpus in sorted(subjects.keys() - set(excluded)):
+        if subjects[corpus].action != "flag" and manifest.row_schema is not None:
+            raise Refused(
+                f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but what is "
+                f"measured is packed text, and the run reads {manifest.row_schema.run_kind}",
+                where=f"policy {policy}",
+                do="Let the rule only flag: then such a run is not measured",
+            )
         if subjects[corpus].action != "flag" and manifest.reserve_rows(corpus) < LEAST_ROWS:
             raise Refused(
                 f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but has "

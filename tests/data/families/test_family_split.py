@@ -83,6 +83,28 @@ def test_copies_of_a_text_lie_on_one_side(shelf: Shelf, by_family: Prepared) -> 
     assert columns(by_record).families is None
 
 
+def test_a_family_has_one_row_among_those_that_are_compared(
+    shelf: Shelf, by_family: Prepared
+) -> None:
+    """Which side a family is on was drawn once: its copies are one observation and not six."""
+    manifest = by_family.manifest
+    by_record = shelf.prepare("by-record")
+    held = sum(each == {RESERVE} for each in sides(by_family))
+
+    def designated(prepared: Prepared) -> list[int]:
+        records = open_records(prepared.folder, prepared.manifest)
+        rows = (prepared.manifest.own_rows("copies"), prepared.manifest.reserve_rows("copies"))
+        found = [
+            records.designated("copies", np.arange(count), split, 7)
+            for count, split in zip(rows, ("train", "reserve"), strict=True)
+        ]
+        return [len({entry for entry in each if entry}) for each in found]
+
+    assert manifest.reserve_rows("copies") > held
+    assert designated(by_family) == [TEXTS - held, held]
+    assert sum(designated(by_record)) == COPIES * TEXTS
+
+
 def test_no_reserve_no_families(shelf: Shelf) -> None:
     prepared = shelf.prepare("none", by_family=True, reserve_share=0.0)
     assert "families" not in prepared.manifest.to_json()

@@ -88,6 +88,16 @@ def test_the_default_policy_is_what_is_signed() -> None:
                 ("unknown-licence", {"licenseCategory": ["unknown"]}, "nothing"),
             ]
         ],
+        "memorization": {
+            "every": 100,
+            "probeRows": 32,
+            "turns": 1,
+            "statistic": "composite",
+            "bands": {"*": {"low": -1.0, "high": 1.0}},
+            "fdr": 0.05,
+            "rollbacks": 0,
+            "actions": {},
+        },
     }
     stored = canonical_json.encode(document.to_json())
     assert Policy.from_json(canonical_json.parse_canonical(stored)) == document

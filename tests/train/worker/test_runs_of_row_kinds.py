@@ -242,16 +242,27 @@ def test_an_experiment_over_text_states_no_rows(tmp_path: Path) -> None:
     assert "rows" not in text.model_dump(mode="json")["data"]
 
 
-def test_monitors_and_audits_are_refused(rows: Rows) -> None:
-    governance = {
-        "policy": str(rows.sign_policy(POLICY + MONITOR)),
-        "trust_root": str(rows.root),
-        "max_quarantined": 0.5,
-    }
-    told = f"its memorization section measures packed text, and the run reads {rows.kind}"
+def test_what_is_measured_is_text(rows: Rows) -> None:
+    """A monitor that only flags measures nothing, and one that acts on it is refused."""
+
+    def under(text: str) -> Any:
+        return rows.trainer(
+            governance={
+                "policy": str(rows.sign_policy(text)),
+                "trust_root": str(rows.root),
+                "max_quarantined": 0.5,
+            },
+            data={"reserve": 0.5},
+        )
+
+    acting = MONITOR.replace("flag", "{action: gate, fallback: nothing}")
+    told = f"what is measured is packed text, and the run reads {rows.kind}"
     with pytest.raises(Refused, match=told):
-        rows.trainer(governance=governance).train()
-    run = rows.trainer().train()
+        under(POLICY + acting).train()
+    run = under(POLICY + MONITOR).train(attest=True)
+    found = govray.verify(run / "model", trust_root=rows.root).attestation
+    assert found.memorization is not None
+    assert not found.memorization.measured
     with pytest.raises(
         UsageError, match=f"an audit reads packed text, and the run read {rows.kind}"
     ):
