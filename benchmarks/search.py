@@ -1,229 +1,325 @@
-"""``python -m benchmarks.search``: governed ASHA against random and grid search, equal budget.
+"""``python -m benchmarks.search``: how much sooner ASHA finds a good point than random search.
 
-Each method has the same number of steps, on the same space, data and workers. A search's governed
-loss at some time is its result if it ended then. That is the lowest loss of the trials whose last
-report is within the limit of memorization. ASHA is compared with each other method, seed by seed.
-The target is the loss that both reach: the worse of the two final losses. The benchmark prints how
-many epochs over all trials, and how much time, each needed until it stayed at the target. Time is
-computed from the measured seconds of a step, without the start of a trial.
+About 250 small models were trained once (`benchmarks.search_trials`), and measured at five rungs;
+the last is 256 times as far as the first. The curves come with the benchmark
+(`benchmarks.search_cache`), so a search is replayed in milliseconds. The decisions are those of
+`govray tune`. A hundred orders of the points give a hundred searches for each arm
+(`benchmarks.search_replay`) and form of ASHA.
 
-Every trial trains a small model in this process (`benchmarks.search_trials`). It memorizes a
-restricted corpus if its point reads that often. The decisions are those of `govray tune`.
+A search has reached the target when its result's loss came down to it for good. The target is the
+loss that a fixed share of all points reach at the end of their training. Where there is a limit,
+only points within it reach anything. So good points are as rare with the limit as without. Random
+search tries the same points in the same order, and all have the same budget. Searches that end
+without the target are censored (`benchmarks.expected_time`). The speedup is the expected number of
+steps of random search over that of ASHA.
 
-All but the grid try the same points in the same order, so a method gains only by leaving points
-early. Trials that will memorize have the lowest losses at the early rungs, where their memorization
-does not show yet. They take places from those that will not; the figures include that cost. The
-last line is one JSON object.
+It also prints how well a rung predicts the end, by Spearman's rank correlation of the objectives.
+And it prints the exposure of canaries in each search's result. The last line is one JSON object.
+
+``--train 256`` made the curves; ``--again 7`` trains one of them anew and says how far it is off.
+``--populations 3`` trains three populations of eight instead (`benchmarks.search_population`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
-import random
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from statistics import median
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
 
+from benchmarks import search_cache, search_replay
 from benchmarks.command import positive, run
-from benchmarks.intervals import paired_ratio
+from benchmarks.expected_time import Spent, expected, speedup
 from benchmarks.memorization_data import library
-from benchmarks.search_curves import Curves
-from benchmarks.search_race import (
-    Method,
-    Promoting,
-    Reached,
-    Stopping,
-    ToTheEnd,
-    ladders,
-    race,
-    since,
-)
-from benchmarks.search_trials import RATE, RESTRICTED, WIDTH, Recipe, build, curve
-from govray.errors import CouldNotCheck
-from govray.tune.brackets import Bracket
-from govray.tune.points import Point, draw, grid
-from govray.tune.search_config import Search
-from govray.tune.space import Choice, Dimension, Integer, Log
+from benchmarks.search_cache import FILE, Cached
+from benchmarks.search_population import Controller
+from benchmarks.search_race import Reached, since
+from benchmarks.search_replay import ARMS, FORMS
+from benchmarks.search_trials import DIVISOR, Space, train
+from benchmarks.upsampling import TARGETS, TAU
+from benchmarks.upsampling_trials import build
+from govray.errors import CouldNotCheck, UsageError
 
-SEEDS = (17, 18, 19, 20, 21)
+SEED = 17
+ORDERS = 100
 WORKERS = 4
-DIVISOR = 3
-RUNGS = 4
-FULL_TRIALS = 12
+FULL_TRIALS = 64
 """Number of complete trials that the budget allows."""
-QUICK = Recipe(
-    steps=27, every=3, public=64, restricted=8, validation=8, blocks=1, widths=(4, 8), context=32
-)
-BASELINES = ("random", "grid")
-METHODS = (*BASELINES, "asha", "asha_promotion")
+MEMBERS = 8
+"""Of a population."""
+SHARE = 0.03
+"""Of all points: how many are good."""
+LIMIT_BITS = TARGETS["governed_exposure"][1]
+"""The mean exposure of a result's canaries stays below; one that was never read has 1.44 bits."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
-    parser.add_argument("--seeds", type=positive, nargs="+", default=list(SEEDS))
+    parser.add_argument("--orders", type=positive, default=ORDERS, help="searches of each arm")
     parser.add_argument("--workers", type=positive, default=WORKERS, help="trials at once")
-    parser.add_argument("--quick", action="store_true", help="tiny models: the figures mean little")
+    parser.add_argument("--curves", type=Path, default=FILE, help="the file of curves")
+    parser.add_argument("--train", type=positive, metavar="COUNT", help="train into --curves")
+    parser.add_argument("--again", type=int, metavar="NUMBER", help="train one curve anew")
+    parser.add_argument("--populations", type=positive, metavar="COUNT", help="train populations")
     options = parser.parse_args(argv)
-    recipe = QUICK if options.quick else Recipe()
-    budget = FULL_TRIALS * recipe.steps
     torch.set_num_threads(1)  # models this small are slower on two
-    brackets = ladders(recipe.steps, full_trials=FULL_TRIALS, divisor=DIVISOR, rungs=RUNGS)
+    if options.train:
+        docstrings, _ = library()
+        search_cache.make(
+            options.curves, Space(), docstrings, seed=SEED, count=options.train, say=_say
+        )
+        return
+    cached = search_cache.read(options.curves)
+    if options.again is not None:
+        print(json.dumps(again(cached, Space(), options.again)))
+        return
+    if options.populations:
+        print(json.dumps(populations(cached, Space(), options.populations)))
+        return
     print(
-        f"torch {torch.__version__}; a budget of {budget} steps "
-        f"in trials of at most {recipe.steps}, {options.workers} at once; M within {recipe.tau}; "
-        f"seeds {options.seeds}",
+        f"{search_replay.size(cached)} curves of seed {cached.seed}, rungs at {cached.rungs}; "
+        f"{options.orders} orders, {options.workers} trials at once; M within {TAU}",
         flush=True,
     )
-    docstrings, _ = library()
-    races, seconds = [], []
-    for seed in options.seeds:
-        began = time.perf_counter()
-        data = build(recipe, seed, docstrings)
-        curves = Curves(partial(curve, recipe, data, seed=seed))
-        races.append(
-            {
-                name: race(
-                    method,
-                    points,
-                    partial(curves.report, tau=recipe.tau),
-                    workers=options.workers,
-                    every=recipe.every,
-                    budget=budget,
-                )
-                for name, (method, points) in contestants(recipe, brackets, seed).items()
-            }
-        )
-        seconds.append(curves.seconds_per_step)
-        print(f"seed {seed}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-    report = summary(races, recipe, median(seconds))
-    report |= {"budget_steps": budget, "workers": options.workers, "seeds": options.seeds}
-    print(_table(report))
-    print(json.dumps(report))
+    report = measure(cached, tau=TAU, orders=options.orders, workers=options.workers)
+    print(table(report))
+    print(json.dumps(_strict(report), allow_nan=False))
 
 
-def contestants(
-    recipe: Recipe, brackets: Sequence[Bracket], seed: int
-) -> dict[str, tuple[Method, Callable[[int], Point]]]:
-    """Each method, new, and its points; all but the grid have the same ones."""
-    search = space(recipe)
-
-    def drawn(number: int) -> Point:
-        return draw(search.space, seed, number)
-
-    points = crossings(recipe)
-    random.Random(seed).shuffle(points)  # noqa: S311 — its order is the grid's only chance
-    return {
-        "random": (ToTheEnd(FULL_TRIALS, recipe.steps), drawn),
-        "grid": (ToTheEnd(len(points), recipe.steps), points.__getitem__),
-        "asha": (Stopping(brackets, DIVISOR), drawn),
-        "asha_promotion": (Promoting(brackets, DIVISOR), drawn),
-    }
+def _strict(value: Any) -> Any:
+    """As JSON has it: null for an infinite time, if no search reached the target."""
+    if isinstance(value, Mapping):
+        return {name: _strict(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def space(recipe: Recipe) -> Search:
-    """What varies: the learning rate, the model's width, and rows of the restricted corpus."""
-    return Search(
-        space=_dimensions(recipe.rows, recipe.widths),
-        max_trials=FULL_TRIALS,
-    )
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
-def crossings(recipe: Recipe) -> list[Point]:
-    """The grid: three rates, two widths, two counts of rows."""
-    few = _dimensions(recipe.rows, (recipe.widths[len(recipe.widths) // 2], recipe.widths[-1]))
-    return list(grid(Search(space=few, max_trials=FULL_TRIALS)))
-
-
-def _dimensions(rows: int, widths: Sequence[int]) -> dict[str, Dimension]:
-    return {
-        RATE: Log(log=(1e-6, 1.0), count=3),
-        WIDTH: Choice(choice=tuple(widths)),
-        RESTRICTED: Integer(int=(0, rows // 2), count=2),
-    }
-
-
-def summary(
-    races: Sequence[Mapping[str, Sequence[Reached]]], recipe: Recipe, seconds_per_step: float
-) -> dict[str, Any]:
-    """The figures over all seeds: medians, and medians of ratios paired by seed.
+def again(cached: Cached, space: Space, number: int) -> dict[str, Any]:
+    """Train a curve anew: how far its losses and M are from the cached ones, at most.
 
     Raises:
-        CouldNotCheck: In some seed a method found no governed trial at all.
+        UsageError: There is no such curve.
+        CouldNotCheck: This Python's library has other data than the one of the cached curves.
     """
-    if not all(math.isfinite(found[-1].loss) for each in races for found in each.values()):
-        raise CouldNotCheck("a method found no trial within the limit", do="Take other seeds")
-    methods: dict[str, Any] = {
-        name: {
-            "final_loss": median(each[name][-1].loss for each in races),
-            "starts": median(each[name][-1].starts for each in races),
-        }
-        for name in METHODS
+    if number not in cached.numbers:
+        raise UsageError(
+            f"there is no curve {number}",
+            do=f"Give a number from {cached.numbers[0]} to {cached.numbers[-1]}",
+        )
+    docstrings, _ = library()
+    if not search_cache.same_data(cached, space, docstrings):
+        raise CouldNotCheck(
+            "this Python's library has other docstrings than the curves were trained on",
+            do="Use the Python version that the first line of the file names",
+        )
+    data = build(space.sizes, cached.seed, docstrings)
+    found = train(space, data, search_cache.point(space, cached.seed, number), cached.seed)
+    kept = cached.curves[cached.numbers.index(number)]
+    pairs = list(zip(found, kept, strict=True))
+    return {
+        "number": number,
+        "loss_off": max(_apart(a.loss, b.loss) for a, b in pairs),
+        "memorization_off": max(_apart(a.memorization, b.memorization) for a, b in pairs),
     }
-    for name in METHODS:
-        if name in BASELINES:
-            continue
-        for other in BASELINES:
-            methods[name][f"vs_{other}"] = _against(
-                [(each[name], each[other]) for each in races], recipe, seconds_per_step
+
+
+def populations(cached: Cached, space: Space, count: int) -> dict[str, Any]:
+    """Train populations: what each ends with, and what ASHA's target under the limit is."""
+    docstrings, _ = library()
+    data = build(space.sizes, cached.seed, docstrings)
+    logging.getLogger("ray.tune").setLevel(logging.WARNING)  # it tells of each exploit
+    found = []
+    for seed in range(1, count + 1):
+        controller = Controller(
+            space, data, seed=seed, members=MEMBERS, interval=cached.rungs[2], tau=TAU
+        )
+        found.append(asdict(controller.run()))
+        _say(f"population {seed} of {count}")
+    return {
+        "populations": found,
+        "members": MEMBERS,
+        "target": search_replay.target(cached, TAU, SHARE),
+        "tau": TAU,
+    }
+
+
+def _apart(one: float, other: float) -> float:
+    same = one == other or (math.isnan(one) and math.isnan(other))
+    return 0.0 if same else abs(one - other)
+
+
+def measure(cached: Cached, *, tau: float, orders: int, workers: int) -> dict[str, Any]:
+    """Replay all arms and forms, and random search for each limit."""
+    budget = FULL_TRIALS * cached.rungs[-1]
+    tried = search_replay.orders(orders, search_replay.size(cached))
+
+    def searches(arm: str, form: str | None) -> list[list[Reached]]:
+        return [
+            search_replay.searched(
+                cached,
+                order,
+                arm=arm,
+                form=form,
+                tau=tau,
+                divisor=DIVISOR,
+                workers=workers,
+                budget=budget,
             )
-    return {"methods": methods, "seconds_per_step": seconds_per_step, "tau": recipe.tau}
+            for order in tried
+        ]
 
-
-def _against(
-    pairs: Sequence[tuple[Sequence[Reached], Sequence[Reached]]],
-    recipe: Recipe,
-    seconds_per_step: float,
-) -> dict[str, Any]:
-    """One method against another, by seed: what each needs to reach the common loss."""
-    reached = []
-    for ours, theirs in pairs:
-        target = max(ours[-1].loss, theirs[-1].loss)
-        reached.append((since(ours, target), since(theirs, target)))
-    found: dict[str, Any] = {
-        "ends_lower": sum(ours[-1].loss < theirs[-1].loss for ours, theirs in pairs)
+    report: dict[str, Any] = {}
+    at_random = {arm: searches(arm, None) for arm in ("plain", "governed")}
+    for arm in ARMS:
+        limit = math.inf if arm == "plain" else tau
+        aim = search_replay.target(cached, limit, SHARE)
+        theirs = at_random["plain" if arm == "plain" else "governed"]
+        report[arm] = {"target": aim, "spearman": spearman_by_rung(cached, limit)}
+        for form in FORMS:
+            ours = searches(arm, form)
+            report[arm][form] = {
+                "vs_random": against(ours, theirs, aim),
+                "winner": results(cached, tried, ours),
+                "starts": mean(each[-1].starts for each in ours),
+            }
+    over = sum(each.v > 0 for each in search_replay.at(cached, -1, tau))
+    report |= {
+        "curves": search_replay.size(cached),
+        "over_limit": over,
+        "tau": tau,
+        "limit_bits": LIMIT_BITS,
+        "share": SHARE,
+        "orders": orders,
+        "workers": workers,
+        "budget_steps": budget,
     }
-    for key, unit, scale in (
-        ("epochs", "steps", 1 / recipe.steps_per_epoch),
-        ("seconds", "ticks", seconds_per_step),
-    ):
-        ours, theirs = ([getattr(pair[side], unit) for pair in reached] for side in (0, 1))
-        ratio = paired_ratio(ours, theirs)
-        found[key] = median(ours) * scale
-        found[f"{key}_of_other"] = median(theirs) * scale
-        found[f"{key}_ratio"] = ratio.median
-        found[f"{key}_ratio_interval"] = list(ratio.interval)
-        found[f"{key}_ratio_by_seed"] = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return report
+
+
+def against(
+    ours: Sequence[Sequence[Reached]], theirs: Sequence[Sequence[Reached]], aim: float
+) -> dict[str, Any]:
+    """ASHA against random search: expected steps to the target, and the same by the clock."""
+    found: dict[str, Any] = {}
+    for unit, prefix in (("steps", ""), ("ticks", "clock_")):
+        one, other = ([spent(each, aim, unit) for each in side] for side in (ours, theirs))
+        faster = speedup(one, other)
+        found |= {
+            f"{prefix}speedup": faster.ratio,
+            f"{prefix}interval": list(faster.interval),
+            f"{prefix}expected": expected(one),
+            f"{prefix}expected_of_random": expected(other),
+        }
+    found["reached"] = sum(each.reached for each in one)
+    found["reached_by_random"] = sum(each.reached for each in other)
     return found
 
 
-def _table(report: Mapping[str, Any]) -> str:
-    lines = [f"{'':<16}{'final loss':>12}{'starts':>8}"]
-    for name, found in report["methods"].items():
-        lines.append(f"{name:<16}{found['final_loss']:>12.4f}{found['starts']:>8.0f}")
-    lines.append("")
-    for name in METHODS:
-        if name in BASELINES:
-            continue
-        for other in BASELINES:
-            found = report["methods"][name][f"vs_{other}"]
-            shown = [
-                f"{found[f'{key}_ratio']:.2f} of its {key} "
-                f"[{found[f'{key}_ratio_interval'][0]:.2f}, "
-                f"{found[f'{key}_ratio_interval'][1]:.2f}]"
-                for key in ("epochs", "seconds")
-            ]
+def spent(found: Sequence[Reached], aim: float, unit: str) -> Spent:
+    """How long a search took to the target, in ``steps`` or ``ticks``, or until its end."""
+    reached = found[-1].loss <= aim
+    at = since(found, aim) if reached else found[-1]
+    return Spent(getattr(at, unit), reached)
+
+
+def results(
+    cached: Cached, tried: Sequence[Sequence[int]], searches: Sequence[Sequence[Reached]]
+) -> dict[str, Any]:
+    """The exposure of each search's result, in bits.
+
+    A search may end without a result, or with one of a rung where its canaries were not ranked.
+    ``unranked`` has the curve and step of such a one. Neither counts as within the limit.
+
+    Raises:
+        CouldNotCheck: No search has a result.
+    """
+    bits, unranked = [], set()
+    for order, found in zip(tried, searches, strict=True):
+        end = found[-1]
+        if end.best is not None:
+            place = order[int(end.best)]
+            bits.append(cached.curves[place][cached.rungs.index(end.step)].exposure)
+            if math.isnan(bits[-1]):
+                unranked.add((cached.numbers[place], end.step))
+    known = [each for each in bits if math.isfinite(each)]
+    if not known:
+        raise CouldNotCheck("no search found a trial within the limit", do="Take other curves")
+    within = sum(each < LIMIT_BITS for each in known)
+    return {
+        "exposure_mean": mean(known),
+        "exposure_most": max(known),
+        "results": len(bits),
+        "unranked": sorted(unranked),
+        "within": within,
+        "within_in_every_seed": within == len(searches),
+    }
+
+
+def spearman_by_rung(cached: Cached, tau: float) -> list[float]:
+    """The rank correlation of each rung's objective but the last's with the last's."""
+    ends = [each.objective for each in search_replay.at(cached, -1, tau)]
+    return [
+        spearman([each.objective for each in search_replay.at(cached, rung, tau)], ends)
+        for rung in range(len(cached.rungs) - 1)
+    ]
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's rank correlation; equal values have the mean of their ranks.
+
+    NaN where all values of a side are equal.
+    """
+    a, b = _ranks(one), _ranks(other)
+    middle = (len(a) - 1) / 2
+    both = sum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True))
+    spread = sum((x - middle) ** 2 for x in a) * sum((y - middle) ** 2 for y in b)
+    return both / math.sqrt(spread) if spread else math.nan
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    below = sorted(values)
+    first = {value: place for place, value in reversed(list(enumerate(below)))}
+    count = dict.fromkeys(below, 0)
+    for value in below:
+        count[value] += 1
+    return [first[value] + (count[value] - 1) / 2 for value in values]
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """The arms, one line for each form."""
+    lines = [
+        f"{'arm':<14}{'form':<11}{'speedup':>8}{'95 %':>16}{'by clock':>10}{'reached':>9}"
+        f"{'random':>8}{'exposure':>10}{'most':>6}{'within':>8}"
+    ]
+    for arm in ARMS:
+        for form in FORMS:
+            found = report[arm][form]
+            against, winner = found["vs_random"], found["winner"]
+            low, high = against["interval"]
             lines.append(
-                f"{name} against {other}: {', '.join(shown)}; "
-                f"ends lower in {found['ends_lower']} of {len(report['seeds'])} seeds"
+                f"{arm:<14}{form:<11}{against['speedup']:>8.2f}{f'[{low:.2f}, {high:.2f}]':>16}"
+                f"{against['clock_speedup']:>10.2f}{against['reached']:>9}"
+                f"{against['reached_by_random']:>8}{winner['exposure_mean']:>10.2f}"
+                f"{winner['exposure_most']:>6.2f}{winner['within']:>8}"
             )
+    for arm in ("plain", "governed"):
+        shown = ", ".join(f"{each:.2f}" for each in report[arm]["spearman"])
+        lines.append(f"rank correlation with the last rung, {arm}: {shown}")
+    lines.append(f"{report['over_limit']} of {report['curves']} curves end beyond the limit")
     return "\n".join(lines)
 
 

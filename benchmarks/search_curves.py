@@ -1,15 +1,16 @@
 """Reports of a search's trials: curves of small character models, trained in this process.
 
 A curve is trained once, as far as needed, and is the same for every search and limit. Training is
-plain: one process, AdamW, a constant rate. M is the product's own: at the model's output, how far
-the composite of rows read deviates from rows held back (`govray.engine.memorization.deviation`).
+plain: one process, the optimizer that it is given. M is the product's own: at the model's output,
+how far the composite of rows read deviates from rows held back
+(`govray.engine.memorization.deviation`).
 
 Measuring leaves no trace, so a model that is trained again without it has the same weights.
 """
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -47,53 +48,57 @@ class Curve:
 
     Args:
         model: Untrained.
-        rate: The learning rate.
+        optimizer: Of the model's parameters.
         rows: The rows of the next step.
         sides: What it is measured on.
-        every: Steps between two reports.
+        reports: The steps at which it is measured, rising.
+        rate: The learning rate by the number of steps done; the optimizer's own throughout if None.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        rate: float,
+        optimizer: torch.optim.Optimizer,
         rows: Callable[[], Sequence[Row]],
         sides: Sides,
-        every: int,
+        reports: Sequence[int],
+        rate: Callable[[int], float] | None = None,
     ) -> None:
         self.model = model
+        self.optimizer = optimizer
         self.steps = 0
-        self.seconds = 0.0
         self.next_rows = rows
         self._sides = sides
-        self._every = every
-        self._optimizer = torch.optim.AdamW(
-            model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.01
-        )
+        self._reports = reports
+        self.rate = rate
         self._measured: list[tuple[float, float]] = []
 
     def measured(self, step: int) -> tuple[float, float]:
-        """Validation loss and M after ``step`` steps, a multiple of ``every``."""
-        while len(self._measured) * self._every < step:
-            began = time.perf_counter()
-            self.train(self._every)
+        """Validation loss and M after ``step`` steps, one of ``reports``.
+
+        After the first loss that is not finite there is nothing to measure: infinity and NaN.
+        """
+        place = self._reports.index(step)
+        while len(self._measured) <= place:
+            self.train(self._reports[len(self._measured)] - self.steps)
+            value = mean_loss(self.model, self._sides.validation)
             self._measured.append(
-                (
-                    mean_loss(self.model, self._sides.validation),
-                    deviation(self.model, self._sides.read, self._sides.held_back),
-                )
+                (value, deviation(self.model, self._sides.read, self._sides.held_back))
+                if math.isfinite(value)
+                else (math.inf, math.nan)
             )
-            self.seconds += time.perf_counter() - began
-        return self._measured[step // self._every - 1]
+        return self._measured[place]
 
     def train(self, steps: int) -> None:
         """Train this many steps more."""
         for _ in range(steps):
-            self._optimizer.zero_grad()
+            if self.rate is not None:
+                self.optimizer.param_groups[0]["lr"] = self.rate(self.steps)
+            self.optimizer.zero_grad()
             loss(self.model, batch(self.next_rows())).mean().backward()
             clip_grad_norm_(self.model.parameters(), 1.0)
-            self._optimizer.step()
-        self.steps += steps
+            self.optimizer.step()
+            self.steps += 1
 
 
 class Curves:
@@ -119,16 +124,6 @@ class Curves:
             curve = self._make(point)
             curve.train(step)
         return curve.model
-
-    @property
-    def steps(self) -> int:
-        """Steps of all that was trained."""
-        return sum(each.steps for each in self._curves.values())
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Seconds of a step, over all that was trained, reports included."""
-        return sum(each.seconds for each in self._curves.values()) / self.steps
 
     def _curve(self, point: Point) -> Curve:
         key = repr(sorted(point.items()))

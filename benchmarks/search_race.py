@@ -1,7 +1,8 @@
 """A search on some workers, with steps as time: one worker does one step a tick.
 
 The decisions are the product's (`govray.tune`); a trial's reports come from its curve. A race ends
-when its budget of steps is used up, or nothing is left to run.
+when its budget of steps is used up, or nothing is left to run. A trial whose loss is not finite
+fails, as a run of the product does.
 
 The time to start a trial is not counted. ``starts`` counts starts, also after a pause.
 """
@@ -11,16 +12,19 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Protocol
+
+from ray.tune.schedulers import AsyncHyperBandScheduler
 
 from govray.tune.brackets import Bracket, Mode, adaptive
 from govray.tune.dry_run import trials_ending
 from govray.tune.objective import TrialReport, conclude
 from govray.tune.points import Point
+from govray.tune.recipe import TIME
 from govray.tune.schedulers import CONTINUE, GovernedASHA
-from govray.tune.successive_halving import Action, AsynchronousHalving
+from govray.tune.successive_halving import Action, AsynchronousHalving, TrialDecision
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,16 @@ class Reached:
         steps: Steps of all trials by then.
         starts: Trials started by then.
         loss: The lowest loss of the trials whose last report is within the limit, or infinity.
+        best: Name of that trial; None without one.
+        step: Steps of that trial; 0 without one.
     """
 
     ticks: int
     steps: int
     starts: int
     loss: float
+    best: str | None = None
+    step: int = 0
 
 
 class Method(Protocol):
@@ -64,15 +72,26 @@ class ToTheEnd:
 
     def goes_on(self, trial: str, said: TrialReport) -> bool:
         """See `Method`."""
-        return said.step < self._steps
+        return said.step < self._steps and math.isfinite(said.value)
 
 
 class Stopping:
-    """ASHA in its stopping form, by the scheduler that Ray Tune is given."""
+    """ASHA in its stopping form, by the scheduler that Ray Tune is given.
 
-    def __init__(self, brackets: Sequence[Bracket], divisor: int) -> None:
+    Args:
+        brackets: Rungs and trials of each bracket.
+        divisor: One trial in this many goes on.
+        scheduler: Ray's own in place of the governed one, as for a search without a limit.
+    """
+
+    def __init__(
+        self,
+        brackets: Sequence[Bracket],
+        divisor: int,
+        scheduler: AsyncHyperBandScheduler | None = None,
+    ) -> None:
         self._names = iter(range(sum(bracket.trials for bracket in brackets)))
-        self._scheduler = GovernedASHA(brackets, divisor)
+        self._scheduler = scheduler or GovernedASHA(brackets, divisor)
         self._scheduler.set_search_properties("objective", "min")
 
     def next(self) -> str | None:
@@ -84,8 +103,21 @@ class Stopping:
 
     def goes_on(self, trial: str, said: TrialReport) -> bool:
         """See `Method`."""
+        if not math.isfinite(said.value):
+            return False
         decision = self._scheduler.on_trial_result(None, _trial(trial), said.to_result())
         return decision == CONTINUE
+
+
+def ray_s_own(bracket: Bracket, divisor: int) -> AsyncHyperBandScheduler:
+    """Ray's scheduler for one bracket, as `searchers.asha` has it for a search without a limit."""
+    return AsyncHyperBandScheduler(
+        time_attr=TIME,
+        max_t=bracket.rungs[-1],
+        grace_period=bracket.rungs[0],
+        reduction_factor=divisor,
+        brackets=1,
+    )
 
 
 def _trial(name: str) -> SimpleNamespace:
@@ -111,9 +143,15 @@ class Promoting:
 
     def goes_on(self, trial: str, said: TrialReport) -> bool:
         """See `Method`."""
+        if not math.isfinite(said.value):
+            self._resume(self._machine.died(trial))
+            return False
         own, *others = self._machine.report(trial, said.step, said.objective)
-        self._promoted += [each.trial for each in others if each.action is Action.RESUME]
+        self._resume(others)
         return own.action is Action.CONTINUE
+
+    def _resume(self, decisions: Sequence[TrialDecision]) -> None:
+        self._promoted += [each.trial for each in decisions if each.action is Action.RESUME]
 
 
 def ladders(
@@ -150,30 +188,35 @@ def race(
     report: Callable[[Point, int], TrialReport],
     *,
     workers: int,
-    every: int,
+    reports: Sequence[int],
     budget: int,
 ) -> list[Reached]:
-    """Run a search. Returns each time that its governed loss fell or rose.
+    """Run a search. Returns each time that its best trial or governed loss changed, and its end.
 
-    It rises if the best trial goes on and memorizes beyond the limit.
+    The loss rises if the best trial goes on and memorizes beyond the limit.
 
     Args:
         method: Who decides.
         point: Trial number to its point.
         report: A point's report after a number of steps.
         workers: How many trials run at once.
-        every: Steps between two reports of a trial.
+        reports: The steps at which a trial reports, rising.
         budget: Steps of all trials at which the search ends.
     """
     found: list[Reached] = []
     last: dict[str, TrialReport] = {}
-    for ticks, steps, starts, name, said in _events(method, point, report, workers, every, budget):
+    now = Reached(0, 0, 0, math.inf)
+    events = _events(method, point, report, workers, reports, budget)
+    for ticks, steps, starts, name, said in events:
         last[name] = said
-        best = conclude(last).best
-        loss = math.inf if best is None else last[best].value
-        if not found or loss != found[-1].loss:
-            found.append(Reached(ticks, steps, starts, loss))
-    return found
+        now = replace(now, ticks=ticks, steps=steps, starts=starts)
+        if name == now.best or (said.v == 0 and said.value <= now.loss):
+            best = conclude(last).best
+            loss, step = (last[best].value, last[best].step) if best else (math.inf, 0)
+            now = replace(now, loss=loss, best=best, step=step)
+        if not found or (now.loss, now.best) != (found[-1].loss, found[-1].best):
+            found.append(now)
+    return found if found and now == found[-1] else [*found, now]
 
 
 def since(found: Sequence[Reached], target: float) -> Reached:
@@ -193,11 +236,11 @@ def last_reports(
     report: Callable[[Point, int], TrialReport],
     *,
     workers: int,
-    every: int,
+    reports: Sequence[int],
     budget: int,
 ) -> dict[str, TrialReport]:
     """Run a search, with the arguments of `race`. Returns each trial's last report."""
-    events = _events(method, point, report, workers, every, budget)
+    events = _events(method, point, report, workers, reports, budget)
     return {name: said for *_, name, said in events}
 
 
@@ -206,23 +249,26 @@ def _events(
     point: Callable[[int], Point],
     report: Callable[[Point, int], TrialReport],
     workers: int,
-    every: int,
+    reports: Sequence[int],
     budget: int,
 ) -> Iterator[tuple[int, int, int, str, TrialReport]]:
     """Reports in order of time: ticks, steps and starts by then, trial, report."""
-    done: dict[str, int] = {}  # steps of each trial
+    lengths = [b - a for a, b in zip((0, *reports), reports, strict=False)]
+    place: dict[str, int] = {}  # of each trial's next report
     busy: list[tuple[int, int, str]] = []  # (tick of the next report, order of start, trial)
     now = steps = starts = 0
     while True:
         while len(busy) < workers and (name := method.next()) is not None:
             starts += 1
-            heapq.heappush(busy, (now + every, starts, name))
-        if not busy or steps + every > budget:
+            heapq.heappush(busy, (now + lengths[place.setdefault(name, 0)], starts, name))
+        if not busy:
             return
         now, order, name = heapq.heappop(busy)
-        done[name] = done.get(name, 0) + every
-        steps += every
-        said = report(point(int(name)), done[name])
+        steps += lengths[place[name]]
+        if steps > budget:
+            return
+        said = report(point(int(name)), reports[place[name]])
+        place[name] += 1
         yield now, steps, starts, name, said
         if method.goes_on(name, said):
-            heapq.heappush(busy, (now + every, order, name))
+            heapq.heappush(busy, (now + lengths[place[name]], order, name))

@@ -1,118 +1,149 @@
 """The trials of the search benchmark: small character models that may memorize a corpus.
 
-There are two corpora of docstrings from the standard library. ``public`` is read about once.
-``restricted`` is small, and a trial's point says how many of its rows are in each step. Half of the
-validation rows come from neither. The others are restricted rows that were trained on, with a few
-letters changed. So the lowest loss belongs to a trial that memorizes.
+The data are those of `benchmarks.upsampling_trials`: public docstrings, and a restricted corpus
+whose rows begin with canaries. Most trials read the restricted corpus a few times, some far too
+often. A quarter of the validation rows are near-duplicates of it, so memorizing lowers the loss.
+Five things vary: learning rate, width, the scale of the initial weights, weight decay, and how
+often the restricted corpus is read.
 
-`benchmarks.search_curves` trains and measures.
+A trial is measured at five rungs, each four times as far as the one before: the validation loss and
+M. At the last two it is also the mean exposure of canaries that it read, which costs more.
 """
 
 from __future__ import annotations
 
-import random
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 
-from benchmarks.memorization_data import VOCABULARY, Row, cut
-from benchmarks.search_curves import Curve, Sides
+from benchmarks.memorization_data import VOCABULARY
+from benchmarks.search_curves import Curve
+from benchmarks.upsampling_trials import (
+    RATE,
+    UPSAMPLING,
+    WIDTH,
+    Data,
+    Recipe,
+    mean_exposure,
+    reading,
+    sides,
+)
 from govray.engine.model.gpt import GPT
-from govray.errors import UsageError
+from govray.tune.brackets import rungs
 from govray.tune.points import Point
+from govray.tune.space import Choice, Dimension, Log
 
-RATE = "optimizer.lr"
-WIDTH = "hyperparameters.width"
-RESTRICTED = "data.rows_per_step.restricted"
-_CHANGED = 0.05
-"""Share of a near-duplicate's characters that differ."""
+SCALE = "hyperparameters.initial_scale"
+DECAY = "optimizer.weight_decay"
+
+DIVISOR = 4
+RUNGS = 5
+RANKED_RUNGS = 2
+"""Of the last rungs: where canaries are ranked. Results of searches end there."""
+
+
+def _sizes() -> Recipe:
+    return Recipe(
+        steps=1024,
+        every=4,
+        rows=8,
+        canaries=64,
+        upsampling=(1, 2, 3, 4, 64),
+        validation=128,
+        near_duplicates=32,
+        test=8,
+        blocks=1,
+        widths=(4, 8, 16, 32, 48),
+        context=32,
+        rates=(1e-6, 3e-2),
+        candidates=100,
+    )
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Sizes of a trial.
+class Space:
+    """What varies, and the sizes of a trial.
 
     Attributes:
-        steps: Of a trial that runs to its end.
-        every: Steps between two reports.
-        rows: Of a step, both corpora together.
-        public: Rows of the public corpus.
-        restricted: Rows of the restricted one; as many are held back.
-        validation: Rows, half of them near-duplicates.
-        blocks, widths, context: Of the model; a point has one of the widths.
-        tau: Limit of M, in spreads of the rows held back. Two halves of so few rows differ by half
-            a spread before anything is learned. A memorizer's differ by several.
+        sizes: Of trials and their data.
+        ranked: How many of the canaries have their exposure measured.
+        scales: What the initial weights are multiplied by, the least and the most.
+        decays: The least and the most weight decay.
     """
 
-    steps: int = 243
-    every: int = 9
-    rows: int = 8
-    public: int = 1536
-    restricted: int = 24
-    validation: int = 48
-    blocks: int = 2
-    widths: tuple[int, ...] = (4, 8, 16, 32, 48)
-    context: int = 48
-    tau: float = 1.0
+    sizes: Recipe = field(default_factory=_sizes)
+    ranked: int = 24
+    scales: tuple[float, float] = (0.1, 10.0)
+    decays: tuple[float, float] = (1e-3, 10.0)
 
     @property
-    def steps_per_epoch(self) -> float:
-        """Steps that read as many rows as the public corpus has."""
-        return self.public / self.rows
+    def dimensions(self) -> dict[str, Dimension]:
+        """Name to range, as in the ``space`` of a search."""
+        return {
+            RATE: Log(log=self.sizes.rates),
+            WIDTH: Choice(choice=self.sizes.widths),
+            SCALE: Log(log=self.scales),
+            DECAY: Log(log=self.decays),
+            UPSAMPLING: Choice(choice=self.sizes.upsampling),
+        }
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The steps at which a trial is measured."""
+        return rungs(RUNGS, DIVISOR, self.sizes.steps)
 
 
 @dataclass(frozen=True)
-class Data:
-    """Rows of one seed."""
+class Measured:
+    """A trial at one rung.
 
-    public: tuple[Row, ...]
-    restricted: tuple[Row, ...]
-    held_back: tuple[Row, ...]
-    validation: tuple[Row, ...]
-
-
-def build(recipe: Recipe, seed: int, docstrings: Sequence[str]) -> Data:
-    """One seed's data: the first row of each docstring.
-
-    Raises:
-        UsageError: This Python's library is too small.
+    Attributes:
+        loss: Of validation, nats; infinite from the rung on at which it is not finite.
+        memorization: M; NaN with such a loss.
+        exposure: Mean of the canaries ranked, bits; NaN with such a loss, and at earlier rungs.
     """
-    draw = random.Random(seed)  # noqa: S311 — an experiment's randomness, repeatable
-    rows = [record[0] for text in docstrings if (record := cut(text, recipe.context))]
-    draw.shuffle(rows)
-    fresh = recipe.validation // 2
-    sizes = (recipe.public, recipe.restricted, recipe.restricted, fresh)
-    if len(rows) < sum(sizes):
-        raise UsageError(
-            f"{len(rows)} docstrings are too few, {sum(sizes)} are needed",
-            do="Run it with a Python that has its library's sources",
-        )
-    parts = []
-    for size in sizes:
-        parts.append(tuple(rows[:size]))
-        rows = rows[size:]
-    public, restricted, held_back, validation = parts
-    near = [near_duplicate(draw.choice(restricted), draw) for _ in range(fresh)]
-    return Data(public, restricted, held_back, (*validation, *near))
+
+    loss: float
+    memorization: float
+    exposure: float
 
 
-def near_duplicate(row: Row, draw: random.Random) -> Row:
-    """The row with some characters changed."""
-    letters = b"abcdefghijklmnopqrstuvwxyz"
-    return [draw.choice(letters) if draw.random() < _CHANGED else token for token in row]
-
-
-def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
-    """A point's trial, untrained."""
-    draw = random.Random(f"{seed}/{sorted(point.items())}")  # noqa: S311
+def curve(space: Space, data: Data, point: Point, seed: int) -> Curve:
+    """A point's trial, untrained. Its learning rate falls to 0 with the last step, on a line."""
+    sizes = space.sizes
     torch.manual_seed(seed)
-    model = GPT(recipe.blocks, point[WIDTH], recipe.context, VOCABULARY)
-    restricted = int(point[RESTRICTED])
+    model = GPT(sizes.blocks, point[WIDTH], sizes.context, VOCABULARY)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(point[SCALE])
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.95), weight_decay=point[DECAY], fused=True
+    )
+    return Curve(
+        model,
+        optimizer,
+        reading(sizes, data, point, seed),
+        sides(data),
+        space.rungs,
+        lambda done: point[RATE] * (1 - done / sizes.steps),
+    )
 
-    def rows() -> list[Row]:
-        read = draw.choices(data.restricted, k=restricted)
-        return read + draw.choices(data.public, k=recipe.rows - restricted)
 
-    sides = Sides(data.validation, data.restricted, data.held_back)
-    return Curve(model, point[RATE], rows, sides, recipe.every)
+def train(
+    space: Space, data: Data, point: Point, seed: int, rungs: int = RUNGS
+) -> Sequence[Measured]:
+    """Train a point's trial, and measure it at its first ``rungs`` rungs."""
+    trial = curve(space, data, point, seed)
+    found = []
+    for step in space.rungs[:rungs]:
+        loss, memorization = trial.measured(step)
+        exposure = math.nan
+        if math.isfinite(loss) and step in space.rungs[-RANKED_RUNGS:]:
+            ranked = islice(data.restricted, space.ranked)
+            exposure = mean_exposure(space.sizes, trial.model, ranked, seed)
+        found.append(Measured(loss, memorization, exposure))
+    return found

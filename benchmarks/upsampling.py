@@ -39,9 +39,10 @@ from benchmarks.command import positive, run
 from benchmarks.memorization_data import library
 from benchmarks.search_curves import Curves, mean_loss
 from benchmarks.search_race import Method, Promoting, Stopping, ladders, last_reports
-from benchmarks.search_trials import RATE, WIDTH
 from benchmarks.upsampling_trials import (
+    RATE,
     UPSAMPLING,
+    WIDTH,
     Data,
     Recipe,
     build,
@@ -173,7 +174,7 @@ def winners(recipe: Recipe, data: Data, seed: int, tau: float) -> dict[str, dict
             deal,
             partial(curves.report, tau=limit),
             workers=WORKERS,
-            every=recipe.every,
+            reports=range(recipe.every, recipe.steps + 1, recipe.every),
             budget=recipe.steps * sum(bracket.trials for bracket in brackets),  # never used up
         )
         best = conclude(reports).best

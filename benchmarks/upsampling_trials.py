@@ -18,7 +18,7 @@ import itertools
 import math
 import random
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -36,14 +36,17 @@ from benchmarks.memorization_data import (
     cut,
 )
 from benchmarks.search_curves import Curve, Sides
-from benchmarks.search_trials import RATE, WIDTH, near_duplicate
 from govray.engine.memorization import exposure
 from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
 from govray.tune.points import Point
 from govray.tune.space import Choice, Dimension, Log
 
+RATE = "optimizer.lr"
+WIDTH = "hyperparameters.width"
 UPSAMPLING = "data.upsampling.restricted"
+_CHANGED = 0.05
+"""Share of a near-duplicate's characters that differ."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +163,16 @@ def _beginning_with(canary: str, row: Row) -> Row:
     return [*tokens, *row[len(tokens) :]]
 
 
-def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
-    """A point's trial, untrained.
+def near_duplicate(row: Row, draw: random.Random) -> Row:
+    """The row with some characters changed."""
+    letters = b"abcdefghijklmnopqrstuvwxyz"
+    return [draw.choice(letters) if draw.random() < _CHANGED else token for token in row]
 
-    Its rows are fixed: the restricted rows as often as the point says, and public ones, in random
+
+def reading(recipe: Recipe, data: Data, point: Point, seed: int) -> Callable[[], list[Row]]:
+    """The rows of each step of a point's trial, one step after another.
+
+    They are fixed: the restricted rows as often as the point says, and public ones, in random
     order. A stopped trial has read its share of both.
     """
     draw = random.Random(f"{seed}/{sorted(point.items())}")  # noqa: S311
@@ -172,18 +181,26 @@ def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
     public: list[Row] = []
     while len(public) < count:
         public += draw.sample(data.public, len(data.public))
-    reading = repeated + public[:count]
-    draw.shuffle(reading)
-    order = iter(reading)
+    rows = repeated + public[:count]
+    draw.shuffle(rows)
+    order = iter(rows)
+    return lambda: [next(order) for _ in range(recipe.rows)]
+
+
+def sides(data: Data) -> Sides:
+    """What a trial is measured on."""
+    return Sides(data.validation, tuple(data.restricted.values()), tuple(data.held_back.values()))
+
+
+def curve(recipe: Recipe, data: Data, point: Point, seed: int) -> Curve:
+    """A point's trial, untrained."""
     torch.manual_seed(seed)
     model = GPT(recipe.blocks, point[WIDTH], recipe.context, VOCABULARY)
-    return Curve(
-        model,
-        point[RATE],
-        lambda: [next(order) for _ in range(recipe.rows)],
-        Sides(data.validation, tuple(data.restricted.values()), tuple(data.held_back.values())),
-        recipe.every,
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=point[RATE], betas=(0.9, 0.95), weight_decay=0.01
     )
+    reports = range(recipe.every, recipe.steps + 1, recipe.every)
+    return Curve(model, optimizer, reading(recipe, data, point, seed), sides(data), reports)
 
 
 def mean_exposure(recipe: Recipe, model: nn.Module, canaries: Iterable[str], seed: int) -> float:

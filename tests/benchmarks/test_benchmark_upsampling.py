@@ -17,9 +17,8 @@ from benchmarks import upsampling
 from benchmarks.memorization_data import Row, canary_tokens
 from benchmarks.search_curves import Curves
 from benchmarks.search_race import ToTheEnd, last_reports
-from benchmarks.search_trials import RATE, WIDTH
 from benchmarks.upsampling import QUICK, TARGETS, Winner, summary, table, winners
-from benchmarks.upsampling_trials import UPSAMPLING, Recipe, build, curve
+from benchmarks.upsampling_trials import RATE, UPSAMPLING, WIDTH, Recipe, build, curve
 from govray.errors import CouldNotCheck, UsageError
 
 POINT = {RATE: 3e-3, WIDTH: 4, UPSAMPLING: 4}
@@ -97,7 +96,7 @@ def test_each_trial_s_last_report_counts_within_the_budget() -> None:
         lambda number: POINT | {UPSAMPLING: 1 + number},
         partial(curves.report, tau=math.inf),
         workers=1,
-        every=3,
+        reports=(3, 6, 9),
         budget=15,
     )
     assert {name: each.step for name, each in found.items()} == {"0": 9, "1": 6}

@@ -1,0 +1,168 @@
+"""Searches over curves that were trained before: each order of the points is another search.
+
+The arms differ in what they make of M:
+
+* ``plain``: no limit, neither in the comparisons nor in the result;
+* ``limit_at_end``: trials are compared by loss. M is measured where one ends its last rung, and the
+  result must be within the limit;
+* ``governed``: M is measured at every rung, and trials are compared by the governed objective, as
+  `govray tune` does under a limit;
+* ``low_m_places``: as ``governed``, but a quarter of the places of a rung go to others. They go by
+  loss among the half of its trials with the lowest M (`LowestM`).
+
+Random search runs the same points in the same order, each to its end, under the arm's limit.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import insort
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from benchmarks.search_cache import Cached
+from benchmarks.search_race import (
+    Method,
+    Promoting,
+    Reached,
+    Stopping,
+    ToTheEnd,
+    race,
+    ray_s_own,
+)
+from govray.tune.brackets import Bracket
+from govray.tune.objective import TrialReport, report
+from govray.tune.points import Point
+
+ARMS = ("plain", "limit_at_end", "governed", "low_m_places")
+FORMS = ("stopping", "promotion")
+_SHARE = 4
+"""One in this many places is of `LowestM`."""
+_FIRST = -2.0
+"""An objective before all governed ones, which are above -1."""
+
+
+class LowestM:
+    """A method whose rungs keep some places for trials of low M.
+
+    Of the trials that reached the rung so far, the half with the lowest M competes for such places,
+    by loss. There is one for four of the rung's places. That is decided as
+    the trial reports; the method is told an objective before all others. The method fills the
+    other places by the governed objective.
+
+    Args:
+        method: Who decides.
+        divisor: One trial in this many goes on.
+    """
+
+    def __init__(self, method: Method, divisor: int) -> None:
+        self._method = method
+        self._divisor = divisor
+        self._rungs: dict[int, list[tuple[float, float]]] = {}  # (M, loss) of each, by M
+
+    def next(self) -> str | None:
+        """See `Method`."""
+        return self._method.next()
+
+    def goes_on(self, trial: str, said: TrialReport) -> bool:
+        """See `Method`."""
+        rung = self._rungs.setdefault(said.step, [])
+        if said.memorization is None or not math.isfinite(said.value):
+            return self._method.goes_on(trial, said)
+        own = (said.memorization, said.value)
+        insort(rung, own)
+        lowest = sorted(rung[: (len(rung) + 1) // 2], key=lambda each: each[1])
+        if own in lowest[: len(rung) // (_SHARE * self._divisor)]:
+            said = replace(said, objective=_FIRST)
+        return self._method.goes_on(trial, said)
+
+
+def orders(count: int, curves: int) -> list[tuple[int, ...]]:
+    """Seeds 1 … ``count``: in which order each has the curves."""
+    found = []
+    for seed in range(1, count + 1):
+        numbers = list(range(curves))
+        random.Random(seed).shuffle(numbers)  # noqa: S311 — repeatable
+        found.append(tuple(numbers))
+    return found
+
+
+def at(cached: Cached, rung: int, tau: float) -> list[TrialReport]:
+    """Each curve's report at one rung, by place, under the limit ``tau``."""
+    return [_report(cached, number, rung, tau) for number in range(size(cached))]
+
+
+def size(cached: Cached) -> int:
+    """How many curves there are."""
+    return len(cached.curves)
+
+
+def target(cached: Cached, tau: float, share: float) -> float:
+    """The loss that ``share`` of all points reach at their last rung, within the limit ``tau``."""
+    losses = sorted(each.value if each.v == 0 else math.inf for each in at(cached, -1, tau))
+    return losses[max(round(share * len(losses)), 1) - 1]
+
+
+def searched(
+    cached: Cached,
+    order: tuple[int, ...],
+    *,
+    arm: str,
+    form: str | None,
+    tau: float,
+    divisor: int,
+    workers: int,
+    budget: int,
+) -> list[Reached]:
+    """One search.
+
+    Args:
+        cached: The curves.
+        order: In which order their points are tried.
+        arm: One of `ARMS`.
+        form: One of `FORMS`; None for random search.
+        tau: Limit of M; the plain arm has none.
+        divisor: One trial in this many goes on.
+        workers: How many trials run at once.
+        budget: Steps of all trials at which the search ends.
+    """
+    place = {step: number for number, step in enumerate(cached.rungs)}
+    limit = math.inf if arm == "plain" else tau
+
+    def said(point: Point, step: int) -> TrialReport:
+        found = _report(cached, order[point["number"]], place[step], limit)
+        if arm != "limit_at_end" or form is None:
+            return found
+        if step < cached.rungs[-1]:
+            found = report(step=step, value=found.value, memorization=None, tau=tau)
+        return replace(found, objective=found.value)
+
+    return race(
+        _method(cached, arm, form, divisor),
+        lambda number: {"number": number},
+        said,
+        workers=workers,
+        reports=cached.rungs,
+        budget=budget,
+    )
+
+
+def _method(cached: Cached, arm: str, form: str | None, divisor: int) -> Method:
+    bracket = Bracket(cached.rungs, size(cached))
+    made: Mapping[str | None, Callable[[], Method]] = {
+        None: lambda: ToTheEnd(size(cached), cached.rungs[-1]),
+        "stopping": lambda: Stopping(
+            [bracket], divisor, ray_s_own(bracket, divisor) if arm == "plain" else None
+        ),
+        "promotion": lambda: Promoting([bracket], divisor),
+    }
+    method = made[form]()
+    return LowestM(method, divisor) if arm == "low_m_places" and form else method
+
+
+def _report(cached: Cached, number: int, rung: int, tau: float) -> TrialReport:
+    found = cached.curves[number][rung]
+    return report(
+        step=cached.rungs[rung], value=found.loss, memorization=found.memorization, tau=tau
+    )
