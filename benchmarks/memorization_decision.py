@@ -1,8 +1,8 @@
 """What the product decides in a run of the memorization benchmark, at the shipped operating point.
 
-The section is that of the policy that is shipped (``policies/licences.yaml``), or `POINT` where it
-has none. Its cadence, rows, bands and level are taken as they stand; only its actions are not. So a
-flag is an event, and the run goes on. All corpora are of one domain.
+The section is that of the policy that is shipped (``policies/licences.yaml``). Its cadence, rows,
+bands and level are taken as they stand; only its actions are not. So a flag is an event, and the
+run goes on. All corpora are of one domain.
 
 A corpus is measured in each profile that is due, from the first on. A record is measured by one
 of its rows, drawn without regard to its length, as a run's profiles do.
@@ -20,16 +20,14 @@ from benchmarks.memorization_data import Data, Recipe, batch, designated
 from benchmarks.memorization_training import DOCSTRINGS, Reading
 from govray.engine.memorization.monitor import Monitor
 from govray.engine.memorization.probe_sharing import Probe, pick
-from govray.governance.policy.memorization_section import Band, Monitoring
+from govray.errors import UsageError
+from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record import e_process
 from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
 from govray.governance.record.incidents import LEAST_ROWS, Incidents
 
 POLICY = Path(__file__).parents[1] / "policies" / "licences.yaml"
-
-POINT = Monitoring(every=100, probe_rows=32, bands={"*": Band(low=-1.0, high=1.0)})
-"""Evidence over the whole run that a deviation is more than one spread of the reserve."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,15 @@ class Decided:
 
 
 def shipped() -> Monitoring:
-    """The section of the shipped policy; `POINT` where it has none."""
-    return read_policy(POLICY.read_bytes(), name=POLICY.name).memorization or POINT
+    """The section of the shipped policy.
+
+    Raises:
+        UsageError: The policy has none.
+    """
+    section = read_policy(POLICY.read_bytes(), name=POLICY.name).memorization
+    if section is None:
+        raise UsageError("the shipped policy has no memorization section", where=str(POLICY))
+    return section
 
 
 class Watch:
