@@ -104,7 +104,7 @@ def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
     )
 
     losses: list[float] = []
-    experiment = _experiment(output, deployment, steps)
+    experiment = experiment_of(output, deployment, steps)
     training = _Timed()
     with screen.bar(2, "admission", 1) as admission:
         trainer = from_experiment(
@@ -207,7 +207,8 @@ def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
     return story
 
 
-def _experiment(output: Path, deployment: Deployment, steps: int) -> Experiment:
+def experiment_of(output: Path, deployment: Deployment, steps: int) -> Experiment:
+    """What the demo trains; its runs lie in ``output``."""
     return parse_experiment(
         {
             "name": "demo",
