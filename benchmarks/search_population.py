@@ -1,9 +1,12 @@
 """Population-based training of the search benchmark's trials, live: replays cannot change values.
 
 The decisions are those of `govray.tune.pbt_scheduler`, whose class is told what Ray Tune would tell
-it. All members train at once, and the one furthest behind goes on. Only the learning rate and the
-weight decay vary, since a member takes over another's weights and plan. Width, initial scale and
-how often the restricted corpus is read are the middle ones of their ranges for all.
+it. All members train at once: the one furthest behind goes on, and among equals the one that waited
+longest. A member that took over an earlier state would else go on alone.
+
+Only the learning rate and the weight decay vary, since a member takes over another's weights and
+plan. Width, initial scale and how often the restricted corpus is read are the middle ones of their
+ranges for all.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Member:
         self.trial_id, self.config = name, config
         self.status = "RUNNING"
         self.experiment_tag = ""
+        self.turn = 0
         self.run_metadata = SimpleNamespace(checkpoint_manager=SimpleNamespace())
         self._steps = space.sizes.steps
         middle = {WIDTH: 16, SCALE: 1.0, UPSAMPLING: 3, RATE: 0.0, DECAY: 0.0}
@@ -145,7 +149,7 @@ class Controller:
             CouldNotCheck: No member ended within the limit.
         """
         while running := [each for each in self._members if not each.is_finished()]:
-            self._advance(min(running, key=lambda each: each.steps))
+            self._advance(min(running, key=lambda each: (each.steps, each.turn)))
         best = conclude(self._last).best
         if best is None:
             raise CouldNotCheck("no member ended within the limit", do="Take another seed")
@@ -158,6 +162,7 @@ class Controller:
     def _advance(self, member: Member) -> None:
         member.train(self._interval)
         self._steps += self._interval
+        member.turn = self._steps
         said = self._measured(member)
         self._last[member.trial_id] = said
         if member.steps >= self._space.sizes.steps or not math.isfinite(said.value):
