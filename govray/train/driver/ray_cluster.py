@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,10 @@ from ray.experimental.internal_kv import _internal_kv_get
 from govray.errors import InfrastructureFailed
 from govray.train.driver import scaling_policy
 from govray.train.inputs import operator_key
+
+_HOST_AND_PORT = re.compile(r"\[?(?P<host>[^/\[\]]+)\]?:(?P<port>[0-9]{1,5})")
+_PATIENCE = 10.0
+"""Seconds for a connection to a head node."""
 
 _READ_ONLY = re.compile("node_[0-9a-f]{56}")
 """What Ray's monitor calls the type of a node that no autoscaler manages."""
@@ -51,6 +56,8 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
         # Nobody takes this machine away, so no process needs to watch for it.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     try:
+        if asked:
+            _answers(asked)
         ray.init(
             address=address if asked else "local",
             num_cpus=None if asked else num_cpus or os.cpu_count(),
@@ -66,6 +73,18 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
             if asked
             else "Try again when the machine is less busy, or see the newest session in /tmp/ray",
         ) from error
+
+
+def _answers(address: str) -> None:
+    """Return if something listens where ``host:port`` says, or the address is of another kind.
+
+    Ray asks a closed port again and again, once in a while without end.
+
+    Raises:
+        OSError: Nothing does.
+    """
+    if found := _HOST_AND_PORT.fullmatch(address):
+        socket.create_connection((found["host"], int(found["port"])), timeout=_PATIENCE).close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
@@ -39,15 +40,29 @@ def test_a_cluster_that_does_not_start_here(asked: list[dict[str, Any]]) -> None
 def test_a_cluster_that_cannot_be_joined(
     asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, by_environment: bool
 ) -> None:
-    address = "head.example:6379"
-    if by_environment:
-        monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(InfrastructureFailed, match="the cluster cannot be joined") as told:
-        start_ray(None if by_environment else address)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # something listens, and it is no Ray
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        if by_environment:
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(InfrastructureFailed, match="the cluster cannot be joined") as told:
+            start_ray(None if by_environment else address)
     assert told.value.where == address
     # Ray reads its own variable, and refuses a number of CPUs for a cluster that is there.
     assert asked[0]["address"] == (None if by_environment else address)
     assert asked[0]["num_cpus"] is None
+
+
+def test_an_address_where_nothing_listens_is_refused_before_ray_is_asked(
+    asked: list[dict[str, Any]],
+) -> None:
+    """Ray asks it again and again, and once went on for ten minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    for each in (address, "head.invalid:6379"):
+        with pytest.raises(InfrastructureFailed, match="cannot be joined") as told:
+            start_ray(each)
+        assert told.value.where == each
+    assert asked == []
 
 
 @pytest.mark.parametrize("there", [False, True])
