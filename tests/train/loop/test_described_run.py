@@ -21,6 +21,7 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
+from tests.support.killed_training import killed_after
 from tests.support.solo import run_here
 
 CHANGES: dict[str, Any] = {
@@ -43,26 +44,18 @@ CHANGES: dict[str, Any] = {
 
 
 def train(
-    here: Deployment,
-    *,
-    fails_at: int = -1,
-    resume: Path | None = None,
-    attest: bool = False,
-    **changes: Any,
+    here: Deployment, *, resume: Path | None = None, attest: bool = False, **changes: Any
 ) -> Path:
-    def on_step(step: int, metrics: object) -> None:
-        if step == fails_at:
-            raise InterruptedError
-
     experiment = parse_experiment(here.experiment(**CHANGES, **changes), where="here")
+    return Path(str(from_experiment(experiment, resume=resume).train(attest=attest)))
+
+
+def killed(here: Deployment, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Path:
+    """A run that dies after eight steps, once what it committed by then is whole."""
     before = set(here.folder.glob("runs/tiny-*"))
-    try:
-        return Path(
-            str(from_experiment(experiment, on_step=on_step, resume=resume).train(attest=attest))
-        )
-    except InterruptedError:
-        [run] = set(here.folder.glob("runs/tiny-*")) - before
-        return run
+    killed_after(8, lambda: train(here, **changes), monkeypatch)
+    [run] = set(here.folder.glob("runs/tiny-*")) - before
+    return run
 
 
 def held(run: Path, file: str) -> dict[str, Tensor]:
@@ -86,7 +79,7 @@ def test_it_resumes_equal_and_an_adapters_corpus_moves_no_base_weight(
     run_here(monkeypatch)
     here = Deployment(tmp_path)
     straight = base_weights(train(here))
-    broken = train(here, fails_at=7)
+    broken = killed(here, monkeypatch)
     assert not same(straight, base_weights(broken))
     assert same(straight, base_weights(train(here, resume=broken)))
     data = {**here.experiment()["data"], "exclude": ["acme"]}  # type: ignore[dict-item]
@@ -105,7 +98,7 @@ def test_an_average_is_kept_exactly_and_apart_and_attested(
     straight = held(run, model_folder.EMA)
     assert same(base_weights(run), base_weights(train(here)))  # it moves no weight
     assert not same(straight, base_weights(run))
-    broken = train(here, fails_at=7, **ema)
+    broken = killed(here, monkeypatch, **ema)
     assert same(straight, held(train(here, resume=broken, **ema), model_folder.EMA))
     data = {**here.experiment()["data"], "exclude": ["acme"]}  # type: ignore[dict-item]
     assert same(straight, held(train(here, data=data, **ema), model_folder.EMA))
