@@ -27,6 +27,7 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
@@ -133,7 +134,13 @@ class EntropyProfile(Document):
 
     def of(self, corpus: str) -> tuple[Measure, ...]:
         """The measures of one corpus."""
-        return tuple(measure for measure in self.measures if measure.corpus == corpus)
+        return self._by_corpus.get(corpus, ())
+
+    @cached_property
+    def _by_corpus(self) -> dict[str, tuple[Measure, ...]]:
+        # Decisions ask for each corpus in each profile of a run.
+        found = groupby(self.measures, key=lambda measure: measure.corpus)
+        return {corpus: tuple(measures) for corpus, measures in found}
 
 
 @dataclass(frozen=True)
