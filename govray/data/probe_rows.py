@@ -133,17 +133,22 @@ class Probes:
     def _designated(
         self, corpus: str, rows: Iterable[list[int]], count: int, split: Split
     ) -> list[tuple[int, str]]:
-        """The first ``count`` designated rows of these, each with its record's entry."""
-        found: list[tuple[int, str]] = []
+        """The first ``count`` designated rows of these, each with its record's entry.
+
+        Equal records share an entry, and so the side that it was drawn to: one row stands for all.
+        """
+        found: dict[str, int] = {}
         looked_at, at_once = 0, 4 * count
         for some in rows:
             while some and len(found) < count and looked_at < _LOOKED_AT:
                 here, some = some[:at_once], some[at_once:]
-                found += designated(self._records, corpus, here, split, self._plan.seed).items()
+                own = designated(self._records, corpus, here, split, self._plan.seed)
+                for row, entry in own.items():
+                    found.setdefault(entry, row)
                 looked_at, at_once = looked_at + len(here), min(2 * at_once, _CHUNK)
             if len(found) >= count or looked_at >= _LOOKED_AT:
                 break
-        return found[:count]
+        return [(row, entry) for entry, row in islice(found.items(), count)]
 
     def read(self, chosen: Chosen, part: range) -> tuple[Tokens, npt.NDArray[np.int64]]:
         """Some of the chosen rows, trained ones first.

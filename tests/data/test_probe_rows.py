@@ -67,8 +67,10 @@ def test_what_is_never_read_has_no_probe_rows() -> None:
 LENGTHS = [3, 40, 9, 1, 2, 70, 12, 8, 25, 4] * 12
 
 
-def probes(steps: int = 400) -> Probes:
-    manifest = make_manifest(corpus("one", [LENGTHS], 7, packed_reserve=True), context=7)
+def probes(steps: int = 400, *, equal: int = 1) -> Probes:
+    lengths = [LENGTHS[i // equal] for i in range(len(LENGTHS))]
+    parts = corpus("one", [lengths], 7, packed_reserve=True, equal=equal)
+    manifest = make_manifest(parts, context=7)
     stream = StreamPlan(
         id=DIGEST,
         profile="p",
@@ -95,6 +97,17 @@ def test_each_record_has_one_row_and_the_newest_come_first() -> None:
         rows[entry] == row
         for entry, row in zip(long_ago.trained_records, long_ago.trained, strict=True)
     )
+
+
+def test_equal_records_are_one() -> None:
+    chosen = probes(equal=2).choose("one", 399, 1000)
+    assert chosen.tested
+    for rows, entries in (
+        (chosen.trained, chosen.trained_records),
+        (chosen.reserve, chosen.reserve_records),
+    ):
+        assert len(rows) > 8
+        assert len(set(entries)) == len(rows)
 
 
 def test_so_early_that_no_record_s_row_was_read_nothing_is_tested() -> None:

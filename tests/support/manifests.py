@@ -34,15 +34,20 @@ RESERVE = Reserve(share=0.25, salt="ab" * 16)
 
 
 def corpus(
-    name: str, parts: list[list[int]], context: int, *, packed_reserve: bool = False
+    name: str,
+    parts: list[list[int]],
+    context: int,
+    *,
+    packed_reserve: bool = False,
+    equal: int = 1,
 ) -> PreparedCorpus:
-    """A corpus whose records have these token counts, part by part."""
+    """A corpus whose records have these token counts, part by part; ``equal`` in a row are one."""
     records: list[ManifestRecord] = []
     made: list[Part] = []
     for k, lengths in enumerate(parts):
         start = len(records)
         for i, tokens in enumerate(lengths):
-            sha256 = hashlib.sha256(f"{name}/{k}/{i}".encode())
+            sha256 = hashlib.sha256(f"{name}/{k}/{i // equal}".encode())
             held = RESERVE.holds(sha256.digest())
             split = "empty" if tokens == 0 else "reserve" if held else "train"
             records.append(ManifestRecord(sha256.hexdigest(), tokens, split))
