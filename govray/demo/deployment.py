@@ -57,6 +57,7 @@ def deploy(
     keys: Path,
     *,
     at: datetime,
+    policy_source: str | None = None,
     on_corpus: Callable[[int, int], None] = lambda done, total: None,
 ) -> Deployment:
     """Write policies and corpora under ``output``, and the keys under ``keys``.
@@ -65,6 +66,7 @@ def deploy(
         output: New folder.
         keys: Folder for the private keys; made with mode 0700.
         at: The reference time; everything is valid from a day before it.
+        policy_source: The policy's YAML, the demo's own by default.
         on_corpus: Called with (corpora done, corpora in all).
     """
     signers = {
@@ -80,7 +82,7 @@ def deploy(
     root = policies / "root.json"
     root.write_bytes(sign_root(_trust_root(signers, at), [signers["root"]]))
     policy = policies / "demo.dsse.json"
-    source = files("govray.demo").joinpath("policy.yaml").read_text("utf-8")
+    source = policy_source or own_policy()
     (policies / "demo.yaml").write_text(source, "utf-8")
     policy.write_bytes(seal_policy(read_policy(source), [signers[POLICY_AUTHORITY]]))
 
@@ -127,6 +129,11 @@ def deploy(
     _put(corpora, credential, signers[parts_list.SUPPLIER])
     on_corpus(len(sources) + 2, len(sources) + 2)
     return Deployment(root, policy, corpora, operator_key, sources)
+
+
+def own_policy() -> str:
+    """The source of the demo's policy."""
+    return files("govray.demo").joinpath("policy.yaml").read_text("utf-8")
 
 
 def _trust_root(signers: dict[str, LocalSigner], at: datetime) -> TrustRoot:

@@ -43,7 +43,8 @@ from govray.engine.memorization.permutation_test import PERMUTATIONS, p_values
 from govray.engine.memorization.scores import RowScores
 from govray.errors import UsageError
 from govray.governance.policy.memorization_section import Statistic
-from govray.governance.record.entropy_profile import Measure, Side
+from govray.governance.record.e_process import SIDE
+from govray.governance.record.entropy_profile import Measure, RowValues, Side
 
 WEIGHTS: Mapping[Statistic, float] = MappingProxyType(
     {"entropy": 0.25, "surprise": 0.5, "min_k": 1.0}
@@ -131,6 +132,7 @@ def measures(
     permutations: int = PERMUTATIONS,
     bands: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     tested: bool = True,
+    row_scores: bool = False,
 ) -> tuple[Measure, ...]:
     """Compare the two sides at every layer, sorted by layer name.
 
@@ -146,6 +148,7 @@ def measures(
         bands: Layer → ends of its band, in robust units; only these layers get an e-value.
         tested: Whether each record has one row, drawn without regard to its length. Otherwise an
             e-value is 1: the rows are no evidence.
+        row_scores: Whether a measure with an e-value keeps the rows' scores too.
 
     Raises:
         UsageError: A side has no rows, or a record is on both sides. Or records with several rows
@@ -187,10 +190,22 @@ def measures(
             p=found[layer],
             permutations=permutations,
             e=evidence[layer],
+            scores=_row_values(ours[:, layer], theirs[:, layer], spreads[layer])
+            if row_scores and evidence[layer] is not None
+            else None,
         )
         for layer, name in enumerate(probe.layers)
     ]
     return tuple(sorted(made, key=lambda each: each.layer))
+
+
+def _row_values(ours: Tensor, theirs: Tensor, spread: Tensor) -> RowValues:
+    """The rows that count for an e-value."""
+    return RowValues(
+        probe=tuple(ours[:SIDE].tolist()),
+        reserve=tuple(theirs[:SIDE].tolist()),
+        unit=float(spread),
+    )
 
 
 def _e_values(

@@ -149,6 +149,7 @@ class Monitor:
             # A policy that states `consecutive` decides by p.
             bands={} if section.consecutive else {k: v for k, v in ends.items() if v is not None},
             tested=probe.tested,
+            row_scores=section.row_scores,
         )
 
     def _find(self, step: int, probes: Sequence[Probe]) -> Lens:

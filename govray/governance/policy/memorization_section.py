@@ -100,6 +100,9 @@ class Monitoring(Document):
             the evidence of all the run's probes decides (``record/e_process.py``). Policies
             that were signed before that rule state it.
         rollbacks: How many rollbacks each domain has in a run.
+        row_scores: Whether a profile also keeps each row's score, so that decisions can be computed
+            for other bands (``govray policy calibrate``). For runs that observe: it says of single
+            rows how well they are known.
         actions: Rule of the policy → what follows. A class gets the strictest action of all the
             rules that match it, and ``flag`` where none is named.
     """
@@ -113,6 +116,7 @@ class Monitoring(Document):
     fdr: Annotated[float, Field(gt=0, lt=1)] = 0.05
     consecutive: Annotated[int, Field(ge=1, le=100)] | None = None
     rollbacks: Annotated[int, Field(ge=0, le=100)] = 0
+    row_scores: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
     actions: Annotated[dict[str, RuleAction], Field(max_length=256)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -122,6 +126,12 @@ class Monitoring(Document):
             raise ValueError(
                 "rollbacks is the budget of the action rollback: give both, or neither"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_scores_for_evidence(self) -> Self:
+        if self.row_scores and self.consecutive is not None:
+            raise ValueError("row_scores serves decisions by evidence: leave consecutive out")
         return self
 
     @model_validator(mode="after")

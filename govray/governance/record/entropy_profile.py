@@ -56,6 +56,20 @@ class Side(Document):
     min_k: Number | None = None
 
 
+class RowValues(Document):
+    """The statistic of each row of a measure, higher where better known.
+
+    Attributes:
+        probe: Of the rows trained on, as many as count for an e-value.
+        reserve: Of the reserve's rows, likewise.
+        unit: What a deviation of 1 is, in the statistic's own unit.
+    """
+
+    probe: Annotated[tuple[Number, ...], Field(min_length=1)]
+    reserve: Annotated[tuple[Number, ...], Field(min_length=1)]
+    unit: Annotated[Number, Field(gt=0)]
+
+
 class Measure(Document):
     """One corpus at one layer: rows trained on against rows of its reserve.
 
@@ -70,6 +84,7 @@ class Measure(Document):
         permutations: How many were drawn.
         e: The e-value of "the deviation lies in the layer's band"; absent where the layer has no
             band, and where a policy decides by p.
+        scores: Of each row, where the policy asks for ``row_scores`` and there is an e-value.
     """
 
     corpus: Name
@@ -80,6 +95,7 @@ class Measure(Document):
     p: PositiveShare
     permutations: Positive
     e: Annotated[Number, Field(ge=0)] | None = None
+    scores: RowValues | None = None
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -370,6 +370,26 @@ def _check_profile(
                 where=where,
             )
         _check_e_value(measure, section, where)
+        _check_scores(measure, section, where)
+
+
+def _check_scores(measure: Measure, section: Monitoring, where: str) -> None:
+    due = section.row_scores and measure.e is not None
+    if due != (measure.scores is not None):
+        raise Refused(
+            f"corpus {measure.corpus} has {'no' if due else 'unasked'} row scores at "
+            f"{measure.layer}",
+            where=where,
+        )
+    if measure.scores is None:
+        return
+    given = len(measure.scores.probe), len(measure.scores.reserve)
+    if given != tuple(min(each.rows, e_process.SIDE) for each in (measure.probe, measure.reserve)):
+        raise Refused(
+            f"corpus {measure.corpus} has row scores of {given[0]} and {given[1]} rows at "
+            f"{measure.layer}, other than were measured",
+            where=where,
+        )
 
 
 def _check_e_value(measure: Measure, section: Monitoring, where: str) -> None:
