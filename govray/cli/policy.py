@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import user_files
+from govray.cli import curve_view, user_files
 from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
 from govray.cli.output import field, line, print_table, report, table
 from govray.errors import Malformed, UsageError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from govray.governance.policy.credential import CredentialClass
     from govray.governance.policy.depth_policy import Policy
     from govray.governance.policy.lint import ClassOutcome, GroupReason
-    from govray.governance.record.entropy_profile import EntropyProfile
     from govray.governance.trust.authority import TrustRoot
 
 app = typer.Typer(help="Lint, explain, compare and calibrate depth policies.")
@@ -243,6 +242,10 @@ def calibrate(
         ),
     ] = None,
     k: Annotated[float, typer.Option("--k", help="Half the width of a band, in MADs.")] = 5.0,
+    half_width: Annotated[
+        float | None,
+        typer.Option("--half-width", min=0.0, metavar="W", help="Choose bands of ±W, not by --k."),
+    ] = None,
     into: Annotated[
         Path | None,
         typer.Option("--into", metavar="FILE", help="Replace `bands: calibrated` in this policy."),
@@ -250,15 +253,22 @@ def calibrate(
 ) -> None:
     """Compute bands for memorization: median ± k·MAD of measures of clean public corpora.
 
-    Reads the entropy profiles of the runs' ledgers. Sign the policy afterwards.
+    Reads the entropy profiles of the runs' ledgers. Where the runs kept row scores, it also draws
+    the operating curve: what other bands would have flagged. Sign the policy afterwards.
     """
+    from govray.cli.observed_run import read_observed
+    from govray.governance.policy.memorization_section import Band
     from govray.governance.record.calibration import calibrate as bands_of
     from govray.governance.record.calibration import into_source
 
-    found = bands_of((_profiles(path, corpus or ["*"]) for path in runs), k=k)
+    observed = [read_observed(path, corpus or ["*"]) for path in runs]
+    found = bands_of(((run.profiles, run.clean) for run in observed), k=k)
+    points, reads = curve_view.curve_of(observed, [] if half_width is None else [half_width])
+    bands = {layer: each.band for layer, each in found.items()}
+    if half_width is not None:
+        bands = {"*": Band(low=-half_width, high=half_width)}
     if into is not None:
         text = user_files.read(into).decode(errors="replace")
-        bands = {layer: each.band for layer, each in found.items()}
         user_files.write(into, into_source(text, bands, where=str(into)).encode())
     report(
         {
@@ -274,37 +284,31 @@ def calibrate(
                 }
                 for layer, each in found.items()
             },
+            "half_width": half_width,
+            "curve": [
+                {
+                    "half_width": each.half_width,
+                    "false_flags": each.false_flags,
+                    "clean": each.clean,
+                    "runs": each.runs,
+                    "profiles_until": {name: list(runs) for name, runs in each.until.items()},
+                }
+                for each in points
+            ],
+            "reads": reads,
         }
     )
     line("  bands:")
+    if half_width is not None:
+        line(f'    "*": [{-half_width:g}, {half_width:g}]')
+        found = {}
     for layer, each in found.items():
         line(
             f'    "{layer}": [{each.band.low:g}, {each.band.high:g}]'
             f"  # median {each.median:.3f}, MAD {each.mad:.3f}, {each.measures} measures"
         )
-
-
-def _profiles(path: Path, patterns: list[str]) -> tuple[Sequence[EntropyProfile], set[str]]:
-    """The profiles of a run, and its public corpora among those asked for."""
-    from govray.governance.attestation import model_folder
-    from govray.governance.attestation.model_attestation import Attestation
-    from govray.governance.formats.dsse import Envelope
-    from govray.governance.formats.statement import read
-    from govray.governance.policy import globs
-    from govray.governance.record.ledger import Ledger
-
-    folder = path / "model" if (path / "model").is_dir() else path
-    attested = folder / model_folder.ATTESTATION
-    envelope = Envelope.parse(user_files.read(attested), where=str(attested))
-    attestation = read(Attestation, envelope, where=str(attested)).document
-    data = model_folder.Bundle(folder).read(model_folder.LEDGER, limit=model_folder.MAX_LINES)
-    clean = {
-        each.corpus
-        for each in attestation.corpora
-        if each.credential_class.sensitivity == "public"
-        and any(globs.matches(pattern, each.corpus) for pattern in patterns)
-    }
-    return Ledger.read(attestation.run.id, data).profiles, clean
+    if points:
+        curve_view.show(points, reads, half_width)
 
 
 def _read(path: Path) -> Policy:

@@ -144,7 +144,16 @@ def _in_bands(
                 else each
                 for each in measures
             ]
-    return [profile.model_copy(update={"measures": tuple(each)}) for each in moved]
+    # Made anew: a copy would keep what the profile remembers of its own measures.
+    return [
+        EntropyProfile(
+            branch=profile.branch,
+            step=profile.step,
+            statistic=profile.statistic,
+            measures=tuple(each),
+        )
+        for each in moved
+    ]
 
 
 def _evidence(

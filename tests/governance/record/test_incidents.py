@@ -11,7 +11,12 @@ import pytest
 from govray.errors import Refused, VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.record.batch_plan import BatchPlan
-from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus, Side
+from govray.governance.record.entropy_profile import (
+    EntropyProfile,
+    MonitoredCorpus,
+    RowValues,
+    Side,
+)
 from govray.governance.record.gates import Gate, carried, joined, on_lineage
 from govray.governance.record.incidents import follow
 from govray.governance.record.ledger import AnyLeaf, Ledger
@@ -371,6 +376,59 @@ def test_another_evidence_is_refused(
     with monkeypatch.context() as lenient:  # whoever signs does not look
         lenient.setattr(attesting, "findings", lambda *_: None)
         folder = world.run(tmp_path, change=change)
+    with pytest.raises(VerificationFailed, match=message):
+        verified(world, folder)
+
+
+def scored(scores: RowValues | None) -> Change:
+    """Every measure that has an e-value, with these row scores."""
+
+    def change(leaves: list[AnyLeaf]) -> list[AnyLeaf]:
+        return [
+            leaf.model_copy(
+                update={
+                    "measures": tuple(
+                        m if m.e is None else m.model_copy(update={"scores": scores})
+                        for m in leaf.measures
+                    )
+                }
+            )
+            if isinstance(leaf, EntropyProfile)
+            else leaf
+            for leaf in leaves
+        ]
+
+    return change
+
+
+ROWS = RowValues(probe=(0.5,) * 8, reserve=(0.0,) * 8, unit=1.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "scores", "message"),
+    [
+        (True, ROWS, None),
+        (True, None, "has no row scores at head"),
+        (False, ROWS, "has unasked row scores at head"),
+        (True, ROWS.model_copy(update={"probe": (0.5,) * 7}), "row scores of 7 and 8 rows"),
+    ],
+)
+def test_row_scores_are_there_exactly_where_the_policy_asks(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: bool,
+    scores: RowValues | None,
+    message: str | None,
+) -> None:
+    evidence = EVIDENCE + "  row_scores: true\n" if asked else EVIDENCE
+    world = Monitored().under(POLICY + evidence)
+    with monkeypatch.context() as lenient:
+        if message:
+            lenient.setattr(attesting, "findings", lambda *_: None)
+        folder = world.run(tmp_path, change=scored(scores))
+    if message is None:
+        assert verified(world, folder).policy.document.memorization.row_scores
+        return
     with pytest.raises(VerificationFailed, match=message):
         verified(world, folder)
 

@@ -1,0 +1,96 @@
+"""A run's entropy profiles, and what its policy says of its corpora, for `policy calibrate`.
+
+Nothing is verified here: whoever calibrates reads runs of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from govray.cli import user_files
+
+if TYPE_CHECKING:
+    from govray.governance.policy.memorization_section import Monitoring
+    from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRun:
+    """One run.
+
+    Attributes:
+        profiles: Of its ledger.
+        clean: Its public corpora among those asked for.
+        section: Its policy's; None without a monitor.
+        subjects: Corpus → what policy and routes say of it.
+        reads: Corpus → how often the run read each of its rows, on average.
+    """
+
+    profiles: tuple[EntropyProfile, ...]
+    clean: frozenset[str]
+    section: Monitoring | None
+    subjects: Mapping[str, MonitoredCorpus]
+    reads: Mapping[str, float]
+
+
+def read_observed(path: Path, patterns: list[str]) -> CalibrationRun:
+    """Read an attested run, or its model folder.
+
+    Args:
+        path: Either.
+        patterns: Globs over corpora.
+
+    Raises:
+        UsageError: There is no model.
+        Malformed: A document of it does not parse.
+    """
+    from govray.governance.attestation import model_folder
+    from govray.governance.attestation.model_attestation import Attestation
+    from govray.governance.formats.dsse import Envelope
+    from govray.governance.formats.statement import read
+    from govray.governance.policy import globs
+    from govray.governance.policy.corpus_routes import resolve_all
+    from govray.governance.policy.depth_policy import Policy
+    from govray.governance.record.incidents import subjects_of
+    from govray.governance.record.ledger import Ledger
+    from govray.governance.record.prepare_manifest import read_manifest
+
+    folder = path / "model" if (path / "model").is_dir() else path
+
+    def envelope(name: str) -> Envelope:
+        return Envelope.parse(user_files.read(folder / name), where=str(folder / name))
+
+    attestation = read(Attestation, envelope(model_folder.ATTESTATION), where=str(folder)).document
+    policy = read(Policy, envelope(model_folder.POLICY), where=str(folder)).document
+    manifest = read_manifest(envelope(model_folder.MANIFEST), where=str(folder)).document
+    data = model_folder.Bundle(folder).read(model_folder.LEDGER, limit=model_folder.MAX_LINES)
+    ledger = Ledger.read(attestation.run.id, data)
+    classes = {each.corpus: each.credential_class for each in attestation.corpora}
+    steps, groups = attestation.plan.max_steps, attestation.base_groups
+    routes = resolve_all({c: policy.decide(each) for c, each in classes.items()}, groups)
+    rows: dict[str, int] = {}
+    for leaf in ledger.steps:
+        for corpus, use in leaf.corpora.items():
+            rows[corpus] = rows.get(corpus, 0) + use.rows
+    return CalibrationRun(
+        profiles=tuple(ledger.profiles),
+        clean=frozenset(
+            corpus
+            for corpus, each in classes.items()
+            if each.sensitivity == "public"
+            and any(globs.matches(pattern, corpus) for pattern in patterns)
+        ),
+        section=policy.memorization,
+        subjects=subjects_of(
+            policy,
+            {each.corpus: each.rules for each in attestation.corpora},
+            routes.until(steps),
+            groups,
+            manifest,
+            steps,
+        ),
+        reads={c: rows[c] / held for c in rows if (held := manifest.train_rows(c))},
+    )
