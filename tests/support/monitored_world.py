@@ -37,6 +37,8 @@ memorization:
 
 EVIDENCE = SECTION.replace("  consecutive: 2\n", "").replace("probe_rows: 4", "probe_rows: 8")
 """The same, decided by the evidence of the whole run."""
+OBSERVING = EVIDENCE.partition("  rollbacks")[0] + "  row_scores: true\n"
+"""The same, but that it only flags, and keeps the rows' scores."""
 
 SOME = 2000.0
 """The e-value of a profile that deviates: two of ten make a corpus fall, with one rollback."""

@@ -1,0 +1,284 @@
+"""``python -m benchmarks.operating_point``: what each width of a band would flag.
+
+Small models train on texts of which some are read once, and others 2 to 32 times. The monitor is
+the product's, at the cadence, rows and level that `policies/licences.yaml` ships, and keeps row
+scores. So one run tells what every band would have decided
+(`govray.engine.memorization.operating_curve`, as ``govray policy calibrate`` draws it).
+
+A corpus of 32 and more records that are read equally often stands for "read so often". A corpus of
+which only a share is read 32 times, and the rest twice, stands for "that share". Each is tested
+beside the clean corpora, which are read once at most.
+
+Prints a table and, as its last line, one JSON object: ``points`` → half width → ``false_flags`` of
+``clean`` corpora, and ``corpora`` → name → ``caught`` of ``runs``, ``profiles_until`` (median of
+those that were caught). ``shipped`` is the half width that the policy names. ``smallest_share`` is
+the smallest share of a corpus that every run caught, by half width.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.command import positive, run
+from benchmarks.memorization import OTHERS, QUICK_OTHERS, SEEDS
+from benchmarks.memorization_data import Data, Recipe, Row, batch, build, designated, library
+from benchmarks.memorization_decision import shipped
+from benchmarks.memorization_families import gpt
+from benchmarks.memorization_kinds import code, prose
+from benchmarks.memorization_training import DOCSTRINGS, Reading, train
+from govray.engine.collective.agreement import Agreement, Terms
+from govray.engine.memorization.monitor import Monitor, logits_in
+from govray.engine.memorization.operating_curve import HALF_WIDTHS, ObservedRun, Point, curve
+from govray.engine.memorization.probe_sharing import Probe, pick
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import loss
+from govray.governance.policy.memorization_section import Monitoring
+from govray.governance.record import e_process
+from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
+from govray.governance.record.incidents import LEAST_ROWS
+
+SHARES = (0.125, 0.25, 0.5, 1.0)
+"""Of a corpus's records: those that are read as often as any."""
+
+_DIGEST = "sha256:" + "0" * 64
+
+Numbered = tuple[int, Row]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One training run.
+
+    Attributes:
+        profiles: Of all corpora.
+        clean: Names of those read once at most.
+        repeated: Names of the others.
+    """
+
+    profiles: Sequence[EntropyProfile]
+    clean: tuple[str, ...]
+    repeated: tuple[str, ...]
+
+
+class Observation:
+    """Measures every corpus of a run when a profile is due.
+
+    Args:
+        recipe: Sizes; ``reads`` says how often records are read.
+        data: The seed's.
+        reading: What the run reads.
+        section: The policy's.
+    """
+
+    def __init__(self, recipe: Recipe, data: Data, reading: Reading, section: Monitoring) -> None:
+        self._reads = recipe.reads
+        self._data = data
+        self._reading = reading
+        self._section = section
+        self.profiles: list[EntropyProfile] = []
+
+    @property
+    def repeated(self) -> tuple[str, ...]:
+        """The names of corpora that are read again and again."""
+        return (*map(_often, self._reads), *map(_shared, SHARES))
+
+    def after(self, step: int, monitor: Monitor) -> None:
+        """Make the profile that is due after a step, if one is."""
+        if not self._section.due(step):
+            return
+        probes = [self._clean(name, step) for name in self._data.clean]
+        probes += [self._level(_often(reads), step, {reads: 1.0}) for reads in self._reads]
+        low, high = min(self._reads), max(self._reads)
+        for share in SHARES:
+            parts = {high: share, low: 1.0 - share} if share < 1 else {high: 1.0}
+            probes.append(self._level(_shared(share), step, parts))
+        ready = [each for each in probes if each is not None]
+        if ready:
+            ready.sort(key=lambda each: each.corpus)
+            self.profiles.append(monitor.profile(step, ready, section=self._section))
+
+    def _clean(self, name: str, step: int) -> Probe | None:
+        corpus = self._data.clean[name]
+        own = [
+            (number, row)
+            for number, row in reversed(self._reading.read[name])
+            if row == designated(name, number, corpus.trained[number])
+        ]
+        held = [
+            (number, designated(f"reserve of {name}", number, record))
+            for number, record in enumerate(corpus.reserve)
+        ]
+        return self._probe(name, step, _newest(own, self._section.probe_rows), held)
+
+    def _level(self, name: str, step: int, shares: Mapping[int, float]) -> Probe | None:
+        """Records that are read so often, in these shares of the probe's rows."""
+        ours: list[Numbered] = []
+        for reads, share in shares.items():
+            level = self._reads.index(reads)
+            own = [
+                (number, row)
+                for number, row in reversed(self._reading.read[DOCSTRINGS])
+                if number % len(self._reads) == level
+            ]
+            ours += _newest(own, round(share * self._section.probe_rows))
+        held = [(number, record[0]) for number, record in enumerate(self._data.docstrings.reserve)]
+        return self._probe(name, step, ours, held)
+
+    def _probe(
+        self, name: str, step: int, ours: Sequence[Numbered], held: Sequence[Numbered]
+    ) -> Probe | None:
+        if len(ours) < LEAST_ROWS:
+            return None
+        chosen = pick(len(held), self._section.probe_rows, name, step, "reserve")
+        theirs = [held[place] for place in chosen]
+        return Probe(
+            corpus=name,
+            adapter=None,
+            probe_units=tuple(f"read {number}" for number, _ in ours),
+            reserve_units=tuple(f"reserve {number}" for number, _ in theirs),
+            tensors=batch([[*row] for _, row in (*ours, *theirs)]),
+        )
+
+
+def _often(reads: int) -> str:
+    return f"read-{reads}"
+
+
+def _shared(share: float) -> str:
+    return f"share-{share:g}"
+
+
+def _newest(rows: Sequence[Numbered], count: int) -> list[Numbered]:
+    """The newest records of these, each once, in an order of newest first."""
+    found: dict[int, Row] = {}
+    for number, row in rows:
+        if len(found) == count:
+            break
+        found.setdefault(number, row)
+    return [*found.items()]
+
+
+def observe(recipe: Recipe, data: Data, seed: int, section: Monitoring) -> Observed:
+    """Train once, and measure at every profile that is due."""
+    torch.manual_seed(seed)
+    model = gpt(recipe)
+    agreement = Agreement(Terms(policy_digest=_DIGEST, plan_digest=_DIGEST, corpora=()))
+    monitor = Monitor(
+        model, Adapters(model, {}, seed=seed), agreement, logits=logits_in(loss), seed=seed
+    )
+    reading = Reading(recipe, data, seed)
+    watch = Observation(recipe, data, reading, section)
+    train(model, recipe, reading, lambda step: watch.after(step, monitor))
+    return Observed(watch.profiles, tuple(sorted(data.clean)), watch.repeated)
+
+
+def points(
+    observed: Sequence[Observed], section: Monitoring, steps: int, half_widths: Sequence[float]
+) -> dict[str, tuple[Point, ...]]:
+    """Repeated corpus → its curve, beside the clean corpora of its domain."""
+    found = {}
+    for name in observed[0].repeated:
+        runs = []
+        for each in observed:
+            subjects = {
+                corpus: MonitoredCorpus(
+                    "trunk", "flag", profiles=e_process.profiles_of(section, corpus, steps)
+                )
+                for corpus in (*each.clean, name)
+            }
+            runs.append(
+                ObservedRun(
+                    section=section, subjects=subjects, profiles=each.profiles, clean=each.clean
+                )
+            )
+        found[name] = curve(runs, half_widths)
+    return found
+
+
+def report(found: Mapping[str, Sequence[Point]], chosen: float) -> dict[str, Any]:
+    """The figures, by half width."""
+    by_width: dict[str, Any] = {}
+    smallest: dict[str, float | None] = {}
+    for place, first in enumerate(next(iter(found.values()))):
+        width = f"{first.half_width:g}"
+        corpora = {}
+        for name, curve_of in found.items():
+            until = curve_of[place].until.get(name, ())
+            caught = [each for each in until if each is not None]
+            corpora[name] = {
+                "caught": len(caught),
+                "runs": len(until),
+                "profiles_until": median(caught) if caught else None,
+            }
+        shares = [
+            share
+            for share in SHARES
+            if (each := corpora[_shared(share)])["runs"] and each["caught"] == each["runs"]
+        ]
+        smallest[width] = min(shares, default=None)
+        by_width[width] = {
+            # Beside the corpus of most evidence, which loosens e-BH for the others.
+            "false_flags": max(curve_of[place].false_flags for curve_of in found.values()),
+            "clean": first.clean,
+            "corpora": corpora,
+        }
+    return {"shipped": chosen, "points": by_width, "smallest_share": smallest}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="benchmarks.operating_point", description=__doc__)
+    parser.add_argument("--seeds", type=positive, nargs="+", default=list(SEEDS))
+    parser.add_argument("--quick", action="store_true", help="40 steps: nothing is memorized")
+    options = parser.parse_args(argv)
+    section = shipped()
+    recipe = OTHERS
+    if options.quick:
+        recipe = replace(QUICK_OTHERS, docstrings=40)
+        section = section.model_copy(
+            update={"every": QUICK_OTHERS.every, "probe_rows": QUICK_OTHERS.probe_rows}
+        )
+    section = section.model_copy(update={"row_scores": True, "turns": 1, "actions": {}})
+    ends = section.band("head")
+    assert ends is not None
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, one thread; seeds {options.seeds}", flush=True)
+    _, sources = library()
+    observed = []
+    for name, kind in {"code": code(sources, recipe.clean), "prose": prose(recipe.clean)}.items():
+        for seed in options.seeds:
+            began = time.perf_counter()
+            data = build(recipe, seed, kind.pool, kind.packages)
+            observed.append(observe(recipe, data, seed, section))
+            told = f"{name}, seed {seed}: {time.perf_counter() - began:.0f} s"
+            print(told, file=sys.stderr, flush=True)
+    figures = report(points(observed, section, recipe.steps, HALF_WIDTHS), ends[1])
+    print(_table(figures))
+    print(json.dumps(figures))
+
+
+def _table(figures: Mapping[str, Any]) -> str:
+    names = list(next(iter(figures["points"].values()))["corpora"])
+    lines = [f"{'band':>6}  {'clean flagged':>14}  " + "  ".join(f"{name:>14}" for name in names)]
+    for width, point in figures["points"].items():
+        cells = []
+        for name in names:
+            each = point["corpora"][name]
+            after = f" ({each['profiles_until']:g})" if each["caught"] else ""
+            cells.append(f"{each['caught']}/{each['runs']}{after}")
+        flags = f"{point['false_flags']} of {point['clean']}"
+        lines.append(f"{'±' + width:>6}  {flags:>14}  " + "  ".join(f"{c:>14}" for c in cells))
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
