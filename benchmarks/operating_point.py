@@ -9,9 +9,9 @@ A corpus of 32 and more records that are read equally often stands for "read so 
 which only a share is read 32 times, and the rest twice, stands for "that share". Each is tested
 beside the clean corpora, which are read once at most.
 
-Prints a table and, as its last line, one JSON object: ``points`` → half width → ``false_flags`` of
-``clean`` corpora, and ``corpora`` → name → ``caught`` of ``runs``, ``profiles_until`` (median of
-those that were caught). ``shipped`` is the half width that the policy names. ``smallest_share`` is
+Prints a table and, as its last line, one JSON object. ``points`` has for each half width
+``false_flags`` of ``clean`` corpora, and ``corpora``. Of each of these it has ``caught`` of
+``runs``, and ``profiles_until``, the median of those that were caught. ``shipped`` is the half width that the policy names. ``smallest_share`` is
 the smallest share of a corpus that every run caught, by half width.
 """
 

@@ -79,6 +79,8 @@ WRITERS = ("admin", "engineer")
 
 CASES = [
     get("/v1/health", ALL, open=True),
+    get("/v1/live", ALL, open=True),
+    get("/v1/ready", ALL, open=True),
     get("/v1/openapi.json", ALL, open=True),
     get("/metrics", STAFF),
     get("/v1/audit", ("admin", "auditor")),

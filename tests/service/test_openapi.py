@@ -10,7 +10,7 @@ import pytest
 from govray.service.problems import MEDIA_TYPE, RESPONSES
 from tests.support.people import Service
 
-OPEN = {"/v1/health"}
+OPEN = {"/v1/health", "/v1/live", "/v1/ready"}
 """Routes that ask nobody who they are."""
 
 

@@ -93,8 +93,12 @@ def test_a_store_that_is_gone_is_a_503(service: Service, tmp_path: Path) -> None
     service.app.state.engine = create_engine(f"sqlite:///{tmp_path}/gone/store.db")
     try:
         answer = service.client("public").get("/v1/health")
+        alive, ready = (service.client("public").get(f"/v1/{path}") for path in ("live", "ready"))
     finally:
         service.app.state.engine = engine
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "5"
     assert "gone" not in answer.text
+    # A restart would not bring the store back; requests go elsewhere meanwhile.
+    assert (alive.status_code, ready.status_code) == (200, 503)
+    assert service.client("public").get("/v1/ready").status_code == 200

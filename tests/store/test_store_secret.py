@@ -88,13 +88,15 @@ def test_the_service_does_not_start_with_another(engine: Engine, url: str, tmp_p
 
 
 def asked(url: str) -> tuple[dict[str, object], int]:
-    """What health says, and the status of a search for a record."""
+    """What health says, and the status of a search for a record; the probe agrees with them."""
     app = create_app(Settings(store=url))
     try:
         token = make_tokens(app.state.engine, "acme-legal", "umbrella")["admin"]
         with TestClient(app, headers={"Authorization": f"Bearer {token}"}) as client:
             health = client.get("/v1/health").json()
             search = client.post("/v1/records:search", json={"text": "acme/0/0"})
+            ready = client.get("/v1/ready").status_code == 200
+            assert ready == (health["status"] == "ok")
             return health, search.status_code
     finally:
         app.state.engine.dispose()

@@ -1,7 +1,8 @@
 """What a monitor would have decided in other bands: the curve that a policy's band is a point of.
 
 A run whose policy asks for ``row_scores`` keeps each row's score in its profiles. The e-value of
-any band follows from these, and the decisions from the e-values, as in a run (``incidents.py``).
+any band follows from these, and the decisions from the e-values, as in a run
+(``governance/record/incidents.py``).
 All bands here are [-w, w], w in robust units; 0 asks whether there is any difference.
 
 The run must only have flagged: what a gate or rollback leaves out is not read on, so other bands

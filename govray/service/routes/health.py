@@ -1,4 +1,4 @@
-"""``/v1/health`` for whoever restarts the service, ``/metrics`` for Prometheus."""
+"""``/v1/live`` and ``/v1/ready`` for what restarts and routes, ``/v1/health``, ``/metrics``."""
 
 from __future__ import annotations
 
@@ -45,6 +45,35 @@ class Health(BaseModel):
         "header `Govray-Revocations: could-not-check`. `notAsked`: no root asks and no list is "
         "given, so nothing is known of revocations."
     )
+
+
+class Probe(BaseModel):
+    """The answer to a probe; anything but 200 is a no."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+
+    status: Literal["ok"] = "ok"
+
+
+@router.get("/live")
+async def live() -> Probe:
+    """Whether the process answers. For everyone.
+
+    It asks nothing else: a store that is away is no reason to restart the service.
+    """
+    return Probe()
+
+
+@router.get("/ready")
+def ready(request: Request, session: SessionDep) -> Probe:
+    """Whether requests should be sent here: the store answers, its secret is there. For everyone.
+
+    503 otherwise, with what is missing.
+    """
+    if trouble(session, request.app.state.settings.store):
+        do = "Its operator puts the secret's file back; see /v1/health"
+        raise Problem(503, "Not ready", f"This service lacks {NO_KEY}", do)
+    return Probe()
 
 
 @router.get("/health")
