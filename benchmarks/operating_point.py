@@ -11,8 +11,9 @@ beside the clean corpora, which are read once at most.
 
 Prints a table and, as its last line, one JSON object. ``points`` has for each half width
 ``false_flags`` of ``clean`` corpora, and ``corpora``. Of each of these it has ``caught`` of
-``runs``, and ``profiles_until``, the median of those that were caught. ``shipped`` is the half width that the policy names. ``smallest_share`` is
-the smallest share of a corpus that every run caught, by half width.
+``runs``, and ``profiles_until``, the median of those that were caught. ``shipped`` is the half
+width that the policy names. ``smallest_share`` is the smallest share of a corpus that every run
+caught, by half width.
 """
 
 from __future__ import annotations

@@ -1,0 +1,123 @@
+"""The files of deploy/ that nothing here can start: what their own parsers and Ray say of them."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.scripts.scripts import start
+from ray.scripts.symmetric_run import symmetric_run
+
+from govray.service import prometheus
+from govray.train.watching.metrics import DECLARED
+from tests.support.tree import ROOT
+
+DEPLOY = ROOT / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+RULES: dict[str, Any] = yaml.safe_load((DEPLOY / "prometheus/rules.yml").read_text())
+ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
+WATCHING = (ROOT / "docs/watching.md").read_text()
+
+EXPORTED = {f"ray_{each.name}" for each in DECLARED} | {
+    f"{prometheus.REQUESTS[0]}_total",
+    f"{prometheus.SECONDS[0]}_bucket",
+    "up",
+}
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_an_alert_asks_for_numbers_that_are_exported(alert: dict[str, Any]) -> None:
+    named = set(re.findall(r"\b(?:ray_govray|govray)_\w+|\bup\b", alert["expr"]))
+    assert named, alert["expr"]
+    assert named <= EXPORTED
+    assert alert["labels"]["severity"] in {"warning", "critical"}
+    assert f"| `{alert['alert']}` |" in WATCHING
+
+
+def test_what_the_alert_test_finds() -> None:
+    assert "ray_govray_steps" not in EXPORTED
+
+
+def test_compose_has_no_secret_and_listens_on_loopback() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert {*service.get("secrets", ())} <= COMPOSE["secrets"].keys(), name
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), name
+        image = service["image"]
+        assert image.startswith("${GOVRAY_IMAGE") or re.search(r":v?\d", image), name
+        for key, value in service.get("environment", {}).items():
+            if re.search("PASS|KEY|SECRET|TOKEN", key):
+                assert value.startswith("/run/secrets/"), (name, key)
+            assert not re.search(r"://\w+:[^@/]+@", value), (name, key)
+    for each in COMPOSE["secrets"].values():
+        assert each["file"].startswith("../secrets/")
+
+
+def mounts() -> Iterator[str]:
+    for service in COMPOSE["services"].values():
+        for volume in service.get("volumes", ()):
+            source = volume.partition(":")[0]
+            if source.startswith("."):
+                yield source
+
+
+@pytest.mark.parametrize("source", sorted(set(mounts())))
+def test_what_compose_mounts_is_there(source: str) -> None:
+    assert (DEPLOY / source).exists()
+
+
+def test_prometheus_reads_what_compose_starts() -> None:
+    read = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    targets = [
+        t
+        for job in read["scrape_configs"]
+        for s in job.get("static_configs", ())
+        for t in s["targets"]
+    ]
+    targets += [
+        t
+        for m in read["alerting"]["alertmanagers"]
+        for s in m["static_configs"]
+        for t in s["targets"]
+    ]
+    assert {target.partition(":")[0] for target in targets} <= COMPOSE["services"].keys()
+    [served] = [target for target in targets if target.startswith("service:")]
+    assert f"--port {served.partition(':')[2]}" in COMPOSE["services"]["service"]["command"][-1]
+    receivers = yaml.safe_load((DEPLOY / "prometheus/alertmanager.yml").read_text())
+    named = {each["name"] for each in receivers["receivers"]}
+    routes = [receivers["route"], *receivers["route"]["routes"]]
+    assert {each["receiver"] for each in routes} == named
+
+
+def options(command: Any) -> set[str]:
+    return {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+
+
+@pytest.mark.parametrize("unit", ["govray-head", "govray-worker"])
+def test_a_unit_starts_ray_with_options_that_it_has(unit: str) -> None:
+    read = configparser.ConfigParser(strict=False, interpolation=None)
+    read.optionxform = str  # type: ignore[assignment, method-assign]
+    read.read_string((DEPLOY / f"on-premises/{unit}.service").read_text())
+    _, verb, *words = shlex.split(read["Service"]["ExecStart"])
+    assert verb == "start"
+    given = {word.partition("=")[0] for word in words}
+    assert given <= options(start)
+    assert "--block" in given
+    assert "RAY_AUTH_MODE=token" in (DEPLOY / f"on-premises/{unit}.service").read_text()
+
+
+def test_the_slurm_job_is_a_script_that_ray_understands() -> None:
+    script = DEPLOY / "on-premises/slurm.sh"
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    text = script.read_text().replace("\\\n", " ")
+    [command] = re.findall(r"ray symmetric-run (.*?) -- +python (\S+)", text)
+    assert {*re.findall(r"--[\w-]+", command[0])} <= options(symmetric_run)
+    assert (ROOT / command[1]).is_file()
+    assert Path(script).stat().st_mode & 0o111
