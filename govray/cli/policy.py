@@ -244,7 +244,7 @@ def calibrate(
     k: Annotated[float, typer.Option("--k", help="Half the width of a band, in MADs.")] = 5.0,
     half_width: Annotated[
         float | None,
-        typer.Option("--half-width", min=0.0, metavar="W", help="Choose bands of ±W, not by --k."),
+        typer.Option("--half-width", metavar="W", help="Choose bands of ±W, not by --k."),
     ] = None,
     into: Annotated[
         Path | None,
@@ -257,10 +257,14 @@ def calibrate(
     the operating curve: what other bands would have flagged. Sign the policy afterwards.
     """
     from govray.cli.observed_run import read_observed
-    from govray.governance.policy.memorization_section import Band
+    from govray.governance.policy.memorization_section import MAX_NUMBER, Band
     from govray.governance.record.calibration import calibrate as bands_of
     from govray.governance.record.calibration import into_source
 
+    if half_width is not None and not 0 <= half_width <= MAX_NUMBER:
+        raise UsageError(
+            f"{half_width} is no half width", where="--half-width", do="Give a number from 0"
+        )
     observed = [read_observed(path, corpus or ["*"]) for path in runs]
     found = bands_of(((run.profiles, run.clean) for run in observed), k=k)
     points, reads = curve_view.curve_of(observed, [] if half_width is None else [half_width])

@@ -60,7 +60,7 @@ class Findings(Document):
         branches: The first step of every branch.
         decisions: In the order in which they were taken.
         measured: Corpus → the step of its newest profile that the final state rests on.
-        measures: Of those profiles, sorted by corpus and layer.
+        measures: Of those profiles, sorted by corpus and layer, without scores of single rows.
         unmeasurable: Corpora that no profile of the run could flag, sorted; absent if there are
             none. They have too few records, or no profile was due.
     """
@@ -228,7 +228,8 @@ class Incidents:
         """What there is to say when the run has ended."""
         newest = {corpus: each for each in self._history for corpus in each.corpora}
         measures = [
-            measure
+            # Scores of single rows stay in the ledger: they are for calibration alone.
+            measure.model_copy(update={"scores": None})
             for corpus, each in newest.items()
             for measure in each.measures
             if measure.corpus == corpus

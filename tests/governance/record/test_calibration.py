@@ -164,3 +164,6 @@ def test_the_command_draws_the_curve_of_runs_with_row_scores(
     assert section.bands == {"*": Band(low=-1.5, high=1.5)}
     assert main(chosen) == 0
     assert "±1.5 chosen" in capsys.readouterr().out
+    for wrong in ("nan", "inf", "-1"):
+        assert main(["policy", "calibrate", str(model), f"--half-width={wrong}"]) == 2
+        assert "half width" in capsys.readouterr().err

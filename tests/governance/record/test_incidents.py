@@ -427,7 +427,9 @@ def test_row_scores_are_there_exactly_where_the_policy_asks(
             lenient.setattr(attesting, "findings", lambda *_: None)
         folder = world.run(tmp_path, change=scored(scores))
     if message is None:
-        assert verified(world, folder).policy.document.memorization.row_scores
+        found = verified(world, folder)
+        assert found.policy.document.memorization.row_scores
+        assert all(each.scores is None for each in found.attestation.memorization.measures)
         return
     with pytest.raises(VerificationFailed, match=message):
         verified(world, folder)
