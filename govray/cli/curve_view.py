@@ -43,22 +43,21 @@ def curve_of(
 
 
 def show(points: Sequence[Point], reads: Mapping[str, float], chosen: float | None) -> None:
-    """Print a curve, a line for each band; ``reads`` names the corpora that are not clean."""
-    grid = table(
-        "band",
-        "clean corpora flagged",
-        *(f"{corpus}, read {times:.1f} times" for corpus, times in reads.items()),
-        right=("clean corpora flagged",),
-    )
-    for point in points:
-        grid.row(
-            f"±{point.half_width:g}" + (" chosen" if point.half_width == chosen else ""),
-            f"{point.false_flags} of {point.clean} in {point.runs} runs",
-            *(_until(point.until[corpus]) for corpus in reads),
-        )
+    """Print a curve, a column for each band; ``reads`` names the corpora that are not clean."""
+    bands = [f"±{each.half_width:g}" for each in points]
+    grid = table("corpus", "read", *bands, right=("read", *bands))
+    grid.row(f"clean, of {points[0].clean}", "", *(str(each.false_flags) for each in points))
+    shown = [c for c in reads if any(any(each.until[c]) for each in points)]
+    for corpus in shown:
+        told = (_until(each.until[corpus]) for each in points)
+        grid.row(corpus, f"{reads[corpus]:.1f} times", *told)
     line()
-    line("What would have been flagged in other bands, after how many profiles of a corpus:")
+    line("What other bands would have flagged, after how many profiles of each corpus and run:")
     print_table(grid)
+    if rest := len(reads) - len(shown):
+        line(f"No band flags the other {rest} corpora.")
+    if chosen is not None:
+        line(f"Chosen: ±{chosen:g}")
 
 
 def _until(runs: Sequence[int | None]) -> str:
