@@ -55,7 +55,7 @@ def show(points: Sequence[Point], reads: Mapping[str, float], chosen: float | No
     line("What other bands would have flagged, after how many profiles of each corpus and run:")
     print_table(grid)
     if rest := len(reads) - len(shown):
-        line(f"No band flags the other {rest} corpora.")
+        line(f"No band flags the other {rest} corp{'us' if rest == 1 else 'ora'}.")
     if chosen is not None:
         line(f"Chosen: ±{chosen:g}")
 

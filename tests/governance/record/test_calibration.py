@@ -167,7 +167,7 @@ def test_the_command_draws_the_curve_of_runs_with_row_scores(
     assert "Chosen: ±1.5" in shown
     assert "clean, of 2" in shown
     assert "alpha" in shown
-    assert "No band flags the other 1 corpora" in shown
+    assert "No band flags the other 1 corpus" in shown
     for wrong in ("nan", "inf", "-1"):
         assert main(["policy", "calibrate", str(model), f"--half-width={wrong}"]) == 2
         assert "half width" in capsys.readouterr().err
