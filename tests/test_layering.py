@@ -32,6 +32,7 @@ BELOW: dict[str, frozenset[str]] = {
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
     "service": frozenset({"errors", "governance", "store"}),
+    "inference": frozenset({"errors", "files", "governance", "engine", "data", "store", "service"}),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
     ),
@@ -116,6 +117,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "anyio", "pydantic"}
     ),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
+    "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     "train": frozenset(),
     "train.experiment": frozenset({"pydantic"}),
     "train.run_folder": frozenset({"pydantic", "torch"}),

@@ -10,6 +10,7 @@ Nothing is added, truncated or padded, whatever the tokenizer file says about it
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,6 +61,10 @@ class ByteTokenizer:
     def encode(self, content: bytes | memoryview) -> Tokens:
         return np.frombuffer(content, dtype=np.uint8).astype(np.uint32)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, none of which is the separator; U+FFFD for what is no text."""
+        return bytes(ids).decode(errors="replace")
+
 
 @dataclass(frozen=True)
 class FileTokenizer:
@@ -109,8 +114,13 @@ class FileTokenizer:
         text = str(content, "utf-8", errors="replace")
         return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, none of which is the separator."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
 
-def load_tokenizer(path: Path | None) -> Tokenizer:
+
+def load_tokenizer(path: Path | None) -> ByteTokenizer | FileTokenizer:
     """The tokenizer file at ``path``, or bytes.
 
     Raises:

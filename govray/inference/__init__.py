@@ -1,0 +1,1 @@
+"""Answering with a model whose attestation verifies: load, generate, HTTP."""

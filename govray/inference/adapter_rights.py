@@ -1,0 +1,81 @@
+"""Who may use which adapter: a file that the operator keeps, closed and small.
+
+```yaml
+adapters:
+  acme-notes:
+    roles: [engineer]
+    suppliers: [acme-legal]
+    users: [ada]
+```
+
+Nobody may use an adapter that the file does not name. A caller needs one of the three.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from govray.errors import UsageError
+from govray.service.caller import Caller, Role
+
+MAX_BYTES = 1 << 20
+
+Names = Annotated[tuple[str, ...], Field(max_length=10_000)]
+
+
+class AdapterUsers(BaseModel):
+    """Who may use one adapter."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    roles: tuple[Role, ...] = ()
+    suppliers: Names = ()
+    users: Names = ()
+
+    def allow(self, caller: Caller) -> bool:
+        """Whether ``caller`` is among them; nobody without a token is."""
+        if caller.role == "public":
+            return False
+        return (
+            caller.role in self.roles
+            or caller.name in self.users
+            or (caller.supplier is not None and caller.supplier in self.suppliers)
+        )
+
+
+class AdapterRights(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    adapters: dict[str, AdapterUsers] = Field(default_factory=dict, max_length=10_000)
+
+    def of(self, caller: Caller) -> frozenset[str]:
+        """The adapters that ``caller`` may use, whether the model has them or not."""
+        return frozenset(name for name, users in self.adapters.items() if users.allow(caller))
+
+
+def read_rights(path: Path) -> AdapterRights:
+    """Read the file.
+
+    Raises:
+        UsageError: It can't be read, or is no such file. Names the field.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise UsageError(f"it has more than {MAX_BYTES:,} bytes", where=str(path))
+        return AdapterRights.model_validate(yaml.safe_load(data) or {})
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror}", where=str(path)) from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"no YAML: {str(error).splitlines()[0]}", where=str(path)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "the file"
+        raise UsageError(f"{field}: {first['msg']}", where=str(path)) from None

@@ -1,0 +1,42 @@
+"""A real model with a removable adapter: trained on one rank without Ray, attested."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from tests.support.deployment import Deployment
+from tests.support.solo import run_here
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model folder, and who signed what."""
+
+    deployment: Deployment
+    folder: Path
+
+    @property
+    def root(self) -> Path:
+        return self.deployment.root
+
+    def copy(self, to: Path) -> Path:
+        """The folder once more, for a test to change."""
+        return Path(shutil.copytree(self.folder, to))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run_here(monkeypatch)
+        where = Deployment(tmp_path_factory.mktemp("inference") / "deployment")
+        value = where.experiment(
+            max_steps=6, checkpoint={"every_steps": 6}, resources={"num_workers": 1}
+        )
+        run = from_experiment(parse_experiment(value, where="test")).train(attest=True)
+    return Trained(where, Path(str(run)) / "model")
