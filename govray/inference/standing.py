@@ -2,8 +2,8 @@
 
 Revocation lists are files that others replace. They are read again every `LOOK_S` seconds, when
 somebody asks. If one changed, or `AGAIN_S` have gone by, the folder is verified again. A list may
-have become too old meanwhile, or a credential may have ended. A model that no longer verifies answers
-nothing until it does. The folder must still be the one that was loaded.
+have become too old meanwhile, or a credential may have ended. A model that no longer verifies
+answers nothing until it does. The folder must still be the one that was loaded.
 """
 
 from __future__ import annotations
