@@ -268,3 +268,10 @@ def test_rights_are_read_and_refused_by_field(tmp_path: Path) -> None:
             read_rights(path)
     with pytest.raises(UsageError, match="cannot read it"):
         read_rights(tmp_path / "absent.yaml")
+
+
+def test_a_lone_surrogate_is_a_field_that_is_not_valid(inference: Running) -> None:
+    body = b'{"prompt": "\\ud800", "max_tokens": 1}'
+    headers = {"Content-Type": "application/json"}
+    answer = inference.client("engineer").post("/v1/generate", content=body, headers=headers)
+    assert answer.status_code == 422
