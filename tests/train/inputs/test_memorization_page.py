@@ -12,7 +12,7 @@ from tests.support.deployment import POLICY
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "memorization.md").read_text()
-[SECTION] = re.findall(r"```yaml\n(memorization:.*?)```", PAGE, re.S)
+SECTION, OBSERVING = re.findall(r"```yaml\n(memorization:.*?)```", PAGE, re.S)
 
 
 def test_the_section_is_accepted_and_shows_every_field() -> None:
@@ -23,6 +23,13 @@ def test_the_section_is_accepted_and_shows_every_field() -> None:
     # A layer is in both bands where both globs match it.
     assert section.within("head", 3.5) is False
     assert section.within("block.0", 3.5) is True
+
+
+def test_a_policy_that_observes_keeps_row_scores_and_only_flags() -> None:
+    section = read_policy(POLICY + OBSERVING).memorization
+    assert section is not None
+    assert section.row_scores
+    assert section.actions == {}
 
 
 def test_what_the_page_names_is_there() -> None:
