@@ -1,4 +1,4 @@
-"""The states of experiments, trials and checkpoints, and which may follow which.
+"""The states of experiments, trials, checkpoints and submissions, and which may follow which.
 
 Pure tables. A state outside the keys, or a step outside the table, is refused. An index that learns
 of changes in the wrong order must not make a finished trial run again.
@@ -52,7 +52,25 @@ class CheckpointState(StrEnum):
     DELETED = "DELETED"
 
 
-_E, _T, _C = ExperimentState, TrialState, CheckpointState
+class SubmissionState(StrEnum):
+    """How a submission stands in the queue.
+
+    ``PREEMPTING`` and ``STOPPING`` wait for a commit: the first comes back to the queue, the
+    second ends. ``KILLING`` waits for nothing but the end of the processes.
+    """
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    PREEMPTING = "PREEMPTING"
+    STOPPING = "STOPPING"
+    KILLING = "KILLING"
+    COMPLETED = "COMPLETED"
+    STOPPED = "STOPPED"
+    KILLED = "KILLED"
+    ERROR = "ERROR"
+
+
+_E, _T, _C, _S = ExperimentState, TrialState, CheckpointState, SubmissionState
 
 EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {
     _E.ACTIVE: frozenset(_E) - {_E.ACTIVE, _E.DELETED},
@@ -86,14 +104,29 @@ CHECKPOINT: Mapping[CheckpointState, frozenset[CheckpointState]] = {
     _C.DELETED: frozenset(),
 }
 
-State = TypeVar("State", ExperimentState, TrialState, CheckpointState)
+SUBMISSION: Mapping[SubmissionState, frozenset[SubmissionState]] = {
+    _S.QUEUED: frozenset({_S.RUNNING, _S.STOPPED, _S.KILLED, _S.ERROR}),
+    # Back to QUEUED: the driver or the head died, and nobody asked for it.
+    _S.RUNNING: frozenset(_S) - {_S.RUNNING},
+    # Who asks for more while one waits for a commit gets it.
+    _S.PREEMPTING: frozenset(_S) - {_S.PREEMPTING, _S.RUNNING},
+    _S.STOPPING: frozenset({_S.KILLING, _S.STOPPED, _S.COMPLETED, _S.KILLED, _S.ERROR}),
+    _S.KILLING: frozenset({_S.KILLED, _S.COMPLETED, _S.ERROR}),
+    _S.COMPLETED: frozenset(),
+    # Resumed by who asks for it.
+    _S.STOPPED: frozenset({_S.QUEUED}),
+    _S.KILLED: frozenset({_S.QUEUED}),
+    _S.ERROR: frozenset({_S.QUEUED}),
+}
+
+State = TypeVar("State", ExperimentState, TrialState, CheckpointState, SubmissionState)
 
 
 def step(table: Mapping[State, frozenset[State]], before: State, after: State, what: str) -> State:
     """``after``, if it may follow ``before``; a state follows itself.
 
     Args:
-        table: `EXPERIMENT`, `TRIAL` or `CHECKPOINT`.
+        table: `EXPERIMENT`, `TRIAL`, `CHECKPOINT` or `SUBMISSION`.
         what: What it is the state of, for the error.
 
     Raises:

@@ -22,7 +22,12 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Enum, Index, LargeBinary
 from sqlmodel import Field, SQLModel
 
-from govray.store.states import CheckpointState, ExperimentState, TrialState
+from govray.store.states import (
+    CheckpointState,
+    ExperimentState,
+    SubmissionState,
+    TrialState,
+)
 
 # No `from __future__ import annotations`: SQLModel reads the annotations themselves.
 
@@ -393,6 +398,58 @@ class Token(SQLModel, table=True):
     created: str
     expires: str
     revoked: str | None = None
+
+
+class SubmissionColumns(SQLModel):
+    """What somebody asked a cluster to run: an entry of the queue. ``id`` is its own.
+
+    ``config`` is the text that was sent, never changed. ``slots`` are the workers that it holds
+    while it runs. ``attempt`` counts its jobs on the cluster, and ``failures`` those that ended
+    without being asked to since its last progress.
+    """
+
+    id: str = Field(primary_key=True)
+    kind: str = Field(description="`train`, `tune`, or an interactive or generic task.")
+    name: str = Field(index=True)
+    project: str = Field(index=True)
+    user: str = Field(index=True)
+    state: SubmissionState = Field(sa_type=_state(SubmissionState), index=True)
+    pool: str
+    priority: int
+    slots: int
+    config: str
+    policy: str | None = Field(default=None, description="Digest of the signed depth policy.")
+    archive: str | None = Field(
+        default=None, description="Digest of the working directory that the job gets."
+    )
+    forked_from: str | None = Field(default=None, description="The submission it is a fork of.")
+    run: str | None = Field(default=None, description="The run or search that it became.")
+    job: str | None = Field(default=None, description="The cluster's name of its last job.")
+    attempt: int = 0
+    failures: int = 0
+    submitted: str = Field(index=True)
+    started: str | None = None
+    finished: str | None = None
+    why: str | None = None
+    archived: bool = False
+    tags: list[str] = Field(sa_type=JSON, default_factory=list)
+
+
+class Submission(SubmissionColumns, table=True):
+    """A submission. ``token`` is the id of the token it came with.
+
+    Unlike the index of runs this cannot be made again from storage: back it up.
+    """
+
+    token: str | None = None
+
+
+class Lease(SQLModel, table=True):
+    """Who alone does something, until when: one row for each ``name``. Taken by compare-and-set."""
+
+    name: str = Field(primary_key=True)
+    holder: str
+    until: str
 
 
 class StoreSecret(SQLModel, table=True):

@@ -1,0 +1,232 @@
+"""The queue's entries: put in, asked to stop, and moved from state to state by compare-and-set.
+
+Who submits writes an entry in state QUEUED. A reconciler, which alone talks to the cluster, moves
+it on. Both ask for a change by naming the state that they saw. Of two that change one entry at once,
+one is told no and looks again. So nothing is started twice, however many processes there are.
+
+Which waiting entry is next is not decided here. Functions take a session and never commit. Times
+are arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import update
+from sqlalchemy.engine import CursorResult
+from sqlmodel import Session, col, select
+
+from govray.errors import Refused, UsageError
+from govray.store import tables
+from govray.store.registry import ChangedBy
+from govray.store.states import SUBMISSION, SubmissionState, step
+from govray.store.tables import AuditEntry, Submission
+
+LONGEST_CONFIG = 1 << 18
+"""Characters of an experiment file."""
+MOST_TAGS = 32
+_TAG = re.compile(r"[\w.:/-]{1,64}")
+
+HELD = frozenset(
+    {
+        SubmissionState.RUNNING,
+        SubmissionState.PREEMPTING,
+        SubmissionState.STOPPING,
+        SubmissionState.KILLING,
+    }
+)
+"""States in which an entry holds its slots."""
+
+ENDED = frozenset(
+    {
+        SubmissionState.COMPLETED,
+        SubmissionState.STOPPED,
+        SubmissionState.KILLED,
+        SubmissionState.ERROR,
+    }
+)
+
+
+def new_id(at: str) -> str:
+    """A name for a submission made at ``at``: in order of time, and never the same twice."""
+    digits = re.sub(r"\D", "", at)
+    return f"s-{digits[:8]}-{digits[8:14]}-{secrets.token_hex(4)}"
+
+
+def submit(
+    session: Session,
+    *,
+    kind: str,
+    name: str,
+    project: str,
+    config: str,
+    slots: int,
+    by: ChangedBy,
+    pool: str = "default",
+    priority: int = 0,
+    policy: str | None = None,
+    archive: str | None = None,
+    forked_from: str | None = None,
+    tags: Collection[str] = (),
+) -> Submission:
+    """Put an entry in the queue.
+
+    Raises:
+        UsageError: The text is too long, or a tag is none.
+    """
+    if len(config) > LONGEST_CONFIG:
+        raise UsageError(
+            f"the file has {len(config)} characters, more than {LONGEST_CONFIG}", where=name
+        )
+    row = Submission(
+        id=new_id(by.at),
+        kind=kind,
+        name=name,
+        project=project,
+        user=by.user,
+        token=by.token,
+        state=SubmissionState.QUEUED,
+        pool=pool,
+        priority=priority,
+        slots=slots,
+        config=config,
+        policy=policy,
+        archive=archive,
+        forked_from=forked_from,
+        submitted=by.at,
+        tags=check_tags(tags),
+    )
+    session.add(row)
+    _log(session, by, "submission submitted", row.id, {"project": project, "kind": kind})
+    session.flush()
+    return row
+
+
+def check_tags(tags: Collection[str]) -> list[str]:
+    """The tags, sorted, each once.
+
+    Raises:
+        UsageError: There are too many, or one is no tag.
+    """
+    found = sorted(set(tags))
+    if len(found) > MOST_TAGS:
+        raise UsageError(f"{len(found)} tags are more than {MOST_TAGS}", where="tags")
+    for each in found:
+        if not _TAG.fullmatch(each):
+            raise UsageError(
+                f"{each[:80]!r} is no tag: at most 64 letters, digits and _.:/-", where="tags"
+            )
+    return found
+
+
+def move(
+    session: Session,
+    row: Submission,
+    after: SubmissionState,
+    *,
+    changes: Mapping[str, Any] | None = None,
+) -> bool:
+    """Move an entry from the state that ``row`` has to ``after``; False if it has another by now.
+
+    ``row`` is brought up to date in either case.
+
+    Raises:
+        Refused: No entry goes from that state to this.
+    """
+    step(SUBMISSION, row.state, after, f"submission {row.id}")
+    result: CursorResult[Any] = session.connection().execute(
+        update(tables.Submission)
+        .where(
+            col(Submission.id) == row.id,
+            col(Submission.state) == row.state,
+            col(Submission.attempt) == row.attempt,
+        )
+        .values(state=after, **(changes or {}))
+    )
+    session.expire(row)
+    session.refresh(row)
+    return result.rowcount == 1
+
+
+_ASKED: Mapping[str, Mapping[SubmissionState, SubmissionState]] = {
+    "stop": {
+        SubmissionState.QUEUED: SubmissionState.STOPPED,
+        SubmissionState.RUNNING: SubmissionState.STOPPING,
+        SubmissionState.PREEMPTING: SubmissionState.STOPPING,
+    },
+    "kill": {
+        SubmissionState.QUEUED: SubmissionState.KILLED,
+        SubmissionState.RUNNING: SubmissionState.KILLING,
+        SubmissionState.PREEMPTING: SubmissionState.KILLING,
+        SubmissionState.STOPPING: SubmissionState.KILLING,
+    },
+    "resume": {
+        SubmissionState.STOPPED: SubmissionState.QUEUED,
+        SubmissionState.KILLED: SubmissionState.QUEUED,
+        SubmissionState.ERROR: SubmissionState.QUEUED,
+    },
+}
+"""What people ask → the state it is in → the state that follows."""
+
+
+def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submission:
+    """Stop, kill or resume an entry, as somebody asks for.
+
+    Raises:
+        Refused: In its state that means nothing, or another changed it at the same time.
+    """
+    after = _ASKED[what].get(row.state)
+    if after is None:
+        known = ", ".join(state.value for state in _ASKED[what])
+        raise Refused(
+            f"it is {row.state}, and only what is {known} can be told to {what}",
+            where=f"submission {row.id}",
+        )
+    changes: dict[str, Any] = {}
+    if after in ENDED:
+        changes = {"finished": by.at, "why": f"{what} asked by {by.user} while it waited"}
+    elif what == "resume":
+        changes = {"finished": None, "why": None, "failures": 0}
+    if not move(session, row, after, changes=changes):
+        raise Refused(
+            f"it has become {row.state} meanwhile",
+            where=f"submission {row.id}",
+            do="Look at it, and ask again",
+        )
+    _log(session, by, f"submission {what}", row.id, {})
+    return row
+
+
+def waiting(session: Session, *, pool: str | None = None) -> list[Submission]:
+    """The entries in state QUEUED, in the order in which they were submitted."""
+    statement = select(Submission).where(col(Submission.state) == SubmissionState.QUEUED)
+    if pool is not None:
+        statement = statement.where(col(Submission.pool) == pool)
+    return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
+
+
+def holding(session: Session, *, pool: str | None = None) -> list[Submission]:
+    """The entries that hold slots, in the order in which they were submitted."""
+    statement = select(Submission).where(col(Submission.state).in_(HELD))
+    if pool is not None:
+        statement = statement.where(col(Submission.pool) == pool)
+    return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
+
+
+def _log(
+    session: Session, by: ChangedBy, action: str, subject: str, detail: dict[str, Any]
+) -> None:
+    session.add(
+        AuditEntry(
+            at=by.at,
+            user=by.user,
+            token=by.token,
+            action=action,
+            subject=subject,
+            outcome="done",
+            detail=detail,
+        )
+    )
