@@ -38,6 +38,7 @@ def main() -> int:
             on_step=lambda step, metrics: print(
                 f"step {step + 1}/{experiment.max_steps}  loss {metrics['loss']:.3f}", flush=True
             ),
+            on_wait=lambda line: print(printable(line), flush=True),
         )
         if trainer.resume:
             print(printable(f"resuming {trainer.resume}"), flush=True)

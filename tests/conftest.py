@@ -42,6 +42,7 @@ ON_RAY = (
     "tests/inference/test_serve_model.py::test_a_model_answers",
     "tests/service/test_serve_app.py",
     "tests/train/attest/test_write_model.py",
+    "tests/train/driver/test_autoscaled_run.py",
     "tests/train/driver/test_driver_key.py",
     "tests/train/driver/test_elastic.py",
     "tests/train/driver/test_everything_on_a_store.py",

@@ -64,7 +64,7 @@ def train(
 
 
 def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
-    """Fit what ``make(on_step=, on_size=)`` returns, under a progress bar, and print the result."""
+    """Fit what ``make(on_step=, on_size=, on_wait=)`` returns, and print the result."""
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
     from govray.train.inputs.run_record import read_record
@@ -92,7 +92,7 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
                 expected = True
             bar.update(step + 1, experiment.max_steps, text)
 
-        trainer = make(on_step=on_step, on_size=on_size)
+        trainer = make(on_step=on_step, on_size=on_size, on_wait=note)
         if trainer.resume is not None:
             note(f"Resuming {trainer.resume}; --new starts another run")
         run = trainer.train(attest=True)

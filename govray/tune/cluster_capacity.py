@@ -17,6 +17,8 @@ import ray
 from ray.util import placement_group_table
 
 from govray.errors import UsageError
+from govray.train.driver.gang import need as words
+from govray.train.driver.gang import places
 from govray.train.driver.ray_cluster import autoscales
 from govray.train.inputs.experiment_config import Resources
 from govray.tune.search_config import SearchFile
@@ -82,15 +84,9 @@ def trials_that_fit(
 
 
 def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, least: int, n: int) -> bool:
-    places = 0
-    for node in nodes:
-        # Ray may place the trials' own processes on any of the nodes.
-        cpus = node.get("CPU", 0.0) - n * TRIAL_CPUS
-        fit = int(cpus / resources.cpus_per_worker + 1e-6)
-        if resources.gpus_per_worker:
-            fit = min(fit, int(node.get("GPU", 0.0) / resources.gpus_per_worker + 1e-6))
-        places += max(fit, 0)
-    return places >= n * least
+    # Ray may place the trials' own processes on any of the nodes.
+    left = [{**node, "CPU": node.get("CPU", 0.0) - n * TRIAL_CPUS} for node in nodes]
+    return places(left, worker_of(resources)) >= n * least
 
 
 def waiting_trials(resources: Resources) -> int:
@@ -101,9 +97,7 @@ def waiting_trials(resources: Resources) -> int:
 
 def count_waiting(groups: Iterable[Mapping[str, Any]], resources: Resources) -> int:
     """As `waiting_trials`, for the placement groups that Ray lists."""
-    worker = {"CPU": resources.cpus_per_worker}
-    if resources.gpus_per_worker:
-        worker["GPU"] = resources.gpus_per_worker
+    worker = worker_of(resources)
     count = 0
     for group in groups:
         bundles = list(group["bundles"].values())
@@ -115,8 +109,10 @@ def count_waiting(groups: Iterable[Mapping[str, Any]], resources: Resources) -> 
 def need(resources: Resources) -> str:
     """What the workers of a trial need, in words."""
     workers = resources.num_workers
-    least = workers if isinstance(workers, int) else workers[0]
-    gpus = f" and {resources.gpus_per_worker:g} GPU" if resources.gpus_per_worker else ""
-    each = " each" if least > 1 else ""
-    many = f"{least} worker{'s' if least > 1 else ''}"
-    return f"{many} with {resources.cpus_per_worker:g} CPU{gpus}{each}"
+    return words([worker_of(resources)] * (workers if isinstance(workers, int) else workers[0]))
+
+
+def worker_of(resources: Resources) -> dict[str, float]:
+    """What one worker asks Ray for."""
+    gpus = {"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}
+    return {"CPU": resources.cpus_per_worker, **gpus}

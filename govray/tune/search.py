@@ -41,6 +41,7 @@ from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
+from govray.train.driver.waiting_line import WaitingLine
 from govray.train.experiment.validation import GROUP
 from govray.train.inputs import run_listing
 from govray.train.inputs.shared_inputs import Shared
@@ -68,7 +69,6 @@ from govray.tune.trial import (
     Setting,
 )
 from govray.tune.trial_reports import read_reports
-from govray.tune.waiting_line import WaitingLine
 
 TUNE = "tune"
 """Folder of Ray Tune's own files in a search's folder, TensorBoard's included. Below it each driver

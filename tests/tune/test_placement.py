@@ -18,7 +18,7 @@ from govray.tune.cluster_capacity import (
     trials_at_once,
 )
 from govray.tune.search_config import SearchFile, parse_search
-from govray.tune.waiting_line import AGAIN_S, FIRST_S, GAP_S, WaitingLine
+from govray.train.driver.waiting_line import AGAIN_S, FIRST_S, GAP_S, WaitingLine
 from tests.support.search_files import EXPERIMENT, SEARCH
 
 TWO: dict[str, Any] = {"num_workers": 2, "cpus_per_worker": 1}

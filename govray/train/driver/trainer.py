@@ -42,6 +42,7 @@ from govray.governance.record.canary import Canaries
 from govray.train.attest.write_model import signed_files, write_model
 from govray.train.driver import attempts
 from govray.train.driver.discovery import discover
+from govray.train.driver.gang import await_room
 from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.progress import StepCallback
 from govray.train.experiment.profiling import Profiling
@@ -133,6 +134,7 @@ class GovernedTrainer(RunSettings):
         profiling: Steps that torch's profiler traces, on rank 0.
         on_admission, on_step: Called on the driver as work proceeds.
         on_size: Called on the driver with the run's size, before workers start.
+        on_wait: Called on the driver with a line that says for what room the run waits.
         validation: What the run is judged by: "best" commits and early stopping go by it.
         experiment: The experiment file's content where there is one; makes a run replayable
             from its folder.
@@ -173,6 +175,7 @@ class GovernedTrainer(RunSettings):
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
     on_size: Callable[[ModelSize], None] = lambda size: None
+    on_wait: Callable[[str], None] = lambda line: None
     validation: Validation | None = None
     experiment: Experiment | None = None
     resume: str | Place | None = None
@@ -257,6 +260,8 @@ class GovernedTrainer(RunSettings):
         except ValueError as error:
             raise UsageError(str(error), where="scaling_config") from None
         record = read_record(place(self.resume)) if self.resume else None
+        if not self.shared and not (record and record.finished):  # a search looks for its trials
+            await_room(self.scaling_config, on_wait=self.on_wait)
         if record and self.shared:
             self.shared.refuse_changes(record)
         elif record:

@@ -1,9 +1,9 @@
-"""What a search says while trials wait for room: at first, and again if it goes on."""
+"""What a run or a search says while workers wait for room: at first, and again if it goes on."""
 
 from __future__ import annotations
 
 FIRST_S = 5.0
-"""How long a trial waits before anything is said: every trial waits for a moment."""
+"""How long one waits before anything is said: every trial waits for a moment."""
 
 AGAIN_S = 600.0
 """After how long it is said again, and then after twice as long each time."""
@@ -17,11 +17,13 @@ class WaitingLine:
     """See the module.
 
     Args:
-        need: What each trial needs, in words.
+        need: What each that waits needs, in words.
+        who: What one that waits is called.
     """
 
-    def __init__(self, need: str) -> None:
+    def __init__(self, need: str, who: str = "trial") -> None:
         self._need = need
+        self._one = who
         self._since: float | None = None
         self._seen = 0.0
         self._due = FIRST_S
@@ -30,7 +32,7 @@ class WaitingLine:
         """What is to be said now, if anything.
 
         Args:
-            waiting: How many trials wait.
+            waiting: How many wait.
             now_s: By a clock that never goes back.
         """
         if waiting:
@@ -45,11 +47,11 @@ class WaitingLine:
             return None
         first = self._due == FIRST_S
         self._due = AGAIN_S if first else 2 * self._due
-        who = "1 trial waits" if waiting == 1 else f"{waiting} trials wait"
+        who = f"1 {self._one} waits" if waiting == 1 else f"{waiting} {self._one}s wait"
         if first:
             return f"{who} for room: each needs {self._need}"
         minutes = (now_s - self._since) / 60
         return (
-            f"{who} for room, and some trial has for {minutes:.0f} minutes: each needs "
+            f"{who} for room, and some {self._one} has for {minutes:.0f} minutes: each needs "
             f"{self._need}. `ray status` shows whether a node that fits is on its way"
         )

@@ -1,0 +1,169 @@
+"""Runs on a cluster that begins with no node, whose autoscaler may bring two.
+
+A gang of three is refused. An elastic run of one to two workers gets its nodes; one of them is
+taken, as a cloud takes spot nodes, and the run goes on; the autoscaler brings another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from ray.autoscaler._private.fake_multi_node import node_provider
+from ray.util.state import list_nodes
+
+import govray
+from govray.governance.record.ledger import Leaf, read_leaves
+from tests.support.autoscaled_cluster import autoscaled_cluster
+from tests.support.deployment import Deployment
+from tests.support.forked_workers import Forked
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+LOOP = """
+import time
+from pathlib import Path
+
+from govray.engine.gpt import GPT, loss
+from govray.train import govern, optimizer_of, schedule_of
+
+
+def train_loop(config):
+    model = GPT(**config["hyperparameters"])
+    run = govern(model, optimizer_of(config, model), schedule_of(config))
+    for batch in run.batches():
+        if Path("HELD").exists():
+            time.sleep(0.3)
+        run.report(run.step(batch, loss))
+"""
+
+STEPS = 400
+PATIENCE_S = 240.0
+OVERRIDE = b"RAY_OVERRIDE_NODE_ID_FOR_TESTING="
+
+
+def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
+    tmp_path: Path, forked: Forked
+) -> None:
+    here = Deployment(tmp_path)
+    (held := tmp_path / "held").touch()
+    (tmp_path / "own_loop.py").write_text(LOOP.replace("HELD", str(held)))
+    settings = {
+        "entrypoint": "own_loop:train_loop",
+        "checkpoint": {"every_steps": 5, "save_trial_latest": 2},
+        "max_steps": STEPS,
+    }
+    gang = tmp_path / "gang.yaml"
+    resources = {"num_workers": 3, "cpus_per_worker": 2}
+    gang.write_text(yaml.safe_dump(here.experiment(**settings, resources=resources)))
+    elastic = tmp_path / "elastic.yaml"
+    resources = {"num_workers": [1, 2], "cpus_per_worker": 2}
+    elastic.write_text(yaml.safe_dump(here.experiment(**settings, resources=resources)))
+    quick = {
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.05",
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_failure_threshold": "3",
+    }
+    seen: dict[str, float] = {}
+    # A node has room for one worker and a task that reads.
+    with autoscaled_cluster(forked, cpus=3, most=2, idle_s=6, **quick) as address:
+        with timed(seen, "refused"):
+            refused = train(gang, address)
+            out, err = refused.communicate(timeout=PATIENCE_S)
+        assert refused.returncode == 2, err
+        assert "the run starts 3 workers with 2 CPU each" in err
+        assert "may not bring nodes with so much room" in err
+        assert "1 run waits for room: each needs 3 workers" in err  # it was said meanwhile
+        assert "Traceback" not in out + err
+
+        run = train(elastic, address)
+        ledger = here.folder / "runs"
+        with timed(seen, "two workers"):
+            until(lambda: worlds(ledger)[-3:] == [2] * 3, "two workers", run)
+        with timed(seen, "one worker"):
+            os.kill(newest_raylet(), signal.SIGKILL)
+            until(lambda: worlds(ledger)[-3:] == [1] * 3, "the run to go on with one", run)
+        with timed(seen, "another node"):
+            until(lambda: alive(address) == 3, "another node", run)
+        held.unlink()
+        out, err = run.communicate(timeout=PATIENCE_S)
+        assert run.returncode == 0, err
+        with timed(seen, "no node"):
+            until(lambda: alive(address) == 1, "the nodes to go")
+    print(json.dumps({what: round(seconds, 1) for what, seconds in seen.items()}))
+    model = Path(json.loads(out)["model"])
+    govray.verify(model, trust_root=here.root)
+    leaves = read_leaves((model / "governance" / "ledger.jsonl").read_bytes())
+    steps = [each.step for each in leaves if isinstance(each, Leaf)]
+    assert steps == list(range(STEPS))
+
+
+def train(file: Path, address: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(Path(sys.executable).with_name("govray")), "train", str(file), "--json"],
+        env=os.environ | {"RAY_ADDRESS": address},
+        cwd=file.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def worlds(runs: Path) -> list[int]:
+    """World size of each step that the only run has recorded."""
+    for file in runs.glob("*/ledger.ahead.jsonl"):
+        leaves = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
+        return [leaf["worldSize"] for leaf in leaves if "worldSize" in leaf]
+    return []
+
+
+def newest_raylet() -> int:
+    """The process of the node that the autoscaler brought last."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            node = dict.fromkeys(
+                line for line in each.read_bytes().split(b"\0") if line.startswith(OVERRIDE)
+            )
+            if (each.parent / "comm").read_text().strip() != "raylet" or not node:
+                continue
+            if OVERRIDE + node_provider.FAKE_HEAD_NODE_ID.encode() not in node:
+                found.append(
+                    (int((each.parent / "stat").read_text().split()[21]), each.parent.name)
+                )
+    return int(max(found)[1])
+
+
+def alive(address: str) -> int:
+    return len(list_nodes(address, [("state", "=", "ALIVE")], raise_on_missing_output=False))
+
+
+@contextlib.contextmanager
+def timed(seen: dict[str, float], what: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    seen[what] = time.monotonic() - began
+
+
+def until(
+    condition: Callable[[], bool], what: str, driver: subprocess.Popen[str] | None = None
+) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        if driver is not None and driver.poll() is not None:
+            raise RuntimeError(f"the run ended: {driver.communicate()}")
+        if time.monotonic() > deadline:
+            if driver is not None:
+                driver.kill()
+                what += f": {driver.communicate()}"
+            raise TimeoutError(f"waited for {what}")
+        time.sleep(0.2)
