@@ -22,7 +22,7 @@ from govray.governance.attestation.submission import Submission
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
-from govray.tune import search
+from govray.tune import search as searching
 from govray.tune.search_config import parse_search
 from govray.tune.search_record import TRIALS
 from tests.support.deployment import Deployment
@@ -281,12 +281,12 @@ def test_a_trial_carries_the_submission_of_its_search(deployment: Deployment) ->
     drawn = {"space": {LR: {"log": [1e-4, 0.02]}}, "max_trials": 1, "searcher": "random"}
     file = parse_search(experiment | {"search": drawn}, where="test")
     of = Submission(id="s-1", user="ada", project="search", submitted="2026-11-24T20:30:49Z")
-    found = search.run(file, submission=of)
+    found = searching.run(file, submission=of)
     assert found.folder.name == "asked-search-s-1"
     [model] = found.models.values()
     assert read_record(model.parent).submission == of
     assert govray.verify(model, trust_root=deployment.root).attestation.run.submission == of
-    assert search.run(file, submission=of).models == found.models  # its job was started again
+    assert searching.run(file, submission=of).models == found.models  # its job was started again
     assert drivers(model.parent) == 1
 
 

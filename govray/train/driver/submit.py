@@ -1,7 +1,7 @@
 """Submit an experiment as a Ray job: what `ray job submit -- python jobs/train.py` does.
 
 Where the storage of the runs can be reached from here, the working directory is archived there
-first (`govray.governance.formats.code_archive`), and the job gets that very archive.
+first (`govray.governance.formats.code_archive`). The job then gets that very archive.
 """
 
 from __future__ import annotations

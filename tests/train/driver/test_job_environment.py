@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ray.runtime_env import RuntimeEnv
 
 from govray.errors import GovrayError, Malformed, Refused, UsageError
 from govray.governance.attestation.environment import SETUP, Setup, differences
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.train.driver import submit as submitting
 from govray.train.driver.job_environment import runtime_env
@@ -20,6 +23,7 @@ from govray.train.experiment.environment import JobEnvironment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.run_folder.environment_probe import environment_here
 from tests.support.deployment import Deployment
+from tests.support.tree import ROOT
 
 HEX = "0123456789abcdef" * 4
 IMAGE = f"registry.example/team/govray@sha256:{HEX}"
@@ -258,3 +262,15 @@ def test_a_key_is_never_sent(work: Path, tmp_path: Path) -> None:
         submitting.submit("here", work / "jobs" / "tiny.yaml", work, experiment=given)
     os.unlink(work / "notes.txt")  # the control
     submitting.submit("here", work / "jobs" / "tiny.yaml", work, experiment=given)
+
+
+def test_the_pages_examples_are_read() -> None:
+    page = (ROOT / "docs" / "submissions.md").read_text()
+    [stated] = re.findall(r"```json\n(.*?)```", page, re.S)
+    assert Submission.from_json(canonical_json.parse(stated.encode())).user == "ada"
+    [written] = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    found = experiment(yaml.safe_load(written)["environment"]).environment
+    assert found is not None
+    assert runtime_env(found, ".")["pip"] == ["six==1.17.0"]
+    named = set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+    assert named == set(JobEnvironment.model_fields)
