@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from govray.errors import Malformed, UsageError
+from govray.files.bucket_path import BucketPath
 from govray.governance.attestation.submission import LARGEST, read_submission
 from govray.governance.formats import canonical_json
 
@@ -62,3 +63,13 @@ def test_what_is_no_such_file_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b" " * (LARGEST + 1))
     with pytest.raises(Malformed, match="limit"):
         read_submission(tmp_path / "large")
+
+
+def test_a_url_may_name_it_and_no_other(store: BucketPath) -> None:
+    file = store / "submissions" / "one.json"
+    file.write_bytes(canonical_json.encode(STATED))
+    assert read_submission(file).to_json() == STATED
+    with pytest.raises(UsageError, match="not readable"):
+        read_submission(store / "absent")
+    with pytest.raises(UsageError, match="not readable"):
+        read_submission("ftp://host/one.json")

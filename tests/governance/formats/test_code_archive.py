@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
+from govray.files.bucket_path import BucketPath
 from govray.governance.formats import canonical_json, code_archive
 from govray.governance.formats.code_archive import (
     archive_folder,
@@ -89,6 +90,23 @@ def test_an_archive_unpacks_as_it_was(tmp_path: Path) -> None:
     assert os.access(into / "tool.sh", os.X_OK)
     with pytest.raises(UsageError, match="there already"):
         open_archive(tmp_path / "runs", digest, into)
+
+
+def test_an_archive_lies_on_an_object_store_too(tmp_path: Path, store: BucketPath) -> None:
+    work = folder(tmp_path / "work", FILES)
+    digest = archive_folder(work, store)
+    assert digest == archive_folder(work, store)
+    assert archive_place(store, digest).is_file()
+    assert packed(open_archive(store, digest, tmp_path / "again")) == packed(work)
+    archive_place(store, digest).unlink()
+    with pytest.raises(CouldNotCheck, match="not there"):
+        open_archive(store, digest, tmp_path / "more")
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "sha256:x", f"sha256:{'A' * 64}"])
+def test_what_is_no_digest_names_no_file(tmp_path: Path, digest: str) -> None:
+    with pytest.raises(UsageError, match="no digest"):
+        open_archive(tmp_path, digest, tmp_path / "out")
 
 
 def test_a_changed_archive_is_written_again_and_never_opened(

@@ -236,6 +236,8 @@ def test_a_runs_code_is_unpacked_and_a_replay_says_where_it_is(
     out = tmp_path / "out"
     assert cli.main(["runs", "code", str(run), str(out)]) == 0
     assert (out / "jobs" / "train.py").read_text() == "print('hello')\n"
+    again = run / "replays" / replay(run).run
+    assert read_record(again).submission is None  # nobody submitted the replay
     record = read_record(run)
     assert record.environment.source is not None
     changed = record.environment.source.model_copy(update={"digest": DIGEST})
