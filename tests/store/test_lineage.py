@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from govray.errors import Malformed, UsageError
 from govray.governance.attestation.model_attestation import Attestation, Removal
 from govray.governance.attestation.selection_taint import Selection
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -36,6 +37,9 @@ def storied(model: VerifiedModel) -> Lineage:
     run = attestation.run.model_copy(
         update={
             "initial_weights": {"beta-first/model.safetensors": "sha256:" + "1" * 64},
+            "submission": Submission(
+                id="s-1", user="beta-user", project="beta", submitted="2026-11-10T08:00:00Z"
+            ),
             "ancestry": (Ancestor(run="beta-run", step=1, size=1, root="sha256:" + "2" * 64),),
         }
     )
