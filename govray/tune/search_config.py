@@ -12,7 +12,7 @@ This module imports neither ray nor torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,14 +21,16 @@ from pydantic import Field, Tag, ValidationError, model_validator
 
 from govray.errors import UsageError, suggestion
 from govray.governance.formats.bounds import Positive
+from govray.governance.formats.strict_yaml import Source
 from govray.train.experiment.section import Section
 from govray.train.inputs.experiment_config import (
     DiskPath,
     Experiment,
     Seed,
+    line_of,
     parse_experiment,
     problems,
-    read_yaml,
+    read_overridden,
 )
 from govray.tune.objective import Goal
 from govray.tune.space import Space, by_key, check_distinct, walk
@@ -242,27 +244,31 @@ def _check_name(name: str) -> None:
     raise UsageError(what, where="search.space", do=do)
 
 
-def read_search(path: str | Path) -> SearchFile:
-    """Read an experiment file that has a ``search`` section.
+def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFile:
+    """Read an experiment file that has a ``search`` section, with overrides as `read_experiment`.
 
     Raises:
         UsageError: As `read_experiment`; or the section is missing or wrong, or a name or range
             does not fit the experiment.
     """
-    return parse_search(read_yaml(path), where=str(path))
+    return parse_search(read_overridden(path, overrides), where=str(path))
 
 
-def parse_search(value: Any, *, where: str) -> SearchFile:
-    """Validate a file's value that is already parsed; see `read_search`."""
+def parse_search(value: Any, *, where: str, source: Source | None = None) -> SearchFile:
+    """Validate a file's value that is already parsed; see `read_search`.
+
+    An error of a field names a line where ``source`` has the text's lines.
+    """
     if not isinstance(value, dict) or "search" not in value:
         raise UsageError("no search section", where=where, do="See jobs/tune.yaml")
-    experiment = parse_experiment({k: v for k, v in value.items() if k != "search"}, where=where)
+    shared = {k: v for k, v in value.items() if k != "search"}
+    experiment = parse_experiment(shared, where=where, source=source)
     try:
         found = SearchFile(experiment, Search.model_validate(value["search"]))
     except ValidationError as error:
         raise UsageError(
             problems(error, Search),
-            where=f"{where}, search",
+            where=line_of(error, source, "search") or f"{where}, search",
             do="`govray schema experiment` lists it",
         ) from None
     if found.max_time > experiment.max_steps:

@@ -6,7 +6,7 @@ neither ray nor torch, so `govray schema` and `policy lint` work on the base ins
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,6 +30,8 @@ from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
 from govray.governance.formats.row_schema import RowKind, RowSchema
+from govray.governance.formats.strict_yaml import Source
+from govray.governance.formats.yaml_overrides import overridden
 from govray.governance.record.canary import (
     FORMAT,
     Canaries,
@@ -413,14 +415,23 @@ class Experiment(Section):
         return self
 
 
-def read_experiment(path: str | Path) -> Experiment:
+def read_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read and validate an experiment file.
+
+    Args:
+        overrides: ``path=value``, as `govray.governance.formats.yaml_overrides` reads them.
 
     Raises:
         UsageError: The file is missing, is not YAML, or does not fit the schema. Names each field
             and, if it is misspelt, the nearest name.
     """
-    return parse_experiment(read_yaml(path), where=str(path))
+    return parse_experiment(read_overridden(path, overrides), where=str(path))
+
+
+def read_overridden(path: str | Path, overrides: Sequence[str]) -> Any:
+    """As `read_yaml`, with the overrides."""
+    value = read_yaml(path)
+    return overridden(value, overrides) if overrides and isinstance(value, dict) else value
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -442,17 +453,35 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def parse_experiment(
-    value: Any, *, where: str, context: Mapping[str, bool] | None = None
+    value: Any,
+    *,
+    where: str,
+    context: Mapping[str, bool] | None = None,
+    source: Source | None = None,
 ) -> Experiment:
-    """Validate an experiment that is already parsed; see `read_experiment`."""
+    """Validate an experiment that is already parsed; see `read_experiment`.
+
+    An error names a line where ``source`` has the text's lines.
+    """
     if not isinstance(value, dict):
         raise UsageError("an experiment is a mapping", where=where, do="See jobs/train.yaml")
     try:
         return Experiment.model_validate(value, context=context)
     except ValidationError as error:
         raise UsageError(
-            problems(error, Experiment), where=where, do="`govray schema experiment` lists it"
+            problems(error, Experiment),
+            where=line_of(error, source) or where,
+            do="`govray schema experiment` lists it",
         ) from None
+
+
+def line_of(error: ValidationError, source: Source | None, *above: str) -> str | None:
+    """``name:line`` of the first thing that is wrong, in the section ``above``, if known."""
+    if source is None:
+        return None
+    places = (source.where(*above, *detail["loc"]) for detail in error.errors())
+    # What is missing from the whole file has no line; what is misspelt instead has one.
+    return next((each for each in places if each != source.name), source.name)
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> str:
