@@ -45,7 +45,15 @@ def bound(caller: Caller, rows: Any) -> Caller:
     supplier = caller.supplier if role == caller.role else None
     if role == "supplier" and supplier is None:
         supplier = next(row.supplier for row in rows if row.role == "supplier")
-    return replace(caller, role=role, supplier=supplier, bound=found)
+    ends = [row.until for row in rows if row.role == role and row.scope == "organisation"]
+    lent = role != caller.role and all(ends)
+    return replace(
+        caller,
+        role=role,
+        supplier=supplier,
+        bound=found,
+        role_until=max(ends) if lent else None,
+    )
 
 
 def _bound(row: RoleBinding) -> Bound:

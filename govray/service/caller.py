@@ -48,7 +48,7 @@ class Bound:
 class Caller:
     """Who asks. ``token`` is the token's public id, if one was given.
 
-    ``bound`` are roles in parts of the organisation that were in force when the caller was found.
+    ``role_until`` ends a role that a binding gave. ``bound`` are roles in parts of the organisation that were in force when the caller was found.
     ``groups`` are those that an identity provider names.
     """
 
@@ -57,6 +57,7 @@ class Caller:
     supplier: str | None = None
     scopes: frozenset[str] = frozenset({"read"})
     token: str | None = None
+    role_until: str | None = None
     bound: tuple[Bound, ...] = ()
     groups: frozenset[str] = frozenset()
 

@@ -20,6 +20,7 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
+from govray.store.project_settings import parse_settings
 from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry, Project, Workspace
 
@@ -201,6 +202,19 @@ def change_project(
     log(session, by, "project.change", f"project {row.name}", changed)
     session.flush()
     return row
+
+
+def project_limits(session: Session) -> dict[str, tuple[float, int | None]]:
+    """Project → its share beside others, and the slots that it holds at the same time, if limited.
+
+    For whoever decides what starts next. A project without settings has the share 1.
+    """
+    rows = session.exec(select(Project.name, Project.settings).order_by(col(Project.name)))
+    found = {}
+    for name, stored in rows:
+        settings = parse_settings(stored, where=f"project {name}")
+        found[name] = (settings.share, settings.max_slots)
+    return found
 
 
 def _change(

@@ -137,8 +137,8 @@ def environment(*packages: str) -> Environment:
     filters = (count, brief, decimals, plain, size, digest, minute, sign, word, category, following)
     for function in filters:
         made.filters[function.__name__] = function
-    for function in (reads_runs, reads_corpora, reads_audit):
-        made.tests[function.__name__] = function
+    for asks in (reads_runs, reads_corpora, reads_audit):
+        made.tests[asks.__name__] = asks
     return made
 
 
