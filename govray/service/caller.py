@@ -48,8 +48,9 @@ class Bound:
 class Caller:
     """Who asks. ``token`` is the token's public id, if one was given.
 
-    ``role_until`` ends a role that a binding gave. ``bound`` are roles in parts of the organisation that were in force when the caller was found.
-    ``groups`` are those that an identity provider names.
+    ``role_until`` ends a role that a binding gave. ``bound`` are roles in parts of the organisation
+    that were in force when the caller was found. ``groups`` are those that an identity provider
+    names.
     """
 
     name: str

@@ -90,6 +90,11 @@ def places(caller: Caller, action: Action) -> dict[Reach, frozenset[str]]:
     return {reach: frozenset(names) for reach, names in found.items()}
 
 
+def submits(caller: Caller) -> bool:
+    """Whether there may be a project where roles that are bound let the caller submit."""
+    return any(places(caller, "submit").values())
+
+
 def _ended(each: Bound, at: str) -> bool:
     return each.until is not None and each.until <= at
 

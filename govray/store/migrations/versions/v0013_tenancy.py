@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0013"
+down_revision = "0008"
 
 
 def upgrade() -> None:
