@@ -295,7 +295,8 @@ def _known_policy(
     if digest is None:
         return None
     settings = project_rules.submitting(session, caller, project, at=at)[1]
-    if digest in (settings.depth_policies or ()) and session.get(tables.Policy, digest):
+    known = select(tables.Policy.digest).where(tables.Policy.digest == digest)
+    if digest in (settings.depth_policies or ()) and session.exec(known).first() is not None:
         return digest
     try:
         return find_policy(session, caller, digest).digest

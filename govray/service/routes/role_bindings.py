@@ -191,7 +191,7 @@ def taken(session: SessionDep, caller: Caller, binding: str, at: str) -> None:
     row = session.execute(found).scalar_one_or_none()
     if row is None:
         raise not_found("binding", binding, "See the list of role bindings")
-    demand_manage(session, caller, row.scope, row.place, at=at)  # type: ignore[arg-type]
+    demand_manage(session, caller, row.scope, row.place, at=at)
     role_bindings.unbind(session, binding, by=changed_by(caller, at))
 
 
