@@ -27,23 +27,28 @@ from govray.cli import (
     corpus,
     cosign,
     demo,
+    group,
     init,
     keys,
     model,
     policy,
+    project,
     replay,
+    role,
     runs,
     schema,
     serve,
     show,
     sign,
     store,
+    template,
     token,
     trace,
     train,
     tune,
     usage,
     verify,
+    workspace,
 )
 from govray.errors import UsageError
 from govray.files.storage_url import check_path
@@ -97,6 +102,11 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(model.app, name="model")
 app.command("serve")(serve.serve)
 app.add_typer(token.app, name="token")
+app.add_typer(workspace.app, name="workspace")
+app.add_typer(project.app, name="project")
+app.add_typer(template.app, name="template")
+app.add_typer(group.app, name="group")
+app.add_typer(role.app, name="role")
 app.add_typer(store.app, name="store")
 app.command("usage")(usage.usage)
 app.command("schema")(schema.schema)
