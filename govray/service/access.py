@@ -10,8 +10,9 @@
 5. Each request takes from the bucket of its token, or of its address. A token that was not seen
    before takes from its address's bucket of guesses first, which gets it back if it is accepted.
 
-An accepted token is remembered for `REMEMBERED` seconds, which saves a query for each request. A
-revocation takes effect within that time, an expiry at once.
+An accepted token is remembered for `REMEMBERED` seconds with its roles, which saves queries for
+each request. A revocation, or a role that is taken away, takes effect within that time. An expiry
+of the token or of a role does so at once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
 from govray.service.audit_log import Audit
+from govray.service.bound_roles import with_roles
 from govray.service.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
 from govray.service.limits import Buckets, address_key
 from govray.service.problems import Problem
@@ -148,10 +150,11 @@ class AccessGate:
         return accepted
 
     def _look(self, text: str, at: datetime) -> Accepted:
+        given = None
         if not text.startswith(PREFIX) and self._verify is not None:
-            return self._verify(text)
+            given = self._verify(text)
         with Session(self._engine) as session:
-            return accept(session, text, at=at)
+            return with_roles(session, given or accept(session, text, at=at), at=at)
 
 
 def _sent(request: Request) -> str | None:
@@ -206,21 +209,27 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 """The `Caller` of this request; whoever they are, they may read."""
 
 
-def require(*roles: Role, scope: Scope = "read") -> Callable[[Caller], Awaitable[Caller]]:
+def require(
+    *roles: Role, scope: Scope = "read", bound: Callable[[Caller], bool] = lambda _: False
+) -> Callable[[Caller], Awaitable[Caller]]:
     """A dependency that refuses callers without one of ``roles``, or whose token lacks ``scope``.
 
     ``dependencies=[Depends(require("admin", "engineer", scope="write"))]``
+
+    Args:
+        bound: Whether roles in parts of the organisation open the route, too. What it answers to
+            them is then up to the route.
 
     Raises:
         Problem: 401 without a token, else 403.
     """
 
     async def check(caller: CallerDep) -> Caller:
-        if permitted(caller, roles, scope):
+        if permitted(caller, roles, scope) or (bound(caller) and caller.has(scope)):
             return caller
         if caller.role == "public":
             raise _unauthorized("This needs a token")
-        if caller.role in roles:
+        if caller.role in roles or bound(caller):
             raise Problem(
                 403,
                 "Not allowed",

@@ -34,6 +34,9 @@ RSA_BITS = 2048
 TYPES = ("jwt", "at+jwt")
 """What the header's ``typ`` may say, in any case and with or without ``application/``."""
 LEEWAY = timedelta(seconds=30)
+LONGEST_GROUP = 255
+MOST_GROUPS = 1000
+"""Of one token; further ones give no role."""
 KEYS_SECONDS = 300.0
 """How long the provider's keys are remembered; an unknown key is looked for at most each 30 s."""
 
@@ -112,7 +115,20 @@ class Oidc:
         supplier = claims.get(settings.supplier_claim) if role == "supplier" else None
         if role == "supplier" and (not isinstance(supplier, str) or not supplier):
             raise NotAccepted(f"The token names no supplier ({settings.supplier_claim})")
-        return Caller(name=name, role=role, supplier=supplier, scopes=frozenset(SCOPES))
+        return Caller(
+            name=name,
+            role=role,
+            supplier=supplier,
+            scopes=frozenset(SCOPES),
+            groups=_groups(claims.get(settings.groups_claim)),
+        )
+
+
+def _groups(given: object) -> frozenset[str]:
+    """The groups that a claim names: texts of a bounded number and length."""
+    values = given if isinstance(given, list) else [given]
+    texts = [each for each in values if isinstance(each, str) and 0 < len(each) <= LONGEST_GROUP]
+    return frozenset(texts[:MOST_GROUPS])
 
 
 class _Keys(jwt.PyJWKClient):

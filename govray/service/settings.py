@@ -23,6 +23,8 @@ class OidcSettings:
         roles: From a value of that claim to a role of ours. Without a match: refused.
         supplier_claim: The claim that names the supplier of a caller with the role supplier.
         client_id: What people sign in as a client of, at a terminal too; None: they don't.
+        groups_claim: The claim, a text or a list of texts, that names the groups of a caller, to
+            which roles are bound.
     """
 
     issuer: str
@@ -32,6 +34,7 @@ class OidcSettings:
     roles: Mapping[str, str] = field(default_factory=dict)
     supplier_claim: str = "supplier"
     client_id: str | None = None
+    groups_claim: str = "groups"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,11 @@ LISTINGS = {
     "/corpora?named=a": ROLES[:5],
     "/ledgers": ROLES,
     "/search": ROLES,
+    "/projects": ROLES[:5],
+    "/projects/default": STAFF,
+    "/tokens": ROLES[:5],
+    "/users": ("admin", "auditor"),
+    "/audit": ("admin", "auditor"),
     "/sign-in": ROLES,
 }
 NOWHERE = (
@@ -62,6 +67,7 @@ NOWHERE = (
     "/trials/none",
     "/corpora/none",
     "/ledgers/none",
+    "/projects/none",
     "/none",
     "/models?nonsense=1",
 )

@@ -29,6 +29,7 @@ KINDS = (
     "auditor",
     "supplier",
     "other supplier",
+    "member",
     "public",
     "expired",
     "revoked",
@@ -103,6 +104,7 @@ def make_tokens(engine: Engine, supplier: str, other: str) -> dict[str, str]:
         new("auditor", "auditor")
         new("supplier", "supplier", supplier)
         new("other supplier", "supplier", other)
+        new("member", "member")
         new("expired", "engineer", days=9)
         new("revoked", "engineer")
         new("disabled", "engineer")

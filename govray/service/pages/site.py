@@ -16,11 +16,14 @@ from starlette.types import Scope
 from govray.service import problems
 from govray.service.caller import PUBLIC
 from govray.service.pages import (
+    audit_log,
     corpora,
     experiments,
     ledgers,
     models,
     overview,
+    people,
+    projects,
     signing_in,
 )
 from govray.service.pages.document_kinds import kinds
@@ -36,7 +39,10 @@ _STATIC = Path(__file__).parent / "static"
 _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
-for _each in (overview, models, corpora, experiments, ledgers, signing_in):
+for _each in (
+    *(overview, models, corpora, experiments, ledgers, signing_in),
+    *(projects, people, audit_log),
+):
     router.include_router(_each.router)
 
 
