@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import update
 from sqlalchemy.engine import CursorResult
+from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
@@ -131,7 +132,7 @@ def move(
 ) -> bool:
     """Move an entry from the state that ``row`` has to ``after``; False if it has another by now.
 
-    ``row`` is brought up to date in either case.
+    ``row`` is brought up to date in either case. Whoever is moved has no place in a line.
 
     Raises:
         Refused: No entry goes from that state to this.
@@ -144,7 +145,7 @@ def move(
             col(Submission.state) == row.state,
             col(Submission.attempt) == row.attempt,
         )
-        .values(state=after, **(changes or {}))
+        .values(**{"state": after, "position": None} | dict(changes or {}))
     )
     session.expire(row)
     session.refresh(row)
@@ -200,11 +201,20 @@ def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submi
     return row
 
 
-def waiting(session: Session, *, pool: str | None = None) -> list[Submission]:
-    """The entries in state QUEUED, in the order in which they were submitted."""
+def waiting(
+    session: Session, *, pool: str | None = None, without_config: bool = False
+) -> list[Submission]:
+    """The entries in state QUEUED, in the order in which they were submitted.
+
+    Args:
+        pool: Of this pool alone.
+        without_config: Leave the large texts in the store until one is asked for.
+    """
     statement = select(Submission).where(col(Submission.state) == SubmissionState.QUEUED)
     if pool is not None:
         statement = statement.where(col(Submission.pool) == pool)
+    if without_config:
+        statement = statement.options(defer(Submission.config))  # type: ignore[arg-type]
     return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
 
 
