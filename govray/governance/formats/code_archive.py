@@ -1,0 +1,248 @@
+"""The working directory that a job got, kept as one zip named by its own digest.
+
+``<storage>/code/<sha256>.zip`` lies beside the runs. Equal folders give equal bytes on every
+machine: names are sorted, times are fixed, and nothing is compressed, for compressors differ. Of a
+file's mode only whether it may be executed is kept.
+
+Left out are:
+
+* ``.git``, ``__pycache__``, and folders of virtual environments, which have a ``pyvenv.cfg``;
+* ``runs`` at the top, and the storage itself where it lies inside;
+* what the ``.gitignore`` and ``.rayignore`` at the top say (`govray.files.gitignore`).
+  Those of inner folders are not read.
+
+Invariants:
+
+* An archive holds no link and no private key that can be told by how it begins.
+* Nothing is unpacked whose digest was not verified, nor anything outside the given folder.
+* Sizes and counts are bounded on both ways.
+
+Source: PKWARE APPNOTE 6.3.10.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
+from govray.files.atomic_file import make_folder, write_whole
+from govray.files.gitignore import Ignored
+from govray.files.place import Place
+from govray.files.staged_folder import staged_folder
+from govray.governance.formats import canonical_json
+from govray.printable import holds_key
+
+CODE = "code"
+"""Folder of the archives, beside the runs."""
+
+LARGEST = 100 << 20
+"""Bytes of all files together."""
+
+MOST = 20_000
+"""Files."""
+
+_LONGEST = 1 << 10  # bytes of a name
+_OVERHEAD = 256 + 2 * _LONGEST  # bytes that a zip spends on a file, at most
+_LARGEST_KEY = 1 << 16  # bytes of a file
+_NEVER = frozenset({".git", "__pycache__"})
+_IGNORES = (".gitignore", ".rayignore")
+_TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
+
+
+def archive_folder(folder: Path, storage: Place) -> str:
+    """Archive a working directory beside the runs, once. Returns the archive's digest.
+
+    Args:
+        folder: What the job gets as its working directory.
+        storage: Where the runs lie.
+
+    Raises:
+        UsageError: There is no such folder.
+        Refused: As `packed`.
+    """
+    data = packed(folder, storage)
+    digest = canonical_json.sha256(data)
+    target = archive_place(storage, digest)
+    if not (target.is_file() and canonical_json.sha256(target.read_bytes()) == digest):
+        make_folder(target.parent)
+        write_whole(target, data)
+    return digest
+
+
+def archive_place(storage: Place, digest: str) -> Place:
+    """Where the archive of a digest lies."""
+    return storage / CODE / f"{digest.removeprefix('sha256:')}.zip"
+
+
+def packed(folder: Path, storage: Place | None = None) -> bytes:
+    """A working directory as the bytes of its archive.
+
+    Args:
+        folder: What is packed.
+        storage: Where runs lie; left out if it is inside.
+
+    Raises:
+        UsageError: There is no such folder.
+        Refused: A file of it is a link, no file, or holds a private key; or it is too large.
+    """
+    if not folder.is_dir():
+        raise UsageError("there is no such folder", where=str(folder), do="Check working_dir")
+    left_out = storage.resolve() if isinstance(storage, Path) else None
+    files = sorted(_files(folder, left_out), key=lambda path: _name(path, folder))
+    sizes = {path: path.stat().st_size for path in files}
+    if len(files) > MOST or sum(sizes.values()) > LARGEST:
+        largest = max(sizes, key=lambda path: sizes[path])
+        raise Refused(
+            f"the working directory has {len(files)} files of {sum(sizes.values()) >> 20} MiB; an "
+            f"archive holds {MOST} files and {LARGEST >> 20} MiB",
+            where=str(folder),
+            do=f"Name in .rayignore what the job does not need, such as {largest}",
+        )
+    out, total = io.BytesIO(), 0
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for path in files:
+            data = path.read_bytes()
+            total += len(data)
+            if len(data) <= _LARGEST_KEY and holds_key(data):
+                raise Refused(
+                    "a private key lies in the folder that the cluster is sent",
+                    where=str(path),
+                    do="Move it out of the folder; the job reads attestation_key on the head node",
+                )
+            info = zipfile.ZipInfo(_name(path, folder), _TIME)
+            info.create_system = 3  # Unix, whatever this machine is
+            mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
+            info.external_attr = (stat.S_IFREG | mode) << 16
+            archive.writestr(info, data)
+    if total > LARGEST:
+        raise Refused("the working directory grew while it was read", where=str(folder))
+    return out.getvalue()
+
+
+def open_archive(storage: Place, digest: str, into: Path) -> Path:
+    """Unpack an archive whose digest holds. Returns ``into``, which appears whole.
+
+    Args:
+        storage: Where runs lie.
+        digest: As the run recorded it.
+        into: A folder that is not there yet.
+
+    Raises:
+        CouldNotCheck: The archive is not there.
+        Damaged: Its bytes are not those of the digest.
+        Malformed: It is no archive of this kind: a path leads out, or a file is a link. Or there is
+            too much of it.
+        UsageError: ``into`` is there already.
+    """
+    if into.exists() or into.is_symlink():
+        raise UsageError("the folder is there already", where=str(into), do="Name a new one")
+    where = archive_place(storage, digest)
+    data = _verified(where, digest)
+    with staged_folder(into) as folder, _opened(data, str(where)) as archive:
+        for info in _checked(archive, str(where)):
+            target = folder / info.filename
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(info) as stream:
+                content = stream.read(info.file_size + 1)
+            if len(content) != info.file_size:
+                raise Malformed(f"{info.filename!r} is not of its size", where=str(where))
+            target.write_bytes(content)
+            target.chmod(0o755 if info.external_attr >> 16 & stat.S_IXUSR else 0o644)
+    return into
+
+
+def _verified(where: Place, digest: str) -> bytes:
+    """The archive's bytes, which have the digest."""
+    most = LARGEST + MOST * _OVERHEAD
+    try:
+        with where.open("rb") as stream:
+            data = stream.read(most + 1)
+    except FileNotFoundError:
+        raise CouldNotCheck(
+            "the archive of the working directory is not there",
+            where=str(where),
+            do="Restore it from where the runs were copied from",
+        ) from None
+    if len(data) > most or canonical_json.sha256(data) != digest:
+        raise Damaged(
+            f"the archive is not the recorded one, {digest}",
+            where=str(where),
+            do="Restore it from where the runs were copied from",
+        )
+    return data
+
+
+def _opened(data: bytes, where: str) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        raise Malformed(f"it is no zip: {error}", where=where) from None
+
+
+def _checked(archive: zipfile.ZipFile, where: str) -> list[zipfile.ZipInfo]:
+    """The archive's files, of which each is one that `packed` could have written."""
+    infos = archive.infolist()
+    if len(infos) > MOST or sum(info.file_size for info in infos) > LARGEST:
+        raise Malformed(
+            f"it holds more than {MOST} files or {LARGEST >> 20} MiB when it is unpacked",
+            where=where,
+        )
+    names = [info.filename for info in infos]
+    if len({*names}) != len(names):
+        raise Malformed("a name stands in it twice", where=where)
+    above = {str(each) for name in names for each in PurePosixPath(name).parents}
+    for info in infos:
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if kind != stat.S_IFREG or info.is_dir():
+            raise Malformed(f"{info.filename!r} is a link or no file", where=where)
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            raise Malformed(f"{info.filename!r} is compressed or encrypted", where=where)
+        if not _safe(info.filename) or info.filename in above:
+            raise Malformed(f"{info.filename!r} leads out of the folder", where=where)
+    return infos
+
+
+def _safe(name: str) -> bool:
+    """Whether a name stays below the folder that it is unpacked into, on every system."""
+    parts = name.split("/")
+    return (
+        all(part not in ("", ".", "..") for part in parts)
+        and not any(mark in name for mark in "\\:\0")
+        and len(name.encode("utf-8", "surrogatepass")) <= _LONGEST
+    )
+
+
+def _files(folder: Path, storage: Path | None) -> Iterator[Path]:
+    """The files that belong into the archive; in any order."""
+    ignored = Ignored.read([folder / name for name in _IGNORES])
+    pending = [folder]
+    while pending:
+        above = pending.pop()
+        if (above / "pyvenv.cfg").is_file():
+            continue
+        for entry in os.scandir(above):
+            path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
+            name = _name(path, folder)
+            if entry.name in _NEVER or name == "runs" or ignored(name, is_folder):
+                continue
+            if is_folder:
+                if path.resolve() != storage:
+                    pending.append(path)
+            elif entry.is_file(follow_symlinks=False) and _safe(name):
+                yield path
+            else:
+                raise Refused(
+                    "a working directory consists of files: this is a link, a device, or a name "
+                    "that not every system can hold",
+                    where=str(path),
+                    do="Copy what a link names, or name it in .rayignore",
+                )
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
