@@ -31,6 +31,7 @@ from govray.cli import (
     keys,
     model,
     policy,
+    queue,
     replay,
     runs,
     schema,
@@ -88,6 +89,7 @@ app.add_typer(policy.app, name="policy")
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.add_typer(runs.app, name="runs")
+app.add_typer(queue.app, name="queue")
 app.command("replay")(replay.replay)
 app.command("attest")(train.attest)
 app.command("audit")(audit.audit)

@@ -1,4 +1,4 @@
-"""Who is started next, and who is stopped for it: a pure function of what waits and what holds slots.
+"""Who is started next, and who is stopped for it: of what waits and what holds slots, purely.
 
 Pools are independent. In each, the next entry is the first by these rules:
 
@@ -185,7 +185,7 @@ class _Pool:
             elif head is not None:
                 self._wait(each, f"behind {head.id}")
             elif each.project in aside:
-                self._wait(each, f"behind others of project {each.project!r}, which is at its limit")
+                self._wait(each, f"behind others of {each.project!r}, which is at its limit")
             elif self._over_limit(each) <= 0 and each.slots <= self._free:
                 self._free -= each.slots
                 self._of[each.project] = self._of.get(each.project, 0) + each.slots

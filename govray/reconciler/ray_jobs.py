@@ -3,8 +3,8 @@
 A job gets the working directory that was archived at submission. The submission's file and a file
 that says who submitted it lie beside it. It carries metadata, which Ray's dashboard shows.
 
-A stop is SIGTERM to the driver, which commits and exits with code 75. Ray kills it after the seconds
-that RAY_JOB_STOP_WAIT_TIME_S names on the head node.
+A stop is SIGTERM to the driver, which commits and exits with code 75. Ray kills it after as many
+seconds as RAY_JOB_STOP_WAIT_TIME_S says on the head node.
 
 That a job is not there is told from a cluster that cannot be asked: a 404 of Ray names the job,
 that of a proxy does not. On the second nothing is concluded.
@@ -27,7 +27,7 @@ from govray.errors import GovrayError
 from govray.files.place import Place
 from govray.governance.attestation.submission import Submission as Submitted
 from govray.governance.formats import canonical_json
-from govray.governance.record.code_archive import open_archive
+from govray.governance.formats.code_archive import open_archive
 from govray.reconciler.entrypoint import entrypoint
 from govray.reconciler.job import Job, JobState, NotAccepted, Unreachable
 from govray.store.tables import Submission
@@ -204,9 +204,7 @@ class RayJobs:
             if "already exists" in said:
                 return
             if "status code 400" in said:
-                raise NotAccepted(
-                    f"Ray refuses the job: {_last_line(said)}", where=where
-                ) from None
+                raise NotAccepted(f"Ray refuses the job: {_last_line(said)}", where=where) from None
             raise Unreachable(
                 f"the cluster answers with an error: {_first_line(said)}", where=where, do=do
             ) from None

@@ -4,14 +4,22 @@ A pass asks what is so, not what has happened. So it may be repeated, and any pa
 before left undone. Each move is a compare-and-set. Only what it succeeded for is told to the
 cluster. A process that ends at any point leaves one of these:
 
-| step | written first | then | what the next pass finds, and does |
-|---|---|---|---|
-| start | RUNNING, attempt + 1, the job's name | the cluster starts it | RUNNING without a job: it asks again under the same name, which no cluster starts twice |
-| start is refused | RUNNING | ERROR is written | the same: asked again, refused again |
-| preempt | PREEMPTING | the job is told to stop | PREEMPTING with a job that runs: it is told again |
-| stop, kill | STOPPING, KILLING, by who asks | the job is told to stop | the same |
-| a job ended | nothing | the state is written | a job that has ended: the same state follows |
-| the head died | nothing | nothing is known, so nothing moves | the head is back without the job: QUEUED |
+start
+    First RUNNING is written, with attempt + 1 and the job's name. Then the cluster is asked. If the
+    process ends between, the next pass finds RUNNING without a job. It asks again under the same
+    name, which no cluster starts twice.
+start that is refused
+    ERROR is written after the cluster's answer. Else the next pass asks again, and is refused.
+preempt
+    First PREEMPTING is written, then the job is told to stop. The next pass finds PREEMPTING with a
+    job that runs, and tells it again.
+stop, kill
+    Who asks writes STOPPING or KILLING. From there on it is as with preempt.
+a job's end
+    Nothing is told to the cluster. The next pass finds the same end, and writes the same state.
+the head's death
+    While nothing answers, nothing moves. When the head is back without the job, the entry is QUEUED
+    again, and its next attempt has another name.
 
 A start that arrives late, after its entry has moved on, leaves a job that nobody follows. Such jobs
 are looked for now and then, and told to stop. Until then the run's lock keeps two drivers apart.
@@ -30,7 +38,6 @@ from typing import Any
 from sqlalchemy import Engine, update
 from sqlmodel import Session, col
 
-from govray.errors import GovrayError
 from govray.governance.formats.document import format_time, parse_time
 from govray.reconciler import queue_order
 from govray.reconciler.job import Cluster, NotAccepted, Unreachable, job_name

@@ -85,7 +85,7 @@ def test_who_is_at_its_limit_steps_aside_with_all_of_its_project() -> None:
     assert found.start == ("3",)
     assert found.waits == {
         "1": "project 'a' may hold 2 slots in pool 'default'",
-        "2": "behind others of project 'a', which is at its limit",
+        "2": "behind others of 'a', which is at its limit",
     }
     # The control: without the limit they start.
     assert decide(line[:2], [holds("0")], FOUR).start == ("1", "2")

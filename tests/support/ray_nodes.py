@@ -130,8 +130,10 @@ class _Unit:
         environment.pop("RAY_ADDRESS", None)
         with (self._nodes.folder / f"{self._name}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, self._nodes._python, "start", "--block"]
-                + self._words,
+                [
+                    *(sys.executable, "-c", _START, self._nodes._python),
+                    *("start", "--block", *self._words),
+                ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
