@@ -4,8 +4,9 @@ The job runs on the cluster that it is submitted to, or on this machine. The att
 here, on the job's driver, from where the experiment says. On a cluster, name a file on the head
 node. A variable there would reach every worker, and is refused if it holds a key.
 
-An unfinished run of exactly this experiment is resumed. On SIGTERM, which `ray job stop` sends, it
-commits and exits with code 75. Set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
+An unfinished run of exactly this experiment is resumed; with --submission, that submission's own.
+On SIGTERM, which `ray job stop` sends, it commits and exits with code 75. Set
+RAY_JOB_STOP_WAIT_TIME_S to what that takes.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import sys
 
 from govray.errors import GovrayError
+from govray.governance.attestation.submission import read_submission
 from govray.printable import printable
 from govray.train.inputs.experiment_config import read_experiment
 
@@ -23,9 +25,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", required=True, help="experiment file, such as jobs/train.yaml")
     parser.add_argument("--new", action="store_true", help="don't go on with an unfinished run")
+    parser.add_argument("--submission", metavar="FILE", help="JSON that says who submitted the run")
+    parser.add_argument("--archive", metavar="DIGEST", help="of the archived working directory")
     arguments = parser.parse_args()
     try:
         experiment = read_experiment(arguments.config)
+        file = arguments.submission
+        submission = read_submission(file) if file else None
         from govray.train.driver.ray_cluster import start_ray
         from govray.train.driver.trainer import new_or_unfinished
         from govray.train.inputs import operator_key
@@ -35,6 +41,8 @@ def main() -> int:
         trainer = new_or_unfinished(
             experiment,
             new=arguments.new,
+            submission=submission,
+            archive=arguments.archive,
             on_step=lambda step, metrics: print(
                 f"step {step + 1}/{experiment.max_steps}  loss {metrics['loss']:.3f}", flush=True
             ),

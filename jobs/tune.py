@@ -3,8 +3,9 @@
 The job runs on the cluster that it is submitted to, or on this machine. The attestation key is read
 here, on the job's driver, as in jobs/train.py. No trial sees it.
 
-An unfinished search of exactly this file is resumed. On SIGTERM, which `ray job stop` sends, its
-trials commit and it exits with code 75. Set RAY_JOB_STOP_WAIT_TIME_S to what that takes.
+An unfinished search of exactly this file is resumed; with --submission, that submission's own. On
+SIGTERM, which `ray job stop` sends, its trials commit and it exits with code 75. Set
+RAY_JOB_STOP_WAIT_TIME_S to what that takes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import sys
 
 from govray.errors import GovrayError
+from govray.governance.attestation.submission import read_submission
 from govray.printable import printable
 from govray.tune.search_config import read_search
 
@@ -22,9 +24,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", required=True, help="experiment file with a search section")
     parser.add_argument("--new", action="store_true", help="don't go on with an unfinished search")
+    parser.add_argument(
+        "--submission", metavar="FILE", help="JSON that says who submitted the search"
+    )
     arguments = parser.parse_args()
     try:
         file = read_search(arguments.config)
+        given = arguments.submission
+        submission = read_submission(given) if given else None
         from govray.train.driver.ray_cluster import start_ray
         from govray.train.inputs import operator_key
         from govray.tune.search import run
@@ -34,6 +41,7 @@ def main() -> int:
         outcome = run(
             file,
             new=arguments.new,
+            submission=submission,
             on_resume=lambda folder: print(printable(f"going on with {folder}"), flush=True),
             on_wait=lambda line: print(printable(line), flush=True),
         )

@@ -86,6 +86,8 @@ def replay(
     if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
         run = run.resolve().parent
     record = read_record(run)
+    if record.code_archive:
+        note(f"code   archived as {record.code_archive}; govray runs code {run} OUT unpacks it")
     signer, root = _signer(key, password_file, trust_root, revocations, record)
     witness = None
     if party is not None:
@@ -113,7 +115,7 @@ def replay(
             on_differences=_tell_differences,
             on_step=lambda step, _: bar.update(step + 1, total),
         )
-    told = outcome.to_json()
+    told = outcome.to_json() | ({"archive": record.code_archive} if record.code_archive else {})
     folder = (storage or run / FOLDER) / outcome.run
     if signer:
         told["signed"] = str(folder / SIGNED)

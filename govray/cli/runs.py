@@ -11,7 +11,7 @@ import typer
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.place_argument import Run, Storage
 from govray.cli.train import drive
-from govray.errors import UsageError
+from govray.errors import CouldNotCheck, UsageError
 from govray.files.place import Place
 
 if TYPE_CHECKING:
@@ -45,11 +45,21 @@ def list_all(
 def show(run: Run) -> None:
     """Show the state of a run, and what happened to it."""
     from govray.train.inputs import run_listing
+    from govray.train.inputs.run_record import read_record
     from govray.train.run_folder import events
 
-    found, log = run_listing.inspect(run), events.read(run)
-    report({**_to_json(found), "events": [event.to_json() for event in log]})
+    found, log, record = run_listing.inspect(run), events.read(run), read_record(run)
+    told: dict[str, Any] = {}
+    if record.submission:
+        told["submission"] = record.submission.to_json()
+    if record.code_archive:
+        told["archive"] = record.code_archive
+    report({**_to_json(found), **told, "events": [event.to_json() for event in log]})
     line(f"{found.folder.name}  {found.state}")
+    if record.submission:
+        field("who", record.submission)
+    if record.code_archive:
+        field("code", f"{record.code_archive}, unpacked by govray runs code")
     field("step", f"{found.step} of {found.max_steps}")
     if found.loss is not None:
         field("loss", f"{found.loss:.3f}")
@@ -124,9 +134,43 @@ def kill(run: Run) -> None:
     _tell_state(run)
 
 
+@app.command("code")
+def code(
+    run: Run,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is not there yet.")],
+) -> None:
+    """Unpack the working directory that a run's job had, if it was archived.
+
+    Its digest is checked first. Nothing of it is executed.
+    """
+    from govray.governance.formats.code_archive import open_archive
+    from govray.train.inputs.recorded_inputs import code_storage
+    from govray.train.inputs.run_record import read_record
+
+    archive = read_record(run).code_archive
+    if archive is None:
+        raise CouldNotCheck(
+            "the run recorded no archive of its working directory",
+            where=str(run),
+            do="Its code's digests and commit are in record/run.json, under environment",
+        )
+    open_archive(code_storage(run, archive), archive, out)
+    report({"archive": archive, "folder": str(out)})
+    line(f"Unpacked {archive} in {out}")
+
+
 @app.command("resume")
-def resume(run: Run) -> None:
+def resume(
+    run: Run,
+    submission: Annotated[
+        Path | None,
+        typer.Option(
+            "--submission", metavar="FILE", help="Of a submitted run: the file of its submission."
+        ),
+    ] = None,
+) -> None:
     """Continue a run, or attest a finished one."""
+    from govray.governance.attestation.submission import read_submission
     from govray.train.driver.trainer import from_experiment
     from govray.train.inputs.run_record import read_record
 
@@ -139,7 +183,8 @@ def resume(run: Run) -> None:
         )
     if (run / "model").is_dir():
         raise UsageError("the run is finished and attested", where=str(run))
-    drive(experiment, lambda **more: from_experiment(experiment, resume=run, **more))
+    of = read_submission(submission) if submission else None
+    drive(experiment, lambda **more: from_experiment(experiment, resume=run, submission=of, **more))
 
 
 def _require_driven(run: Place) -> None:

@@ -65,6 +65,16 @@ class Shown:
                 found.append((str(subject.get("name")), digests))
         return found
 
+    @property
+    def submitted(self) -> str | None:
+        """Who submitted the run that an attestation is about, as far as it states that."""
+        predicate = self.statement.get("predicate")
+        run = predicate.get("run") if isinstance(predicate, dict) else None
+        stated = run.get("submission") if isinstance(run, dict) else None
+        if not isinstance(stated, dict):
+            return None
+        return f"submitted by {stated.get('user')}, project {stated.get('project')}"
+
     def to_json(self) -> dict[str, Any]:
         return {
             "file": self.file,
@@ -82,6 +92,8 @@ class Shown:
             field("key named", keyid)
         for name, digest in self.subjects:
             field("subject", f"{name}  {digest}")
+        if told := self.submitted:
+            field("who", f"{told}, as the document states")
         if not self.brief:
             content = self.statement.get("predicate", self.statement)
             for each in json_text(content, indent=2).split("\n"):

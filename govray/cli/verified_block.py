@@ -38,6 +38,10 @@ def print_verdict(model: VerifiedModel) -> None:
         field("targets", "bounded: how many each step has is the signer's word without --records")
     for head in model.heads:
         field("also", f"its first {head.size} leaves are those of a head signed elsewhere")
+    if (submission := attestation.run.submission) is not None:
+        field("who", f"{submission}, as the operator states")
+    if (archive := attestation.run.code_archive) is not None:
+        field("code", f"archive {_short(archive)} of its working directory")
     if start := _start(model):
         field("started", start)
     for each in attestation.run.ancestry or ():

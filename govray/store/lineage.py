@@ -42,6 +42,7 @@ from govray.governance.attestation.model_attestation import (
     Removal,
 )
 from govray.governance.attestation.selection_taint import Selection
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Share
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
@@ -135,7 +136,7 @@ class GroupLineage(Document):
 
 
 class LineageRun(Document):
-    """The run. ``initial_weights`` and ``ancestry`` as in the attestation."""
+    """The run. What is optional is as in the attestation."""
 
     id: Name
     name: str
@@ -143,6 +144,7 @@ class LineageRun(Document):
     finished: Timestamp
     initial_weights: dict[str, Digest] | None = None
     ancestry: tuple[Ancestor, ...] | None = None
+    submission: Submission | None = None
 
 
 class Lineage(Document):
@@ -194,6 +196,7 @@ def lineage(
             finished=run.finished,
             initial_weights=run.initial_weights,
             ancestry=run.ancestry,
+            submission=run.submission,
         ),
         policy=attestation.policy,
         ledger=attestation.ledger,
@@ -336,7 +339,9 @@ def of_corpora(whole: Lineage, names: Collection[str]) -> Lineage:
     return whole.model_copy(
         update={
             "scope": "corpora" if whole.scope in ("whole", "corpora") else "corporaGroup",
-            "run": whole.run.model_copy(update={"initial_weights": None, "ancestry": None}),
+            "run": whole.run.model_copy(
+                update={"initial_weights": None, "ancestry": None, "submission": None}
+            ),
             "groups": tuple(_own(each, labels) for each in groups),
             "corpora": tuple(
                 row.model_copy(update={"cells": tuple(c for c in row.cells if c.group in shown)})

@@ -32,11 +32,12 @@ from ray import tune
 from ray.tune.logger import TBXLoggerCallback
 
 from govray.data.records_file import PREPARED
-from govray.errors import GovrayError, Stopped, UsageError, suggestion
+from govray.errors import GovrayError, Refused, Stopped, UsageError, suggestion
 from govray.files.place import Place
 from govray.files.storage_url import check_path
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.attestation.selection_taint import Selection
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
 from govray.train.attest.write_model import write_model
@@ -115,6 +116,7 @@ def run(
     file: SearchFile,
     *,
     new: bool = False,
+    submission: Submission | None = None,
     on_change: Callable[[Standings], None] = lambda standings: None,
     on_resume: Callable[[Path], None] = lambda folder: None,
     on_wait: Callable[[str], None] = lambda line: None,
@@ -124,6 +126,7 @@ def run(
     Args:
         file: What to search.
         new: Begin anew even if an unfinished search like it can go on.
+        submission: Who submitted the search; it has this one alone, ended or not.
         on_change: Called on the driver as trials report.
         on_resume: Called with the folder of a resumed search.
         on_wait: Called with a line that says for what trials wait.
@@ -133,18 +136,20 @@ def run(
         GovrayError: Something was refused before any trial ran.
     """
     check_metric(file)
-    found = None if new else find_unfinished(file)
-    folder = (
-        found.folder if found else _storage(file) / new_run_id(f"{file.experiment.name}-search")
-    )
+    folder = _folder(file, new, submission)
     folder.mkdir(parents=True, exist_ok=True)
     with hold(folder) as driver:
-        if found:
+        if begun := (folder / records.SEARCH).is_file():
             on_resume(folder)
             record = records.read(folder)
+            refuse_other_search(record, file, submission)
+            if record.concluded:
+                return _concluded(record)
         else:
-            record = SearchRecord(folder=folder, file=file, started=instant())
-        signer = _search(record, on_change, on_wait, driver=driver, begun=found is not None)
+            record = SearchRecord(
+                folder=folder, file=file, started=instant(), submission=submission
+            )
+        signer = _search(record, on_change, on_wait, driver=driver, begun=begun)
         standings = stand(record)
         conclusion = _conclude(standings, file.search.goal)
         models = _attest(record, conclusion.best, signer)
@@ -152,14 +157,63 @@ def run(
     return SearchOutcome(folder=folder, standings=standings, conclusion=conclusion, models=models)
 
 
+def _folder(file: SearchFile, new: bool, submission: Submission | None) -> Path:
+    """Where the search lies, begun or not. That of a submission is named after it."""
+    name = f"{file.experiment.name}-search"
+    if submission is None:
+        found = None if new else find_unfinished(file)
+        return found.folder if found else _storage(file) / new_run_id(name)
+    if new:
+        raise UsageError(
+            "a submission is one search, so its job starts no new one",
+            where=f"submission {submission.id}",
+            do="Leave --new out, or submit the search again",
+        )
+    return _storage(file) / submission.run_of(name)
+
+
+def refuse_other_search(
+    record: SearchRecord, file: SearchFile, submission: Submission | None
+) -> None:
+    """Refuse to go on with a search of another file, or of another submission.
+
+    Raises:
+        Refused: Says which of the two.
+    """
+    if record.submission != submission or record.file != file:
+        other = "submission" if record.submission != submission else "file"
+        raise Refused(
+            f"the search began with another {other}",
+            where=str(record.folder),
+            do="Restore what it began with, or submit the search again",
+        )
+
+
+def _concluded(record: SearchRecord) -> SearchOutcome:
+    """What a search found that had ended before."""
+    standings = stand(record)
+    runs = {name: record.folder / trial.run for name, trial in record.trials.items()}
+    return SearchOutcome(
+        folder=record.folder,
+        standings=standings,
+        conclusion=_conclude(standings, record.file.search.goal),
+        models={name: run / MODEL for name, run in runs.items() if (run / MODEL).is_dir()},
+    )
+
+
 def find_unfinished(file: SearchFile) -> SearchRecord | None:
-    """The newest search of exactly this file that has neither ended nor a driver."""
+    """The newest search of exactly this file that has neither ended nor a driver.
+
+    Nobody submitted it: a submission's is found by its name.
+    """
     for path in sorted(_storage(file).glob(f"*/{records.SEARCH}"), reverse=True):
         try:
             record = records.read(path.parent)
         except GovrayError:
             continue
-        if record.file == file and not record.concluded and not driving(path.parent):
+        if record.file != file or record.submission is not None:
+            continue
+        if not record.concluded and not driving(path.parent):
             return record
     return None
 
@@ -347,7 +401,9 @@ def base_trainer(record: SearchRecord) -> GovernedTrainer:
     # A search that an earlier version began has prepared in its own folder, with its own reserve.
     storage = folder if (folder / PREPARED).is_dir() else folder.parent
     return from_experiment(
-        record.file.experiment, run_config=ray.train.RunConfig(storage_path=str(storage))
+        record.file.experiment,
+        run_config=ray.train.RunConfig(storage_path=str(storage)),
+        submission=record.submission,
     )
 
 

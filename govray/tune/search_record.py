@@ -24,6 +24,7 @@ from typing import Any, Literal, get_args
 
 from govray.errors import Malformed, UsageError
 from govray.files.atomic_file import sync_folder, write_whole
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.tune.search_config import SearchFile, parse_search
@@ -67,6 +68,7 @@ class SearchRecord:
         file: The experiment and how it is searched.
         started: When it began, the reference time of all its trials.
         trials: By name, in the order they were drawn.
+        submission: Who submitted it, if it was submitted.
         concluded: Whether it has ended.
     """
 
@@ -75,6 +77,7 @@ class SearchRecord:
     started: datetime
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     concluded: bool = False
+    submission: Submission | None = None
     _end: int = 0
 
     def write(self) -> None:
@@ -84,6 +87,8 @@ class SearchRecord:
             "started": format_time(self.started),
             "file": file_value(self.file),
         }
+        if self.submission:
+            value["submission"] = self.submission.to_json()
         write_whole(self.folder / SEARCH, canonical_json.encode(value))
 
     def drawn(self, values: Mapping[str, Any]) -> TrialRecord:
@@ -169,6 +174,9 @@ def read(folder: Path) -> SearchRecord:
         folder=folder,
         file=parse_search(restored(file), where=str(path)),
         started=parse_time(started),
+        submission=Submission.from_json(value["submission"], where=str(path))
+        if "submission" in value
+        else None,
     )
     try:
         with (folder / TRIALS).open("rb") as lines:

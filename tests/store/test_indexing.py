@@ -25,6 +25,7 @@ from govray.governance.attestation.memorization_manifest import (
     MemorizationManifest,
     seal_memorization_manifest,
 )
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.policy.credential import Period
 from govray.governance.policy.depth_policy import seal_policy
@@ -596,6 +597,43 @@ def test_a_rebuild_that_fails_leaves_the_index_as_it_was(
     with pytest.raises(Refused, match=r"cat 1\.0\.0"):
         rebuild(store, lambda new: None)
     assert rows_of(store) == before
+
+
+def test_a_submission_says_whom_an_experiment_belongs_to(
+    store: Engine, tmp_path: Path, world: World
+) -> None:
+    storage = tmp_path / "runs"
+    eve = Submission(id="s-1", user="eve", project="beta", submitted=at(0))
+    begin_run(storage, "tiny-1", world)  # nobody submitted it: the settings say whose it is
+    begin_run(storage, "tiny-s-1", world, submission=eve)
+    record = begin_search(storage / "many-search-s-1")
+    trial = record.drawn({"optimizer.lr": 0.25})
+    begin_run(record.folder, trial.name, world, submission=eve)
+    for folder in (storage / "tiny-1", storage / "tiny-s-1", record.folder / trial.name):
+        happen(folder, [events.AttemptStarted(at=at(0), attempt=1, world_size=2, step=0)])
+        happen(folder, [events.Stopped(at=at(36), step=3)])
+
+    def owners() -> dict[str, tuple[str, str]]:
+        with Session(store) as session:
+            found = session.exec(select(tables.Experiment)).all()
+            return {row.id: (row.project, row.user) for row in found}
+
+    found, _ = searches(storage)
+    index_storage(store, storage, settings(world), found)
+    due = {
+        "tiny-1": ("alpha", "ada"),
+        "tiny-s-1": ("beta", "eve"),
+        record.folder.name: ("beta", "eve"),
+    }
+    assert owners() == due
+    with Session(store) as session:
+        assert {each.name: each.trials for each in usage(session)} == {"alpha": 1, "beta": 2}
+        assert {each.name: each.trials for each in usage(session, by="user")} == {
+            "ada": 1,
+            "eve": 2,
+        }
+    rebuild(store, lambda new: index_storage(new, storage, settings(world, user="bob"), found))
+    assert owners() == due
 
 
 def test_usage_by_project_and_user(store: Engine, written: Path, world: World) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import folder_name
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
 from govray.governance.record.batch_plan import BatchPlan
@@ -56,6 +57,7 @@ def begin_run(
     *,
     replay_of: str | None = None,
     finished: str | None = None,
+    submission: Submission | None = None,
     **experiment: Any,
 ) -> Path:
     """A run's folder with its record and nothing else."""
@@ -77,6 +79,7 @@ def begin_run(
         environment=ENVIRONMENT,
         start=None,
         replay_of=replay_of,
+        submission=submission,
     ).write(folder)
     return folder
 

@@ -25,6 +25,7 @@ from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.selection_taint import Selection, ended_early
+from govray.governance.attestation.submission import Submission
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.bounds import Natural, Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
@@ -73,6 +74,9 @@ class RunFacts(Document):
     ``initial_weights`` maps the files of existing weights that the run began with to their
     digests; what they bring is the attestation's ``pretrained``. Absent if there were none.
     ``ancestry`` names the runs whose state this one went on from, the oldest first.
+    ``submission`` says who submitted it, as the signer states it. It is absent of a run that was
+    started by hand. ``archive`` is the digest of its working directory, if that was archived and
+    no submission states it.
     """
 
     id: Name
@@ -81,6 +85,13 @@ class RunFacts(Document):
     finished: Timestamp
     initial_weights: Annotated[dict[ShortText, Digest], Field(min_length=1)] | None = None
     ancestry: Annotated[tuple[Ancestor, ...], Field(min_length=1)] | None = None
+    submission: Submission | None = None
+    archive: Digest | None = None
+
+    @property
+    def code_archive(self) -> str | None:
+        """Digest of the archived working directory, if there is one."""
+        return (self.submission and self.submission.archive) or self.archive
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

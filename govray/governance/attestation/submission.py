@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from govray.errors import UsageError
-from govray.files.place import Place
+from govray.files.place import Place, place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Digest, Document, Timestamp
 
@@ -44,23 +44,31 @@ class Submission(Document):
     submitted: Timestamp
     archive: Digest | None = None
 
+    def run_of(self, name: str) -> str:
+        """The one run, or the folder of the search, that the submission of ``name`` becomes."""
+        return f"{name}-{self.id}"
+
     def __str__(self) -> str:
         return f"submitted by {self.user}, project {self.project}"
 
 
-def read_submission(file: Place) -> Submission:
+def read_submission(file: str | Place) -> Submission:
     """Read the file that states a submission.
+
+    Args:
+        file: A path, or a URL of an object store.
 
     Raises:
         UsageError: The file is missing or not readable.
         Malformed: It is no JSON, or states something else.
     """
     try:
-        with file.open("rb") as stream:
+        with place(file).open("rb") as stream:
             data = stream.read(LARGEST + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error) or "no such file"
         raise UsageError(
-            f"the submission's file is not readable: {error.strerror or 'no such file'}",
+            f"the submission's file is not readable: {why}",
             where=str(file),
             do="Give the file that the service wrote for this job",
         ) from None

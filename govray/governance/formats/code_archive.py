@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 import zipfile
 from collections.abc import Iterator
@@ -49,6 +50,7 @@ MOST = 20_000
 _LONGEST = 1 << 10  # bytes of a name
 _OVERHEAD = 256 + 2 * _LONGEST  # bytes that a zip spends on a file, at most
 _LARGEST_KEY = 1 << 16  # bytes of a file
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEVER = frozenset({".git", "__pycache__"})
 _IGNORES = (".gitignore", ".rayignore")
 _TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
@@ -74,8 +76,26 @@ def archive_folder(folder: Path, storage: Place) -> str:
     return digest
 
 
+def check_digest(text: str) -> str:
+    """Return ``text`` if it is a digest.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not _DIGEST.fullmatch(text):
+        raise UsageError(
+            f"{text[:80]!r} is no digest", where="archive", do="Write sha256: and 64 hex digits"
+        )
+    return text
+
+
 def archive_place(storage: Place, digest: str) -> Place:
-    """Where the archive of a digest lies."""
+    """Where the archive of a digest lies.
+
+    Raises:
+        UsageError: It is no digest.
+    """
+    check_digest(digest)
     return storage / CODE / f"{digest.removeprefix('sha256:')}.zip"
 
 

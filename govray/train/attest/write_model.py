@@ -237,6 +237,8 @@ def _attestation(
             finished=format_time(_finished(record)),
             initial_weights=dict(record.start.files) if record.start else None,
             ancestry=record.ancestry or None,
+            submission=record.submission,
+            archive=record.archive,
         ),
         policy=verify_policy(trust, record.policy, at=at),
         trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),

@@ -35,7 +35,10 @@ from govray.errors import Refused, Stopped, UsageError, suggestion
 from govray.files.atomic_file import make_folder
 from govray.files.place import Place, place
 from govray.files.storage_url import check_path
+from govray.governance.attestation.model_folder import MODEL
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
+from govray.governance.formats.code_archive import check_digest
 from govray.governance.formats.keys import Signer, read_password
 from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
@@ -138,6 +141,9 @@ class GovernedTrainer(RunSettings):
             from its folder.
         resume: Folder of a run to go on with, instead of a new one. Everything that it rests on
             must be as it was when it began.
+        submission: Who submitted the run. It is resumed for the same submission alone, and one
+            that is attested already is left as it is.
+        archive: Digest of the archived working directory, if no submission states it.
         shared: What other runs verified and prepared already; then ``corpora``, ``policy`` and
             ``trust_root`` are not read, and no key is needed before the attestation.
     """
@@ -176,6 +182,8 @@ class GovernedTrainer(RunSettings):
     validation: Validation | None = None
     experiment: Experiment | None = None
     resume: str | Place | None = None
+    submission: Submission | None = None
+    archive: str | None = None
     shared: Shared | None = None
 
     def __post_init__(self) -> None:
@@ -185,6 +193,8 @@ class GovernedTrainer(RunSettings):
             UsageError: One is given. Names the field.
         """
         super().__post_init__()
+        if self.archive is not None:
+            check_digest(self.archive)
         if self.profiling and self.profiling.range.stop > self.max_steps:
             raise UsageError(
                 f"profiling.steps {self.profiling.steps!r}: the run has {self.max_steps} steps",
@@ -237,7 +247,13 @@ class GovernedTrainer(RunSettings):
         inputs = self._inputs(signer, at)
         prepared = self._prepare(inputs, signer)
         validation = self._validation_data(inputs, prepared, signer, at)
-        return Shared(inputs=inputs, prepared=prepared, at=at, validation=validation)
+        return Shared(
+            inputs=inputs,
+            prepared=prepared,
+            at=at,
+            validation=validation,
+            submission=self.submission,
+        )
 
     def train(self, *, attest: bool = False) -> Place:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder.
@@ -257,6 +273,11 @@ class GovernedTrainer(RunSettings):
         except ValueError as error:
             raise UsageError(str(error), where="scaling_config") from None
         record = read_record(place(self.resume)) if self.resume else None
+        submission = self.shared.submission if self.shared else self.submission
+        if self.resume and record:
+            run_listing.refuse_other_submission(record, submission)
+            if submission and (place(self.resume) / MODEL).is_dir():
+                return place(self.resume).resolve()  # its job was started once more
         if record and self.shared:
             self.shared.refuse_changes(record)
         elif record:
@@ -336,12 +357,20 @@ class GovernedTrainer(RunSettings):
             selection=self.shared.selection if self.shared else None,
             validation=recorded_validation(self.validation, validation),
             ema=self.ema,
+            submission=submission,
+            archive=None if submission and submission.archive else self.archive,
         )
         folder = place(order.folder)
         with hold(folder) as driver, Told(self.callbacks) as told:
             storage.choose(folder, self.checkpoint_storage)
             if record:
                 run_listing.refuse_other_run(record, made)
+            elif (folder / "record" / "run.json").is_file():
+                raise Refused(
+                    "another job has begun the run meanwhile",
+                    where=f"run {order.run_id}",
+                    do="Start this job again: it goes on with the run, if that has no driver then",
+                )
             else:
                 record = made
                 record.write(folder)
@@ -478,6 +507,13 @@ class GovernedTrainer(RunSettings):
             resumed=place(self.resume) if self.resume else None,
         )
         inputs.check_operator(signer.public_key)
+        due = self.submission.policy if self.submission else None
+        if due not in (None, inputs.policy.digest):
+            raise Refused(
+                f"the run was submitted under the policy {due}, and reads {inputs.policy.digest}",
+                where=f"policy {self.policy}",
+                do="Submit it again under the policy that is there, or restore the other one",
+            )
         return inputs
 
     def _start(self, inputs: Inputs, found: Discovered, at: datetime) -> Start | None:
@@ -639,6 +675,8 @@ class GovernedTrainer(RunSettings):
 def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer:
     """The trainer that an experiment file describes.
 
+    A new run of a ``submission`` is named after it, so that a submission can't have two.
+
     Raises:
         UsageError: Its tokenizer, optimizer or schedule does not exist, or takes no such argument.
         Refused: A governed step can't call its optimizer.
@@ -649,6 +687,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
     resolved = experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
     resources, data, governance = experiment.resources, experiment.data, experiment.governance
     num_workers: Any = resources.num_workers  # of a pair Ray's annotation does not know
+    submission: Submission | None = overrides.get("submission")
     trainer = GovernedTrainer(
         train_loop_per_worker=train_loop,
         train_loop_config=resolved.model_dump(mode="json", exclude=set(SEEN_ONLY)),
@@ -683,7 +722,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
             | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
         ),
         run_config=ray.train.RunConfig(
-            name=new_run_id(experiment.name),
+            name=submission.run_of(experiment.name) if submission else new_run_id(experiment.name),
             storage_path=str(place(experiment.storage_path).resolve()),
             failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
         ),
@@ -695,15 +734,28 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
 
 
 def new_or_unfinished(
-    experiment: Experiment, *, new: bool = False, **overrides: Any
+    experiment: Experiment,
+    *,
+    new: bool = False,
+    submission: Submission | None = None,
+    **overrides: Any,
 ) -> GovernedTrainer:
     """What the command starts: the newest unfinished run of exactly this experiment, or a new one.
 
     Its ``resume`` tells which. The run that is found need not be the last word: if two commands
-    find it at once, the second is refused.
+    find it at once, the second is refused. Of a submission it is the submission's own run.
+
+    Raises:
+        UsageError: A new run is asked for, of a submission.
     """
-    resume = None if new else run_listing.find_unfinished(experiment)
-    return from_experiment(experiment, resume=resume, **overrides)
+    if new and submission:
+        raise UsageError(
+            "a submission is one run, so its job starts no new one",
+            where=f"submission {submission.id}",
+            do="Leave --new out, or submit the experiment again",
+        )
+    resume = None if new else run_listing.find_unfinished(experiment, submission)
+    return from_experiment(experiment, resume=resume, submission=submission, **overrides)
 
 
 def tokenizer_path(name: str) -> Path | None:

@@ -115,7 +115,7 @@ class IndexSettings:
     Attributes:
         anchor: Reads what models are verified against. Called each time, because lists change.
         key: The store's secret.
-        project, user: Owner of new experiments.
+        project, user: Owner of new experiments that nobody submitted.
     """
 
     anchor: Callable[[], TrustAnchor]
@@ -307,15 +307,15 @@ def _experiment(
                 do="Index one of the two; if it was moved, say `govray store rebuild`",
             )
         return known
-    given = record.experiment
+    given, of = record.experiment, record.submission
     config = search.config if search else given.model_dump(mode="json") if given else record.config
     row = tables.Experiment(
         id=name,
         name=search.name if search else given.name if given else record.run_id,
         kind="search" if search else "run",
         state=ExperimentState.ACTIVE,
-        project=settings.project,
-        user=settings.user,
+        project=of.project if of else settings.project,
+        user=of.user if of else settings.user,
         storage=str(storage),
         config={
             name: value for name, value in config.items() if not name.startswith("attestation_key")

@@ -14,6 +14,7 @@ from typing import Any
 from govray.data.records_file import PREPARED
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.files.place import Place
+from govray.governance.formats.code_archive import archive_place
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy, verify_policy
@@ -29,6 +30,12 @@ def prepared_places(run: Place) -> tuple[Place, Place]:
     """Where the data that a run reads may lie: beside it, or beside the search it belongs to."""
     above = run.resolve().parent
     return above / PREPARED, above.parent / PREPARED
+
+
+def code_storage(run: Place, archive: str) -> Place:
+    """Where the archive of a run's working directory lies, as `prepared_places`."""
+    above = run.resolve().parent
+    return above if archive_place(above, archive).is_file() else above.parent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from govray.data.admission import read_credentials
 from govray.errors import GovrayError, Refused
 from govray.files.place import Place, place
 from govray.governance.attestation.model_folder import MODEL
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
@@ -134,12 +135,18 @@ def workers(folder: Place) -> list[events.WorkerStarted]:
     return [found[rank] for rank in sorted(found)]
 
 
-def find_unfinished(experiment: Experiment) -> Place | None:
+def find_unfinished(experiment: Experiment, submission: Submission | None = None) -> Place | None:
     """The newest run of exactly this experiment that can be resumed, if there is one.
 
     Such a run has an equal experiment, equal inputs and the same code. It is not attested yet and
-    has no driver.
+    has no driver. Nobody submitted it.
+
+    A submission has one run, which is found by its name in whatever state it is. So a job that is
+    started again never begins a second one.
     """
+    if submission is not None:
+        own = place(experiment.storage_path).resolve() / submission.run_of(experiment.name)
+        return own if (own / "record" / "run.json").is_file() else None
     for folder in reversed(list_runs(place(experiment.storage_path).resolve())):
         try:
             record = read_record(folder)
@@ -149,6 +156,7 @@ def find_unfinished(experiment: Experiment) -> Place | None:
             record.experiment
             and record.experiment.trains_as(experiment)
             and record.replay_of is None
+            and record.submission is None
             and not (folder / MODEL).is_dir()
             and not driving(folder)
             and not changed(record, experiment_inputs(experiment))
@@ -226,6 +234,27 @@ def refuse_changes(record: RunRecord, files: InputFiles, *, where: str) -> None:
             where=where,
             do="Restore what it began with, or start a new run with --new",
         )
+
+
+def refuse_other_submission(record: RunRecord, submission: Submission | None) -> None:
+    """Refuse to resume a run for another submission than its own.
+
+    Args:
+        record: The run's.
+        submission: Whose job wants to go on with it; None if somebody started it by hand.
+
+    Raises:
+        Refused: Names both.
+    """
+    if record.submission == submission:
+        return
+    of, by = (f"submission {each.id}" if each else "" for each in (record.submission, submission))
+    what = f"the run was begun by {of or 'hand'}, and this job is of {by or 'no submission'}"
+    raise Refused(
+        f"{of} is stated otherwise than when its run began" if of == by else what,
+        where=f"run {record.run_id}",
+        do="A run is continued by its own submission alone: resume that, or start a new run",
+    )
 
 
 def refuse_other_run(record: RunRecord, made: RunRecord) -> None:

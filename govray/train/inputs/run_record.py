@@ -16,6 +16,7 @@ from govray.files.atomic_file import make_folder, write_whole
 from govray.files.place import Place
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.selection_taint import Selection
+from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.record.ancestry import Ancestor
@@ -49,6 +50,8 @@ class RunRecord:
         validation: What the run is judged by, if anything: metric, goal, and the digests of the
             validation data's prepare manifest and credentials.
         ended: The step before which the run ended early, once it did so.
+        submission: Who submitted it, if it was submitted.
+        archive: Digest of its working directory, if that was archived and no submission states it.
         ema: How the base model's weights are averaged; None for not at all. A file's own section
             is not written a second time, so runs from before are read alike.
     """
@@ -73,6 +76,8 @@ class RunRecord:
     validation: Mapping[str, Any] | None = None
     ended: int | None = None
     ema: Ema | None = None
+    submission: Submission | None = None
+    archive: str | None = None
 
     @property
     def steps(self) -> int:
@@ -83,6 +88,11 @@ class RunRecord:
     def code(self) -> str:
         """Digest of govray's own source."""
         return self.environment.code_digest
+
+    @property
+    def code_archive(self) -> str | None:
+        """Digest of the archived working directory, if there is one."""
+        return (self.submission and self.submission.archive) or self.archive
 
     def write(self, run_folder: Place) -> None:
         """Write every file under ``run_folder/record``, ``run.json`` last."""
@@ -135,6 +145,10 @@ class RunRecord:
             summary["validation"] = dict(self.validation)
         if self.ended is not None:
             summary["ended"] = self.ended
+        if self.submission:
+            summary["submission"] = self.submission.to_json()
+        if self.archive:
+            summary["archive"] = self.archive
         if self.ema != (self.experiment.ema if self.experiment else None):
             summary["ema"] = self.ema.model_dump(mode="json") if self.ema else None
         return summary
@@ -192,6 +206,10 @@ def read_record(run_folder: Place) -> RunRecord:
         validation=summary.get("validation"),
         ended=summary.get("ended"),
         ema=Ema.model_validate(stated) if stated else None,
+        submission=Submission.from_json(summary["submission"], where=str(folder))
+        if "submission" in summary
+        else None,
+        archive=summary.get("archive"),
     )
 
 

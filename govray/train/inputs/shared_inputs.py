@@ -21,6 +21,7 @@ from datetime import datetime
 from govray.data.admission import Prepared
 from govray.errors import Refused
 from govray.governance.attestation.selection_taint import Selection
+from govray.governance.attestation.submission import Submission
 from govray.governance.policy.credential import Credential
 from govray.governance.trust.trust_state import Verified
 from govray.train.inputs.run_record import RunRecord
@@ -59,6 +60,7 @@ class Shared:
         at: The reference time at which the inputs were verified.
         selection: How one of the runs is chosen, if they belong to a search.
         validation: The data that each run is judged by, if there are any.
+        submission: Of the search that the runs belong to, if it was submitted.
     """
 
     inputs: Inputs
@@ -66,6 +68,7 @@ class Shared:
     at: datetime
     selection: Selection | None = None
     validation: ValidationData | None = None
+    submission: Submission | None = None
 
     def refuse_changes(self, record: RunRecord) -> None:
         """Refuse to resume a run that began with other inputs.

@@ -114,7 +114,7 @@ def replay(
         )
     leaves = read_leaves(commit_folder.open_commit(kept[max(kept)]).files[LEDGER])
     parts = segments(leaves, start, stop)
-    _check_environment(inputs, strict, on_differences)
+    _check_environment(run, inputs, strict, on_differences)
     if record.start:
         check_unchanged(record.start)
 
@@ -195,7 +195,9 @@ def _check_read(run: Path, plan: BatchPlan, corpus: str) -> None:
         )
 
 
-def _check_environment(inputs: RecordedInputs, strict: bool, tell: OnDifferences) -> None:
+def _check_environment(
+    run: Path, inputs: RecordedInputs, strict: bool, tell: OnDifferences
+) -> None:
     """Compare this driver's environment with the run's; other code is refused before anything
     runs."""
     record, experiment = inputs.record, inputs.experiment
@@ -212,7 +214,7 @@ def _check_environment(inputs: RecordedInputs, strict: bool, tell: OnDifferences
         raise CouldNotCheck(
             f"the code changed since the run, so equality would show nothing ({code[0].name})",
             where=f"run {record.run_id}",
-            do=_how_to_restore(record),
+            do=_how_to_restore(run, record),
         )
     if found and strict:
         raise CouldNotCheck(
@@ -223,12 +225,17 @@ def _check_environment(inputs: RecordedInputs, strict: bool, tell: OnDifferences
     tell(found)
 
 
-def _how_to_restore(record: RunRecord) -> str:
+def _how_to_restore(run: Path, record: RunRecord) -> str:
     version = record.environment.packages.get("govray", "of the run")
     source = record.environment.source
     commit = (
         f", and commit {source.commit[:12]} of its repository" if source and source.commit else ""
     )
+    if (archive := record.code_archive) is not None:
+        return (
+            f"Install govray {version}. The job's own code is archived as {archive}: "
+            f"`govray runs code {run} OUT` unpacks it, and there a replay finds it"
+        )
     return f"Install govray {version}{commit}, or compare two new runs"
 
 
@@ -290,6 +297,8 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
         record,
         run_id=order.run_id,
         replay_of=record.run_id,
+        submission=None,  # nobody submitted the replay
+        archive=None,
         started=datetime.now(UTC).replace(microsecond=0),
         finished=None,
         plan=order.plan,

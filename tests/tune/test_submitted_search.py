@@ -1,0 +1,141 @@
+"""A submission is one search. What a search runs is shown in test_search_on_cluster.py."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import Malformed, Refused, UsageError
+from govray.governance.attestation.submission import Submission
+from govray.governance.formats import canonical_json
+from govray.train.driver import ray_cluster
+from govray.tune import search, search_record
+from govray.tune.search import base_trainer, find_unfinished, run
+from govray.tune.search_config import SearchFile, parse_search
+from tests.support.search_files import FILE
+from tests.support.tree import ROOT
+
+ONE = Submission(id="s-1", user="ada", project="search", submitted="2026-11-24T20:30:49Z")
+TWO = ONE.model_copy(update={"id": "s-2"})
+
+
+class Died(Exception):
+    """The driver's end."""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SearchFile:
+    """A search whose driver dies once it has recorded what it searches, unless it may conclude."""
+
+    def dies(record: search_record.SearchRecord, *given: Any, begun: bool, **more: Any) -> Any:
+        if not begun:
+            record.write()
+        record.drawn({"optimizer.lr": 0.25})
+        raise Died
+
+    monkeypatch.setattr(search, "_search", dies)
+    value = FILE | {"storage_path": str(tmp_path / "runs")}
+    return parse_search(value, where="here")
+
+
+def folder(file: SearchFile, **more: Any) -> Path:
+    """Where a job's search lies, which its driver left behind."""
+    gone_on: list[Path] = []
+    with pytest.raises(Died):
+        run(file, on_resume=gone_on.append, **more)
+    storage = Path(file.experiment.storage_path)
+    newest = max(storage.glob("*/trials.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    assert gone_on in ([], [newest.parent])
+    return newest.parent
+
+
+def test_two_submissions_of_one_file_are_two_searches(file: SearchFile) -> None:
+    first, byhand = folder(file, submission=ONE), folder(file)
+    assert first.name == f"{file.experiment.name}-search-s-1"
+    record = search_record.read(first)
+    assert record.submission == ONE
+    assert search_record.read(byhand).submission is None
+    assert folder(file, submission=TWO).name == f"{file.experiment.name}-search-s-2"
+    assert folder(file, submission=ONE) == first  # its job was started again
+    assert len(search_record.read(first).trials) == 2
+    found = find_unfinished(file)
+    assert found is not None
+    assert found.folder == byhand
+    assert folder(file) == byhand
+    assert folder(file, new=True) not in (first, byhand)
+
+
+def test_a_search_goes_on_for_its_own_submission_alone(
+    file: SearchFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = folder(file, submission=ONE)
+    eve = ONE.model_copy(update={"user": "eve"})
+    with pytest.raises(Refused, match="began with another submission"):
+        run(file, submission=eve)
+    other = parse_search(
+        FILE | {"storage_path": file.experiment.storage_path, "seed": 3}, where="here"
+    )
+    with pytest.raises(Refused, match="began with another file"):
+        run(other, submission=ONE)
+    with pytest.raises(UsageError, match="starts no new one"):
+        run(file, submission=ONE, new=True)
+    assert len(search_record.read(first).trials) == 1
+    monkeypatch.setattr(search, "refuse_other_search", lambda *given: None)
+    with pytest.raises(Died):  # the control
+        run(file, submission=eve)
+    assert len(search_record.read(first).trials) == 2
+
+
+def test_a_concluded_search_is_not_run_again(file: SearchFile) -> None:
+    first = folder(file, submission=ONE)
+    record = search_record.read(first)
+    [trial] = record.trials
+    record.ended(trial, "finished", "the last step")
+    (first / trial / "model").mkdir(parents=True)
+    record.conclude()
+    before = (first / search_record.TRIALS).read_bytes()
+    found = run(file, submission=ONE)
+    assert (found.folder, found.models) == (first, {trial: first / trial / "model"})
+    assert (first / search_record.TRIALS).read_bytes() == before
+    folder(file)  # the control: by hand, another begins
+
+
+def test_what_trials_share_carries_the_submission(file: SearchFile) -> None:
+    """`Shared` takes it from there to each trial's record; on a cluster below."""
+    record = search_record.read(folder(file, submission=ONE))
+    assert base_trainer(record).submission == ONE
+    assert base_trainer(search_record.read(folder(file))).submission is None
+
+
+def test_a_changed_record_is_refused(file: SearchFile) -> None:
+    first = folder(file, submission=ONE)
+    path = first / search_record.SEARCH
+    path.write_bytes(path.read_bytes().replace(b'"user":"ada"', b'"user":""'))
+    with pytest.raises(Malformed, match="user"):
+        search_record.read(first)
+
+
+def test_the_job_reads_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Any] = []
+
+    def told(*args: Any, submission: Submission | None, **more: Any) -> None:
+        given.append(submission)
+        raise UsageError("enough")
+
+    stated = tmp_path / "submission.json"
+    stated.write_bytes(canonical_json.encode(ONE.to_json()))
+    monkeypatch.setattr(search, "run", told)
+    monkeypatch.setattr(ray_cluster, "start_ray", lambda **_: None)
+    config = ["tune.py", "--config", str(ROOT / "jobs" / "tune.yaml")]
+    for more in (["--submission", str(stated)], []):
+        monkeypatch.setattr(sys, "argv", config + more)
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "jobs" / "tune.py"), run_name="__main__")
+        assert ended.value.code == 2
+    assert given == [ONE, None]
