@@ -1,8 +1,8 @@
 """The queue's entries: put in, asked to stop, and moved from state to state by compare-and-set.
 
 Who submits writes an entry in state QUEUED. A reconciler, which alone talks to the cluster, moves
-it on. Both ask for a change by naming the state that they saw. Of two that change one entry at once,
-one is told no and looks again. So nothing is started twice, however many processes there are.
+it on. Both ask for a change by naming the state that they saw. Of two that change one entry at
+once, one is told no and looks again. So nothing is started twice, however many processes there are.
 
 Which waiting entry is next is not decided here. Functions take a session and never commit. Times
 are arguments.
@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import func, update
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
@@ -72,8 +72,12 @@ def submit(
     archive: str | None = None,
     forked_from: str | None = None,
     tags: Collection[str] = (),
+    request: tuple[str, str] | None = None,
 ) -> Submission:
     """Put an entry in the queue.
+
+    Args:
+        request: The digests of a request's key and of its body, which `repeated` looks for.
 
     Raises:
         UsageError: The text is too long, or a tag is none.
@@ -99,10 +103,29 @@ def submit(
         forked_from=forked_from,
         submitted=by.at,
         tags=check_tags(tags),
+        request_key=request[0] if request else None,
+        request_body=request[1] if request else None,
     )
     session.add(row)
     _log(session, by, "submission submitted", row.id, {"project": project, "kind": kind})
     session.flush()
+    return row
+
+
+def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+    """The entry that a request of this key made; None if none did.
+
+    Raises:
+        UsageError: It had another body.
+    """
+    key, body = request
+    row = session.exec(select(Submission).where(col(Submission.request_key) == key)).one_or_none()
+    if row is not None and row.request_body != body:
+        raise UsageError(
+            f"the key was used for another request, which made {row.id}",
+            where="Idempotency-Key",
+            do="Send a new key with a new request",
+        )
     return row
 
 
@@ -199,6 +222,66 @@ def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submi
         )
     _log(session, by, f"submission {what}", row.id, {})
     return row
+
+
+def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy) -> Submission:
+    """Put an entry that has ended out of the lists, or back.
+
+    Raises:
+        Refused: It has not ended.
+    """
+    if archived and row.state not in ENDED:
+        raise Refused(
+            f"it is {row.state}, and only what has ended can be archived",
+            where=f"submission {row.id}",
+            do="Stop or kill it first",
+        )
+    if row.archived != archived:
+        row.archived = archived
+        session.add(row)
+        _log(session, by, f"submission {'archive' if archived else 'unarchive'}", row.id, {})
+        session.flush()
+    return row
+
+
+def retag(session: Session, row: Submission, tags: Collection[str], *, by: ChangedBy) -> Submission:
+    """Give an entry other tags in place of those that it has.
+
+    Raises:
+        UsageError: There are too many, or one is no tag.
+    """
+    kept = check_tags(tags)
+    if row.tags != kept:
+        row.tags = kept
+        session.add(row)
+        _log(session, by, "submission tag", row.id, {"tags": ", ".join(kept)})
+        session.flush()
+    return row
+
+
+def places(session: Session, ids: Collection[str]) -> dict[str, int]:
+    """Of those of ``ids`` that wait: how many of their pool go first, and one. One query.
+
+    As the reconciler saw it last. Before it did, by priority and then by time.
+    """
+    if not ids:
+        return {}
+    s = Submission
+    order = (col(s.priority).desc(), col(s.submitted), col(s.id))
+    ranked = (
+        select(
+            col(s.id),
+            func.coalesce(
+                col(s.position),
+                func.row_number().over(partition_by=col(s.pool), order_by=order),
+            ),
+        )
+        .where(col(s.state) == SubmissionState.QUEUED)
+        .subquery()
+    )
+    key, place = ranked.c
+    found = session.execute(select(key, place).where(key.in_(ids)))
+    return {row[0]: row[1] for row in found}
 
 
 def waiting(

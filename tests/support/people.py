@@ -19,6 +19,7 @@ from sqlmodel import Session
 from govray.service import tokens
 from govray.service.app import create_app
 from govray.service.settings import Settings
+from govray.tune.experiment_cost import experiment_cost
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -76,6 +77,7 @@ def serve(
     clock = [NOW]
     app = create_app(
         Settings(store=url, rate=rate, burst=burst, **settings),  # type: ignore[arg-type]
+        check=experiment_cost,
         clock=lambda: clock[0],
     )
     try:
