@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli.output import field, line, note, print_table, report, table
+from govray.cli.place_argument import Given, given_place
 from govray.cli.store import DEFAULT_STORE, Store, opened, opened_session
 from govray.errors import GovrayError, UsageError
 
@@ -138,11 +139,19 @@ def submit(
         Path | None,
         typer.Option("--working-dir", metavar="DIR", help="What the job gets; archived now."),
     ] = None,
+    storage: Annotated[
+        Given | None,
+        typer.Option(
+            "--storage",
+            metavar="DIR",
+            parser=given_place,
+            help="Where it is archived: the storage of queue.yaml.",
+        ),
+    ] = None,
     user: User = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Put an experiment into the queue, straight into the store."""
-    from govray.files.place import place
     from govray.governance.formats.code_archive import archive_folder
     from govray.store import submissions
     from govray.tune.experiment_cost import experiment_cost
@@ -152,7 +161,9 @@ def submit(
     except (OSError, UnicodeDecodeError):
         raise UsageError("the file cannot be read as text", where=str(file)) from None
     asked = experiment_cost(text, name=str(file))
-    archive = archive_folder(working_dir, place(asked.storage)) if working_dir else None
+    if (working_dir is None) != (storage is None):
+        raise UsageError("a working directory is archived beside the runs", do="Give both options")
+    archive = archive_folder(working_dir, storage) if working_dir and storage else None
     with opened_session(store) as session:
         row = submissions.submit(
             session,

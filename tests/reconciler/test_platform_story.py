@@ -302,8 +302,8 @@ def judge(
         assert set(steps.values()) == {1}
     for trial in models:
         model = govray.verify(trial / "model", trust_root=platform.here.root)
-        assert model.attestation.submission is not None
-        assert model.attestation.submission.id == search
+        assert model.attestation.run.submission is not None
+        assert model.attestation.run.submission.id == search
     # Ray's dashboard showed each job, and whose it is.
     for id, row in rows.items():
         assert row.job in jobs
@@ -318,7 +318,7 @@ def check_run(platform: Platform, run: Path, row: Submission, id: str) -> None:
     """Each step is in the ledger once, the model verifies, and it says whose it is."""
     assert [leaf.step for leaf in leaves(run)] == list(range(STEPS))
     model = govray.verify(run / "model", trust_root=platform.here.root)
-    stated = model.attestation.submission
+    stated = model.attestation.run.submission
     assert stated is not None
     assert (stated.id, stated.user, stated.project) == (id, row.user, row.project)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, delete, event
@@ -13,7 +15,14 @@ from sqlmodel import Session
 from govray.reconciler.job import Job, JobState
 from govray.reconciler.outcome import outcome
 from govray.reconciler.queue_order import Limits, ProjectLimit
-from govray.reconciler.reconcile import LEASE_S, START_GRACE_S, SWEEP_S, Retries
+from govray.reconciler.reconcile import (
+    LEASE_S,
+    START_GRACE_S,
+    SWEEP_S,
+    Pass,
+    Reconciler,
+    Retries,
+)
 from govray.store.states import SubmissionState
 from govray.store.tables import Lease, Submission
 from tests.support.pretended_cluster import RUNS_FOR
@@ -248,10 +257,10 @@ def scenario(engine: Engine) -> Queued:
     return queue
 
 
-def story(queue: Queued, crash: Callable[[], None]) -> int:
+def story(queue: Queued, crash: Callable[[], None], made: type[Reconciler] = Reconciler) -> int:
     """Work it off, with a preemption, a dead driver and a dead head; returns how many crashed."""
     crashes = 0
-    current = queue.reconciler()
+    current = queue.reconciler(made)
     for turn in count():
         queue.wait(5)
         try:
@@ -259,7 +268,7 @@ def story(queue: Queued, crash: Callable[[], None]) -> int:
                 current.once()
         except Crashed:
             crashes += 1
-            current = queue.reconciler()
+            current = queue.reconciler(made)
             queue.wait(LEASE_S)
         if turn == 1:
             queue.put(priority=9)
@@ -301,21 +310,55 @@ def called(queue: Queued, call: Callable[[], None]) -> Iterator[None]:
 @pytest.mark.slow
 def test_a_crash_at_any_call_is_repaired_by_the_next_pass(store: Engine) -> None:
     """Before and after the effect of each call of the cluster, and before each commit."""
-    points = count()
-    assert story(scenario(store), lambda: next(points) and None) == 0
-    most = next(points)
-    assert most > 40
-    for point in range(most):
-        with Session(store) as session:
-            session.exec(delete(Submission))
-            session.exec(delete(Lease))
-            session.commit()
-        queue, calls = scenario(store), count()
-
-        def crash(point: int = point, calls: count[int] = calls) -> None:
-            if next(calls) == point:
-                raise Crashed
-
-        assert story(queue, crash) == 1
+    points: list[None] = []
+    assert story(scenario(store), lambda: points.append(None)) == 0
+    assert len(points) > 40
+    for point in range(len(points)):
+        queue = crashed_at(store, point)
         assert set(queue.cluster.done.values()) == {RUNS_FOR}, f"at point {point}"
         assert len(queue.cluster.done) == 5
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_who_starts_first_and_writes_then_runs_one_submission_twice(store: Engine) -> None:
+    """The control: the crash of the test above, at the first starts alone."""
+    broken = []
+    for point in range(12):
+        try:
+            crashed_at(store, point, Hasty)
+        except AssertionError as error:
+            broken.append(str(error))
+    assert any("two jobs of one submission run" in each for each in broken)
+
+
+class Hasty(Reconciler):
+    """Asks the cluster first, under a name of the moment, and writes what it did after that."""
+
+    def _move(
+        self,
+        session: Session,
+        row: Submission,
+        after: SubmissionState,
+        changes: dict[str, Any],
+        done: Pass,
+    ) -> bool:
+        if after is S.RUNNING:
+            changes["job"] = row.job = f"{row.id}-{secrets.token_hex(4)}"
+            self._cluster.start(row)
+        return super()._move(session, row, after, changes, done)
+
+
+def crashed_at(store: Engine, point: int, made: type[Reconciler] = Reconciler) -> Queued:
+    """The queue at its end, after its process was ended at this point."""
+    with Session(store) as session:
+        session.exec(delete(Submission))
+        session.exec(delete(Lease))
+        session.commit()
+    queue, calls = scenario(store), count()
+
+    def crash() -> None:
+        if next(calls) == point:
+            raise Crashed
+
+    assert story(queue, crash, made) == 1
+    return queue

@@ -34,10 +34,10 @@ class Queued:
         self._processes = 0
         self.process = self.reconciler()
 
-    def reconciler(self) -> Reconciler:
+    def reconciler(self, made: type[Reconciler] = Reconciler) -> Reconciler:
         """Another process."""
         self._processes += 1
-        return Reconciler(
+        return made(
             self.engine,
             self.cluster,
             self.limits,

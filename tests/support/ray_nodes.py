@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 from ray._private.services import get_node_ip_address
 
 from tests.support.forked_workers import Forked
@@ -68,8 +70,6 @@ class RayNodes:
 
     def await_jobs(self) -> None:
         """Wait until the head's dashboard answers for Ray Jobs."""
-        import urllib.request
-
         deadline = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(OSError):
@@ -113,11 +113,10 @@ class _Unit:
     def kill(self) -> None:
         """SIGKILL for every process of the node at once: its machine lost power."""
         assert self._process is not None
-        with contextlib.suppress(psutil.NoSuchProcess):
-            top = psutil.Process(self._process.pid)
-            for each in [top, *top.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
+        # All are known before the first is gone: its children would be another's then.
+        for each in [*_descendants(self._process.pid), self._process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
 
     def join(self) -> None:
         self._thread.join(PATIENCE_S)
@@ -164,9 +163,15 @@ def ray_nodes(forked: Forked, *, workers: int, cpus: int) -> Iterator[RayNodes]:
         nodes.stop()
 
 
-def _free_ports(count: int) -> list[int]:
-    import socket
+def _descendants(pid: int) -> Iterator[int]:
+    """The processes that a process started, and theirs."""
+    with contextlib.suppress(OSError):
+        for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield int(each)
+            yield from _descendants(int(each))
 
+
+def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [each.getsockname()[1] for each in sockets]
