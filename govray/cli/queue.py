@@ -13,7 +13,7 @@ import typer
 from govray.cli.output import field, line, note, print_table, report, table
 from govray.cli.place_argument import Given, given_place
 from govray.cli.store import DEFAULT_STORE, Store, opened, opened_session
-from govray.errors import GovrayError, UsageError
+from govray.errors import CouldNotCheck, GovrayError, UsageError
 
 if TYPE_CHECKING:
     from threading import Event
@@ -68,12 +68,12 @@ def run(
             retries=queue.retries,
         )
         if once:
-            _tell(reconciler.once(), None)
-        else:
-            _until_signal(stop)
-            report({"address": queue.address})
-            line(f"govray works off the queue on {queue.address}  (stop: Ctrl-C)")
-            _passes(reconciler, stop)
+            _one_pass(reconciler)
+            return
+        _until_signal(stop)
+        report({"address": queue.address})
+        line(f"govray works off the queue on {queue.address}  (stop: Ctrl-C)")
+        _passes(reconciler, stop)
         reconciler.release()
 
 
@@ -199,6 +199,20 @@ def kill(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
 def resume(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
     """Put what was stopped, killed or ended in an error back into the queue."""
     _ask(id, "resume", user, store)
+
+
+def _one_pass(reconciler: Reconciler) -> None:
+    """Make a pass, and report it.
+
+    Raises:
+        CouldNotCheck: The cluster did not answer, or another process works off the queue.
+    """
+    done = reconciler.once()
+    reconciler.release()
+    if done.unreachable or not done.holder:
+        raise CouldNotCheck(done.unreachable or "another process works off the queue")
+    report([{"id": each.id, "before": each.before, "after": each.after} for each in done.moves])
+    _tell(done, None)
 
 
 def _passes(reconciler: Reconciler, stop: Event) -> None:

@@ -12,6 +12,7 @@ that of a proxy does not. On the second nothing is concluded.
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -45,6 +46,11 @@ _STATES: Mapping[str, JobState] = {
     "FAILED": JobState.FAILED,
     "STOPPED": JobState.STOPPED,
 }
+_TALKATIVE = (
+    "ray.dashboard.modules.job.sdk",
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray._private.runtime_env.packaging",
+)
 _MESSAGE = 4096  # characters of what a job said last
 
 
@@ -165,6 +171,8 @@ class RayJobs:
 
     def _connected(self) -> _Client:
         if self._client is None:
+            for name in _TALKATIVE:
+                logging.getLogger(name).setLevel(logging.WARNING)
             # Ray would prefer these to the address that we were given.
             with _environment(RAY_ADDRESS=None, RAY_API_SERVER_ADDRESS=None):
                 self._client = _Client(self.address, headers=self._headers)
@@ -274,7 +282,7 @@ def _set(variables: Mapping[str, str | None]) -> None:
 
 
 def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or ["nothing"])[0][:300]
+    return (text.strip().splitlines() or ["nothing"])[0][:300].rstrip(".")
 
 
 def _last_line(text: str) -> str:

@@ -233,15 +233,13 @@ def act(
             rows[id].state is S.RUNNING and platform.steps(id) >= 2 for id in ids
         )
 
-    # Order: two of each project, for both have equal shares, and one has a limit of two.
-    first = [ada["a1"], bob["b1"], ada["a2"], bob["b2"]]
-    platform.until(at_work(*first), "two of each project")
-    rows = platform.rows()
-    assert [id for id, row in rows.items() if row.state is S.RUNNING] == sorted(
-        first, key=everyone.index
-    )
-    places = {row.name: row.position for row in rows.values() if row.position}
-    assert sorted(places.values()) == [1, 2, 3, 4]
+    # Order: two of each project, for both have equal shares.
+    platform.until(lambda rows: len(held(rows)) == SLOTS, "four start")
+    first = held(platform.rows())
+    assert Counter(platform.rows()[id].project for id in first) == {"research": 2, "evaluation": 2}
+    platform.until(at_work(*first), "two of each project are at work")
+    places = [row.position for row in platform.rows().values() if row.position]
+    assert sorted(places) == [1, 2, 3, 4]
 
     # Preemption: the newest start of the lowest priority gives way, and comes back.
     urgent = platform.submit("urgent", "ada", "research", priority=10)
@@ -268,7 +266,7 @@ def act(
     before = platform.jobs()
     platform.nodes.head.kill()
     next(each for each in processes if each.pid == platform.holder()).kill()
-    lost = {id: row.attempt for id, row in platform.rows().items() if row.state in submissions.HELD}
+    lost = {id: platform.rows()[id].attempt for id in held(platform.rows())}
     assert lost
     (platform.folder / "slow").unlink()
     platform.until(
@@ -280,6 +278,10 @@ def act(
     )
     assert platform.nodes.head.starts >= 2
     return before
+
+
+def held(rows: dict[str, Submission]) -> list[str]:
+    return [id for id, row in rows.items() if row.state in submissions.HELD]
 
 
 def judge(

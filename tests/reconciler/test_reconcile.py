@@ -332,7 +332,13 @@ def test_who_starts_first_and_writes_then_runs_one_submission_twice(store: Engin
 
 
 class Hasty(Reconciler):
-    """Asks the cluster first, under a name of the moment, and writes what it did after that."""
+    """Asks the cluster first, under a name of the moment, and writes what it did after that.
+
+    Nor does it look for jobs that nobody follows.
+    """
+
+    def _sweep(self, session: Session, done: Pass) -> None:
+        """Nothing."""
 
     def _move(
         self,
