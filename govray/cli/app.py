@@ -183,6 +183,6 @@ def govray(
 ) -> None:
     """Train models so that each corpus reaches only the layers its signed policy allows.
 
-    Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 69 processes or the network
-    failed, so try again, 75 stopped as requested.
+    Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 75 stopped as requested.
+    69: processes, nodes or the network failed, and another try may go well.
     """

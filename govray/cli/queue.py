@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlmodel import Session
 
-    from govray.reconciler.reconcile import Pass, Reconciler
+    from govray.reconciler.reconcile import QueuePass, Reconciler
     from govray.store.registry import ChangedBy
     from govray.store.tables import Submission
 
@@ -221,7 +221,7 @@ def _passes(reconciler: Reconciler, stop: Event) -> None:
 
     from govray.cli.error_report import describe
 
-    before: Pass | None = None
+    before: QueuePass | None = None
     while not stop.is_set():
         wait = LOOK_S
         try:
@@ -234,7 +234,7 @@ def _passes(reconciler: Reconciler, stop: Event) -> None:
         stop.wait(wait)
 
 
-def _tell(done: Pass, before: Pass | None) -> None:
+def _tell(done: QueuePass, before: QueuePass | None) -> None:
     """Note what a pass did, and what is otherwise than before."""
     if before is None or done.holder != before.holder:
         note("This process works off the queue." if done.holder else "Another process does it.")

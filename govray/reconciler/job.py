@@ -20,7 +20,7 @@ class Unreachable(GovrayError):
     exit_code = 3
 
 
-class NotAccepted(Refused):
+class JobRefused(Refused):
     """The cluster or the job's inputs refuse the job. Another try would be refused too."""
 
 
@@ -64,7 +64,7 @@ class Cluster(Protocol):
         """Start the job ``row.job``, unless the cluster has or had it already.
 
         Raises:
-            NotAccepted: It is refused.
+            JobRefused: It is refused.
         """
 
     def look(self, job: str) -> Job | None:

@@ -10,9 +10,9 @@ The next entry is the head of its pool. What follows it waits until it has start
 So a large entry is never starved by small ones. There is one exception. An entry that its project's
 limit keeps back steps aside, and with it all later ones of its project: others use what it cannot.
 
-If the head does not fit, entries of lower priority are preempted for it: the lowest priority first,
-then the newest start, and none without need. Equal priority is never preempted. Where the limit of
-the entry's own project is in the way, entries of that project are the first to go.
+If the head does not fit, entries of lower priority are preempted for it. The lowest priority goes
+first, then the newest start, and none without need. Equal priority is never preempted. Where the
+limit of the entry's own project is in the way, entries of that project are the first to go.
 
 An entry larger than its pool or its project's limit is refused: it would wait for ever.
 """
@@ -79,7 +79,7 @@ class ProjectLimit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SlotLimits:
     """The slots of each pool, and what projects may hold; ``others`` is for those not named."""
 
     pools: Mapping[str, int]
@@ -110,7 +110,7 @@ class Decision:
     waits: Mapping[str, str] = field(default_factory=dict)
 
 
-def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: Limits) -> Decision:
+def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: SlotLimits) -> Decision:
     """What to start and what to preempt now, of all pools."""
     refuse: dict[str, str] = {}
     lines: dict[str, list[Waiting]] = {}
@@ -135,7 +135,7 @@ def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: Limit
     )
 
 
-def never(pool: str, project: str, slots: int, limits: Limits) -> str | None:
+def never(pool: str, project: str, slots: int, limits: SlotLimits) -> str | None:
     """Why such an entry could never start, or None if it can."""
     size = limits.pools.get(pool)
     if size is None:
@@ -161,7 +161,7 @@ class _Pool:
     """One pool while its line is walked."""
 
     def __init__(
-        self, name: str, line: list[Waiting], held: Sequence[Holding], limits: Limits
+        self, name: str, line: list[Waiting], held: Sequence[Holding], limits: SlotLimits
     ) -> None:
         self.name = name
         self._line = line

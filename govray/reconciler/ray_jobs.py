@@ -6,8 +6,8 @@ that says who submitted it lie beside it. It carries metadata, which Ray's dashb
 A stop is SIGTERM to the driver, which commits and exits with code 75. Ray kills it after as many
 seconds as RAY_JOB_STOP_WAIT_TIME_S says on the head node.
 
-That a job is not there is told from a cluster that cannot be asked: a 404 of Ray names the job,
-that of a proxy does not. On the second nothing is concluded.
+A job that is not there is told from a cluster that cannot be asked. A 404 of Ray names the job, and
+that of a proxy does not. From the second nothing is concluded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from govray.governance.attestation.submission import Submission as Submitted
 from govray.governance.formats import canonical_json
 from govray.governance.formats.code_archive import open_archive
 from govray.reconciler.entrypoint import entrypoint
-from govray.reconciler.job import Job, JobState, NotAccepted, Unreachable
+from govray.reconciler.job import Job, JobRefused, JobState, Unreachable
 from govray.store.tables import Submission
 
 TIMEOUT_S = 20.0
@@ -93,7 +93,7 @@ class RayJobs:
         """Start the job ``row.job``, unless the cluster has or had it already.
 
         Raises:
-            NotAccepted: The archive is not there or damaged, or Ray refuses the job.
+            JobRefused: The archive is not there or damaged, or Ray refuses the job.
             Unreachable: Whether it starts is not known.
         """
         assert row.job is not None
@@ -108,7 +108,7 @@ class RayJobs:
                     f"its working directory cannot be read: {error}", where=str(self._storage)
                 ) from None
             except GovrayError as error:
-                raise NotAccepted(error.what, where=error.where, do=error.do) from None
+                raise JobRefused(error.what, where=error.where, do=error.do) from None
             with self._asking(row.job), _environment(RAY_RUNTIME_ENV_IGNORE_GITIGNORE="1"):
                 self._connected().submit_job(
                     entrypoint=command,
@@ -160,7 +160,7 @@ class RayJobs:
         elif self._working_dir is not None:
             _copy(self._working_dir, folder)
         else:
-            raise NotAccepted(
+            raise JobRefused(
                 "it was submitted without a working directory",
                 where=f"submission {row.id}",
                 do="Submit it with its folder, or name working_dir in queue.yaml",
@@ -212,7 +212,7 @@ class RayJobs:
             if "already exists" in said:
                 return
             if "status code 400" in said:
-                raise NotAccepted(f"Ray refuses the job: {_last_line(said)}", where=where) from None
+                raise JobRefused(f"Ray refuses the job: {_last_line(said)}", where=where) from None
             raise Unreachable(
                 f"the cluster answers with an error: {_first_line(said)}", where=where, do=do
             ) from None
@@ -254,7 +254,7 @@ def _job(value: Mapping[str, Any]) -> Job:
 
 def _copy(source: Path, target: Path) -> None:
     if not (source / "jobs").is_dir():
-        raise NotAccepted(
+        raise JobRefused(
             "the working directory has no jobs/",
             where=str(source),
             do="Name a folder of `govray init` as working_dir in queue.yaml",

@@ -40,9 +40,9 @@ from sqlmodel import Session, col
 
 from govray.governance.formats.document import format_time, parse_time
 from govray.reconciler import queue_order
-from govray.reconciler.job import Cluster, NotAccepted, Unreachable, job_name
+from govray.reconciler.job import Cluster, JobRefused, Unreachable, job_name
 from govray.reconciler.outcome import Outcome, outcome, vanished
-from govray.reconciler.queue_order import Holding, Limits, Waiting
+from govray.reconciler.queue_order import Holding, SlotLimits, Waiting
 from govray.store import leases, submissions
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
@@ -91,7 +91,7 @@ class Move:
 
 
 @dataclass
-class Pass:
+class QueuePass:
     """What one pass did.
 
     Attributes:
@@ -127,7 +127,7 @@ class Reconciler:
         self,
         engine: Engine,
         cluster: Cluster,
-        limits: Limits,
+        limits: SlotLimits,
         *,
         holder: str,
         clock: Callable[[], datetime],
@@ -143,9 +143,9 @@ class Reconciler:
         self._retries = retries or Retries()
         self._swept: datetime | None = None
 
-    def once(self) -> Pass:
+    def once(self) -> QueuePass:
         """One pass. What it did, also where the cluster or the lease went away in the middle."""
-        done = Pass()
+        done = QueuePass()
         with Session(self._engine, expire_on_commit=False) as session:
             try:
                 self._keep_lease(session)
@@ -176,7 +176,7 @@ class Reconciler:
 
     # What holds slots
 
-    def _follow(self, session: Session, row: Submission, done: Pass) -> None:
+    def _follow(self, session: Session, row: Submission, done: QueuePass) -> None:
         """Move an entry on if its job has ended, and tell the job again what it was asked."""
         assert row.job is not None
         job = self._cluster.look(row.job)
@@ -191,7 +191,7 @@ class Reconciler:
             self._keep_lease(session)
             self._cluster.stop(row.job)
 
-    def _end(self, session: Session, row: Submission, found: Outcome, done: Pass) -> None:
+    def _end(self, session: Session, row: Submission, found: Outcome, done: QueuePass) -> None:
         """Write what follows for an entry of which nothing runs any more."""
         changes: dict[str, Any] = {"why": found.why}
         after = found.after
@@ -208,16 +208,16 @@ class Reconciler:
             changes["finished"] = self._now()
         self._move(session, row, after, changes, done)
 
-    def _start(self, session: Session, row: Submission, done: Pass) -> None:
+    def _start(self, session: Session, row: Submission, done: QueuePass) -> None:
         """Ask for the job of an entry that is RUNNING. May be repeated."""
         self._keep_lease(session)
         try:
             self._cluster.start(row)
-        except NotAccepted as error:
+        except JobRefused as error:
             changes = {"why": str(error), "finished": self._now()}
             self._move(session, row, SubmissionState.ERROR, changes, done)
 
-    def _sweep(self, session: Session, done: Pass) -> None:
+    def _sweep(self, session: Session, done: QueuePass) -> None:
         """Stop jobs that no entry follows: of one that has ended or waits, or an older attempt's.
 
         Those of submissions that this store does not know are somebody else's.
@@ -235,7 +235,7 @@ class Reconciler:
 
     # What waits
 
-    def _refuse(self, session: Session, done: Pass) -> None:
+    def _refuse(self, session: Session, done: QueuePass) -> None:
         """End what can never start, also while no cluster answers."""
         for row in submissions.waiting(session, without_config=True):
             why = queue_order.never(row.pool, row.project, row.slots, self._limits)
@@ -243,7 +243,7 @@ class Reconciler:
                 changes = {"why": why, "finished": self._now()}
                 self._move(session, row, SubmissionState.ERROR, changes, done)
 
-    def _turn(self, session: Session, done: Pass) -> None:
+    def _turn(self, session: Session, done: QueuePass) -> None:
         """Start and preempt as the order says, and write down who is where in the line."""
         session.rollback()  # a transaction of its own sees what was asked meanwhile
         rows = {row.id: row for row in submissions.waiting(session, without_config=True)}
@@ -297,7 +297,7 @@ class Reconciler:
         row: Submission,
         after: SubmissionState,
         changes: dict[str, Any],
-        done: Pass,
+        done: QueuePass,
     ) -> bool:
         """Move and commit; False if another changed the entry meanwhile."""
         before = row.state

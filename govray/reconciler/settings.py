@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from govray.errors import Refused, UsageError
 from govray.files.place import place
 from govray.governance.formats.strict_yaml import MAX_BYTES, Source, read_yaml
-from govray.reconciler.queue_order import Limits, ProjectLimit
+from govray.reconciler.queue_order import ProjectLimit, SlotLimits
 from govray.reconciler.reconcile import Retries
 
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  a name
@@ -91,7 +91,7 @@ class Queue:
     address: str
     storage: str
     store: str
-    limits: Limits
+    limits: SlotLimits
     retries: Retries = field(default_factory=Retries)
     token_file: Path | None = None
     working_dir: Path | None = None
@@ -162,7 +162,7 @@ def read_queue(path: Path) -> Queue:
         address=file.address.rstrip("/"),
         storage=file.storage,
         store=file.store,
-        limits=Limits(
+        limits=SlotLimits(
             pools={name: pool.slots for name, pool in file.pools.items()},
             projects={name: project.limit() for name, project in file.projects.items()},
             others=file.others.limit(),

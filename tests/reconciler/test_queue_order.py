@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from govray.reconciler.queue_order import (
     Decision,
     Holding,
-    Limits,
     ProjectLimit,
+    SlotLimits,
     Waiting,
     decide,
     position,
 )
 
-FOUR = Limits(pools={"default": 4})
+FOUR = SlotLimits(pools={"default": 4})
 
 
 def waits(id: str, *, project: str = "a", priority: int = 0, slots: int = 1) -> Waiting:
@@ -177,9 +177,9 @@ PRIORITY = st.integers(0, 3)
 
 
 @st.composite
-def queues(draw: st.DrawFn) -> tuple[list[Waiting], list[Holding], Limits]:
+def queues(draw: st.DrawFn) -> tuple[list[Waiting], list[Holding], SlotLimits]:
     """A queue whose holders are within the limits, as every pass leaves it."""
-    limits = Limits(
+    limits = SlotLimits(
         pools=POOLS,
         projects={
             name: ProjectLimit(
@@ -220,7 +220,7 @@ def queues(draw: st.DrawFn) -> tuple[list[Waiting], list[Holding], Limits]:
 Entry = Waiting | Holding
 
 
-def within(limits: Limits, entries: Sequence[Entry]) -> bool:
+def within(limits: SlotLimits, entries: Sequence[Entry]) -> bool:
     return all(
         sum(one.slots for one in entries if one.pool == pool) <= size
         for pool, size in limits.pools.items()
@@ -239,7 +239,7 @@ def after(line: list[Waiting], held: list[Holding], found: Decision) -> list[Ent
 
 @given(queues())
 def test_slots_and_limits_are_never_exceeded(
-    queue: tuple[list[Waiting], list[Holding], Limits],
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
 ) -> None:
     line, held, limits = queue
     assert within(limits, after(line, held, decide(line, held, limits)))
@@ -247,7 +247,7 @@ def test_slots_and_limits_are_never_exceeded(
 
 @given(queues())
 def test_every_entry_starts_or_waits_or_is_refused(
-    queue: tuple[list[Waiting], list[Holding], Limits],
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
 ) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
@@ -260,7 +260,7 @@ def test_every_entry_starts_or_waits_or_is_refused(
 
 @given(queues())
 def test_no_lower_priority_starts_while_a_higher_one_that_fits_waits(
-    queue: tuple[list[Waiting], list[Holding], Limits],
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
 ) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
@@ -278,7 +278,7 @@ def test_no_lower_priority_starts_while_a_higher_one_that_fits_waits(
 
 @given(queues())
 def test_only_strictly_lower_priorities_are_preempted_and_each_is_needed(
-    queue: tuple[list[Waiting], list[Holding], Limits],
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
 ) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
@@ -308,7 +308,7 @@ def test_only_strictly_lower_priorities_are_preempted_and_each_is_needed(
 def _fits_without(
     line: list[Waiting],
     held: list[Holding],
-    limits: Limits,
+    limits: SlotLimits,
     found: Decision,
     one: Waiting,
     gone: list[Holding],
@@ -320,7 +320,7 @@ def _fits_without(
 
 @given(queues(), st.randoms(use_true_random=False))
 def test_the_order_in_which_entries_are_read_changes_nothing(
-    queue: tuple[list[Waiting], list[Holding], Limits], random: object
+    queue: tuple[list[Waiting], list[Holding], SlotLimits], random: object
 ) -> None:
     line, held, limits = queue
     mixed, others = line.copy(), held.copy()
@@ -331,7 +331,7 @@ def test_the_order_in_which_entries_are_read_changes_nothing(
 
 @given(queues())
 def test_slots_are_left_unused_only_behind_a_head_or_a_limit(
-    queue: tuple[list[Waiting], list[Holding], Limits],
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
 ) -> None:
     """What fits and does not start has somebody before it who waits, in the pool or project."""
     line, held, limits = queue
@@ -345,7 +345,7 @@ def test_slots_are_left_unused_only_behind_a_head_or_a_limit(
 
 
 @given(queues())
-def test_passes_come_to_rest(queue: tuple[list[Waiting], list[Holding], Limits]) -> None:
+def test_passes_come_to_rest(queue: tuple[list[Waiting], list[Holding], SlotLimits]) -> None:
     """What was decided, done, and what leaves gone: nobody that runs is told to go for ever."""
     line, held, limits = queue
     for _ in range(40):

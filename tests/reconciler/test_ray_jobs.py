@@ -17,7 +17,7 @@ from govray.errors import UsageError
 from govray.governance.attestation.submission import read_submission
 from govray.governance.formats.code_archive import archive_folder
 from govray.reconciler.entrypoint import entrypoint
-from govray.reconciler.job import JobState, NotAccepted, Unreachable
+from govray.reconciler.job import JobRefused, JobState, Unreachable
 from govray.reconciler.ray_jobs import CONFIG, FACTS, RayJobs
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
@@ -108,7 +108,7 @@ def row(storage: Path, **more: Any) -> Submission:
     code = storage.parent / "code"
     (code / "jobs").mkdir(parents=True, exist_ok=True)
     (code / "jobs" / "train.py").write_text("print('trained')\n")
-    given = {
+    given: dict[str, Any] = {
         "id": "s-1",
         "kind": "train",
         "name": "tiny",
@@ -211,7 +211,7 @@ def test_a_stop_is_told_and_one_of_nothing_is_nothing(dashboard: Dashboard, stor
 def test_what_cannot_become_a_job_is_not_accepted(
     dashboard: Dashboard, storage: Path, more: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(NotAccepted, match=says):
+    with pytest.raises(JobRefused, match=says):
         RayJobs(dashboard.address, storage).start(row(storage, **more))
     assert dashboard.jobs == {}
 
@@ -222,7 +222,7 @@ def test_without_a_folder_a_job_gets_that_of_the_cluster(
     entry = row(storage, archive=None)
     RayJobs(dashboard.address, storage, working_dir=storage.parent / "code").start(entry)
     assert "s-1-1" in dashboard.jobs
-    with pytest.raises(NotAccepted, match="has no jobs/"):
+    with pytest.raises(JobRefused, match="has no jobs/"):
         RayJobs(dashboard.address, storage, working_dir=storage).start(
             row(storage, archive=None, job="s-1-2")
         )

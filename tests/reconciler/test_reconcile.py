@@ -14,12 +14,12 @@ from sqlmodel import Session
 
 from govray.reconciler.job import Job, JobState
 from govray.reconciler.outcome import outcome
-from govray.reconciler.queue_order import Limits, ProjectLimit
+from govray.reconciler.queue_order import ProjectLimit, SlotLimits
 from govray.reconciler.reconcile import (
     LEASE_S,
     START_GRACE_S,
     SWEEP_S,
-    Pass,
+    QueuePass,
     Reconciler,
     Retries,
 )
@@ -250,7 +250,7 @@ class Crashed(BaseException):
 
 def scenario(engine: Engine) -> Queued:
     """Four slots, two projects, one of them with a limit; the fifth preempts."""
-    limits = Limits(pools={"default": 4}, projects={"b": ProjectLimit(max_slots=2)})
+    limits = SlotLimits(pools={"default": 4}, projects={"b": ProjectLimit(max_slots=2)})
     queue = Queued(engine, limits=limits)
     for project in ("a", "b", "a", "b"):
         queue.put(project=project)
@@ -337,7 +337,7 @@ class Hasty(Reconciler):
     Nor does it look for jobs that nobody follows.
     """
 
-    def _sweep(self, session: Session, done: Pass) -> None:
+    def _sweep(self, session: Session, done: QueuePass) -> None:
         """Nothing."""
 
     def _move(
@@ -346,7 +346,7 @@ class Hasty(Reconciler):
         row: Submission,
         after: SubmissionState,
         changes: dict[str, Any],
-        done: Pass,
+        done: QueuePass,
     ) -> bool:
         if after is S.RUNNING:
             changes["job"] = row.job = f"{row.id}-{secrets.token_hex(4)}"

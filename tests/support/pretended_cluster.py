@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from govray.reconciler.job import Job, JobState, NotAccepted, Unreachable
+from govray.reconciler.job import Job, JobRefused, JobState, Unreachable
 from govray.store.tables import Submission
 
 RUNS_FOR = 3
@@ -36,7 +36,7 @@ class PretendedCluster:
         self._asked()
         assert row.job is not None
         if row.id in self.refuses:
-            raise NotAccepted("it is not accepted", where=row.id)
+            raise JobRefused("it is not accepted", where=row.id)
         if row.job not in self.jobs:
             self.jobs[row.job] = Job(name=row.job, submission=row.id, state=JobState.RUNNING)
         self.at_call()

@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time
-from govray.reconciler.queue_order import Limits
-from govray.reconciler.reconcile import Pass, Reconciler, Retries
+from govray.reconciler.queue_order import SlotLimits
+from govray.reconciler.reconcile import QueuePass, Reconciler, Retries
 from govray.store import submissions
 from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
@@ -24,7 +24,7 @@ class Queued:
     """The store, the cluster and the clock; `reconciler` makes a process that works it off."""
 
     engine: Engine
-    limits: Limits = field(default_factory=lambda: Limits(pools={"default": 4}))
+    limits: SlotLimits = field(default_factory=lambda: SlotLimits(pools={"default": 4}))
     retries: Retries = field(default_factory=lambda: Retries(most=2))
     cluster: PretendedCluster = field(default_factory=PretendedCluster)
     at: datetime = datetime(2026, 11, 24, 9, tzinfo=UTC)
@@ -66,7 +66,7 @@ class Queued:
     def wait(self, seconds: float) -> None:
         self.at += timedelta(seconds=seconds)
 
-    def passed(self) -> Pass:
+    def passed(self) -> QueuePass:
         """One pass, two seconds after the one before."""
         self.wait(2)
         return self.process.once()
