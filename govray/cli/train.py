@@ -32,6 +32,9 @@ SAID_ABOVE_S = 60.0
 """A run that takes longer says once how long."""
 
 
+_NOT_ARCHIVED = "not archived: storage_path is not reached from here, or an image brings the code"
+
+
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file.")],
     address: Annotated[
@@ -53,10 +56,12 @@ def train(
     if address is not None:
         from govray.train.driver.submit import submit
 
-        job = submit(address, config, new=new)
-        report({"job": job, "address": address})
-        line(f"Submitted {job}")
-        line(f"Next  ray job logs --follow {job} --address {address}")
+        job = submit(address, config, new=new, experiment=experiment)
+        archived = {"archive": job.archive} if job.archive else {}
+        report({"job": job.id, "address": address} | archived)
+        line(f"Submitted {job.id}")
+        field("code", f"archived as {job.archive}" if job.archive else _NOT_ARCHIVED)
+        line(f"Next  ray job logs --follow {job.id} --address {address}")
         return
     from govray.train.driver.trainer import new_or_unfinished
 

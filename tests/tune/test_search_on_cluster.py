@@ -18,9 +18,12 @@ import govray
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import folder_name
 from govray.errors import CouldNotCheck
+from govray.governance.attestation.submission import Submission
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
+from govray.tune import search
+from govray.tune.search_config import parse_search
 from govray.tune.search_record import TRIALS
 from tests.support.deployment import Deployment
 from tests.support.memorizer import SECONDS
@@ -266,6 +269,25 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(deployment: Deploym
     assert {leaf.step for leaf in model.ledger.steps} == set(range(24))
     with pytest.raises(CouldNotCheck, match=f"first {step} steps are those of"):
         replay(clone, steps=(0, step))
+
+
+def test_a_trial_carries_the_submission_of_its_search(deployment: Deployment) -> None:
+    experiment = deployment.experiment(
+        name="asked",
+        resources={"num_workers": 1, "cpus_per_worker": 0.5},
+        checkpoint={"every_steps": 2},
+        max_steps=2,
+    )
+    drawn = {"space": {LR: {"log": [1e-4, 0.02]}}, "max_trials": 1, "searcher": "random"}
+    file = parse_search(experiment | {"search": drawn}, where="test")
+    of = Submission(id="s-1", user="ada", project="search", submitted="2026-11-24T20:30:49Z")
+    found = search.run(file, submission=of)
+    assert found.folder.name == "asked-search-s-1"
+    [model] = found.models.values()
+    assert read_record(model.parent).submission == of
+    assert govray.verify(model, trust_root=deployment.root).attestation.run.submission == of
+    assert search.run(file, submission=of).models == found.models  # its job was started again
+    assert drivers(model.parent) == 1
 
 
 def read_commit(folder: Path) -> dict[str, bytes]:

@@ -37,11 +37,28 @@ class SourceCode(Document):
     dirty: bool | None = None
 
 
+SETUP = "GOVRAY_JOB_SETUP"
+"""Environment variable of a job, and of all its processes: a `Setup` in canonical JSON."""
+
+
+class Setup(Document):
+    """Digests of what a job was set up with, beside what its cluster has.
+
+    ``image`` is that of the container image. ``pip`` is over the requirements, a line each, and
+    ``uv_lock`` over the lock's bytes. Each is absent where its experiment names none.
+    """
+
+    image: Digest | None = None
+    pip: Digest | None = None
+    uv_lock: Digest | None = None
+
+
 class Environment(Document):
     """Where a run (or a replay) ran: what has to agree for bytes to agree.
 
     ``settings`` are torch's determinism and precision flags and the environment variables that
-    thread pools and kernels read; ``threads`` are those of one worker's kernels.
+    thread pools and kernels read; ``threads`` are those of one worker's kernels. ``setup`` is
+    absent of a run that no job with an ``environment`` section ran.
     """
 
     python: ShortText
@@ -54,6 +71,7 @@ class Environment(Document):
     seeds: dict[ShortText, Natural]
     threads: Positive
     settings: dict[ShortText, ShortText]
+    setup: Setup | None = None
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,74 @@
-"""Submit an experiment as a Ray job: what `ray job submit -- python jobs/train.py` does."""
+"""Submit an experiment as a Ray job: what `ray job submit -- python jobs/train.py` does.
+
+Where the storage of the runs can be reached from here, the working directory is archived there
+first (`govray.governance.formats.code_archive`), and the job gets that very archive.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from ray.job_submission import JobSubmissionClient
 
 from govray.errors import Refused, UsageError
+from govray.files.place import Place, place
+from govray.governance.formats.code_archive import archive_folder, archive_place
 from govray.printable import holds_key
+from govray.train.driver.job_environment import runtime_env
+from govray.train.inputs.experiment_config import Experiment
 
 ENTRY = Path("jobs/train.py")
 
 _LARGEST_KEY = 1 << 16  # bytes of a file
 
 
-def submit(address: str, config: Path, folder: Path | None = None, *, new: bool = False) -> str:
-    """Submit ``config`` with a deployment folder, by default this one. Returns the job's id.
+@dataclass(frozen=True)
+class SubmittedJob:
+    """A job that a cluster took.
 
-    With ``new``, no unfinished run is resumed.
+    Attributes:
+        id: The cluster's name of it.
+        archive: Digest of the working directory that it gets, if that was archived.
+    """
+
+    id: str
+    archive: str | None
+
+
+def submit(
+    address: str,
+    config: Path,
+    folder: Path | None = None,
+    *,
+    new: bool = False,
+    experiment: Experiment | None = None,
+) -> SubmittedJob:
+    """Submit an experiment with its working directory.
 
     No key is sent: the job reads ``attestation_key`` on the cluster's head node.
 
+    Args:
+        address: Of the cluster's dashboard.
+        config: The experiment's file, which lies in the working directory.
+        folder: The working directory; by default what the experiment says, or else this one.
+        new: Resume no unfinished run.
+        experiment: What the file holds; says what the job runs in, and where its runs lie.
+
     Raises:
-        Refused: A private key lies in the folder, all of which is sent.
+        Refused: A private key lies in the folder, all of which is sent. Or Ray does not combine
+            what the experiment's environment asks for.
         UsageError: The folder is not a deployment, the config is outside it, or
             no Ray dashboard answers at the address.
     """
-    here = folder or Path.cwd()
+    environment = experiment.environment if experiment else None
+    own = environment.working_dir if environment else None
+    here = folder or (Path(own) if own else Path.cwd())
     if not (here / ENTRY).is_file():
         raise UsageError(
             f"there is no {ENTRY} here", where=str(here), do="Run this in a folder of `govray init`"
@@ -43,12 +82,37 @@ def submit(address: str, config: Path, folder: Path | None = None, *, new: bool 
             do="Copy it into jobs/",
         ) from None
     refuse_keys(here)
+    entrypoint = f"python {ENTRY} --config {shlex.quote(str(relative))}" + " --new" * new
+    if environment is not None and environment.image is not None:
+        return SubmittedJob(_submit(address, entrypoint, runtime_env(environment, None)), None)
+    asked = runtime_env(environment, str(here))
+    storage = place(experiment.storage_path) if experiment else None
+    if storage is None or not reachable(storage):
+        return SubmittedJob(_submit(address, entrypoint, asked), None)
+    digest = archive_folder(here, storage)
+    with TemporaryDirectory(prefix="govray-") as name:
+        archive = Path(name) / "working_dir.zip"
+        archive.write_bytes(archive_place(storage, digest).read_bytes())
+        asked["working_dir"] = str(archive)
+        job = _submit(address, f"{entrypoint} --archive {digest}", asked)
+    return SubmittedJob(job, digest)
+
+
+def reachable(storage: Place) -> bool:
+    """Whether runs of a cluster lie at a place that this machine reaches too.
+
+    A relative path counts from the job's own working directory. An absolute one is a share if it,
+    or the folder above it, is here.
+    """
+    if not isinstance(storage, Path):
+        return True
+    return storage.is_absolute() and (storage.is_dir() or storage.parent.is_dir())
+
+
+def _submit(address: str, entrypoint: str, asked: dict[str, Any]) -> str:
     try:
         client = JobSubmissionClient(address)
-        return client.submit_job(
-            entrypoint=f"python {ENTRY} --config {shlex.quote(str(relative))}" + " --new" * new,
-            runtime_env={"working_dir": str(here)},
-        )
+        return client.submit_job(entrypoint=entrypoint, runtime_env=asked)
     except (ConnectionError, RuntimeError) as error:
         raise UsageError(
             f"the job was not accepted: {str(error).splitlines()[0]}",
@@ -75,8 +139,8 @@ def refuse_keys(folder: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for place, _, names in os.walk(folder):
-        yield from (Path(place) / name for name in names)
+    for above, _, names in os.walk(folder):
+        yield from (Path(above) / name for name in names)
 
 
 def _holds_key(path: Path) -> bool:

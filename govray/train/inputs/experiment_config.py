@@ -43,6 +43,7 @@ from govray.governance.record.canary import (
 from govray.governance.record.prepare_manifest import ReserveShare
 from govray.train.experiment.checkpoint import CheckpointEvery
 from govray.train.experiment.ema import Ema
+from govray.train.experiment.environment import JobEnvironment
 from govray.train.experiment.optimizer import Optimizer
 from govray.train.experiment.places import RECORDED as RECORDED
 from govray.train.experiment.places import DiskPath as DiskPath
@@ -222,6 +223,11 @@ class Experiment(Section):
     data: Data
     governance: Governance
     resources: Resources = Resources()
+    environment: JobEnvironment | None = Field(
+        None,
+        description="what a submitted job runs in; a run by hand does without",
+        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
+    )
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Field(
         Schedule(),

@@ -16,7 +16,8 @@ from types import MappingProxyType
 
 import torch
 
-from govray.governance.attestation.environment import Environment, SourceCode
+from govray.governance.attestation.environment import SETUP, Environment, Setup, SourceCode
+from govray.governance.formats import canonical_json
 from govray.train.run_folder.source_code import code_digest
 
 PACKAGES = ("govray", "torch", "ray", "pyarrow", "numpy", "safetensors", "cryptography")
@@ -49,6 +50,9 @@ def environment_here(
         threads: Threads of one worker's kernels.
         source: As `govray.train.run_folder.source_code.source_of` found it on the driver.
         chosen: Settings of the run itself that decide which kernels run.
+
+    Raises:
+        Malformed: The job's variable does not say what the job was set up with.
     """
     return Environment(
         python=platform.python_version(),
@@ -61,7 +65,16 @@ def environment_here(
         seeds={"run": seed},
         threads=threads,
         settings=_settings() | dict(chosen),
+        setup=_setup(),
     )
+
+
+def _setup() -> Setup | None:
+    """What the job was set up with that this process is of, if it is of one."""
+    stated = os.environ.get(SETUP)
+    if stated is None:
+        return None
+    return Setup.from_json(canonical_json.parse(stated.encode(), where=SETUP), where=SETUP)
 
 
 @cache

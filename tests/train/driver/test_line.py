@@ -18,11 +18,17 @@ import govray
 from govray.checkpoint import commit_folder
 from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.environment import SETUP, Setup
+from govray.governance.formats import canonical_json
+from govray.governance.formats.code_archive import open_archive
 from govray.train import GovernedTrainer
 from govray.train.attest.write_model import write_model
+from govray.train.driver import submit as submitting
+from govray.train.driver.job_environment import runtime_env
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import run_listing
-from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.experiment_config import parse_experiment, read_experiment
+from govray.train.inputs.run_record import read_record
 from govray.train.replay.replay_outcome import evidence
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
@@ -249,19 +255,30 @@ def test_a_record_that_says_otherwise_stops_every_rank(deployment: Deployment) -
 
 
 def test_the_job_entry_point_runs_under_ray_job_submit(
-    deployment: Deployment, tmp_path: Path
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With variables of its own, which its workers see too, and its own code archived."""
     from ray.job_submission import JobStatus, JobSubmissionClient
 
-    from govray.train.driver.submit import submit
+    def with_setup(*given: Any) -> dict[str, Any]:
+        """As if requirements had been installed, for which there may be no network here."""
+        asked = runtime_env(*given)
+        asked["env_vars"][SETUP] = canonical_json.encode(setup.to_json()).decode()
+        return asked
+
+    setup = Setup(pip=f"sha256:{'2' * 64}")
+    monkeypatch.setattr(submitting, "runtime_env", with_setup)
 
     work = tmp_path / "deployment"
     shutil.copytree(ROOT / "jobs", work / "jobs")
     config = work / "jobs" / "tiny.yaml"
     one = {"num_workers": 1, "cpus_per_worker": 0.5}
-    config.write_text(yaml.safe_dump(deployment.experiment(max_steps=2, resources=one)))
+    environment = {"env_vars": {"MKL_CBWR": "COMPATIBLE"}, "working_dir": str(work)}
+    value = deployment.experiment(max_steps=2, resources=one, environment=environment)
+    config.write_text(yaml.safe_dump(value))
     address = f"http://{ray._private.worker.get_dashboard_url()}"
-    job = submit(address, config, folder=work)
+    submitted = submitting.submit(address, config, experiment=read_experiment(config))
+    job = submitted.id
     client = JobSubmissionClient(address)
     deadline = datetime.now(UTC) + timedelta(seconds=240)
     while datetime.now(UTC) < deadline:
@@ -272,4 +289,10 @@ def test_the_job_entry_point_runs_under_ray_job_submit(
     logs = client.get_job_logs(job)
     assert status == JobStatus.SUCCEEDED, logs
     model = next(line.split()[1] for line in logs.splitlines() if line.startswith("model "))
-    govray.verify(model, trust_root=deployment.root)
+    attested = govray.verify(model, trust_root=deployment.root).attestation
+    assert attested.environment.settings["env.MKL_CBWR"] == "COMPATIBLE"
+    assert attested.environment.setup == setup
+    assert attested.run.archive == submitted.archive == read_record(Path(model).parent).archive
+    assert submitted.archive is not None
+    code = open_archive(deployment.folder / "runs", submitted.archive, tmp_path / "code")
+    assert (code / "jobs" / "tiny.yaml").read_text() == config.read_text()

@@ -1,0 +1,260 @@
+"""The ``environment`` section: what it takes, what Ray gets, and what both refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.runtime_env import RuntimeEnv
+
+from govray.errors import GovrayError, Malformed, Refused, UsageError
+from govray.governance.attestation.environment import SETUP, Setup, differences
+from govray.governance.formats import canonical_json
+from govray.train.driver import submit as submitting
+from govray.train.driver.job_environment import runtime_env
+from govray.train.driver.submit import reachable
+from govray.train.experiment.environment import JobEnvironment
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.run_folder.environment_probe import environment_here
+from tests.support.deployment import Deployment
+
+HEX = "0123456789abcdef" * 4
+IMAGE = f"registry.example/team/govray@sha256:{HEX}"
+EXPERIMENT: dict[str, Any] = {
+    "name": "tiny",
+    "hyperparameters": {"context": 8},
+    "data": {"corpora": "corpora", "rows_per_step": {"everything": 1}},
+    "governance": {"policy": "policy.json", "trust_root": "root.json"},
+    "max_steps": 1,
+}
+
+
+def experiment(environment: Any) -> Experiment:
+    return parse_experiment(EXPERIMENT | {"environment": environment}, where="test")
+
+
+def section(**fields: Any) -> JobEnvironment:
+    found = experiment(fields).environment
+    assert found is not None
+    return found
+
+
+def setup_of(asked: dict[str, Any]) -> Setup:
+    stated = asked["env_vars"][SETUP]
+    return Setup.from_json(canonical_json.parse_canonical(stated.encode()))
+
+
+def sha256(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("image", "rayproject/ray:2.60.0", "by digest"),
+        ("image", f"-v/:/host@sha256:{HEX}", "by digest"),
+        ("image", f"ray ; reboot@sha256:{HEX}", "by digest"),
+        ("pip", 3, "a list of requirements"),
+        ("pip", [], "a list of requirements"),
+        ("pip", ["six", "-r more.txt"], "files of this machine"),
+        ("pip", ["-e ."], "files of this machine"),
+        ("pip", ["./wheels/own.whl"], "files of this machine"),
+        ("pip", ["own @ file:///wheels/own.whl"], "files of this machine"),
+        ("pip", ["six\n-r more.txt"], "one line"),
+        ("pip", ["--index-url https://ada:word@pypi.example/"], "a secret"),
+        ("uv_lock", "s3://bucket/uv.lock", "not a URL"),
+        ("working_dir", "s3://bucket/work", "not a URL"),
+        ("env_vars", {"GOVRAY_KEY": "env:X"}, "govray's or Ray's own"),
+        ("env_vars", {"RAY_AUTH_MODE": "disabled"}, "govray's or Ray's own"),
+        ("env_vars", {"AWS_SECRET_ACCESS_KEY": "x"}, "names a secret"),
+        ("env_vars", {"hf_token": "x"}, "names a secret"),
+        ("env_vars", {"A": HEX}, "looks like a key"),
+        ("env_vars", {"A": "ghp_0123456789abcdefghij"}, "looks like a key"),
+        ("env_vars", {"A": "govr_abcdefghijklmnopqrst_x"}, "looks like a key"),
+        ("env_vars", {"A": "postgresql://ada:word@db/x"}, "looks like a key"),
+        ("env_vars", {"A": "MC4CAQAwBQYDK2VwBCIEIA"}, "looks like a key"),
+        ("env_vars", {"A=B": "x"}, "letters, digits"),
+        ("env_vars", {"A": "x\ny"}, "no line"),
+        ("env_vars", {"A": "x" * 4097}, "no line"),
+        ("container", "x", "unknown field"),
+    ],
+)
+def test_what_the_section_does_not_take(field: str, value: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
+        experiment({field: value})
+    if isinstance(value, dict):
+        assert not any(len(each) > 1 and each in str(refused.value) for each in value.values())
+
+
+def test_what_it_takes(tmp_path: Path) -> None:
+    given = {
+        "pip": ["six==1.17.0", "--index-url https://pypi.example/simple"],
+        "env_vars": {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "2"},
+        "working_dir": str(tmp_path),
+    }
+    assert section(**given).pip == tuple(given["pip"])
+    with pytest.raises(UsageError, match="not both"):
+        section(pip=["six"], uv_lock="requirements.lock")
+    with pytest.raises(ValueError, match="cannot be specified at the same time"):  # as Ray has it
+        RuntimeEnv(pip=["six"], uv=["six"])
+
+
+def test_records_without_it_stay_as_they_are() -> None:
+    plain = parse_experiment(EXPERIMENT, where="test")
+    assert "environment" not in plain.model_dump(mode="json")
+    environment = environment_here(seed=1, threads=1, source=None)
+    assert "setup" not in environment.to_json()
+    assert "environment" in experiment({"env_vars": {"A": "b"}}).model_dump(mode="json")
+
+
+def test_ray_gets_what_it_asks_for(tmp_path: Path) -> None:
+    hashes = b" \\\n    --hash=sha256:0 \\\n    --hash=sha256:1\n"
+    lock = b"six==1.17.0" + hashes + b"    # via us\n\n# end\nidna==3\n"
+    (tmp_path / "requirements.lock").write_bytes(lock)
+    assert runtime_env(None, "here") == {"working_dir": "here"}
+    asked = runtime_env(section(uv_lock=str(tmp_path / "requirements.lock")), str(tmp_path))
+    assert asked["uv"] == {
+        "packages": ["six==1.17.0 --hash=sha256:0 --hash=sha256:1", "idna==3"],
+    }
+    assert setup_of(asked) == Setup(uv_lock=sha256(lock))
+    RuntimeEnv(**asked)
+    asked = runtime_env(section(pip=["six==1.17.0", "idna==3"], env_vars={"A": "b"}), "here")
+    assert (asked["pip"], asked["env_vars"]["A"]) == (["six==1.17.0", "idna==3"], "b")
+    (tmp_path / "requirements.txt").write_bytes(b"six==1.17.0\nidna==3\n")
+    of_file = runtime_env(section(pip=str(tmp_path / "requirements.txt")), "here")
+    assert of_file["pip"] == asked["pip"]
+    assert setup_of(of_file) == setup_of(asked) == Setup(pip=sha256(b"six==1.17.0\nidna==3\n"))
+    asked = runtime_env(section(image=IMAGE, env_vars={"A": "b"}), None)
+    assert asked["image_uri"] == IMAGE
+    assert setup_of(asked) == Setup(image=f"sha256:{HEX}")
+    RuntimeEnv(**asked)
+    assert SETUP not in runtime_env(section(env_vars={"A": "b"}), "here")["env_vars"]
+
+
+@pytest.mark.parametrize("beside", [{"pip": ["six"]}, {"working_dir": "work"}, {"uv_lock": "x"}])
+def test_what_ray_refuses_is_refused_before_it(beside: dict[str, Any]) -> None:
+    [name] = beside
+    with pytest.raises(Refused, match=f"with {name}"):
+        runtime_env(section(image=IMAGE, **beside), None)
+    theirs = {"uv": ["six"]} if name == "uv_lock" else beside
+    with pytest.raises(ValueError, match="cannot be used together"):
+        RuntimeEnv(image_uri=IMAGE, **theirs)
+    with pytest.raises(Refused, match="working_dir"):
+        runtime_env(section(image=IMAGE), "work")
+    with pytest.raises(Refused, match="single quotes"):
+        runtime_env(section(image=IMAGE, env_vars={"A": "'; reboot; '"}), None)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (None, "not readable"),
+        (b"", "no package"),
+        (b'version = 1\n[[package]]\nname = "six"\n', "uv export"),
+        (b"-r more.txt\n", "files of this machine"),
+        (b"\xff\xfe", "no text"),
+        (b"#" * ((1 << 20) + 1), "larger"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("field", ["pip", "uv_lock"])
+def test_what_is_no_file_of_requirements(
+    tmp_path: Path, field: str, data: bytes | None, why: str
+) -> None:
+    if data is not None:
+        (tmp_path / "file").write_bytes(data)
+    with pytest.raises(UsageError, match=why) as refused:
+        runtime_env(section(**{field: str(tmp_path / "file")}), "here")
+    assert refused.value.where == f"environment.{field}"
+
+
+def test_a_process_of_the_job_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = environment_here(seed=1, threads=1, source=None)
+    asked = runtime_env(section(image=IMAGE), None)
+    monkeypatch.setenv(SETUP, asked["env_vars"][SETUP])
+    within = environment_here(seed=1, threads=1, source=None)
+    assert within.setup == Setup(image=f"sha256:{HEX}")
+    [found] = differences(within, plain)  # what a replay by hand says
+    assert (found.name, found.recorded, found.here) == ("setup.image", f"sha256:{HEX}", None)
+    assert not found.is_code
+    monkeypatch.setenv(SETUP, '{"image":"latest"}')
+    with pytest.raises(Malformed, match="image"):
+        environment_here(seed=1, threads=1, source=None)
+
+
+class Answering:
+    """Ray's client, which takes every job and remembers what it was given."""
+
+    asked: dict[str, Any]
+
+    def __init__(self, address: str) -> None:
+        pass
+
+    def submit_job(self, **asked: Any) -> str:
+        Answering.asked = asked
+        given = asked["runtime_env"].get("working_dir", "")
+        Answering.asked["sent"] = Path(given).read_bytes() if given.endswith(".zip") else None
+        return "job-1"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(submitting, "JobSubmissionClient", Answering)
+    jobs = tmp_path / "work" / "jobs"
+    jobs.mkdir(parents=True)
+    (jobs / "train.py").write_text("")
+    (jobs / "tiny.yaml").write_text("")
+    return jobs.parent
+
+
+def test_the_job_gets_the_archive_itself(work: Path, tmp_path: Path) -> None:
+    storage = tmp_path / "runs"
+    value = EXPERIMENT | {"storage_path": str(storage)}
+    given = parse_experiment(value, where="test")
+    job = submitting.submit("here", work / "jobs" / "tiny.yaml", work, experiment=given)
+    assert job.archive is not None
+    assert Answering.asked["entrypoint"] == (
+        f"python jobs/train.py --config jobs/tiny.yaml --archive {job.archive}"
+    )
+    assert sha256(Answering.asked["sent"]) == job.archive
+    [kept] = (storage / "code").iterdir()
+    assert kept.read_bytes() == Answering.asked["sent"]
+
+
+def test_without_a_share_nothing_is_archived(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    given = parse_experiment(EXPERIMENT, where="test")  # storage_path is runs
+    job = submitting.submit("here", work / "jobs" / "tiny.yaml", experiment=given, new=True)
+    assert job.archive is None
+    assert Answering.asked["entrypoint"] == "python jobs/train.py --config jobs/tiny.yaml --new"
+    assert Answering.asked["runtime_env"] == {"working_dir": str(work)}
+    assert not (work / "runs").exists()
+    assert reachable(work / "runs")
+    assert not reachable(work / "absent" / "runs")
+    assert not reachable(Path("runs"))
+
+
+def test_an_image_brings_its_own_folder(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(work)
+    given = experiment({"image": IMAGE})
+    job = submitting.submit("here", work / "jobs" / "tiny.yaml", experiment=given)
+    assert job.archive is None
+    assert {*Answering.asked["runtime_env"]} == {"image_uri", "env_vars"}
+    both = experiment({"image": IMAGE, "working_dir": str(work)})
+    del Answering.asked
+    with pytest.raises(Refused, match="working_dir"):
+        submitting.submit("here", work / "jobs" / "tiny.yaml", experiment=both)
+    assert not hasattr(Answering, "asked")
+
+
+def test_a_key_is_never_sent(work: Path, tmp_path: Path) -> None:
+    here = Deployment(tmp_path / "here")
+    (work / "notes.txt").write_bytes(here.key.read_bytes())
+    given = parse_experiment(here.experiment(), where="test")
+    with pytest.raises(GovrayError, match="private key"):
+        submitting.submit("here", work / "jobs" / "tiny.yaml", work, experiment=given)
+    os.unlink(work / "notes.txt")  # the control
+    submitting.submit("here", work / "jobs" / "tiny.yaml", work, experiment=given)
