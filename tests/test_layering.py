@@ -32,6 +32,8 @@ BELOW: dict[str, frozenset[str]] = {
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
     "service": frozenset({"errors", "governance", "store"}),
+    # For everybody: the base install, and nothing of the service but its description.
+    "client": frozenset({"errors", "files"}),
     "inference": frozenset({"errors", "files", "governance", "engine", "data", "store", "service"}),
     "reconciler": frozenset({"errors", "printable", "files", "governance", "store"}),
     "train": frozenset(
@@ -46,7 +48,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "train", "tune", "demo", "reconciler"}
+        | {"service", "client", "train", "tune", "demo", "reconciler"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -118,6 +120,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "anyio", "pydantic"}
     ),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
+    "client": frozenset({"pydantic"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
     "reconciler": frozenset({"ray", "requests", "pydantic", "sqlmodel", "sqlalchemy"}),
@@ -271,6 +274,7 @@ def test_imports_point_down_only(path: Path) -> None:
         ("service", "import ray"),
         ("reconciler", "from govray.train.inputs import run_record"),
         ("reconciler", "from govray.service import app"),
+        ("client", "import httpx"),
         ("tune", "import optuna"),
         ("demo", "import govray.cli"),
         ("errors", "import pydantic"),
@@ -345,6 +349,8 @@ HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
         ("import govray; govray.verify", HEAVY - {"numpy"}),
         ("import govray.engine", HEAVY - {"torch", "numpy"}),
         ("import govray.tune.search_config", HEAVY - {"numpy"}),
+        ("import govray.tune.experiment_cost", HEAVY - {"numpy"}),
+        ("import govray.client", HEAVY | {"cryptography", "httpx"}),
     ],
 )
 def test_what_an_import_does_not_load(statement: str, absent: set[str]) -> None:

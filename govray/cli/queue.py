@@ -55,7 +55,13 @@ def run(
     queue = read_queue(file)
     storage = place(queue.storage)
     token = queue.token()
-    cluster = RayJobs(queue.address, storage, token=token, working_dir=queue.working_dir)
+    cluster = RayJobs(
+        queue.address,
+        storage,
+        token=token,
+        working_dir=queue.working_dir,
+        runtime_env=_runtime_env,
+    )
     stop = Event()
     with opened(open_store(queue.store)) as engine:
         reconciler = Reconciler(
@@ -199,6 +205,34 @@ def kill(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
 def resume(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
     """Put what was stopped, killed or ended in an error back into the queue."""
     _ask(id, "resume", user, store)
+
+
+def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:
+    """What Ray is given for a submission: its folder, and what its experiment's environment says.
+
+    Files that the environment names are those of the folder.
+    """
+    from govray.governance.formats.strict_yaml import read_yaml
+    from govray.train.driver.job_environment import runtime_env
+    from govray.train.inputs.experiment_config import parse_experiment
+    from govray.tune.search_config import parse_search
+
+    if row.kind not in ("train", "tune"):
+        return {"working_dir": str(folder)}
+    source: Any = read_yaml(row.config, name=f"submission {row.id}")
+    if row.kind == "tune":
+        experiment = parse_search(source.value, where=source.name, source=source).experiment
+    else:
+        experiment = parse_experiment(source.value, where=source.name, source=source)
+    environment = experiment.environment
+    if environment is not None:
+        named = {
+            name: str(folder / value)
+            for name in ("pip", "uv_lock")
+            if isinstance(value := getattr(environment, name), str | Path)
+        }
+        environment = environment.model_copy(update=named)
+    return runtime_env(environment, str(folder))
 
 
 def _one_pass(reconciler: Reconciler) -> None:

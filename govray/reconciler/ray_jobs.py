@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ TIMEOUT_S = 20.0
 
 CONFIG = "govray-submission.yaml"
 FACTS = "govray-submission.json"
+
+RuntimeEnv = Callable[[Submission, Path], dict[str, Any]]
 
 _STATES: Mapping[str, JobState] = {
     "PENDING": JobState.WAITING,
@@ -73,6 +75,7 @@ class RayJobs:
         storage: Where the archives of working directories lie: beside the runs.
         token: Ray's token, where the cluster asks for one.
         working_dir: What a job gets that was submitted without a working directory.
+        runtime_env: What Ray is given for a submission and the folder that its job gets.
     """
 
     def __init__(
@@ -82,11 +85,13 @@ class RayJobs:
         *,
         token: str | None = None,
         working_dir: Path | None = None,
+        runtime_env: RuntimeEnv = lambda row, folder: {"working_dir": str(folder)},
     ) -> None:
         self.address = address
         self._storage = storage
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._working_dir = working_dir
+        self._runtime_env = runtime_env
         self._client: _Client | None = None
 
     def start(self, row: Submission) -> None:
@@ -103,6 +108,7 @@ class RayJobs:
             try:
                 folder = self._folder(row, Path(made) / "working_dir")
                 command = entrypoint(row.kind, config=CONFIG, submission=FACTS)
+                environment = self._runtime_env(row, folder)
             except OSError as error:
                 raise Unreachable(
                     f"its working directory cannot be read: {error}", where=str(self._storage)
@@ -113,7 +119,7 @@ class RayJobs:
                 self._connected().submit_job(
                     entrypoint=command,
                     submission_id=row.job,
-                    runtime_env={"working_dir": str(folder)},
+                    runtime_env=environment,
                     metadata=metadata(row),
                 )
 

@@ -22,6 +22,7 @@ class OidcSettings:
         role_claim: The claim, a text or a list of texts, that ``roles`` is asked about.
         roles: From a value of that claim to a role of ours. Without a match: refused.
         supplier_claim: The claim that names the supplier of a caller with the role supplier.
+        client_id: What people sign in as a client of, at a terminal too; None: they don't.
     """
 
     issuer: str
@@ -30,6 +31,7 @@ class OidcSettings:
     role_claim: str = "groups"
     roles: Mapping[str, str] = field(default_factory=dict)
     supplier_claim: str = "supplier"
+    client_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
