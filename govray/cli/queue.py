@@ -227,12 +227,26 @@ def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:
     environment = experiment.environment
     if environment is not None:
         named = {
-            name: str(folder / value)
+            name: _inside(folder, str(value), f"environment.{name}")
             for name in ("pip", "uv_lock")
             if isinstance(value := getattr(environment, name), str | Path)
         }
         environment = environment.model_copy(update=named)
     return runtime_env(environment, str(folder))
+
+
+def _inside(folder: Path, name: str, where: str) -> str:
+    """A file of the folder: one of this machine would be sent to the cluster.
+
+    Raises:
+        UsageError: It leads out.
+    """
+    found = (folder / name).resolve()
+    if not found.is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{name!r} lies outside the working directory", where=where, do="Name a file in it"
+        )
+    return str(found)
 
 
 def _one_pass(reconciler: Reconciler) -> None:

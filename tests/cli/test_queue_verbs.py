@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from govray.cli import queue
+from govray.errors import UsageError
+from govray.store.tables import Submission
 from tests.support.command import Run
 from tests.support.deployment import Deployment
 
@@ -89,3 +92,22 @@ def test_a_pass_without_a_head_moves_nothing_but_what_can_never_start(
         "ERROR",
         "it needs 2 slots, and pool 'default' has 1",
     )
+
+
+def test_an_environment_names_files_of_the_job_s_folder_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "needs.txt").write_text("numpy==2.0\n")
+    (tmp_path / "secret.txt").write_text("secret\n")
+
+    here = Deployment(tmp_path / "here")
+
+    def asked(pip: str) -> Submission:
+        value = here.experiment(environment={"pip": pip})
+        return Submission(id="s-1", kind="train", config=yaml.safe_dump(value))
+
+    given = queue._runtime_env(asked("needs.txt"), folder)
+    assert (given["pip"], given["working_dir"]) == (["numpy==2.0"], str(folder))
+    for outside in ("../secret.txt", str(tmp_path / "secret.txt")):
+        with pytest.raises(UsageError, match="lies outside the working directory"):
+            queue._runtime_env(asked(outside), folder)

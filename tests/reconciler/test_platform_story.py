@@ -1,9 +1,11 @@
 """Two users of two projects, eight runs and a search, four slots: all of it on a real cluster.
 
-The head and two nodes are processes of this machine, started again when they end. The queue is on
-PostgreSQL, and two processes stand by to work it off. A higher priority preempts, a driver is
-killed, then the head with all that it knew, and with it the process that held the lease. What must
-hold: all end, nothing is lost, nothing is trained twice, and each model says whose it is.
+The head and two nodes are processes of this machine, started again when they end. The service takes
+submissions over HTTP into PostgreSQL, and two processes stand by to work the queue off.
+
+A higher priority preempts, a driver is killed, then the head with all that it knew, and with it the
+process that held the lease. What must hold: all end, nothing is lost, nothing is trained twice, and
+each model says whose it is.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from ray.job_submission import JobSubmissionClient
@@ -26,18 +30,17 @@ from sqlmodel import Session, col, select
 import govray
 from govray.governance.formats.code_archive import archive_folder
 from govray.governance.record.ledger import Leaf, read_leaves
+from govray.service import tokens
 from govray.store import submissions
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.tables import Lease, Submission
 from govray.train.run_folder import events
-from govray.train.run_folder.clock import now
 from tests.support import slow_while
 from tests.support.databases import Server
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
-from tests.support.process import COMMAND
+from tests.support.process import COMMAND, serving
 from tests.support.ray_nodes import RayNodes, ray_nodes
 from tests.support.tree import ROOT
 
@@ -53,8 +56,8 @@ PATIENCE_S = 900.0
 class Platform:
     """The store, the deployment and the cluster of the story."""
 
-    def __init__(self, folder: Path, store: str, nodes: RayNodes) -> None:
-        self.folder, self.store, self.nodes = folder, store, nodes
+    def __init__(self, folder: Path, store: str, nodes: RayNodes, service: str) -> None:
+        self.folder, self.nodes, self.service = folder, nodes, service
         self.here = Deployment(folder / "deployment")
         self.runs = self.here.folder / "runs"
         self.runs.mkdir()
@@ -77,6 +80,13 @@ class Platform:
                 }
             )
         )
+        self.tokens = {}
+        with Session(self.engine) as session:
+            for user in ("ada", "bob"):
+                self.tokens[user] = tokens.new(
+                    session, user, role="engineer", scopes=("write",), at=datetime.now(UTC)
+                )
+            session.commit()
         self.began = time.monotonic()
 
     def experiment(self, **changes: Any) -> str:
@@ -90,7 +100,7 @@ class Platform:
         return yaml.safe_dump(value)
 
     def submit(self, name: str, user: str, project: str, *, priority: int = 0) -> str:
-        return self._put("train", name, user, project, self.experiment(name=name), 1, priority)
+        return self._post(user, self.experiment(name=name), project=project, priority=priority)
 
     def search(self, name: str, user: str, project: str) -> str:
         section = {
@@ -101,26 +111,18 @@ class Platform:
             "max_trials": 2,
             "max_concurrent_trials": 2,
         }
-        file = self.experiment(name=name, search=section)
-        return self._put("tune", name, user, project, file, 2, 0)
+        return self._post(user, self.experiment(name=name, search=section), project=project)
 
-    def _put(
-        self, kind: str, name: str, user: str, project: str, config: str, slots: int, priority: int
-    ) -> str:
-        with Session(self.engine) as session:
-            row = submissions.submit(
-                session,
-                kind=kind,
-                name=name,
-                project=project,
-                config=config,
-                slots=slots,
-                by=ChangedBy(user=user, at=now(), token=None),
-                priority=priority,
-                archive=self.archive,
-            )
-            session.commit()
-            return row.id
+    def _post(self, user: str, file: str, **more: Any) -> str:
+        """Submit over HTTP, as the user; returns the submission's id."""
+        answer = httpx.post(
+            f"{self.service}/v1/experiments",
+            headers={"Authorization": f"Bearer {self.tokens[user]}"},
+            json={"file": file, "archive": self.archive, **more},
+            timeout=60,
+        )
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
 
     def rows(self) -> dict[str, Submission]:
         with Session(self.engine, expire_on_commit=False) as session:
@@ -198,8 +200,12 @@ def platform(
     monkeypatch.setenv(slow_while.FOLDER, str(tmp_path))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     (tmp_path / "slow").touch()
-    with ray_nodes(forked, workers=2, cpus=8) as nodes:
-        made = Platform(tmp_path, postgres.new("made"), nodes)
+    store = postgres.new("made")
+    with (
+        ray_nodes(forked, workers=2, cpus=8) as nodes,
+        serving(tmp_path, "--store", store) as (_, address),
+    ):
+        made = Platform(tmp_path, store, nodes, address)
         yield made
         made.engine.dispose()
 
