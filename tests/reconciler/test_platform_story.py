@@ -44,13 +44,13 @@ from tests.support.process import COMMAND, serving
 from tests.support.ray_nodes import RayNodes, ray_nodes
 from tests.support.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2100)]
 
 S = SubmissionState
 STEPS = 16
 EVERY = 4
 SLOTS = 4
-PATIENCE_S = 900.0
+PATIENCE_S = 1500.0
 
 
 class Platform:

@@ -39,9 +39,11 @@ _SETTINGS = {
     "RAY_JOB_STOP_WAIT_TIME_S": "60",
     # A worker node gives up soon on a head that is gone, and joins the next.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-    "RAY_raylet_start_wait_time_s": "240",  # on a busy machine
+    # A busy machine takes its time, and a node that gives up starts from the beginning.
+    "RAY_raylet_start_wait_time_s": "240",
+    "RAY_agent_register_timeout_ms": "200000",
     "RAY_memory_monitor_refresh_ms": "0",  # each node would count the whole machine's
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.05",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
 }
@@ -63,9 +65,10 @@ class RayNodes:
 
     def start(self) -> None:
         """Start all nodes, and wait until Ray Jobs answer."""
-        for unit in (self.head, *self.workers):
-            unit.start()
+        self.head.start()
         self.await_jobs()
+        for unit in self.workers:
+            unit.start()
 
     def await_jobs(self) -> None:
         """Wait until the head's dashboard answers for Ray Jobs."""
