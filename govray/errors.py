@@ -99,6 +99,8 @@ class RankFailed(GovrayError):
 class InfrastructureFailed(RankFailed):
     """Processes, nodes, the network or storage failed, not the code: another try may go well."""
 
+    exit_code = 69  # EX_UNAVAILABLE of sysexits.h
+
 
 class Stopped(GovrayError):
     """A run stopped because it was asked to, after a commit. Run it again to resume."""

@@ -35,6 +35,7 @@ BELOW: dict[str, frozenset[str]] = {
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
     "inference": frozenset({"errors", "files", "governance", "engine", "data", "store", "service"}),
+    "reconciler": frozenset({"errors", "printable", "files", "governance", "store"}),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
     ),
@@ -47,7 +48,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "client", "train", "tune", "demo"}
+        | {"service", "client", "train", "tune", "demo", "reconciler"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -121,6 +122,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
     "client": frozenset({"pydantic"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
+    # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
+    "reconciler": frozenset({"ray", "requests", "pydantic", "sqlmodel", "sqlalchemy"}),
     "train": frozenset(),
     "train.experiment": frozenset({"pydantic"}),
     "train.run_folder": frozenset({"pydantic", "torch"}),
@@ -269,6 +272,8 @@ def test_imports_point_down_only(path: Path) -> None:
         ("store", "from govray.engine import gpt"),
         ("service", "from govray.train import runs"),
         ("service", "import ray"),
+        ("reconciler", "from govray.train.inputs import run_record"),
+        ("reconciler", "from govray.service import app"),
         ("client", "import httpx"),
         ("tune", "import optuna"),
         ("demo", "import govray.cli"),

@@ -35,6 +35,7 @@ from govray.cli import (
     model,
     policy,
     project,
+    queue,
     remote,
     replay,
     role,
@@ -97,6 +98,7 @@ app.add_typer(policy.app, name="policy")
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.add_typer(runs.app, name="runs")
+app.add_typer(queue.app, name="queue")
 app.command("replay")(replay.replay)
 app.command("attest")(train.attest)
 app.command("audit")(audit.audit)
@@ -219,4 +221,5 @@ def govray(
     """Train models so that each corpus reaches only the layers its signed policy allows.
 
     Exit codes: 0 done, 1 a check failed, 2 usage, 3 could not check, 75 stopped as requested.
+    69: processes, nodes or the network failed, and another try may go well.
     """

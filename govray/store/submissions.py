@@ -17,6 +17,7 @@ from typing import Any
 
 from sqlalchemy import func, update
 from sqlalchemy.engine import CursorResult
+from sqlalchemy.orm import defer
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
@@ -154,7 +155,7 @@ def move(
 ) -> bool:
     """Move an entry from the state that ``row`` has to ``after``; False if it has another by now.
 
-    ``row`` is brought up to date in either case.
+    ``row`` is brought up to date in either case. Whoever is moved has no place in a line.
 
     Raises:
         Refused: No entry goes from that state to this.
@@ -167,7 +168,7 @@ def move(
             col(Submission.state) == row.state,
             col(Submission.attempt) == row.attempt,
         )
-        .values(state=after, **(changes or {}))
+        .values(**{"state": after, "position": None} | dict(changes or {}))
     )
     session.expire(row)
     session.refresh(row)
@@ -261,14 +262,20 @@ def retag(session: Session, row: Submission, tags: Collection[str], *, by: Chang
 def places(session: Session, ids: Collection[str]) -> dict[str, int]:
     """Of those of ``ids`` that wait: how many of their pool go first, and one. One query.
 
-    By priority, then by time. A reconciler that shares a pool by project may take another first.
+    As the reconciler saw it last. Before it did, by priority and then by time.
     """
     if not ids:
         return {}
     s = Submission
     order = (col(s.priority).desc(), col(s.submitted), col(s.id))
     ranked = (
-        select(col(s.id), func.row_number().over(partition_by=col(s.pool), order_by=order))
+        select(
+            col(s.id),
+            func.coalesce(
+                col(s.position),
+                func.row_number().over(partition_by=col(s.pool), order_by=order),
+            ),
+        )
         .where(col(s.state) == SubmissionState.QUEUED)
         .subquery()
     )
@@ -277,11 +284,20 @@ def places(session: Session, ids: Collection[str]) -> dict[str, int]:
     return {row[0]: row[1] for row in found}
 
 
-def waiting(session: Session, *, pool: str | None = None) -> list[Submission]:
-    """The entries in state QUEUED, in the order in which they were submitted."""
+def waiting(
+    session: Session, *, pool: str | None = None, without_config: bool = False
+) -> list[Submission]:
+    """The entries in state QUEUED, in the order in which they were submitted.
+
+    Args:
+        pool: Of this pool alone.
+        without_config: Leave the large texts in the store until one is asked for.
+    """
     statement = select(Submission).where(col(Submission.state) == SubmissionState.QUEUED)
     if pool is not None:
         statement = statement.where(col(Submission.pool) == pool)
+    if without_config:
+        statement = statement.options(defer(Submission.config))  # type: ignore[arg-type]
     return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
 
 

@@ -489,6 +489,9 @@ class SubmissionColumns(SQLModel):
     started: str | None = None
     finished: str | None = None
     why: str | None = None
+    position: int | None = Field(
+        default=None, description="Its place in its pool's line, from 1, while it waits."
+    )
     archived: bool = False
     tags: list[str] = Field(sa_type=JSON, default_factory=list)
 

@@ -68,17 +68,21 @@ MOST = 1 << 18
 
 LAUNCHER = """\
 #!{python} -IS
-import json, os, socket, sys
+import json, os, shlex, socket, sys
 
 argv = sys.argv[1:]
 context = {{}}
 for each in argv:
     if each.startswith("--serialized-runtime-env-context="):
         context = json.loads(each.partition("=")[2] or "{{}}")
-usual = not any(context.get(name) for name in ("command_prefix", "override_worker_entrypoint"))
+prefix = context.get("command_prefix") or []
+moves = len(prefix) == 3 and (prefix[0], prefix[2]) == ("cd", "&&")  # to a working directory
+usual = (not prefix or moves) and not context.get("override_worker_entrypoint")
 if not usual or not any(each.endswith("default_worker.py") for each in argv):
     os.execv({python!r}, [{python!r}, *argv])
 os.environ.update(context.get("env_vars") or {{}})
+if moves:
+    os.chdir(shlex.split(prefix[1])[0])
 argv = [each for each in argv
         if not each.startswith(("--serialized-runtime-env-context=", "--language="))]
 told = json.dumps({{"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}})

@@ -76,7 +76,7 @@ from govray.train.loop.until_govern import Loop
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.environment_probe import environment_here
-from govray.train.run_folder.run_lock import hold
+from govray.train.run_folder.run_lock import Driven, hold
 from govray.train.run_folder.source_code import source_of
 from govray.train.state.garbage_collection import pin_start
 from govray.train.state.snapshot import latest
@@ -371,7 +371,7 @@ class GovernedTrainer(RunSettings):
             if record:
                 run_listing.refuse_other_run(record, made)
             elif (folder / "record" / "run.json").is_file():
-                raise Refused(
+                raise Driven(
                     "another job has begun the run meanwhile",
                     where=f"run {order.run_id}",
                     do="Start this job again: it goes on with the run, if that has no driver then",

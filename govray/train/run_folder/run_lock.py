@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from govray.errors import Malformed, Refused, UsageError
+from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from govray.files.bucket import Replaced
 from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
@@ -41,6 +41,12 @@ FENCE = "fence"
 
 _PATIENCE_S = 2.0
 """How long `hold` tries: `driving` or a dying process may have the lock for a moment."""
+
+
+class Driven(UsageError):
+    """Another driver has the run. Once it has ended, another try may go well."""
+
+    exit_code = InfrastructureFailed.exit_code
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ def hold(run_folder: Place) -> Iterator[int]:
     """Be the run's driver within the context. Yields this driver's number, from 1.
 
     Raises:
-        UsageError: Another driver has the run.
+        Driven: Another driver has the run.
     """
     own = Holder(os.getpid(), socket.gethostname(), now())
     with _locking(run_folder, own):
@@ -256,10 +262,10 @@ def _locked(descriptor: int, mode: int) -> bool:
     return True
 
 
-def _taken(run_folder: Place) -> UsageError:
+def _taken(run_folder: Place) -> Driven:
     found = holder(run_folder)
     who = f"process {found.pid} on {found.host} since {found.since}" if found else "another process"
-    return UsageError(
+    return Driven(
         f"the run is being driven by {who}",
         where=str(run_folder),
         do="Wait for it, or end it with `govray runs stop`",

@@ -26,6 +26,7 @@ from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
+from govray.train.run_folder.run_lock import Driven
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
@@ -163,7 +164,7 @@ def test_of_two_jobs_at_once_one_begins(here: Deployment) -> None:
     assert late.resume is None
     run = stopped(here, ONE)
     before = (run / "record" / "run.json").read_bytes()
-    with pytest.raises(Refused, match="another job has begun the run meanwhile"):
+    with pytest.raises(Driven, match="another job has begun the run meanwhile"):
         late.train()
     assert (run / "record" / "run.json").read_bytes() == before
     # The control: by another name it would have been a second run of the submission.

@@ -1,0 +1,375 @@
+"""``govray queue``: work off the queue in front of Ray Jobs, and look into it.
+
+``run`` is the reconciler. The others read and write the store alone, and need no cluster.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli.output import field, line, note, print_table, report, table
+from govray.cli.place_argument import Given, given_place
+from govray.cli.store import DEFAULT_STORE, Store, opened, opened_session
+from govray.errors import CouldNotCheck, GovrayError, UsageError
+
+if TYPE_CHECKING:
+    from threading import Event
+
+    from sqlmodel import Session
+
+    from govray.reconciler.reconcile import QueuePass, Reconciler
+    from govray.store.registry import ChangedBy
+    from govray.store.tables import Submission
+
+app = typer.Typer(help="Queue experiments in front of a plain Ray cluster, by priority and share.")
+
+LOOK_S = 2.0
+RETRY_S = 15.0
+"""How long the reconciler waits after the store failed."""
+
+Entry = Annotated[str, typer.Argument(metavar="ID", help="The submission's id, from ls.")]
+User = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="Who does it. Default: you.")
+]
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="As deploy/queue.yaml.")],
+    once: Annotated[bool, typer.Option("--once", help="Make one pass, and end.")] = False,
+) -> None:
+    """Start, stop and follow jobs as the queue's order says, until SIGTERM or SIGINT."""
+    from threading import Event
+
+    from govray.files.place import place
+    from govray.reconciler.progress import committed_below
+    from govray.reconciler.ray_jobs import RayJobs
+    from govray.reconciler.reconcile import Reconciler
+    from govray.reconciler.settings import read_queue
+    from govray.store.database import open_store
+    from govray.train.run_folder.clock import instant
+
+    queue = read_queue(file)
+    storage = place(queue.storage)
+    token = queue.token()
+    cluster = RayJobs(
+        queue.address,
+        storage,
+        token=token,
+        working_dir=queue.working_dir,
+        runtime_env=_runtime_env,
+    )
+    stop = Event()
+    with opened(open_store(queue.store)) as engine:
+        reconciler = Reconciler(
+            engine,
+            cluster,
+            queue.limits,
+            holder=_own_name(),
+            clock=instant,
+            committed=committed_below(storage),
+            retries=queue.retries,
+        )
+        if once:
+            _one_pass(reconciler)
+            return
+        _until_signal(stop)
+        report({"address": queue.address})
+        line(f"govray works off the queue on {queue.address}  (stop: Ctrl-C)")
+        _passes(reconciler, stop)
+        reconciler.release()
+
+
+@app.command("ls")
+def ls(
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="NAME", help="Of this project alone.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newest.")] = 100,
+    store: Store = DEFAULT_STORE,
+) -> None:
+    """List the queue: what runs, what waits and where in its line, and what has ended."""
+    from sqlalchemy.orm import defer
+    from sqlmodel import col, select
+
+    from govray.store.tables import Submission
+
+    statement = select(Submission).options(defer(Submission.config))  # type: ignore[arg-type]
+    if project is not None:
+        statement = statement.where(col(Submission.project) == project)
+    newest = statement.order_by(col(Submission.submitted).desc(), col(Submission.id).desc())
+    with opened_session(store) as session:
+        rows = list(reversed(session.exec(newest.limit(limit)).all()))
+        report([_to_json(row) for row in rows])
+    if not rows:
+        line("Nothing was submitted yet. Submit: govray queue submit FILE --project NAME")
+        return
+    grid = table(
+        *("submission", "name", "project", "user", "state", "place", "pool", "priority", "slots"),
+        *("tries", "why"),
+        right=("place", "priority", "slots", "tries"),
+    )
+    for row in rows:
+        grid.row(
+            *(row.id, row.name, row.project, row.user, row.state, str(row.position or "")),
+            *(row.pool, str(row.priority), str(row.slots), str(row.attempt), row.why or ""),
+        )
+    print_table(grid)
+
+
+@app.command("show")
+def show(id: Entry, store: Store = DEFAULT_STORE) -> None:
+    """Show one submission, with the file that was sent."""
+    with opened_session(store) as session:
+        row = _find(session, id)
+        report({**_to_json(row), "config": row.config})
+        _show(row)
+        line(row.config.rstrip())
+
+
+@app.command("submit")
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.")],
+    project: Annotated[str, typer.Option("--project", metavar="NAME")],
+    priority: Annotated[
+        int, typer.Option("--priority", min=-1000, max=1000, help="Higher goes first.")
+    ] = 0,
+    pool: Annotated[str, typer.Option("--pool", metavar="NAME")] = "default",
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="Repeatable.")
+    ] = None,
+    working_dir: Annotated[
+        Path | None,
+        typer.Option("--working-dir", metavar="DIR", help="What the job gets; archived now."),
+    ] = None,
+    storage: Annotated[
+        Given | None,
+        typer.Option(
+            "--storage",
+            metavar="DIR",
+            parser=given_place,
+            help="Where it is archived: the storage of queue.yaml.",
+        ),
+    ] = None,
+    user: User = None,
+    store: Store = DEFAULT_STORE,
+) -> None:
+    """Put an experiment into the queue, straight into the store."""
+    from govray.governance.formats.code_archive import archive_folder
+    from govray.store import submissions
+    from govray.tune.experiment_cost import experiment_cost
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise UsageError("the file cannot be read as text", where=str(file)) from None
+    asked = experiment_cost(text, name=str(file))
+    if (working_dir is None) != (storage is None):
+        raise UsageError("a working directory is archived beside the runs", do="Give both options")
+    archive = archive_folder(working_dir, storage) if working_dir and storage else None
+    with opened_session(store) as session:
+        row = submissions.submit(
+            session,
+            kind=asked.kind,
+            name=asked.name,
+            project=project,
+            config=text,
+            slots=asked.slots,
+            by=_by(user),
+            pool=pool,
+            priority=priority,
+            archive=archive,
+            tags=tag or (),
+        )
+        session.commit()
+        report(_to_json(row))
+        line(f"{row.id}  {row.state}")
+
+
+@app.command("stop")
+def stop(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
+    """Let a submission commit and stop; a waiting one leaves the line at once."""
+    _ask(id, "stop", user, store)
+
+
+@app.command("kill")
+def kill(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
+    """End a submission for good, unless somebody resumes it."""
+    _ask(id, "kill", user, store)
+
+
+@app.command("resume")
+def resume(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
+    """Put what was stopped, killed or ended in an error back into the queue."""
+    _ask(id, "resume", user, store)
+
+
+def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:
+    """What Ray is given for a submission: its folder, and what its experiment's environment says.
+
+    Files that the environment names are those of the folder.
+    """
+    from govray.governance.formats.strict_yaml import read_yaml
+    from govray.train.driver.job_environment import runtime_env
+    from govray.train.inputs.experiment_config import parse_experiment
+    from govray.tune.search_config import parse_search
+
+    if row.kind not in ("train", "tune"):
+        return {"working_dir": str(folder)}
+    source: Any = read_yaml(row.config, name=f"submission {row.id}")
+    if row.kind == "tune":
+        experiment = parse_search(source.value, where=source.name, source=source).experiment
+    else:
+        experiment = parse_experiment(source.value, where=source.name, source=source)
+    environment = experiment.environment
+    if environment is not None:
+        named = {
+            name: _inside(folder, str(value), f"environment.{name}")
+            for name in ("pip", "uv_lock")
+            if isinstance(value := getattr(environment, name), str | Path)
+        }
+        environment = environment.model_copy(update=named)
+    return runtime_env(environment, str(folder))
+
+
+def _inside(folder: Path, name: str, where: str) -> str:
+    """A file of the folder: one of this machine would be sent to the cluster.
+
+    Raises:
+        UsageError: It leads out.
+    """
+    found = (folder / name).resolve()
+    if not found.is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{name!r} lies outside the working directory", where=where, do="Name a file in it"
+        )
+    return str(found)
+
+
+def _one_pass(reconciler: Reconciler) -> None:
+    """Make a pass, and report it.
+
+    Raises:
+        CouldNotCheck: The cluster did not answer, or another process works off the queue.
+    """
+    done = reconciler.once()
+    reconciler.release()
+    if done.unreachable or not done.holder:
+        raise CouldNotCheck(done.unreachable or "another process works off the queue")
+    report([{"id": each.id, "before": each.before, "after": each.after} for each in done.moves])
+    _tell(done, None)
+
+
+def _passes(reconciler: Reconciler, stop: Event) -> None:
+    """Make passes until ``stop``. What fails is told once, and tried again."""
+    from sqlalchemy.exc import DBAPIError
+
+    from govray.cli.error_report import describe
+
+    before: QueuePass | None = None
+    while not stop.is_set():
+        wait = LOOK_S
+        try:
+            done = reconciler.once()
+            _tell(done, before)
+            before = done
+        except (GovrayError, DBAPIError, OSError) as error:
+            note(f"A pass failed: {describe(error).what}. Trying again in {RETRY_S:g} s.")
+            wait = RETRY_S
+        stop.wait(wait)
+
+
+def _tell(done: QueuePass, before: QueuePass | None) -> None:
+    """Note what a pass did, and what is otherwise than before."""
+    if before is None or done.holder != before.holder:
+        note("This process works off the queue." if done.holder else "Another process does it.")
+    if done.unreachable and (before is None or done.unreachable != before.unreachable):
+        note(f"Nothing moves for now: {done.unreachable}")
+    for each in done.moves:
+        why = f"  {each.why}" if each.why else ""
+        note(f"{each.id}  {each.name}  {each.before} → {each.after}{why}")
+    for job in done.stray:
+        note(f"{job}  nobody follows it: told to stop")
+
+
+def _until_signal(stop: Event) -> None:
+    import signal
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: stop.set())
+
+
+def _own_name() -> str:
+    """This process, by a name that no other has."""
+    import os
+    import secrets
+    import socket
+
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _ask(id: str, what: str, user: str | None, store: str) -> None:
+    from govray.store import submissions
+
+    with opened_session(store) as session:
+        row = submissions.ask(session, _find(session, id), what, by=_by(user))
+        session.commit()
+        report(_to_json(row))
+        line(f"{row.id}  {row.state}")
+
+
+def _find(session: Session, id: str) -> Submission:
+    from govray.store.tables import Submission
+
+    row = session.get(Submission, id)
+    if row is None:
+        raise UsageError(
+            f"there is no submission {id[:80]!r}", where="ID", do="Run `govray queue ls`"
+        )
+    return row
+
+
+def _by(user: str | None) -> ChangedBy:
+    import getpass
+
+    from govray.store.registry import ChangedBy
+    from govray.train.run_folder.clock import now
+
+    return ChangedBy(user=user or getpass.getuser(), at=now(), token=None)
+
+
+def _show(row: Submission) -> None:
+    line(f"{row.id}  {row.state}")
+    shown = {
+        "name": f"{row.name}  ({row.kind})",
+        "project": row.project,
+        "user": row.user,
+        "pool": f"{row.pool}, {row.slots} slots, priority {row.priority}",
+        "place": row.position,
+        "job": row.job,
+        "tries": row.attempt or None,
+        "failures": row.failures or None,
+        "submitted": row.submitted,
+        "started": row.started,
+        "finished": row.finished,
+        "why": row.why,
+        "tags": " ".join(row.tags) or None,
+    }
+    for name, value in shown.items():
+        if value is not None:
+            field(name, value)
+
+
+def _to_json(row: Submission) -> dict[str, Any]:
+    """As the service shows it: names in lowerCamelCase, without the file."""
+    names = {
+        **{name: name for name in ("id", "kind", "name", "project", "user", "state", "position")},
+        **{name: name for name in ("pool", "priority", "slots", "policy", "archive")},
+        **{"forked_from": "forkedFrom", "run": "run", "job": "job", "attempt": "attempt"},
+        **{name: name for name in ("failures", "submitted", "started", "finished", "why")},
+        **{"archived": "archived", "tags": "tags"},
+    }
+    return {shown: getattr(row, name) for name, shown in names.items()}

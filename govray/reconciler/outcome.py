@@ -1,0 +1,87 @@
+"""What follows when a job has ended: a table of how it ended and of what it was asked to do.
+
+A driver's exit code is its own word (`govray.errors`). 0 is done. 75 is a commit on request. 1, 2
+and 3 are refusals, if its last words say ``govray:``; the same input would be refused again.
+Everything else is a death: a signal, a lost node, a traceback. Nobody asked for it, so the entry
+goes back to the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from govray.errors import GovrayError, Refused, Stopped, UsageError
+from govray.printable import paragraph
+from govray.reconciler.job import Job, JobState
+from govray.store.states import SubmissionState
+
+_REFUSALS = frozenset({GovrayError.exit_code, Refused.exit_code, UsageError.exit_code, 3})
+_SAID = "govray: "
+_LONGEST = 1000  # characters of a reason
+
+AFTER_STOP: Mapping[SubmissionState, SubmissionState] = {
+    SubmissionState.PREEMPTING: SubmissionState.QUEUED,
+    SubmissionState.STOPPING: SubmissionState.STOPPED,
+    SubmissionState.KILLING: SubmissionState.KILLED,
+}
+"""What was asked of an entry → its state once nothing of it runs."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The state that follows, and why.
+
+    Attributes:
+        failure: Whether the job ended without being asked to. Such ends are counted.
+    """
+
+    after: SubmissionState
+    why: str | None = None
+    failure: bool = False
+
+
+def outcome(state: SubmissionState, job: Job) -> Outcome:
+    """What follows for an entry in ``state`` whose job has ended."""
+    if job.state is JobState.SUCCEEDED:
+        return Outcome(SubmissionState.COMPLETED)
+    reason = refusal(job)
+    if reason is not None and state is not SubmissionState.KILLING:
+        return Outcome(SubmissionState.ERROR, reason)
+    if state in AFTER_STOP:
+        return Outcome(AFTER_STOP[state], _asked(state))
+    if job.state is JobState.STOPPED:
+        return Outcome(SubmissionState.STOPPED, "its job was stopped on the cluster")
+    if job.code == Stopped.exit_code:
+        return Outcome(SubmissionState.QUEUED, "its driver was told to stop, not by the queue")
+    return Outcome(SubmissionState.QUEUED, _death(job), failure=True)
+
+
+def vanished(state: SubmissionState) -> Outcome:
+    """What follows for an entry whose job the cluster does not know: its head was replaced."""
+    why = "the cluster lost its job: the head was replaced"
+    return Outcome(AFTER_STOP.get(state, SubmissionState.QUEUED), why)
+
+
+def refusal(job: Job) -> str | None:
+    """The reason for which a job's driver refused, in its own words; None if it did not."""
+    if job.state is not JobState.FAILED or job.code not in _REFUSALS:
+        return None
+    said = [line for line in job.message.splitlines() if line.startswith(_SAID)]
+    return paragraph(said[-1].removeprefix(_SAID))[:_LONGEST] if said else None
+
+
+def _asked(state: SubmissionState) -> str | None:
+    if state is SubmissionState.PREEMPTING:
+        return "it gave way to a higher priority"
+    return None
+
+
+def _death(job: Job) -> str:
+    if job.code is not None and job.code < 0:
+        return f"its driver was ended by signal {-job.code}"
+    if job.code is not None and job.code > 128:
+        return f"its driver was ended by signal {job.code - 128}"
+    lines = [line.strip() for line in job.message.splitlines() if line.strip()]
+    last = paragraph(lines[-1])[:_LONGEST] if lines else "without a word"
+    return f"its driver ended with code {job.code}: {last}" if job.code is not None else last

@@ -1,0 +1,47 @@
+"""Whether a run got further: a commit of it that is newer than its last start.
+
+Commits are looked for beside the run, below the storage path. Where an experiment keeps them
+elsewhere, none is seen, and each death counts as one without progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place
+from govray.store.tables import Submission
+
+_COMMITS = ("checkpoint_*/manifest.json", "*/checkpoint_*/manifest.json")
+"""Of a run, and of the trials of a search."""
+
+
+def committed_below(storage: Place) -> Callable[[Submission, datetime], bool]:
+    """Whether the run of an entry has a commit newer than a time, for runs below ``storage``.
+
+    A storage that cannot be read has none.
+    """
+
+    def committed(row: Submission, since: datetime) -> bool:
+        folder = storage / run_name(row)
+        try:
+            return any(
+                modified(manifest) > since for each in _COMMITS for manifest in folder.glob(each)
+            )
+        except OSError:
+            return False
+
+    return committed
+
+
+def run_name(row: Submission) -> str:
+    """The folder of the one run or search that a submission becomes."""
+    return f"{row.name}-{row.id}"
+
+
+def modified(path: Place) -> datetime:
+    """When a file was written, by the clock of its storage."""
+    if isinstance(path, BucketPath):
+        return path.stat().modified
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)

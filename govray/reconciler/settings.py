@@ -1,0 +1,181 @@
+"""``queue.yaml``: which cluster, whose runs, how many slots, for whom. Read strictly.
+
+The token of a cluster is not in the file. It is in a file of mode 0600 that this one names, or in
+the variable that Ray itself reads, ``RAY_AUTH_TOKEN``.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from govray.errors import Refused, UsageError
+from govray.files.place import place
+from govray.governance.formats.strict_yaml import MAX_BYTES, Source, read_yaml
+from govray.reconciler.queue_order import ProjectLimit, SlotLimits
+from govray.reconciler.reconcile import Retries
+
+TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  a name
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Slots = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Pool(_Section):
+    """Slots that are alike. A slot is room for one worker."""
+
+    slots: Slots = Field(description="Workers that the pool has room for.")
+
+
+class Project(_Section):
+    """What a project gets."""
+
+    share: float = Field(default=1.0, gt=0, le=1e6, description="Its weight beside other projects.")
+    max_slots: Slots | dict[Name, Slots] | None = Field(
+        default=None,
+        description="The most that it holds in one pool: one number, or one for each named pool.",
+    )
+
+    def limit(self) -> ProjectLimit:
+        """The same for the order."""
+        if isinstance(self.max_slots, Mapping):
+            return ProjectLimit(share=self.share, in_pool=self.max_slots)
+        return ProjectLimit(share=self.share, max_slots=self.max_slots)
+
+
+class RetrySection(_Section):
+    """What becomes of drivers that die."""
+
+    most: int = Field(default=5, ge=0, le=1000, description="Deaths without a new commit.")
+    first_s: float = Field(default=10.0, gt=0, le=86400, description="Seconds between two starts.")
+    longest_s: float = Field(default=600.0, gt=0, le=86400, description="The most of them.")
+
+
+class QueueFile(_Section):
+    """The file."""
+
+    address: str = Field(
+        pattern=r"^https?://[^\s/@]+/?$", description="Ray's dashboard on the head node."
+    )
+    storage: str = Field(min_length=1, description="Where runs lie: a path, or a URL.")
+    store: str = Field(min_length=1, description="The store's URL. It holds the queue.")
+    pools: dict[Name, Pool] = Field(min_length=1, description="Pools, by name.")
+    projects: dict[Name, Project] = Field(default_factory=dict, description="Projects, by name.")
+    others: Project = Field(
+        default_factory=Project, description="What a project gets that is not named."
+    )
+    token_file: str | None = Field(
+        default=None, description="A file of mode 0600 with the cluster's token."
+    )
+    working_dir: str | None = Field(
+        default=None, description="What a job gets that was submitted without a folder."
+    )
+    retries: RetrySection = Field(default_factory=RetrySection)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """What ``queue.yaml`` says, checked."""
+
+    address: str
+    storage: str
+    store: str
+    limits: SlotLimits
+    retries: Retries = field(default_factory=Retries)
+    token_file: Path | None = None
+    working_dir: Path | None = None
+
+    def token(self) -> str | None:
+        """The cluster's token, read now; None where it has none.
+
+        Raises:
+            UsageError: The file cannot be read, or is empty.
+            Refused: Others than its owner may read it.
+        """
+        if self.token_file is None:
+            return os.environ.get(TOKEN_VARIABLE) or None
+        where = str(self.token_file)
+        try:
+            with self.token_file.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                text = file.read(4096).decode("ascii", "replace").strip()
+        except OSError as error:
+            raise UsageError(
+                f"the token cannot be read ({error.strerror})", where=where, do="Check token_file"
+            ) from None
+        if stat.S_IMODE(mode) & 0o077:
+            raise Refused(
+                "others than its owner may read the cluster's token",
+                where=where,
+                do=f"Run chmod 600 {where}",
+            )
+        if not text.isprintable() or not text:
+            raise UsageError("the file holds no token", where=where, do="Write Ray's token into it")
+        return text
+
+
+def read_queue(path: Path) -> Queue:
+    """What the file says.
+
+    Raises:
+        UsageError: It cannot be read; a field is missing, unknown or out of range; or a project's
+            limit names a pool that there is not.
+        Malformed: It is not YAML.
+    """
+    do = "See docs/queue.md, and the example deploy/queue.yaml"
+    try:
+        with path.open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(
+            f"the file cannot be read ({error.strerror})", where=str(path), do=do
+        ) from None
+    source = read_yaml(data, name=str(path))
+    try:
+        file = QueueFile.model_validate(source.value, strict=True)
+    except pydantic.ValidationError as error:
+        raise _first(error, source, do) from None
+    for name, project in file.projects.items():
+        if isinstance(project.max_slots, Mapping):
+            for pool in project.max_slots.keys() - file.pools.keys():
+                raise UsageError(
+                    f"there is no pool {pool!r}",
+                    where=source.where("projects", name, "max_slots", pool),
+                    do=f"Known are: {', '.join(sorted(file.pools))}",
+                )
+    try:
+        place(file.storage)
+    except ValueError as error:
+        raise UsageError(str(error), where=source.where("storage"), do=do) from None
+    return Queue(
+        address=file.address.rstrip("/"),
+        storage=file.storage,
+        store=file.store,
+        limits=SlotLimits(
+            pools={name: pool.slots for name, pool in file.pools.items()},
+            projects={name: project.limit() for name, project in file.projects.items()},
+            others=file.others.limit(),
+        ),
+        retries=Retries(**file.retries.model_dump()),
+        token_file=Path(file.token_file).expanduser() if file.token_file else None,
+        working_dir=Path(file.working_dir) if file.working_dir else None,
+    )
+
+
+def _first(error: pydantic.ValidationError, source: Source, do: str) -> UsageError:
+    found = error.errors(include_url=False, include_input=False)[0]
+    path = tuple(step for step in found["loc"] if step not in ("int", "constrained-int"))
+    what = found["msg"][:1].lower() + found["msg"][1:]
+    name = ".".join(str(step) for step in path)
+    return UsageError(f"field '{name}': {what}" if name else what, where=source.where(*path), do=do)

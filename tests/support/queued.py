@@ -1,0 +1,99 @@
+"""A queue whose time the test turns, over a cluster in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlmodel import Session, col, select
+
+from govray.governance.formats.document import format_time
+from govray.reconciler.queue_order import SlotLimits
+from govray.reconciler.reconcile import QueuePass, Reconciler, Retries
+from govray.store import submissions
+from govray.store.registry import ChangedBy
+from govray.store.states import SubmissionState
+from govray.store.tables import Submission
+from tests.support.pretended_cluster import PretendedCluster
+
+
+@dataclass
+class Queued:
+    """The store, the cluster and the clock; `reconciler` makes a process that works it off."""
+
+    engine: Engine
+    limits: SlotLimits = field(default_factory=lambda: SlotLimits(pools={"default": 4}))
+    retries: Retries = field(default_factory=lambda: Retries(most=2))
+    cluster: PretendedCluster = field(default_factory=PretendedCluster)
+    at: datetime = datetime(2026, 11, 24, 9, tzinfo=UTC)
+    commits: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._processes = 0
+        self.process = self.reconciler()
+
+    def reconciler(self, made: type[Reconciler] = Reconciler) -> Reconciler:
+        """Another process."""
+        self._processes += 1
+        return made(
+            self.engine,
+            self.cluster,
+            self.limits,
+            holder=f"process-{self._processes}",
+            clock=lambda: self.at,
+            committed=lambda row, since: row.id in self.commits,
+            retries=self.retries,
+        )
+
+    def put(self, **more: Any) -> str:
+        """Submit; returns the id."""
+        self.wait(1)
+        settings = {"kind": "train", "name": "gpt", "project": "a", "config": "a: 1", "slots": 2}
+        by = ChangedBy(user="ada", at=format_time(self.at), token=None)
+        with Session(self.engine) as session:
+            row = submissions.submit(session, **{**settings, **more}, by=by)
+            session.commit()
+            return row.id
+
+    def ask(self, id: str, what: str) -> None:
+        by = ChangedBy(user="ada", at=format_time(self.at), token=None)
+        with Session(self.engine) as session:
+            submissions.ask(session, session.get_one(Submission, id), what, by=by)
+            session.commit()
+
+    def wait(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+
+    def passed(self) -> QueuePass:
+        """One pass, two seconds after the one before."""
+        self.wait(2)
+        return self.process.once()
+
+    def row(self, id: str) -> Submission:
+        with Session(self.engine, expire_on_commit=False) as session:
+            return session.get_one(Submission, id)
+
+    def states(self) -> list[str]:
+        """In order of submission."""
+        with Session(self.engine) as session:
+            rows = session.exec(select(Submission).order_by(col(Submission.submitted)))
+            return [str(row.state) for row in rows]
+
+    def state(self, id: str) -> SubmissionState:
+        return self.row(id).state
+
+    def until_rest(self, *, most: int = 60) -> None:
+        """Passes and ticks until every entry has ended."""
+        for _ in range(most):
+            self.passed()
+            self.cluster.tick()
+            with Session(self.engine) as session:
+                left = session.exec(
+                    select(Submission).where(col(Submission.state).not_in(submissions.ENDED))
+                ).first()
+            if left is None:
+                return
+            self.wait(10)
+        raise AssertionError(f"no rest: {self.states()}")

@@ -1,0 +1,26 @@
+"""The built-in GPT whose steps take a while as long as a file is there.
+
+The file is ``slow`` in the folder that GOVRAY_TEST_PACE names. Nodes have the variable from their
+start, so it is no part of an experiment.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from govray.engine.model import gpt
+
+GPT = gpt.GPT
+FOLDER = "GOVRAY_TEST_PACE"
+
+
+def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    folder = os.environ.get(FOLDER)
+    if folder and (Path(folder) / "slow").exists():
+        time.sleep(0.2)
+    return gpt.loss(model, batch)
