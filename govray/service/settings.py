@@ -22,6 +22,12 @@ class OidcSettings:
         role_claim: The claim, a text or a list of texts, that ``roles`` is asked about.
         roles: From a value of that claim to a role of ours. Without a match: refused.
         supplier_claim: The claim that names the supplier of a caller with the role supplier.
+        client_id: Our name at the provider, for people who sign in there.
+        client_secret_file: A file, of mode 0600, with the client's secret in its first line. A
+            public client has none.
+        redirect_url: Where the provider sends a browser back: ``/sign-in/callback`` of the address
+            at which people reach this service. Without it nobody signs in there in a browser.
+        scope: What the provider is asked for, ``openid`` among it.
     """
 
     issuer: str
@@ -30,6 +36,10 @@ class OidcSettings:
     role_claim: str = "groups"
     roles: Mapping[str, str] = field(default_factory=dict)
     supplier_claim: str = "supplier"
+    client_id: str | None = None
+    client_secret_file: Path | None = None
+    redirect_url: str | None = None
+    scope: str = "openid"
 
 
 @dataclass(frozen=True, kw_only=True)

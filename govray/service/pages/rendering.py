@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import QueryParams
 
+from govray.service import session_cookie
 from govray.service.access import Caller
 
 CONTENT_SECURITY_POLICY = "; ".join(
@@ -149,5 +150,10 @@ def render(
 
     Templates know the caller as ``reader``: inside a call block Jinja's own ``caller`` is another.
     """
-    html = _TEMPLATES.get_template(name).render(request=request, reader=caller, **values)
+    html = _TEMPLATES.get_template(name).render(
+        request=request,
+        reader=caller,
+        signed_in=session_cookie.read(request, session_cookie.COOKIE) is not None,
+        **values,
+    )
     return HTMLResponse(html, status_code=status, headers=HEADERS)
