@@ -187,6 +187,9 @@ CASES = [
     # A form is taken from our own pages only, whoever sends it.
     Case("POST", "/sign-in", ALL, "/sign-in", ok=(403,), open=True),
     Case("POST", "/sign-out", ALL, "/sign-out", ok=(403,), open=True),
+    # There is no provider here.
+    get("/sign-in/provider", ALL, ok=(404,), open=True),
+    get("/sign-in/callback", ALL, ok=(404,), open=True),
     get("/models", ALL),
     *(
         hidden(template, answered, template.format(model=model, version="1.0.0"))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin
@@ -21,16 +22,16 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import make_transient
 from sqlmodel import Session, col
 
-from govray.service.access import COOKIE
 from govray.service.app import create_app
 from govray.service.pages import rendering
+from govray.service.session_cookie import COOKIE
 from govray.service.settings import Settings
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.record_key import KEY_ENV
 from govray.store.states import CheckpointState, ExperimentState, TrialState
 from tests.support.chromium import browser
-from tests.support.people import NOW, Service, make_tokens
+from tests.support.people import NOW, Service, begin_session, make_tokens
 from tests.support.shelf_of_models import KEY, Shelf
 from tests.support.shown import ZERO, add_decision, add_experiment, add_trial
 from tests.support.site import served
@@ -282,6 +283,15 @@ def test_a_name_that_jinja_keeps_for_itself_would_be_found(
         assert service.client("admin", accept="text/html").get("/").status_code == 500
 
 
+def session_of(store: Filled, role: str) -> str:
+    """A session of ``role``, as a browser holds it. It begins now: the server's clock is real."""
+    engine = open_store(store.url)
+    try:
+        return begin_session(engine, store.tokens[role], datetime.now(UTC))
+    finally:
+        engine.dispose()
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     with browser() as opened:
@@ -299,7 +309,8 @@ def test_every_page_is_whole_in_a_browser(
         for role in IN_A_BROWSER:
             context = chromium.new_context()
             if role != "public":
-                context.add_cookies([{"name": COOKIE, "value": store.tokens[role], "url": address}])
+                cookie = session_of(store, role)
+                context.add_cookies([{"name": COOKIE, "value": cookie, "url": address}])
             page = context.new_page()
             heard: list[str] = []
             page.on("pageerror", lambda error, heard=heard: heard.append(str(error)))
