@@ -22,7 +22,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 from govray.errors import UsageError
 from govray.governance.formats.keys import read_password
-from govray.service.discovery import Discovery, ProviderMetadata
+from govray.service.discovery import ProviderDiscovery, ProviderMetadata
 from govray.service.oidc import Oidc, SignedIn
 from govray.service.provider_address import NoAnswer, ask, check_address
 from govray.service.settings import OidcSettings
@@ -58,7 +58,7 @@ class CodeFlow:
         self._client = client
         self._secret = secret
         self._scope = scope
-        self._discovery = Discovery(issuer)
+        self._discovery = ProviderDiscovery(issuer)
         self.redirect_url = redirect_url
         self.provider = urlsplit(issuer).hostname or issuer
         """The provider's name, for people."""

@@ -39,7 +39,7 @@ class ProviderMetadata:
     secret_in_header: bool
 
 
-class Discovery:
+class ProviderDiscovery:
     """The metadata of one issuer, remembered.
 
     Args:

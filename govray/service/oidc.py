@@ -13,8 +13,9 @@ An id token is for the client that asked for it, not a bearer token for us. It i
 same rules, with the client as its audience. Beyond them it holds the nonce of the sign-in that it
 answers.
 
-Sources: OpenID Connect Core 1.0 sections 3.1.3.6 to 3.1.3.8; RFC 7519; RFC 7518 section 3.3 (RSA
-keys); RFC 8725 (algorithms, issuer, explicit types); RFC 9068 (``at+jwt``).
+Sources: OpenID Connect Core 1.0 section 3.1.3.7, and of id tokens sections 3.1.3.6 and 3.1.3.8.
+RFC 7519; RFC 7518 section 3.3 (RSA keys); RFC 8725 (algorithms, issuer, explicit types); RFC 9068
+(``at+jwt``).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ store could sign in with. An answer of the provider counts in the browser that a
 
 Functions take a session and never commit. Times are arguments.
 
-Sources: RFC 7636 sections 4.1 and 4.2 (verifier, S256); RFC 9700 sections 2.1.1 and 4.7 (binding to
-the browser); OpenID Connect Core 1.0 section 15.5.2 (nonce).
+Sources: RFC 7636 sections 4.1 and 4.2 (verifier, S256). RFC 9700 sections 2.1.1 and 4.7 (binding to
+the browser). OpenID Connect Core 1.0 section 15.5.2 (nonce).
 """
 
 from __future__ import annotations

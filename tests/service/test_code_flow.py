@@ -20,7 +20,7 @@ from sqlmodel import Session, select
 from govray.errors import UsageError
 from govray.service import code_flow, discovery, oidc, provider_address, sign_in_attempts
 from govray.service.code_flow import CodeFlow
-from govray.service.discovery import PATH, Discovery, read_metadata
+from govray.service.discovery import PATH, ProviderDiscovery, read_metadata
 from govray.service.oidc import Oidc
 from govray.service.pages import provider_sign_in
 from govray.service.provider_address import NoAnswer, ask, is_safe
@@ -381,7 +381,7 @@ def test_an_answer_without_an_id_token_signs_nobody_in(
 
 def test_the_document_is_remembered(provider: IdentityProvider) -> None:
     clock = [0.0]
-    found = Discovery(provider.issuer, clock=lambda: clock[0])
+    found = ProviderDiscovery(provider.issuer, clock=lambda: clock[0])
     for _ in range(3):
         found.metadata()
     clock[0] = discovery.KEYS_SECONDS

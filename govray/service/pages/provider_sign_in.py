@@ -47,7 +47,7 @@ REFUSALS = {
     "invalid_request": "The identity provider did not understand this service",
     "unsupported_response_type": "The identity provider did not understand this service",
 }
-"""Error codes in plain words (RFC 6749 section 4.1.2.1; OpenID Connect Core 1.0 section 3.1.2.6)."""
+"""Error codes in words: RFC 6749 section 4.1.2.1, OpenID Connect Core 1.0 section 3.1.2.6."""
 
 router = APIRouter()
 
