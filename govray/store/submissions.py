@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import func, update
 from sqlalchemy.engine import CursorResult
 from sqlmodel import Session, col, select
 
@@ -71,8 +71,12 @@ def submit(
     archive: str | None = None,
     forked_from: str | None = None,
     tags: Collection[str] = (),
+    request: tuple[str, str] | None = None,
 ) -> Submission:
     """Put an entry in the queue.
+
+    Args:
+        request: The digests of a request's key and of its body, which `repeated` looks for.
 
     Raises:
         UsageError: The text is too long, or a tag is none.
@@ -98,10 +102,29 @@ def submit(
         forked_from=forked_from,
         submitted=by.at,
         tags=check_tags(tags),
+        request_key=request[0] if request else None,
+        request_body=request[1] if request else None,
     )
     session.add(row)
     _log(session, by, "submission submitted", row.id, {"project": project, "kind": kind})
     session.flush()
+    return row
+
+
+def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+    """The entry that a request of this key made; None if none did.
+
+    Raises:
+        UsageError: It had another body.
+    """
+    key, body = request
+    row = session.exec(select(Submission).where(col(Submission.request_key) == key)).one_or_none()
+    if row is not None and row.request_body != body:
+        raise UsageError(
+            f"the key was used for another request, which made {row.id}",
+            where="Idempotency-Key",
+            do="Send a new key with a new request",
+        )
     return row
 
 
@@ -198,6 +221,61 @@ def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submi
         )
     _log(session, by, f"submission {what}", row.id, {})
     return row
+
+
+def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy) -> Submission:
+    """Put an entry that has ended out of the lists, or back.
+
+    Raises:
+        Refused: It has not ended.
+    """
+    if archived and row.state not in ENDED:
+        raise Refused(
+            f"it is {row.state}, and only what has ended can be archived",
+            where=f"submission {row.id}",
+            do="Stop or kill it first",
+        )
+    if row.archived != archived:
+        row.archived = archived
+        session.add(row)
+        _log(session, by, f"submission {'archive' if archived else 'unarchive'}", row.id, {})
+        session.flush()
+    return row
+
+
+def retag(
+    session: Session, row: Submission, tags: Collection[str], *, by: ChangedBy
+) -> Submission:
+    """Give an entry other tags in place of those that it has.
+
+    Raises:
+        UsageError: There are too many, or one is no tag.
+    """
+    kept = check_tags(tags)
+    if row.tags != kept:
+        row.tags = kept
+        session.add(row)
+        _log(session, by, "submission tag", row.id, {"tags": ", ".join(kept)})
+        session.flush()
+    return row
+
+
+def places(session: Session, ids: Collection[str]) -> dict[str, int]:
+    """Of those of ``ids`` that wait: how many of their pool go first, and one. One query.
+
+    By priority, then by time. A reconciler that shares a pool by project may take another first.
+    """
+    if not ids:
+        return {}
+    s = Submission
+    order = (col(s.priority).desc(), col(s.submitted), col(s.id))
+    ranked = (
+        select(col(s.id), func.row_number().over(partition_by=col(s.pool), order_by=order))
+        .where(col(s.state) == SubmissionState.QUEUED)
+        .subquery()
+    )
+    key, place = ranked.c
+    return dict(session.execute(select(key, place).where(key.in_(ids))).tuples().all())
 
 
 def waiting(session: Session, *, pool: str | None = None) -> list[Submission]:

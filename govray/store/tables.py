@@ -470,10 +470,14 @@ class SubmissionColumns(SQLModel):
 class Submission(SubmissionColumns, table=True):
     """A submission. ``token`` is the id of the token it came with.
 
+    ``request_key`` and ``request_body`` are digests of a request that may come twice.
+
     Unlike the index of runs this cannot be made again from storage: back it up.
     """
 
     token: str | None = None
+    request_key: str | None = Field(default=None, unique=True)
+    request_body: str | None = None
 
 
 class Lease(SQLModel, table=True):

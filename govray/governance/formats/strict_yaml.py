@@ -93,11 +93,8 @@ def read_yaml(text: str | bytes, *, name: str) -> Source:
     return Source(_value(root, (), lines, name), name, lines)
 
 
-class _Loader(yaml.SafeLoader):
-    """The composer only: nodes with marks, no construction of objects."""
-
-    # Our own table, so that the YAML 1.1 resolvers of the base class do not apply.
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
+class PlainLoader(yaml.SafeLoader):
+    """PyYAML's safe loader without anchors, aliases and tags: a short text has a small value."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -112,6 +109,13 @@ class _Loader(yaml.SafeLoader):
                 problem=f"the tag {tag} is not accepted", problem_mark=event.start_mark
             )
         return super().compose_node(parent, index)
+
+
+class _Loader(PlainLoader):
+    """The composer only: nodes with marks, no construction of objects."""
+
+    # Our own table, so that the YAML 1.1 resolvers of the base class do not apply.
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
 
 
 for _kind, _pattern, _first in _PLAIN:
