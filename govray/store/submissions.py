@@ -243,9 +243,7 @@ def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy)
     return row
 
 
-def retag(
-    session: Session, row: Submission, tags: Collection[str], *, by: ChangedBy
-) -> Submission:
+def retag(session: Session, row: Submission, tags: Collection[str], *, by: ChangedBy) -> Submission:
     """Give an entry other tags in place of those that it has.
 
     Raises:
@@ -276,6 +274,11 @@ def places(session: Session, ids: Collection[str]) -> dict[str, int]:
     )
     key, place = ranked.c
     return dict(session.execute(select(key, place).where(key.in_(ids))).tuples().all())
+
+
+def asks(state: SubmissionState) -> tuple[str, ...]:
+    """What people can ask of an entry in this state."""
+    return tuple(what for what, follows in _ASKED.items() if state in follows)
 
 
 def waiting(session: Session, *, pool: str | None = None) -> list[Submission]:

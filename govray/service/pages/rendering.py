@@ -43,7 +43,8 @@ _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 _GOOD = {"COMPLETED", "production"}
 _BAD = {"ERROR"}
-_WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING"}
+_WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING", "STOPPED", "KILLED", "KILLING"}
+_WARN |= {"PREEMPTING"}
 
 CATEGORY_WORDS = {
     "public_domain": "public domain",
