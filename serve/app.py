@@ -77,11 +77,12 @@ def app(arguments: Arguments) -> Application:
         from govray.service.app import create_app
         from govray.service.prometheus import Forwarded
         from govray.service.settings import Settings
+        from govray.tune.experiment_cost import experiment_cost
 
         settings = Settings(
             store=store, promotion=promotion, oidc=provider, revocations=revocations
         )
-        service = create_app(settings, measures=Forwarded(metrics))
+        service = create_app(settings, measures=Forwarded(metrics), check=experiment_cost)
         service.add_middleware(ProxyHeadersMiddleware, trusted_hosts=proxies)
         return service
 

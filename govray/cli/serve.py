@@ -75,6 +75,7 @@ def serve(
     from govray.service.settings import Settings
     from govray.store.database import open_store
     from govray.store.tables import Token
+    from govray.tune.experiment_cost import experiment_cost
 
     local = is_loopback(host)
     if no_auth and not local:
@@ -103,7 +104,7 @@ def serve(
         revocations=tuple(revocations or ()),
         pinned=True,
     )
-    app = create_app(settings)
+    app = create_app(settings, check=experiment_cost)
     if not no_auth and provider is None:
         with Session(app.state.engine) as session:
             if session.exec(select(col(Token.id)).limit(1)).first() is None:

@@ -31,9 +31,11 @@ from govray.service.access import AccessGate
 from govray.service.audit_log import Refusals
 from govray.service.code_flow import code_flow
 from govray.service.compression import Compressed
+from govray.service.experiment_check import Check
 from govray.service.limits import Buckets, Limits
 from govray.service.methods import HeadMethod
 from govray.service.oidc import Oidc
+from govray.service.operations import describe_parameters, operation_id
 from govray.service.pages import site
 from govray.service.parameters import known_parameters
 from govray.service.problems import Answering, CatchAll, Problem, ProblemDetails, details
@@ -52,6 +54,7 @@ from govray.service.routes import (
     models,
     policies,
     records,
+    submissions,
 )
 from govray.service.settings import Settings
 from govray.store.database import open_store
@@ -67,12 +70,14 @@ def create_app(
     settings: Settings,
     *,
     measures: Measures | None = None,
+    check: Check | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
     """The application over the store that ``settings`` name.
 
     Args:
         measures: Where numbers go, if not to this application's own ``/metrics``.
+        check: What knows the schema of experiment files. Without one none can be submitted.
         clock: The time that tokens are checked at.
 
     Raises:
@@ -103,12 +108,14 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
         responses=problems.RESPONSES,
+        generate_unique_id_function=operation_id,
         dependencies=[Depends(known_parameters)],
         lifespan=lifespan,
     )
     app.state.settings = settings
     app.state.engine = engine
     app.state.measures = measures
+    app.state.check = check
     app.state.streams = live_metrics.Streams(settings.max_streams)
     app.state.revocations = Lists(engine, settings.revocations, clock, pinned=settings.pinned)
     app.state.checks = CapacityLimiter(settings.max_checks)
@@ -154,6 +161,7 @@ def _routers() -> tuple[APIRouter, ...]:
         health.router,
         audit_log.router,
         experiments.router,
+        submissions.router,
         live_metrics.router,
         models.router,
         lineage.router,
@@ -210,6 +218,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(problem.pop("$defs"))
         schemas["ProblemDetails"] = problem
+        describe_parameters(schema)
         # Without a token the caller is public; which routes serve the public is in their text.
         for path in schema["paths"].values():
             for operation in path.values():

@@ -129,6 +129,12 @@ def not_found(what: str, name: str, do: str | None = None, *, hidden: bool = Fal
     return Problem(404, "Not found", detail, do, refused=hidden)
 
 
+def not_valid(field: str, what: str, do: str | None = None) -> Problem:
+    """422 for one field of a request, such as ``body.file``."""
+    errors = [{"field": field, "message": what}]
+    return Problem(422, "Not valid", f"{field}: {what}", do, errors=errors)
+
+
 def response(problem: Problem, instance: str | None = None) -> JSONResponse:
     """``problem`` as a response."""
     return JSONResponse(

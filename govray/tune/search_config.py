@@ -21,11 +21,13 @@ from pydantic import Field, Tag, ValidationError, model_validator
 
 from govray.errors import UsageError, suggestion
 from govray.governance.formats.bounds import Positive
+from govray.governance.formats.strict_yaml import Source
 from govray.train.experiment.section import Section
 from govray.train.inputs.experiment_config import (
     DiskPath,
     Experiment,
     Seed,
+    line_of,
     parse_experiment,
     problems,
     read_yaml,
@@ -252,17 +254,21 @@ def read_search(path: str | Path) -> SearchFile:
     return parse_search(read_yaml(path), where=str(path))
 
 
-def parse_search(value: Any, *, where: str) -> SearchFile:
-    """Validate a file's value that is already parsed; see `read_search`."""
+def parse_search(value: Any, *, where: str, source: Source | None = None) -> SearchFile:
+    """Validate a file's value that is already parsed; see `read_search`.
+
+    An error of a field names a line where ``source`` has the text's lines.
+    """
     if not isinstance(value, dict) or "search" not in value:
         raise UsageError("no search section", where=where, do="See jobs/tune.yaml")
-    experiment = parse_experiment({k: v for k, v in value.items() if k != "search"}, where=where)
+    shared = {k: v for k, v in value.items() if k != "search"}
+    experiment = parse_experiment(shared, where=where, source=source)
     try:
         found = SearchFile(experiment, Search.model_validate(value["search"]))
     except ValidationError as error:
         raise UsageError(
             problems(error, Search),
-            where=f"{where}, search",
+            where=line_of(error, source, "search") or f"{where}, search",
             do="`govray schema experiment` lists it",
         ) from None
     if found.max_time > experiment.max_steps:

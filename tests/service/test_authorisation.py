@@ -93,6 +93,21 @@ CASES = [
     get("/v1/trials/{trial}/metrics/stream", STAFF, "/v1/trials/done/metrics/stream"),
     get("/v1/trials/{trial}/decisions", STAFF, "/v1/trials/done/decisions"),
     get("/v1/trials/{trial}/checkpoints", STAFF, "/v1/trials/done/checkpoints"),
+    get("/v1/submissions", STAFF),
+    get("/v1/submissions/{submission}", STAFF, "/v1/submissions/s-one"),
+    Case("POST", "/v1/experiments", WRITERS, "/v1/experiments", {"forkOf": "s-one"}, ok=(201,)),
+    Case("POST", "/v1/experiments:check", WRITERS, "/v1/experiments:check", {"forkOf": "s-one"}),
+    Case("PATCH", "/v1/submissions/{submission}", WRITERS, "/v1/submissions/s-one", {"tags": []}),
+    *(
+        Case(
+            "POST",
+            f"/v1/submissions/{{submission}}:{verb}",
+            WRITERS,
+            f"/v1/submissions/s-one:{verb}",
+            ok=(200, 409),  # the second finds it so
+        )
+        for verb in ("stop", "kill", "archive", "unarchive", "resume")
+    ),
     # ``first`` used acme-legal's corpus too, ``guarded`` only the archive's; ``narrow`` is public.
     get("/v1/models", ALL),
     hidden("/v1/models/{model}", TOKENS, "/v1/models/first"),

@@ -53,6 +53,7 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
         "group": (names["group"], "adapter:acme"),
         "experiment": ("e1",),
         "trial": ("done",),
+        "submission": ("s-one",),
         "index": ("0", "8", "9"),
         "path": ("0/000.p/9", "entries/000.p/9"),
     }

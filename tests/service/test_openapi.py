@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema
 import pytest
 
+from govray.service.operations import PARAMETERS, describe_parameters
 from govray.service.problems import MEDIA_TYPE, RESPONSES
 from tests.support.people import Service
 
@@ -67,3 +69,32 @@ def test_a_wrong_example_would_be_found(description: dict[str, Any]) -> None:
     schemas = {"components": {"schemas": description["components"]["schemas"]}}
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator({**trial, **schemas}).validate(wrong)
+
+
+def test_every_operation_has_a_name_of_its_own_that_a_person_would_choose(
+    description: dict[str, Any],
+) -> None:
+    names = [operation["operationId"] for _, operation in operations(description)]
+    assert len(set(names)) == len(names)
+    verbs = {name.partition("_")[0] for name in names}
+    assert all(re.fullmatch("[a-z]+(_[a-z]+)+", name) for name in names)
+    assert {"get", "list", "submit", "stop", "promote"} <= verbs
+
+
+def test_every_parameter_says_what_it_is(description: dict[str, Any]) -> None:
+    silent = [
+        f"{name} {parameter['name']}"
+        for name, operation in operations(description)
+        for parameter in operation.get("parameters", [])
+        if not parameter.get("description")
+    ]
+    assert silent == []
+
+
+def test_what_a_route_leaves_unsaid_is_in_the_table(description: dict[str, Any]) -> None:
+    """Negative control: without the table some parameter would be bare."""
+    trial = description["paths"]["/v1/trials/{trial}"]["get"]["parameters"][0]
+    assert trial["description"] == PARAMETERS["trial"]
+    unknown = {"paths": {"/x": {"get": {"parameters": [{"name": "nameless"}]}}}}
+    describe_parameters(unknown)
+    assert unknown["paths"]["/x"]["get"]["parameters"] == [{"name": "nameless"}]

@@ -20,6 +20,7 @@ from govray.service import browser_sessions, tokens
 from govray.service.app import create_app
 from govray.service.session_cookie import COOKIE
 from govray.service.settings import Settings
+from govray.tune.experiment_cost import experiment_cost
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -77,6 +78,7 @@ def serve(
     clock = [NOW]
     app = create_app(
         Settings(store=url, rate=rate, burst=burst, **settings),  # type: ignore[arg-type]
+        check=experiment_cost,
         clock=lambda: clock[0],
     )
     try:

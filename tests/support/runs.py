@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.store.states import CheckpointState, ExperimentState, TrialState
-from govray.store.tables import Checkpoint, Decision, Experiment, Metric, Trial
+from govray.store.states import CheckpointState, ExperimentState, SubmissionState, TrialState
+from govray.store.tables import Checkpoint, Decision, Experiment, Metric, Submission, Trial
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -37,9 +39,33 @@ def metric(
     )
 
 
+FILE = (Path(__file__).parents[2] / "jobs" / "train.yaml").read_text()
+
+
+def submission(id_: str = "s-one") -> Submission:
+    """An engineer's, which waits."""
+    return Submission(
+        id=id_,
+        kind="train",
+        name="python-source-gpt",
+        project="default",
+        user="engineer",
+        state=SubmissionState.QUEUED,
+        pool="default",
+        priority=0,
+        slots=2,
+        config=FILE,
+        submitted="2026-11-21T09:00:00Z",
+    )
+
+
 def add_runs(engine: Engine) -> None:
-    """One experiment with a finished trial and an active one, seven further experiments."""
+    """One experiment with a finished trial and an active one, seven further experiments.
+
+    Beside them a submission.
+    """
     with Session(engine) as session:
+        session.add(submission())
         for number in range(1, 9):
             session.add(
                 Experiment(

@@ -14,7 +14,6 @@ log are one transaction. The service reads its gates anew at each promotion; a c
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path as File
 from typing import Annotated, Any, Literal
 
@@ -24,9 +23,9 @@ from sqlalchemy import Select
 from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck
-from govray.governance.formats.document import format_time
 from govray.service import visibility
 from govray.service.access import CallerDep, require
+from govray.service.acting import changed_by
 from govray.service.answer import example
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
@@ -36,7 +35,7 @@ from govray.service.visibility import find_model, find_version, reads_registry
 from govray.store import registry, tables
 from govray.store.database import begin_writing
 from govray.store.promotion_gates import PromotionPolicy, read_promotion_policy
-from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS, ChangedBy
+from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS
 
 router = APIRouter(tags=["models"])
 
@@ -269,7 +268,7 @@ def register(model: _ModelName, new: NewVersion, session: SessionDep, caller: Ca
         model=model,
         version=new.version,
         attestation=new.attestation,
-        by=_by(caller),
+        by=changed_by(caller),
         labels=new.labels,
         metrics=new.metrics,
         notes=new.notes,
@@ -292,7 +291,7 @@ def annotate(
         session,
         name=model,
         version=version,
-        by=_by(caller),
+        by=changed_by(caller),
         labels=given.labels,
         notes=given.notes,
     )
@@ -317,7 +316,7 @@ def promote(
     find_version(session, caller, model, version)
     lists: Lists = request.app.state.revocations
     if change.stage == "archived":
-        done = registry.archive(session, name=model, version=version, by=_by(caller))
+        done = registry.archive(session, name=model, version=version, by=changed_by(caller))
     else:
         done = registry.promote(
             session,
@@ -325,7 +324,7 @@ def promote(
             version=version,
             stage=change.stage,
             policy=_gates(request.app.state.settings.promotion),
-            by=_by(caller),
+            by=changed_by(caller),
             standing=lists.look(),
         )
     session.commit()
@@ -354,10 +353,6 @@ def _gates(path: File) -> PromotionPolicy:
             do="Its operator names one; policies/promotion.yaml of the deployment is such a file",
         ) from None
     return read_promotion_policy(text, name=path.name)
-
-
-def _by(caller: Caller) -> ChangedBy:
-    return ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
 
 
 def _model(session: Session, row: tables.Model, caller: Caller) -> Model | ModelName:

@@ -30,6 +30,7 @@ from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
 from govray.governance.formats.row_schema import RowKind, RowSchema
+from govray.governance.formats.strict_yaml import Source
 from govray.governance.record.canary import (
     FORMAT,
     Canaries,
@@ -436,17 +437,35 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def parse_experiment(
-    value: Any, *, where: str, context: Mapping[str, bool] | None = None
+    value: Any,
+    *,
+    where: str,
+    context: Mapping[str, bool] | None = None,
+    source: Source | None = None,
 ) -> Experiment:
-    """Validate an experiment that is already parsed; see `read_experiment`."""
+    """Validate an experiment that is already parsed; see `read_experiment`.
+
+    An error names a line where ``source`` has the text's lines.
+    """
     if not isinstance(value, dict):
         raise UsageError("an experiment is a mapping", where=where, do="See jobs/train.yaml")
     try:
         return Experiment.model_validate(value, context=context)
     except ValidationError as error:
         raise UsageError(
-            problems(error, Experiment), where=where, do="`govray schema experiment` lists it"
+            problems(error, Experiment),
+            where=line_of(error, source) or where,
+            do="`govray schema experiment` lists it",
         ) from None
+
+
+def line_of(error: ValidationError, source: Source | None, *above: str) -> str | None:
+    """``name:line`` of the first thing that is wrong, in the section ``above``, if known."""
+    if source is None:
+        return None
+    places = (source.where(*above, *detail["loc"]) for detail in error.errors())
+    # What is missing from the whole file has no line; what is misspelt instead has one.
+    return next((each for each in places if each != source.name), source.name)
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> str:

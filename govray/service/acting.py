@@ -1,0 +1,312 @@
+"""Putting experiments into the queue and changing what is in it: for routes of ``/v1`` and forms.
+
+Whoever submits writes an entry of the store and nothing else. A reconciler, another process, runs
+it. Entries of the audit log are the store's own.
+
+`may_act` is the one place that decides who may do what to a submission. Functions take a session,
+and commit what they write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+from sqlmodel import Session, col, select
+
+from govray.errors import GovrayError
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time
+from govray.service.caller import Caller, permitted
+from govray.service.experiment_check import Check, ExperimentFacts, facts, file_text
+from govray.service.problems import Problem, not_valid
+from govray.service.visibility import absent, find_policy
+from govray.store import submissions, tables
+from govray.store.database import begin_writing
+from govray.store.registry import ChangedBy
+from govray.store.tables import Submission
+
+Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "tag"]
+
+ACTORS = ("admin", "engineer")
+DEFAULT = "default"
+"""The project, and the pool, of what names none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """What somebody asks for.
+
+    Attributes:
+        verb: What is to be done.
+        pool: Where it runs, or is to run.
+        priority: Of its queue's entries the highest goes first.
+        slots: Workers that it holds.
+        owner: Who submitted it; None: nobody has yet.
+        facts: What the file says, of a submission to be.
+    """
+
+    verb: Verb
+    pool: str
+    priority: int
+    slots: int
+    owner: str | None = None
+    facts: ExperimentFacts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """An experiment as it is sent: a file or the fork of a submission.
+
+    Attributes:
+        file: The text, or the mapping that it would hold.
+        fork_of: A submission, in place of a file. What is None is as that has it.
+        overrides: ``path=value``, as `govray.governance.formats.yaml_overrides` reads them.
+        archive: Digest of a working directory on shared storage.
+        policy: Digest of the signed depth policy that the run has to have.
+        key: What makes a second request of the same body the same request.
+    """
+
+    file: str | Mapping[str, Any] | None = None
+    fork_of: str | None = None
+    overrides: Sequence[str] = ()
+    project: str | None = None
+    pool: str | None = None
+    priority: int | None = None
+    tags: Sequence[str] = ()
+    archive: str | None = None
+    policy: str | None = None
+    key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A submission to be, checked: what would be written."""
+
+    text: str
+    facts: ExperimentFacts
+    project: str
+    pool: str
+    priority: int
+    archive: str | None
+    policy: str | None
+    forked_from: str | None
+
+
+def may_act(session: Session, caller: Caller, project: str, request: Act) -> None:
+    """Return if ``caller`` may do this in ``project``.
+
+    Admins may do everything, engineers what concerns their own submissions.
+
+    Raises:
+        Problem: 403.
+    """
+    if not permitted(caller, ACTORS, "write"):
+        raise Problem(
+            403,
+            "Not allowed",
+            f"The role {caller.role} with this token cannot {request.verb} experiments",
+            "Use a token of an engineer or admin with the scope write",
+        )
+    if request.owner not in (None, caller.name) and caller.role != "admin":
+        raise Problem(
+            403,
+            "Not allowed",
+            f"{request.owner} submitted it, and only {request.owner} or an admin can "
+            f"{request.verb} it",
+        )
+
+
+def changed_by(caller: Caller) -> ChangedBy:
+    """Who changes something, now."""
+    return ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
+
+
+def find_submission(session: Session, caller: Caller, id_: str) -> Submission:
+    """The submission that ``id_`` names.
+
+    Raises:
+        Problem: 404, there is none.
+    """
+    row = session.get(Submission, id_)
+    if row is None:
+        raise absent(caller, "submission", id_, "See the list of submissions")
+    return row
+
+
+def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Ready:
+    """What submitting ``asked`` would write; nothing is written.
+
+    Raises:
+        Problem: 403, the caller may not; 404, there is no such submission to fork; 422, the file,
+            an override or the policy is not valid.
+        CouldNotCheck: This service cannot check files.
+    """
+    if (asked.file is None) == (asked.fork_of is None):
+        raise not_valid("body.file", "Send either a file, or forkOf with a submission")
+    origin = find_submission(session, caller, asked.fork_of) if asked.fork_of else None
+    given = origin.config if origin else asked.file
+    assert given is not None  # one of both
+    text = file_text(given, asked.overrides)
+    found = facts(check, text)
+
+    def chosen(name: str, otherwise: Any) -> Any:
+        value = getattr(asked, name)
+        return getattr(origin, name, otherwise) if value is None else value
+
+    ready = Ready(
+        text=text,
+        facts=found,
+        project=chosen("project", DEFAULT),
+        pool=chosen("pool", DEFAULT),
+        priority=chosen("priority", 0),
+        archive=chosen("archive", None),
+        policy=_known_policy(session, caller, chosen("policy", None)),
+        forked_from=origin.id if origin else None,
+    )
+    act = Act(
+        verb="submit",
+        pool=ready.pool,
+        priority=ready.priority,
+        slots=found.slots,
+        facts=found,
+    )
+    may_act(session, caller, ready.project, act)
+    return ready
+
+
+def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Submission:
+    """Put what is asked for into the queue, once for each key.
+
+    Raises:
+        Problem: As `prepare`; or 422, the key came with another body before.
+        CouldNotCheck: This service cannot check files.
+    """
+    request = _request(caller, asked)
+    if request is not None and (row := _repeated(session, request)) is not None:
+        return row
+    ready = prepare(session, caller, asked, check)
+    begin_writing(session)  # of two with one key the second finds the first
+    if request is not None and (row := _repeated(session, request)) is not None:
+        return row
+    try:
+        row = submissions.submit(
+            session,
+            kind=ready.facts.kind,
+            name=ready.facts.name,
+            project=ready.project,
+            config=ready.text,
+            slots=ready.facts.slots,
+            by=changed_by(caller),
+            pool=ready.pool,
+            priority=ready.priority,
+            policy=ready.policy,
+            archive=ready.archive,
+            forked_from=ready.forked_from,
+            tags=asked.tags,
+            request=request,
+        )
+    except GovrayError as error:
+        raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
+    session.commit()
+    return row
+
+
+def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
+    """Stop, kill, resume, archive or unarchive a submission, as the caller asks for.
+
+    Raises:
+        Problem: 403, the caller may not; 404, there is none.
+        Refused: In its state that means nothing.
+    """
+    row = _of_caller(session, caller, id_, verb)
+    if verb in ("archive", "unarchive"):
+        submissions.archive(session, row, verb == "archive", by=changed_by(caller))
+    else:
+        submissions.ask(session, row, verb, by=changed_by(caller))
+    session.commit()
+    return row
+
+
+def retag(session: Session, caller: Caller, id_: str, tags: Sequence[str]) -> Submission:
+    """Give a submission these tags.
+
+    Raises:
+        Problem: 403, the caller may not; 404, there is none; 422, a tag is none.
+    """
+    row = _of_caller(session, caller, id_, "tag")
+    try:
+        submissions.retag(session, row, tags, by=changed_by(caller))
+    except GovrayError as error:
+        raise not_valid("body.tags", error.what) from None
+    session.commit()
+    return row
+
+
+LOOKED_AT = 20
+
+
+def last_policy(session: Session, name: str, place: str) -> tables.Policy | None:
+    """The policy that the latest run of this name read at ``place``; None if none is known.
+
+    Of the latest `LOOKED_AT` runs of the name: their experiments say the place, and their trials
+    the digest.
+    """
+    e, t = tables.Experiment, tables.Trial
+    found = session.execute(
+        select(col(e.config), col(t.policy))
+        .join(t, col(t.experiment) == col(e.id))
+        .where(col(e.name) == name, col(t.policy).is_not(None))
+        .order_by(col(t.started).desc(), col(t.id))
+        .limit(LOOKED_AT)
+    )
+    for config, digest in found:
+        governance = config.get("governance") if isinstance(config, dict) else None
+        if isinstance(governance, dict) and governance.get("policy") == place:
+            return session.get(tables.Policy, digest)
+    return None
+
+
+def _of_caller(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
+    begin_writing(session)
+    row = find_submission(session, caller, id_)
+    act = Act(verb=verb, pool=row.pool, priority=row.priority, slots=row.slots, owner=row.user)
+    may_act(session, caller, row.project, act)
+    return row
+
+
+def _known_policy(session: Session, caller: Caller, digest: str | None) -> str | None:
+    if digest is None:
+        return None
+    try:
+        return find_policy(session, caller, digest).digest
+    except Problem:
+        raise not_valid(
+            "body.policy", "The store knows no policy of this digest", "See /v1/policies"
+        ) from None
+
+
+def _request(caller: Caller, asked: Asked) -> tuple[str, str] | None:
+    """The digests of a request's key, which is its caller's own, and of its body."""
+    if asked.key is None:
+        return None
+    body = {name: value for name, value in vars(asked).items() if name != "key"}
+    try:
+        encoded = canonical_json.encode(body)
+    except GovrayError as error:
+        raise not_valid("body", error.what) from None
+    return _digest(canonical_json.encode([caller.name, asked.key])), _digest(encoded)
+
+
+def _repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+    try:
+        return submissions.repeated(session, request)
+    except GovrayError as error:
+        raise not_valid("header.idempotency-key", error.what, error.do) from None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

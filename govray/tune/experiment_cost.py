@@ -1,0 +1,107 @@
+"""What an experiment file asks of a cluster, read off its text: nothing is run, opened or loaded.
+
+A service calls this on what anybody with a token sends. So no module, recipe or path that the file
+names is looked at. What cannot be said from the text alone is in ``unknown``, in words.
+
+This module imports neither ray nor torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from govray.errors import UsageError
+from govray.governance.formats.strict_yaml import read_yaml
+from govray.governance.formats.yaml_overrides import read_mapping
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.tune.search_config import SearchFile, parse_search
+
+_TIME = "worker hours: how long a step takes is measured when it runs"
+_STREAMS = (
+    "rows and tokens, exactly: a profile reads its rows for each of its route streams, which "
+    "follow from the policy and the corpora's credentials"
+)
+_TRIALS = "steps, exactly: a search ends trials early, and the figures are of none that does"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentCost:
+    """What a run or a search takes at most, as far as the file says.
+
+    Attributes:
+        kind: ``tune`` where the file has a search section.
+        name: The experiment's.
+        workers: Of one run; of an elastic one the most.
+        slots: Workers that it holds at once, of all trials together.
+        gpus: At once.
+        trials: 1 without a search.
+        steps: Of all trials together, if none ends early.
+        rows_per_step: Of one trial, if each profile has one route stream.
+        tokens: Of all trials together, likewise; None for rows that are no text.
+        policy: Where the signed depth policy lies, as the file has it.
+        unknown: What the file does not say, each in words.
+    """
+
+    kind: Literal["train", "tune"]
+    name: str
+    workers: int
+    slots: int
+    gpus: float
+    trials: int
+    steps: int
+    rows_per_step: float
+    tokens: int | None
+    policy: str
+    unknown: tuple[str, ...]
+
+
+def experiment_cost(text: str, *, name: str = "experiment") -> ExperimentCost:
+    """Validate the file ``text`` against the whole schema, and say what it asks for.
+
+    Args:
+        name: What to call the file in errors.
+
+    Raises:
+        UsageError: It is no experiment. Names line and field.
+        Malformed: It is outside the subset of YAML that means what it looks like.
+    """
+    source, value = read_yaml(text, name=name), read_mapping(text, name=name)
+    if "search" not in value:
+        experiment = parse_experiment(value, where=name, source=source)
+        return _cost(experiment, None, source.where("resources"))
+    found = parse_search(value, where=name, source=source)
+    return _cost(found.experiment, found, source.where("search"))
+
+
+def _cost(experiment: Experiment, found: SearchFile | None, where: str) -> ExperimentCost:
+    given = experiment.resources.num_workers
+    workers = max(given) if isinstance(given, tuple) else given
+    at_once, trials, longest = 1, 1, experiment.max_steps
+    unknown = [_TIME, _STREAMS]
+    if found is not None:
+        trials, longest = found.search.max_trials, found.max_time
+        if found.search.max_concurrent_trials is None:
+            raise UsageError(
+                "search.max_concurrent_trials: a queue has to know how many trials run at once",
+                where=where,
+                do="Write it, or send the override +search.max_concurrent_trials=4",
+            )
+        at_once = min(trials, found.search.max_concurrent_trials)
+        unknown.append(_TRIALS)
+    rows = sum(quota.rows / quota.every for quota in experiment.data.rows_per_step.values())
+    steps = trials * longest
+    text = experiment.data.rows != "images"
+    return ExperimentCost(
+        kind="train" if found is None else "tune",
+        name=experiment.name,
+        workers=workers,
+        slots=at_once * workers,
+        gpus=at_once * workers * experiment.resources.gpus_per_worker,
+        trials=trials,
+        steps=steps,
+        rows_per_step=rows,
+        tokens=round(steps * rows * experiment.context) if text else None,
+        policy=str(experiment.governance.policy),
+        unknown=tuple(unknown),
+    )
