@@ -20,9 +20,13 @@ from govray.service.pages import (
     experiments,
     ledgers,
     models,
+    new_experiment,
     overview,
+    promotion,
     provider_sign_in,
+    queue,
     signing_in,
+    submissions,
 )
 from govray.service.pages.document_kinds import kinds
 from govray.service.pages.rendering import render
@@ -39,6 +43,8 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (overview, models, corpora, experiments, ledgers, signing_in, provider_sign_in):
+    router.include_router(_each.router)
+for _each in (queue, new_experiment, submissions, promotion):
     router.include_router(_each.router)
 
 

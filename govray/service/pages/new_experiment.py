@@ -1,0 +1,163 @@
+"""Starting an experiment: a text, then what it would cost and which policy applies, then the queue.
+
+1. ``GET /new`` is the form, empty or with the file of a submission that it is a fork of.
+2. ``POST /new`` checks it and shows what would be submitted. Nothing is written.
+3. ``POST /submissions`` submits it, and goes on to its page. The form of step 2 has a key, so a
+   second press of its button finds the first one's submission.
+
+What each step may and checks is `govray.service.acting`'s, as for ``/v1``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from sqlmodel import Session
+
+from govray.governance.formats.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
+from govray.service import acting
+from govray.service.access import Caller, CallerDep
+from govray.service.acting import DEFAULT, Asked, find_submission
+from govray.service.pages.forms import Fields, FieldsDep
+from govray.service.pages.rendering import HEADERS, render
+from govray.service.problems import Problem, not_valid
+from govray.service.routes import submissions
+from govray.service.routes.submissions import ACTS, NAME, PRIORITY
+from govray.service.session import SessionDep
+from govray.store.submissions import LONGEST_CONFIG, MOST_TAGS
+
+router = APIRouter(dependencies=[ACTS])
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The form as somebody filled it in. ``fork`` is the submission that the text is from."""
+
+    file: str = ""
+    fork: str = ""
+    project: str = DEFAULT
+    pool: str = DEFAULT
+    priority: str = "0"
+    tags: str = ""
+    overrides: str = ""
+    key: str = ""
+
+    def asked(self) -> Asked:
+        """What it asks for.
+
+        Raises:
+            Problem: 422, a field is not valid.
+        """
+        for field in ("project", "pool"):
+            if not re.fullmatch(NAME, getattr(self, field)):
+                raise not_valid(field, "letters, digits and . _ -, at most 64, are a name")
+        if not re.fullmatch(r"-?[0-9]{1,4}", self.priority) or abs(int(self.priority)) > PRIORITY:
+            raise not_valid("priority", f"a whole number between -{PRIORITY} and {PRIORITY} is one")
+        if len(self.file) > LONGEST_CONFIG:
+            raise not_valid("file", f"longer than {LONGEST_CONFIG} characters")
+        overrides = tuple(line for line in map(str.strip, self.overrides.splitlines()) if line)
+        longest = max(map(len, overrides), default=0)
+        if len(overrides) > MOST_OVERRIDES or longest > LONGEST_OVERRIDE:
+            raise not_valid("overrides", f"at most {MOST_OVERRIDES}, one a line")
+        tags = tuple(self.tags.replace(",", " ").split())
+        if len(tags) > MOST_TAGS:
+            raise not_valid("tags", f"at most {MOST_TAGS}")
+        return Asked(
+            file=None if self.fork else self.file,
+            fork_of=self.fork or None,
+            overrides=overrides,
+            project=self.project,
+            pool=self.pool,
+            priority=int(self.priority),
+            tags=tags,
+            key=self.key or None,
+        )
+
+
+@router.get("/new")
+def form(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    fork: Annotated[str, Query(max_length=64)] = "",
+) -> HTMLResponse:
+    filled = Filled()
+    if fork:
+        row = find_submission(session, caller, fork)
+        filled = Filled(
+            fork=row.id,
+            project=row.project,
+            pool=row.pool,
+            priority=str(row.priority),
+            tags=" ".join(row.tags),
+        )
+    return _form(request, caller, session, filled)
+
+
+@router.post("/new")
+def check(
+    request: Request, fields: FieldsDep, caller: CallerDep, session: SessionDep
+) -> HTMLResponse:
+    filled = _filled(fields)
+    if "change" in fields:
+        return _form(request, caller, session, filled)
+    try:
+        ready = acting.prepare(session, caller, filled.asked(), request.app.state.check)
+    except Problem as problem:
+        return _again(request, caller, session, filled, problem)
+    return render(
+        request,
+        caller,
+        "new_confirm.html",
+        filled=replace(filled, key=secrets.token_urlsafe(16)),
+        cost=submissions.estimate(session, ready),
+    )
+
+
+@router.post("/submissions")
+def submit(request: Request, fields: FieldsDep, caller: CallerDep, session: SessionDep) -> Response:
+    filled = _filled(fields)
+    try:
+        row = acting.submit(session, caller, filled.asked(), request.app.state.check)
+    except Problem as problem:
+        return _again(request, caller, session, filled, problem)
+    return RedirectResponse(f"/submissions/{row.id}", status_code=303, headers=HEADERS)
+
+
+def _filled(fields: Fields) -> Filled:
+    return Filled(**{name: fields[name] for name in Filled.__annotations__ if name in fields})
+
+
+def _again(
+    request: Request, caller: Caller, session: Session, filled: Filled, problem: Problem
+) -> HTMLResponse:
+    """The form as it was filled in, with what is wrong; other problems are pages of their own."""
+    if problem.status_code != 422:
+        raise problem
+    return _form(request, caller, session, filled, problem)
+
+
+def _form(
+    request: Request,
+    caller: Caller,
+    session: Session,
+    filled: Filled,
+    problem: Problem | None = None,
+) -> HTMLResponse:
+    origin = find_submission(session, caller, filled.fork) if filled.fork else None
+    return render(
+        request,
+        caller,
+        "new.html",
+        status=problem.status_code if problem else 200,
+        filled=filled,
+        origin=origin,
+        problem=problem,
+        longest=LONGEST_CONFIG,
+        priority=PRIORITY,
+    )
