@@ -220,6 +220,26 @@ CASES = [
     get("/corpora/{corpus}", THEIRS, "/corpora/alpha", refused=404),
     get("/experiments", STAFF),
     get("/experiments/{experiment}", STAFF, "/experiments/e1"),
+    get("/queue", STAFF),
+    get("/submissions", STAFF),
+    get("/submissions/{submission}", STAFF, "/submissions/s-one"),
+    get("/new", WRITERS),
+    # Forms: whoever may, sends none from our own page here.
+    *(
+        Case("POST", template, WRITERS, path, ok=(403,))
+        for template, path in (
+            ("/new", "/new"),
+            ("/submissions", "/submissions"),
+            ("/submissions/{submission}/{verb}", "/submissions/s-one/stop"),
+            ("/models/{model}/{version}/promote", "/models/first/1.0.0/promote"),
+        )
+    ),
+    get(
+        "/models/{model}/{version}/promote",
+        WRITERS,
+        "/models/first/1.0.0/promote",
+        params={"stage": "staging"},
+    ),
     get("/trials/{trial}", STAFF, "/trials/done"),
     get(
         "/trials/{trial}/figures/{file}",

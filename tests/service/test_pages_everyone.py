@@ -29,9 +29,10 @@ from govray.service.settings import Settings
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.record_key import KEY_ENV
-from govray.store.states import CheckpointState, ExperimentState, TrialState
+from govray.store.states import CheckpointState, ExperimentState, SubmissionState, TrialState
 from tests.support.chromium import browser
 from tests.support.people import NOW, Service, begin_session, make_tokens
+from tests.support.runs import submission
 from tests.support.shelf_of_models import KEY, Shelf
 from tests.support.shown import ZERO, add_decision, add_experiment, add_trial
 from tests.support.site import served
@@ -49,6 +50,10 @@ LISTINGS = {
     "/models": ROLES,
     "/experiments": STAFF,
     "/experiments?state=COMPLETED": STAFF,
+    "/queue": STAFF,
+    "/submissions": STAFF,
+    "/submissions?state=QUEUED": STAFF,
+    "/new": ("admin", "engineer"),
     "/corpora": ROLES[:5],
     "/corpora?named=a": ROLES[:5],
     "/ledgers": ROLES,
@@ -60,6 +65,7 @@ NOWHERE = (
     "/models/none/1.0.0",
     f"/attestations/{'0' * 64}",
     "/experiments/none",
+    "/submissions/none",
     "/trials/none",
     "/corpora/none",
     "/ledgers/none",
@@ -73,6 +79,9 @@ ITEMS = {
     "/attestations/{first}": ROLES[:5],
     "/experiments/e-0": STAFF,
     "/trials/t-0": STAFF,
+    "/submissions/s-0": STAFF,
+    "/new?fork=s-0": ("admin", "engineer"),
+    "/models/gpt/1.0.0/promote?stage=archived": ("admin", "engineer"),
     "/corpora/acme": (*STAFF, "supplier"),
     "/corpora/alpha": (*STAFF, "other supplier"),
     "/ledgers/run-first": ROLES[:5],
@@ -99,7 +108,11 @@ def filled(folder: Path, shelf: Shelf, how_many: int) -> Filled:
             items = {path.format(first=first): who for path, who in ITEMS.items()}
             public = how_many > 1
             made.pages |= {
-                path: ROLES if public and path.startswith(("/models", "/att", "/led")) else who
+                path: ROLES
+                if public
+                and path.startswith(("/models", "/att", "/led"))
+                and "/promote" not in path
+                else who
                 for path, who in items.items()
             }
         return made
@@ -150,6 +163,9 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
                     trial=f"t-{number}", step=1, state=state, digest=ZERO, bytes=size, at=None
                 )
             )
+            row = submission(f"s-{number}")
+            row.state = list(SubmissionState)[number % len(SubmissionState)]
+            session.add(row)
         session.flush()
         for number in range(1, how_many):
             _copy(session, tables.Ledger, "run", "run-first", f"run-{number:03}")
