@@ -32,6 +32,8 @@ BELOW: dict[str, frozenset[str]] = {
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
     "service": frozenset({"errors", "governance", "store"}),
+    # For everybody: the base install, and nothing of the service but its description.
+    "client": frozenset({"errors", "files"}),
     "inference": frozenset({"errors", "files", "governance", "engine", "data", "store", "service"}),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
@@ -45,7 +47,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "train", "tune", "demo"}
+        | {"service", "client", "train", "tune", "demo"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -117,6 +119,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "anyio", "pydantic"}
     ),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
+    "client": frozenset({"pydantic"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     "train": frozenset(),
     "train.experiment": frozenset({"pydantic"}),
@@ -266,6 +269,7 @@ def test_imports_point_down_only(path: Path) -> None:
         ("store", "from govray.engine import gpt"),
         ("service", "from govray.train import runs"),
         ("service", "import ray"),
+        ("client", "import httpx"),
         ("tune", "import optuna"),
         ("demo", "import govray.cli"),
         ("errors", "import pydantic"),
@@ -340,6 +344,8 @@ HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
         ("import govray; govray.verify", HEAVY - {"numpy"}),
         ("import govray.engine", HEAVY - {"torch", "numpy"}),
         ("import govray.tune.search_config", HEAVY - {"numpy"}),
+        ("import govray.tune.experiment_cost", HEAVY - {"numpy"}),
+        ("import govray.client", HEAVY | {"cryptography", "httpx"}),
     ],
 )
 def test_what_an_import_does_not_load(statement: str, absent: set[str]) -> None:

@@ -11,6 +11,7 @@ and a verb runs with exactly the extras that it uses.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -29,12 +30,15 @@ from govray.cli import (
     demo,
     init,
     keys,
+    login,
     model,
     policy,
+    remote,
     replay,
     runs,
     schema,
     serve,
+    server_option,
     show,
     sign,
     store,
@@ -98,6 +102,8 @@ app.add_typer(model.app, name="model")
 app.command("serve")(serve.serve)
 app.add_typer(token.app, name="token")
 app.add_typer(store.app, name="store")
+app.command("login")(login.login)
+app.command("logout")(login.logout)
 app.command("usage")(usage.usage)
 app.command("schema")(schema.schema)
 
@@ -134,9 +140,21 @@ def _refuse_urls(command: Any) -> None:
         command.callback = checked
 
 
+def _chosen(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """The verbs that a line can name, those of this machine or of a service; and its words."""
+    named, rest = server_option.taken(words)
+    server = named or os.environ.get(server_option.VARIABLE) or None
+    there = _command(remote.app) if server else None
+    if there and server_option.acts_there(rest, there.commands, option=named is not None):
+        server_option.use(server)
+        return there, rest
+    server_option.use(None)
+    return _command(app), rest
+
+
 def run(words: Sequence[str]) -> int:
     """Parse and run one command line. Raises what the verb raises; returns the exit code."""
-    command = _command(app)
+    command, words = _chosen(words)
     try:
         # Not `command.main`: it would turn interrupts and broken pipes into
         # exits of its own before `govray.cli.main` sees them.
@@ -178,6 +196,15 @@ def govray(
         bool,
         typer.Option("--json", help="Print one JSON document, not text. Works after a verb too."),
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            help="Act through a service: train, tune, runs, model. Others refuse it. "
+            "govray --server URL --help shows how.",
+        ),
+    ] = None,
 ) -> None:
     """Train models so that each corpus reaches only the layers its signed policy allows.
 

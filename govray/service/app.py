@@ -54,6 +54,7 @@ from govray.service.routes import (
     models,
     policies,
     records,
+    sign_in,
     submissions,
 )
 from govray.service.settings import Settings
@@ -159,6 +160,7 @@ def _routers() -> tuple[APIRouter, ...]:
     """The routers below ``/v1``. A new one is a line here."""
     return (
         health.router,
+        sign_in.router,
         audit_log.router,
         experiments.router,
         submissions.router,

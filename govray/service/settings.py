@@ -22,7 +22,8 @@ class OidcSettings:
         role_claim: The claim, a text or a list of texts, that ``roles`` is asked about.
         roles: From a value of that claim to a role of ours. Without a match: refused.
         supplier_claim: The claim that names the supplier of a caller with the role supplier.
-        client_id: Our name at the provider, for people who sign in there.
+        client_id: What people sign in as a client of, in a browser and at a terminal; None: they
+            don't.
         client_secret_file: A file, of mode 0600, with the client's secret in its first line. A
             public client has none.
         redirect_url: Where the provider sends a browser back: ``/sign-in/callback`` of the address

@@ -82,6 +82,7 @@ CASES = [
     get("/v1/live", ALL, open=True),
     get("/v1/ready", ALL, open=True),
     get("/v1/openapi.json", ALL, open=True),
+    get("/v1/sign-in", ALL, open=True),
     get("/metrics", STAFF),
     get("/v1/audit", ("admin", "auditor")),
     get("/v1/usage", STAFF),

@@ -12,7 +12,7 @@ from govray.service.operations import PARAMETERS, describe_parameters
 from govray.service.problems import MEDIA_TYPE, RESPONSES
 from tests.support.people import Service
 
-OPEN = {"/v1/health", "/v1/live", "/v1/ready"}
+OPEN = {"/v1/health", "/v1/live", "/v1/ready", "/v1/sign-in"}
 """Routes that ask nobody who they are."""
 
 

@@ -1,0 +1,282 @@
+"""Verbs that act through a service: ``govray --server URL train|tune|runs|model``.
+
+Each is one or two calls of `govray.client`. What it prints is what the service answered.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import login, server_option, user_files
+from govray.cli.output import field, line, note, print_table, report, table
+from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.client import Client
+    from govray.client.documents import ExperimentCheck, Submission
+
+app = typer.Typer(
+    name="govray --server URL",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="What acts through a service. Say govray login first, or set GOVRAY_TOKEN.",
+)
+runs = typer.Typer(help="List what was submitted, look into one, stop it, kill it or resume it.")
+model = typer.Typer(help="Versions of models: list them, move one to a stage.")
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file, here.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the file. Repeatable."),
+]
+Project = Annotated[
+    str | None, typer.Option("--project", metavar="NAME", help="What it counts for.")
+]
+Pool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Where it runs.")]
+Priority = Annotated[
+    int | None, typer.Option("--priority", help="Of a pool's queue the highest goes first.")
+]
+TagList = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="WORD", help="To find it by. Repeatable.")
+]
+Archive = Annotated[
+    str | None,
+    typer.Option("--archive", metavar="DIGEST", help="A working directory on the cluster."),
+]
+PolicyDigest = Annotated[
+    str | None,
+    typer.Option("--policy", metavar="DIGEST", help="The depth policy that it has to have."),
+]
+Check = Annotated[bool, typer.Option("--check", help="Submit nothing: say what it would take.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Wait until it has ended.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="A submission's id.")]
+
+_STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, KILLED or ERROR."
+
+
+@app.command("train")
+def train(
+    config: Config,
+    overrides: Overrides = None,
+    project: Project = None,
+    pool: Pool = None,
+    priority: Priority = None,
+    tag: TagList = None,
+    archive: Archive = None,
+    policy: PolicyDigest = None,
+    check: Check = False,
+    follow: Follow = False,
+) -> None:
+    """Submit an experiment to the service's cluster."""
+    asked = _asked(overrides, project, pool, priority, tag, archive, policy)
+    _submit("train", config, asked, check=check, follow=follow)
+
+
+@app.command("tune")
+def tune(
+    config: Config,
+    overrides: Overrides = None,
+    project: Project = None,
+    pool: Pool = None,
+    priority: Priority = None,
+    tag: TagList = None,
+    archive: Archive = None,
+    policy: PolicyDigest = None,
+    check: Check = False,
+    follow: Follow = False,
+) -> None:
+    """Submit a search: an experiment file with a search section."""
+    asked = _asked(overrides, project, pool, priority, tag, archive, policy)
+    _submit("tune", config, asked, check=check, follow=follow)
+
+
+@runs.command("ls")
+def list_runs(
+    state: Annotated[str | None, typer.Option("--state", metavar="STATE", help=_STATES)] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="Of this user.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="With this tag.")] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")
+    ] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
+) -> None:
+    """List what was submitted, the latest first."""
+    from itertools import islice
+
+    found = _client().list_submissions(
+        state=state,  # type: ignore[arg-type]  # the service says which there are
+        project=project,
+        user=user,
+        tag=tag,
+        pool=pool,
+        archived=archived or None,
+    )
+    items = list(islice(found, limit))
+    report([each.model_dump(by_alias=True) for each in items])
+    grid = table("id", "name", "project", "user", "state", "place", "run", right=("place",))
+    for each in items:
+        place = "" if each.position is None else str(each.position)
+        grid.row(each.id, each.name, each.project, each.user, each.state, place, each.run or "")
+    print_table(grid)
+
+
+@runs.command("show")
+def show(submission: Id) -> None:
+    """Show one: its state and why, its place in the queue, its run."""
+    _tell(_client().get_submission(submission))
+
+
+@runs.command("stop")
+def stop(submission: Id) -> None:
+    """Stop one after its current step and a commit."""
+    _tell(_client().stop_submission(submission))
+
+
+@runs.command("kill")
+def kill(submission: Id) -> None:
+    """End one at once; steps since its last checkpoint are lost."""
+    _tell(_client().kill_submission(submission))
+
+
+@runs.command("resume")
+def resume(submission: Id) -> None:
+    """Put back into the queue what was stopped, killed or failed."""
+    _tell(_client().resume_submission(submission))
+
+
+@model.command("versions")
+def versions(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A model; without it: all models.")
+    ] = None,
+) -> None:
+    """List the versions of a model, the highest first, or the models."""
+    client = _client()
+    if name is None:
+        models = [each.model_dump(by_alias=True) for each in client.list_models()]
+        report(models)
+        grid = table("model", "in production")
+        for each in models:
+            grid.row(each["name"], each.get("production") or "-")
+    else:
+        found = [each.model_dump(by_alias=True) for each in client.list_versions(name)]
+        report(found)
+        grid = table("version", "stage", "attestation")
+        for each in found:
+            grid.row(each["version"], each.get("stage", "-"), each["attestation"])
+    print_table(grid)
+
+
+@model.command("promote")
+def promote(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="MAJOR.MINOR.PATCH.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="STAGE", help="staging, production or archived.")
+    ],
+) -> None:
+    """Move a version to a stage, if every gate of the service holds."""
+    done = _client().promote_version(name, version, stage=to)  # type: ignore[arg-type]
+    report(done.model_dump(by_alias=True))
+    line(f"{name} {done.version}: {done.before} → {done.after}", style="bold")
+    if done.replaced is not None:
+        field("archived", f"{done.replaced}, which was in production")
+
+
+app.add_typer(runs, name="runs")
+app.add_typer(model, name="model")
+app.command("login")(login.login)
+app.command("logout")(login.logout)
+
+
+def _client() -> Client:
+    from govray.client import connect
+
+    return connect(server_option.chosen())
+
+
+def _asked(
+    overrides: list[str] | None,
+    project: str | None,
+    pool: str | None,
+    priority: int | None,
+    tags: list[str] | None,
+    archive: str | None,
+    policy: str | None,
+) -> dict[str, Any]:
+    return {
+        "set": overrides or [],
+        "project": project,
+        "pool": pool,
+        "priority": priority,
+        "tags": tags or [],
+        "archive": archive,
+        "policy": policy,
+    }
+
+
+def _submit(verb: str, config: Path, asked: dict[str, Any], *, check: bool, follow: bool) -> None:
+    import secrets
+
+    try:
+        text = user_files.read(config).decode()
+    except UnicodeDecodeError:
+        raise UsageError("not UTF-8", where=str(config)) from None
+    client = _client()
+    cost = client.check_experiment(file=text, **asked)
+    if cost.kind != verb:
+        raise UsageError(
+            "the file has a search section" if cost.kind == "tune" else "no search section",
+            where=str(config),
+            do=f"Say govray {cost.kind} {config}",
+        )
+    if check:
+        _tell_cost(cost)
+        return
+    # One key for one command: if the answer is lost on the way, the same request is safe.
+    made = client.submit_experiment(file=text, **asked, idempotency_key=secrets.token_urlsafe(24))
+    if follow:
+        for now in client.follow(made.id):
+            note(f"{now.id}  {now.state}{f': {now.why}' if now.why else ''}")
+            made = now
+    _tell(made)
+
+
+def _tell_cost(cost: ExperimentCheck) -> None:
+    report(cost.model_dump(by_alias=True))
+    line(f"{cost.name}: {cost.kind}, for project {cost.project} in pool {cost.pool}")
+    field("workers", f"{cost.slots} at once, {cost.gpus:g} GPUs")
+    field("steps", f"{int(cost.steps):,} of {cost.trials:,} trials together, at most")
+    field("rows", f"{cost.rows_per_step:g} a step")
+    if cost.tokens is not None:
+        field("tokens", f"{int(cost.tokens):,}")
+    known = cost.policy
+    named = f"{known.name} version {known.version}, {known.digest}" if known else "not known"
+    field("policy", f"{cost.policy_place}: {named}")
+    for each in cost.unknown:
+        field("not said", each)
+
+
+def _tell(row: Submission) -> None:
+    report(row.model_dump(by_alias=True))
+    line(f"{row.id}  {row.state}")
+    field("name", f"{row.name}, {row.kind}")
+    field("by", f"{row.user}, project {row.project}, pool {row.pool}")
+    if row.position is not None:
+        field("place", f"{row.position} of its pool's queue, by priority and time")
+    for name, value in (("run", row.run), ("job", row.job), ("why", row.why)):
+        if value:
+            field(name, value)
+    if row.tags:
+        field("tags", ", ".join(row.tags))

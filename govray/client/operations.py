@@ -1,0 +1,870 @@
+"""What a service can be asked: a method for each operation.
+
+Written by ``python docs/build_client.py``: do not edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from govray.client import documents
+from govray.client.connection import Connection, segment
+
+
+class Operations(Connection):
+    """The operations of a service, over one connection."""
+
+    def check_live(self) -> documents.Probe:
+        """Whether the process answers. For everyone.
+
+        It asks nothing else: a store that is away is no reason to restart the service.
+        """
+        answer: documents.Probe = self.ask("GET", "/v1/live", documents.Probe)
+        return answer
+
+    def check_ready(self) -> documents.Probe:
+        """Whether requests should be sent here: the store answers, its secret is there. For
+        everyone.
+
+        503 otherwise, with what is missing.
+        """
+        answer: documents.Probe = self.ask("GET", "/v1/ready", documents.Probe)
+        return answer
+
+    def get_health(self) -> documents.Health:
+        """Whether the service can answer: its store is asked. For everyone."""
+        answer: documents.Health = self.ask("GET", "/v1/health", documents.Health)
+        return answer
+
+    def get_sign_in(self) -> documents.SignIn:
+        """Where to sign in. For everyone; the device flow (RFC 8628) begins here."""
+        answer: documents.SignIn = self.ask("GET", "/v1/sign-in", documents.SignIn)
+        return answer
+
+    def list_audit_entries(
+        self,
+        *,
+        user: str | None = None,
+        subject: str | None = None,
+        action: str | None = None,
+        outcome: Literal["done", "refused"] | None = None,
+    ) -> Iterator[documents.Entry]:
+        """The audit log, the latest first. For admins and auditors.
+
+        Args:
+            user: Of this user.
+            subject: Entries about this.
+            action: Entries of this action.
+            outcome: Entries of this outcome.
+        """
+        return self.pages(
+            "/v1/audit",
+            documents.Entry,
+            query={"user": user, "subject": subject, "action": action, "outcome": outcome},
+        )
+
+    def get_usage(
+        self, *, by: Literal["project", "user"] | None = None, since: str | None = None
+    ) -> documents.Usage:
+        """Governed accelerator-hours and attested artifacts. For staff.
+
+        Args:
+            by: What usage is counted by.
+            since: Trials that started then or later.
+        """
+        answer: documents.Usage = self.ask(
+            "GET", "/v1/usage", documents.Usage, query={"by": by, "since": since}
+        )
+        return answer
+
+    def list_experiments(
+        self,
+        *,
+        state: documents.ExperimentState | None = None,
+        project: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+    ) -> Iterator[documents.Experiment]:
+        """All experiments, the latest first.
+
+        Args:
+            state: In this state.
+            project: Of this project.
+            user: Of this user.
+            name: Of this name.
+        """
+        return self.pages(
+            "/v1/experiments",
+            documents.Experiment,
+            query={"state": state, "project": project, "user": user, "name": name},
+        )
+
+    def submit_experiment(
+        self,
+        *,
+        file: str | dict[str, Any] | None = None,
+        fork_of: str | None = None,
+        set: list[str] | None = None,
+        project: str | None = None,
+        pool: str | None = None,
+        priority: int | None = None,
+        tags: list[str] | None = None,
+        archive: str | None = None,
+        policy: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> documents.Submission:
+        """Put an experiment into the queue. It is checked against the whole schema first.
+
+        Errors of the file name the line and the field. Nothing runs yet: the entry waits until
+        the cluster's reconciler has room for it.
+
+        Args:
+            file: The experiment file, as its text or as the object that it stands for. With a
+                `search` section it is a search.
+            fork_of: A submission, in the place of a file. What you leave out is as it has it.
+            set: Overrides of the file: `optimizer.lr=0.001`; `+seed=18` adds what it lacks.
+            project: The project that it counts for; `default` if left out.
+            pool: The pool of nodes to run in; `default` if left out.
+            priority: Of a pool's queue the highest goes first; 0 if left out.
+            tags: Words to find it by: letters, digits and `_.:/-`.
+            archive: Digest of a working directory on the cluster's storage; by default the
+                cluster's own.
+            policy: Digest of the signed depth policy that you expect it to have.
+            idempotency_key: Of your choice, new for each submission. The same request with the
+                same key answers the same submission, and makes no second one.
+        """
+        answer: documents.Submission = self.ask(
+            "POST",
+            "/v1/experiments",
+            documents.Submission,
+            header={"Idempotency-Key": idempotency_key},
+            body={
+                "file": file,
+                "forkOf": fork_of,
+                "set": set,
+                "project": project,
+                "pool": pool,
+                "priority": priority,
+                "tags": tags,
+                "archive": archive,
+                "policy": policy,
+            },
+        )
+        return answer
+
+    def get_experiment(self, experiment: str) -> documents.Experiment:
+        """One experiment.
+
+        Args:
+            experiment: An experiment's id.
+        """
+        answer: documents.Experiment = self.ask(
+            "GET", f"/v1/experiments/{segment(experiment)}", documents.Experiment
+        )
+        return answer
+
+    def list_trials(
+        self,
+        *,
+        experiment: str | None = None,
+        state: documents.TrialState | None = None,
+        policy: str | None = None,
+    ) -> Iterator[documents.Trial]:
+        """All trials, the latest first.
+
+        Args:
+            experiment: An experiment's id.
+            state: In this state.
+            policy: Digest of a signed depth policy.
+        """
+        return self.pages(
+            "/v1/trials",
+            documents.Trial,
+            query={"experiment": experiment, "state": state, "policy": policy},
+        )
+
+    def get_trial(self, trial: str) -> documents.Trial:
+        """One trial.
+
+        Args:
+            trial: A trial's id.
+        """
+        answer: documents.Trial = self.ask("GET", f"/v1/trials/{segment(trial)}", documents.Trial)
+        return answer
+
+    def list_metrics(
+        self,
+        trial: str,
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        archived: bool | None = None,
+    ) -> Iterator[documents.Metric]:
+        """What a trial measured, by group, name and step.
+
+        Args:
+            trial: A trial's id.
+            group: A layer group, such as `block.3`; of metrics, the group that they are in.
+            name: Of this name.
+            archived: Also what a restart or rollback superseded.
+        """
+        return self.pages(
+            f"/v1/trials/{segment(trial)}/metrics",
+            documents.Metric,
+            query={"group": group, "name": name, "archived": archived},
+        )
+
+    def list_decisions(
+        self, trial: str, *, kind: str | None = None
+    ) -> Iterator[documents.Decision]:
+        """What was decided during a trial, and why.
+
+        Args:
+            trial: A trial's id.
+            kind: Decisions of this kind.
+        """
+        return self.pages(
+            f"/v1/trials/{segment(trial)}/decisions", documents.Decision, query={"kind": kind}
+        )
+
+    def list_checkpoints(self, trial: str) -> Iterator[documents.Checkpoint]:
+        """A trial's checkpoints. One that is being written, or failed, is not among them.
+
+        Args:
+            trial: A trial's id.
+        """
+        return self.pages(f"/v1/trials/{segment(trial)}/checkpoints", documents.Checkpoint)
+
+    def check_experiment(
+        self,
+        *,
+        file: str | dict[str, Any] | None = None,
+        fork_of: str | None = None,
+        set: list[str] | None = None,
+        project: str | None = None,
+        pool: str | None = None,
+        priority: int | None = None,
+        tags: list[str] | None = None,
+        archive: str | None = None,
+        policy: str | None = None,
+    ) -> documents.ExperimentCheck:
+        """Say what an experiment would take and which policy applies. Nothing is submitted.
+
+        Args:
+            file: The experiment file, as its text or as the object that it stands for. With a
+                `search` section it is a search.
+            fork_of: A submission, in the place of a file. What you leave out is as it has it.
+            set: Overrides of the file: `optimizer.lr=0.001`; `+seed=18` adds what it lacks.
+            project: The project that it counts for; `default` if left out.
+            pool: The pool of nodes to run in; `default` if left out.
+            priority: Of a pool's queue the highest goes first; 0 if left out.
+            tags: Words to find it by: letters, digits and `_.:/-`.
+            archive: Digest of a working directory on the cluster's storage; by default the
+                cluster's own.
+            policy: Digest of the signed depth policy that you expect it to have.
+        """
+        answer: documents.ExperimentCheck = self.ask(
+            "POST",
+            "/v1/experiments:check",
+            documents.ExperimentCheck,
+            body={
+                "file": file,
+                "forkOf": fork_of,
+                "set": set,
+                "project": project,
+                "pool": pool,
+                "priority": priority,
+                "tags": tags,
+                "archive": archive,
+                "policy": policy,
+            },
+        )
+        return answer
+
+    def list_submissions(
+        self,
+        *,
+        state: documents.SubmissionState | None = None,
+        project: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        pool: str | None = None,
+        tag: str | None = None,
+        archived: bool | None = None,
+    ) -> Iterator[documents.SubmissionItem]:
+        """What was submitted, the latest first, without the files.
+
+        Args:
+            state: In this state.
+            project: Of this project.
+            user: Of this user.
+            name: Of this name.
+            pool: In this pool.
+            tag: With this tag.
+            archived: Those that were archived, in place of the others.
+        """
+        return self.pages(
+            "/v1/submissions",
+            documents.SubmissionItem,
+            query={
+                "state": state,
+                "project": project,
+                "user": user,
+                "name": name,
+                "pool": pool,
+                "tag": tag,
+                "archived": archived,
+            },
+        )
+
+    def get_submission(self, submission: str) -> documents.Submission:
+        """One submission, with its file, its place in the queue, and why it is in its state.
+
+        Args:
+            submission: A submission's id.
+        """
+        answer: documents.Submission = self.ask(
+            "GET", f"/v1/submissions/{segment(submission)}", documents.Submission
+        )
+        return answer
+
+    def tag_submission(self, submission: str, *, tags: list[str]) -> documents.Submission:
+        """Replace a submission's tags. Nothing else of it can be changed.
+
+        Args:
+            submission: A submission's id.
+            tags: Words to find it by: letters, digits and `_.:/-`.
+        """
+        answer: documents.Submission = self.ask(
+            "PATCH",
+            f"/v1/submissions/{segment(submission)}",
+            documents.Submission,
+            body={"tags": tags},
+        )
+        return answer
+
+    def stop_submission(self, submission: str) -> documents.Submission:
+        """Stop it after its current step and a commit; what waits leaves the queue.
+
+        Args:
+            submission: A submission's id.
+        """
+        answer: documents.Submission = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:stop", documents.Submission
+        )
+        return answer
+
+    def kill_submission(self, submission: str) -> documents.Submission:
+        """End it at once. Steps since its last checkpoint are lost.
+
+        Args:
+            submission: A submission's id.
+        """
+        answer: documents.Submission = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:kill", documents.Submission
+        )
+        return answer
+
+    def resume_submission(self, submission: str) -> documents.Submission:
+        """Put what was stopped, killed or failed back into the queue. It goes on from its commit.
+
+        Args:
+            submission: A submission's id.
+        """
+        answer: documents.Submission = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:resume", documents.Submission
+        )
+        return answer
+
+    def archive_submission(self, submission: str) -> documents.Submission:
+        """Take what has ended out of the list. Nothing is deleted.
+
+        Args:
+            submission: A submission's id.
+        """
+        answer: documents.Submission = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:archive", documents.Submission
+        )
+        return answer
+
+    def unarchive_submission(self, submission: str) -> documents.Submission:
+        """Put it back into the list.
+
+        Args:
+            submission: A submission's id.
+        """
+        answer: documents.Submission = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:unarchive", documents.Submission
+        )
+        return answer
+
+    def list_models(self) -> Iterator[documents.Model | documents.ModelName]:
+        """The models of which the caller may see a version, by name."""
+        return self.pages("/v1/models", documents.Model | documents.ModelName)
+
+    def get_model(self, model: str) -> documents.Model | documents.ModelName:
+        """One model.
+
+        Args:
+            model: A model's name.
+        """
+        answer: documents.Model | documents.ModelName = self.ask(
+            "GET", f"/v1/models/{segment(model)}", documents.Model | documents.ModelName
+        )
+        return answer
+
+    def list_versions(self, model: str) -> Iterator[documents.Version | documents.VersionReference]:
+        """The versions of a model that the caller may see, the highest first.
+
+        Args:
+            model: A model's name.
+        """
+        return self.pages(
+            f"/v1/models/{segment(model)}/versions", documents.Version | documents.VersionReference
+        )
+
+    def register_version(
+        self,
+        model: str,
+        *,
+        version: str,
+        attestation: str,
+        labels: dict[str, Any] | None = None,
+        metrics: dict[str, Any] | None = None,
+        notes: str | None = None,
+    ) -> documents.Version:
+        """Make a version of an attestation that the store holds; the model too, if it is new.
+
+        The store holds an attestation only if it was verified. `govray model register` verifies
+        and indexes a folder first.
+
+        Args:
+            model: A model's name.
+        """
+        answer: documents.Version = self.ask(
+            "POST",
+            f"/v1/models/{segment(model)}/versions",
+            documents.Version,
+            body={
+                "version": version,
+                "attestation": attestation,
+                "labels": labels,
+                "metrics": metrics,
+                "notes": notes,
+            },
+        )
+        return answer
+
+    def get_version(
+        self, model: str, version: str
+    ) -> documents.VersionWithHistory | documents.VersionReference:
+        """One version; for staff with its history.
+
+        Args:
+            model: A model's name.
+            version: A semantic version: `1.4.0`.
+        """
+        answer: documents.VersionWithHistory | documents.VersionReference = self.ask(
+            "GET",
+            f"/v1/models/{segment(model)}/versions/{segment(version)}",
+            documents.VersionWithHistory | documents.VersionReference,
+        )
+        return answer
+
+    def annotate_version(
+        self,
+        model: str,
+        version: str,
+        *,
+        labels: dict[str, Any] | None = None,
+        notes: str | None = None,
+    ) -> documents.Version:
+        """Replace the labels or notes of a version. Nothing else of it can be changed.
+
+        Args:
+            model: A model's name.
+            version: A semantic version: `1.4.0`.
+        """
+        answer: documents.Version = self.ask(
+            "PATCH",
+            f"/v1/models/{segment(model)}/versions/{segment(version)}",
+            documents.Version,
+            body={"labels": labels, "notes": notes},
+        )
+        return answer
+
+    def promote_version(
+        self, model: str, version: str, *, stage: Literal["staging", "production", "archived"]
+    ) -> documents.Promoted:
+        """Move a version to a stage, if all gates before it hold.
+
+        What fails is in `detail`, all of it, and nothing is changed. A version in production is
+        archived when another takes its place.
+
+        Args:
+            model: A model's name.
+            version: A semantic version: `1.4.0`.
+        """
+        answer: documents.Promoted = self.ask(
+            "POST",
+            f"/v1/models/{segment(model)}/versions/{segment(version)}:promote",
+            documents.Promoted,
+            body={"stage": stage},
+        )
+        return answer
+
+    def get_version_lineage(self, model: str, version: str) -> documents.Lineage:
+        """Which data trained which layers of this version. A supplier sees its own corpora's rows.
+
+        Args:
+            model: A model's name.
+            version: A semantic version: `1.4.0`.
+        """
+        answer: documents.Lineage = self.ask(
+            "GET",
+            f"/v1/models/{segment(model)}/versions/{segment(version)}/lineage",
+            documents.Lineage,
+        )
+        return answer
+
+    def get_version_layer(self, model: str, version: str, group: str) -> documents.Lineage:
+        """One layer group of this version: every corpus in it.
+
+        Args:
+            model: A model's name.
+            version: A semantic version: `1.4.0`.
+            group: A layer group, such as `block.3`; of metrics, the group that they are in.
+        """
+        answer: documents.Lineage = self.ask(
+            "GET",
+            f"/v1/models/{segment(model)}/versions/{segment(version)}/layers/{segment(group)}",
+            documents.Lineage,
+        )
+        return answer
+
+    def get_attestation_lineage(self, digest: str) -> documents.Lineage:
+        """The same, of the model that an attestation is about.
+
+        Args:
+            digest: A digest: `sha256:` and 64 hex digits, or these alone.
+        """
+        answer: documents.Lineage = self.ask(
+            "GET", f"/v1/attestations/{segment(digest)}/lineage", documents.Lineage
+        )
+        return answer
+
+    def get_attestation_layer(self, digest: str, group: str) -> documents.Lineage:
+        """One layer group of the model that an attestation is about.
+
+        Args:
+            digest: A digest: `sha256:` and 64 hex digits, or these alone.
+            group: A layer group, such as `block.3`; of metrics, the group that they are in.
+        """
+        answer: documents.Lineage = self.ask(
+            "GET", f"/v1/attestations/{segment(digest)}/layers/{segment(group)}", documents.Lineage
+        )
+        return answer
+
+    def list_corpora(self, *, supplier: str | None = None) -> Iterator[documents.CorpusItem]:
+        """The corpora that you may read about, by name.
+
+        Args:
+            supplier: Of this supplier only.
+        """
+        return self.pages("/v1/corpora", documents.CorpusItem, query={"supplier": supplier})
+
+    def get_corpus(self, corpus: str) -> documents.CorpusAnswer:
+        """A corpus: its credentials, and which models it trained, in which layers and steps.
+
+        Args:
+            corpus: A corpus's name.
+        """
+        answer: documents.CorpusAnswer = self.ask(
+            "GET", f"/v1/corpora/{segment(corpus)}", documents.CorpusAnswer
+        )
+        return answer
+
+    def get_record(self, sha256: str, *, proofs: int | None = None) -> documents.RecordAnswer:
+        """Where the record with this SHA-256 stands.
+
+        Args:
+            sha256: A SHA-256 in hex.
+            proofs: Steps of each sighting to add a proof for.
+        """
+        answer: documents.RecordAnswer = self.ask(
+            "GET",
+            f"/v1/records/{segment(sha256)}",
+            documents.RecordAnswer,
+            query={"proofs": proofs},
+        )
+        return answer
+
+    def search_records(
+        self, *, text: str | None = None, content: str | None = None, proofs: int | None = None
+    ) -> documents.RecordAnswer:
+        """Where the record with exactly this text, or these bytes, stands.
+
+        Args:
+            text: Encoded as UTF-8.
+            content: The bytes, in base64.
+            proofs: Steps of each sighting to add a proof for.
+        """
+        answer: documents.RecordAnswer = self.ask(
+            "POST",
+            "/v1/records:search",
+            documents.RecordAnswer,
+            query={"proofs": proofs},
+            body={"text": text, "content": content},
+        )
+        return answer
+
+    def get_ledger(self, run: str) -> documents.LedgerAnswer:
+        """The signed head of a run's ledger.
+
+        Args:
+            run: A run's name.
+        """
+        answer: documents.LedgerAnswer = self.ask(
+            "GET", f"/v1/ledgers/{segment(run)}", documents.LedgerAnswer
+        )
+        return answer
+
+    def get_ledger_checkpoint(self, run: str) -> str:
+        """The signed note itself, as it was signed.
+
+        Args:
+            run: A run's name.
+        """
+        answer: str = self.ask("GET", f"/v1/ledgers/{segment(run)}/checkpoint", str)
+        return answer
+
+    def get_ledger_tile(self, run: str, path: str) -> bytes:
+        """A tile of hashes, or a bundle of entries, as it lies on storage. Bundles are for staff.
+
+        Args:
+            run: A run's name.
+            path: A tile's path, as C2SP tlog-tiles has it.
+        """
+        answer: bytes = self.ask(
+            "GET", f"/v1/ledgers/{segment(run)}/tile/{segment(path, slashes=True)}", bytes
+        )
+        return answer
+
+    def get_ledger_entry(self, run: str, index: int) -> dict[str, Any]:
+        """One leaf, its exact bytes, checked against the signed root. For staff.
+
+        Args:
+            run: A run's name.
+            index: A leaf's index, from 0.
+        """
+        answer: dict[str, Any] = self.ask(
+            "GET", f"/v1/ledgers/{segment(run)}/entries/{segment(index)}", dict[str, Any]
+        )
+        return answer
+
+    def get_inclusion_proof(
+        self, run: str, index: int, *, size: int | None = None
+    ) -> documents.InclusionProof:
+        """That a leaf stands in the ledger of ``size`` leaves; by default that of the checkpoint.
+
+        Args:
+            run: A run's name.
+            index: A leaf's index, from 0.
+            size: The size that the proof is for; by default the ledger's.
+        """
+        answer: documents.InclusionProof = self.ask(
+            "GET",
+            f"/v1/ledgers/{segment(run)}/proofs/inclusion",
+            documents.InclusionProof,
+            query={"index": index, "size": size},
+        )
+        return answer
+
+    def get_consistency_proof(
+        self, run: str, first: int, *, second: int | None = None
+    ) -> documents.ConsistencyProof:
+        """That an earlier state of the ledger is a beginning of a later one.
+
+        Args:
+            run: A run's name.
+            first: The smaller size of the ledger, in leaves.
+            second: The larger size; by default the ledger's.
+        """
+        answer: documents.ConsistencyProof = self.ask(
+            "GET",
+            f"/v1/ledgers/{segment(run)}/proofs/consistency",
+            documents.ConsistencyProof,
+            query={"first": first, "second": second},
+        )
+        return answer
+
+    def list_attestations(
+        self, *, run: str | None = None, name: str | None = None
+    ) -> Iterator[documents.AttestationItem]:
+        """The attestations that you may read, the newest first.
+
+        Args:
+            run: A run's name.
+            name: Of this name.
+        """
+        return self.pages(
+            "/v1/attestations", documents.AttestationItem, query={"run": run, "name": name}
+        )
+
+    def find_attestation_by_subject(self, sha256: str) -> documents.Subjects:
+        """The attestations about a file, by the file's SHA-256. A supplier finds public ones.
+
+        Args:
+            sha256: SHA-256 of the file, 64 hex digits.
+        """
+        answer: documents.Subjects = self.ask(
+            "GET", "/v1/attestations:by-subject", documents.Subjects, query={"sha256": sha256}
+        )
+        return answer
+
+    def get_attestation(self, digest: str) -> bytes:
+        """The exact bytes of an attestation, for those who may read it whole.
+
+        Args:
+            digest: A digest: `sha256:` and 64 hex digits, or these alone.
+        """
+        answer: bytes = self.ask("GET", f"/v1/attestations/{segment(digest)}", bytes)
+        return answer
+
+    def verify_attestation(self, data: bytes) -> documents.CheckAnswer:
+        """What of the verifier's fourteen steps an uploaded envelope alone shows.
+
+        It is checked against the newest version here of each trust root that you may read a
+        version of. The steps that need the model's files are named and not checked. Nothing is
+        stored.
+        """
+        answer: documents.CheckAnswer = self.ask(
+            "POST",
+            "/v1/attestations:verify",
+            documents.CheckAnswer,
+            data=data,
+            kind="application/vnd.dsse.envelope.v1+json",
+        )
+        return answer
+
+    def list_policies(self, *, name: str | None = None) -> Iterator[documents.PolicyItem]:
+        """The policies that you may read, by name and version.
+
+        Args:
+            name: Of this name.
+        """
+        return self.pages("/v1/policies", documents.PolicyItem, query={"name": name})
+
+    def compare_policies(
+        self, from_: str, to: str, *, blocks: int | None = None
+    ) -> documents.DiffAnswer:
+        """The classes of data that two policies treat differently.
+
+        Args:
+            from_: Digest of the policy that is replaced.
+            to: Digest of the policy that takes its place.
+            blocks: For a model of this many blocks.
+        """
+        answer: documents.DiffAnswer = self.ask(
+            "GET",
+            "/v1/policies:diff",
+            documents.DiffAnswer,
+            query={"from": from_, "to": to, "blocks": blocks},
+        )
+        return answer
+
+    def get_policy(self, digest: str) -> bytes:
+        """The exact bytes of a signed policy.
+
+        Args:
+            digest: A digest: `sha256:` and 64 hex digits, or these alone.
+        """
+        answer: bytes = self.ask("GET", f"/v1/policies/{segment(digest)}", bytes)
+        return answer
+
+    def explain_policy(
+        self,
+        digest: str,
+        *,
+        license: str,
+        corpus: str | None = None,
+        license_category: Literal[
+            "public_domain", "permissive", "copyleft_limited", "copyleft", "commercial", "unknown"
+        ]
+        | None = None,
+        jurisdiction: str | None = None,
+        sensitivity: Literal["public", "internal", "confidential", "restricted"] | None = None,
+        use: Literal["commercial", "non_commercial", "academic_only", "unspecified"] | None = None,
+        blocks: int | None = None,
+        attestation: str | None = None,
+    ) -> documents.ExplanationAnswer:
+        """Which rules decide each layer group's weight for one class of data.
+
+        Args:
+            digest: A digest: `sha256:` and 64 hex digits, or these alone.
+            license_category: Needed where it does not follow from the licence.
+            attestation: Or for the layer groups of this attested model.
+        """
+        answer: documents.ExplanationAnswer = self.ask(
+            "POST",
+            f"/v1/policies/{segment(digest)}:explain",
+            documents.ExplanationAnswer,
+            body={
+                "license": license,
+                "corpus": corpus,
+                "licenseCategory": license_category,
+                "jurisdiction": jurisdiction,
+                "sensitivity": sensitivity,
+                "use": use,
+                "blocks": blocks,
+                "attestation": attestation,
+            },
+        )
+        return answer
+
+    def list_trust_roots(self) -> Iterator[documents.TrustRootItem]:
+        """The trust roots that attestations here were verified against."""
+        return self.pages("/v1/trust-roots", documents.TrustRootItem)
+
+    def get_trust_root(self, digest: str) -> bytes:
+        """The exact bytes of a trust root: to compare with yours, not to trust because it is here.
+
+        Args:
+            digest: A digest: `sha256:` and 64 hex digits, or these alone.
+        """
+        answer: bytes = self.ask("GET", f"/v1/trust-roots/{segment(digest)}", bytes)
+        return answer
+
+    def get_version_memorization(self, model: str, version: str) -> documents.MemorizationAnswer:
+        """What monitor and audits stated of this version.
+
+        Args:
+            model: A model's name.
+            version: A semantic version: `1.4.0`.
+        """
+        answer: documents.MemorizationAnswer = self.ask(
+            "GET",
+            f"/v1/models/{segment(model)}/versions/{segment(version)}/memorization",
+            documents.MemorizationAnswer,
+        )
+        return answer
+
+    def get_attestation_memorization(self, digest: str) -> documents.MemorizationAnswer:
+        """What monitor and audits stated of the model that an attestation is about.
+
+        Args:
+            digest: A digest: `sha256:` and 64 hex digits, or these alone.
+        """
+        answer: documents.MemorizationAnswer = self.ask(
+            "GET", f"/v1/attestations/{segment(digest)}/memorization", documents.MemorizationAnswer
+        )
+        return answer
+
+    def get_prometheus_metrics(self) -> str:
+        """Requests and latencies by route and status, in Prometheus' text format. For staff.
+
+        404 on Ray Serve, where Ray's metrics agent has them for all replicas.
+        """
+        answer: str = self.ask("GET", "/metrics", str)
+        return answer

@@ -1,0 +1,70 @@
+"""Who asks which service: `connect` finds the address and the token, `Client` asks.
+
+The address is given or GOVRAY_SERVER. The token is given, or GOVRAY_TOKEN, or the one that
+`govray login` keeps for that address.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from govray.client import documents
+from govray.client.connection import checked_url
+from govray.client.logins import read_login
+from govray.client.operations import Operations
+from govray.errors import UsageError
+
+ENDED = frozenset({"COMPLETED", "STOPPED", "KILLED", "ERROR"})
+"""States that a submission stays in until somebody resumes it."""
+
+
+class Client(Operations):
+    """A service: a method for each of its operations, and what takes several of them."""
+
+    def follow(
+        self, submission: str, *, every_s: float = 2.0, timeout_s: float | None = None
+    ) -> Iterator[documents.Submission]:
+        """A submission each time that it has changed, from now until it has ended.
+
+        Args:
+            every_s: Seconds between two looks.
+            timeout_s: Seconds to wait at most; for ever by default.
+
+        Raises:
+            UsageError: There is none, or it has not ended in time.
+        """
+        began, seen = time.monotonic(), None
+        while True:
+            now = self.get_submission(submission)
+            if now != seen:
+                yield now
+            seen = now
+            if now.state in ENDED:
+                return
+            if timeout_s is not None and time.monotonic() - began > timeout_s:
+                raise UsageError(f"it is still {now.state}", where=f"submission {submission}")
+            time.sleep(every_s)
+
+
+def connect(server: str | None = None, token: str | None = None) -> Client:
+    """A client of a service.
+
+    Args:
+        server: Its address; GOVRAY_SERVER by default.
+        token: By default GOVRAY_TOKEN, or what `govray login` keeps for that address.
+
+    Raises:
+        UsageError: No address is given, or none that a token may be sent to.
+        Refused: Others may read the file of tokens.
+    """
+    given = server or os.environ.get("GOVRAY_SERVER")
+    if not given:
+        raise UsageError("no service is named", where="GOVRAY_SERVER", do="Set it to its address")
+    address = checked_url(given)
+    if token is None:
+        token = os.environ.get("GOVRAY_TOKEN") or None
+    if token is None and (login := read_login(address)) is not None:
+        token = login.token
+    return Client(address, token)
