@@ -10,16 +10,17 @@
 5. Each request takes from the bucket of its token, or of its address. A token that was not seen
    before takes from its address's bucket of guesses first, which gets it back if it is accepted.
 
-An accepted token or session is remembered for `REMEMBERED` seconds, which saves a query for each
-request. A revocation takes effect within that time, an expiry at once. So does signing out, in the
-process that is told of it.
+An accepted token or session is remembered for `REMEMBERED` seconds with its roles, which saves
+queries for each request. A revocation, or a role that is taken away, takes effect within that time.
+An expiry of the token or of a role does so at once. So does signing out, in the process that is
+told of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -34,6 +35,7 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.service import browser_sessions, session_cookie
 from govray.service.audit_log import Audit, entry
+from govray.service.bound_roles import with_roles
 from govray.service.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
 from govray.service.limits import Buckets, address_key
 from govray.service.problems import Problem
@@ -120,18 +122,25 @@ class AccessGate:
     async def typed(self, request: Request, text: str) -> Accepted:
         """Whom the token ``text`` stands for, which somebody typed into the form of ``request``.
 
+        Without roles that are bound here: a session must not keep what may be taken away.
+
         Raises:
             Problem: As `caller`.
         """
-        return await self._counted(Sent(text), _address(request))
+        sent = Sent(text)
+        await self._counted(sent, _address(request))
+        try:
+            return await run_in_threadpool(self._given, sent, self._clock())
+        except NotAccepted as error:
+            raise _unauthorized(str(error)) from None
 
-    async def begin(self, accepted: Accepted, groups: Iterable[str] = ()) -> str:
+    async def begin(self, accepted: Accepted) -> str:
         """The secret of a new session of whom ``accepted`` stands for."""
         at = self._clock()
 
         def begin() -> str:
             with Session(self._engine) as session:
-                text = browser_sessions.begin(session, accepted, groups=groups, at=at)
+                text = browser_sessions.begin(session, accepted, at=at)
                 session.add(entry(accepted.caller, "sign in", accepted.caller.name, "done"))
                 session.commit()
             return text
@@ -214,20 +223,34 @@ class AccessGate:
         return accepted
 
     def _look(self, sent: Sent, at: datetime) -> Accepted:
-        if sent.session:
-            with Session(self._engine) as session:
-                accepted, due = browser_sessions.accept(session, sent.text, at=at)
-                try:
-                    if due:
-                        browser_sessions.note_use(session, sent.text, at=at)
-                        session.commit()
-                except OperationalError:
-                    session.rollback()  # The store is busy: a later use is noted.
-                return accepted
-        if not sent.text.startswith(PREFIX) and self._verify is not None:
+        accepted = self._given(sent, at)
+        with Session(self._engine) as session:
+            return with_roles(session, accepted, at=at)
+
+    def _given(self, sent: Sent, at: datetime) -> Accepted:
+        """Whom ``sent`` stands for by itself, without roles that are bound here."""
+        if not sent.session and not sent.text.startswith(PREFIX) and self._verify is not None:
             return self._verify(sent.text)
         with Session(self._engine) as session:
+            if sent.session:
+                return _of_session(session, sent.text, at)
             return accept(session, sent.text, at=at)
+
+
+def _of_session(session: Session, text: str, at: datetime) -> Accepted:
+    """Whom a session is of; that it was used is written down from time to time.
+
+    Raises:
+        NotAccepted: There is no such session, or it has ended.
+    """
+    accepted, due = browser_sessions.accept(session, text, at=at)
+    try:
+        if due:
+            browser_sessions.note_use(session, text, at=at)
+            session.commit()
+    except OperationalError:
+        session.rollback()  # The store is busy: a later use is noted.
+    return accepted
 
 
 def _address(request: Request) -> str:
@@ -298,21 +321,27 @@ CallerDep = Annotated[Caller, Depends(_caller)]
 """The `Caller` of this request; whoever they are, they may read."""
 
 
-def require(*roles: Role, scope: Scope = "read") -> Callable[[Caller], Awaitable[Caller]]:
+def require(
+    *roles: Role, scope: Scope = "read", bound: Callable[[Caller], bool] = lambda _: False
+) -> Callable[[Caller], Awaitable[Caller]]:
     """A dependency that refuses callers without one of ``roles``, or whose token lacks ``scope``.
 
     ``dependencies=[Depends(require("admin", "engineer", scope="write"))]``
+
+    Args:
+        bound: Whether roles in parts of the organisation open the route, too. What it answers to
+            them is then up to the route.
 
     Raises:
         Problem: 401 without a token, else 403.
     """
 
     async def check(caller: CallerDep) -> Caller:
-        if permitted(caller, roles, scope):
+        if permitted(caller, roles, scope) or (bound(caller) and caller.has(scope)):
             return caller
         if caller.role == "public":
             raise _unauthorized("This needs a token")
-        if caller.role in roles:
+        if caller.role in roles or bound(caller):
             raise Problem(
                 403,
                 "Not allowed",

@@ -20,20 +20,23 @@ from sqlmodel import Session, col, select
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
-from govray.service.caller import Caller, permitted
-from govray.service.experiment_check import Check, ExperimentFacts, facts, file_text
+from govray.governance.formats.yaml_overrides import read_mapping, written
+from govray.service import project_rules
+from govray.service.caller import Caller
+from govray.service.experiment_check import FILE, Check, ExperimentFacts, facts, file_text
 from govray.service.problems import Problem, not_valid
-from govray.service.visibility import absent, find_policy
+from govray.service.roles import may
+from govray.service.visibility import experiments, find_policy, find_submission
 from govray.store import submissions, tables
 from govray.store.database import begin_writing
+from govray.store.project_settings import Wanted
 from govray.store.registry import ChangedBy
 from govray.store.tables import Submission
 
 Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "tag"]
 
-ACTORS = ("admin", "engineer")
 DEFAULT = "default"
-"""The project, and the pool, of what names none."""
+"""The project of what names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,19 +102,22 @@ class Ready:
 def may_act(session: Session, caller: Caller, project: str, request: Act) -> None:
     """Return if ``caller`` may do this in ``project``.
 
-    Admins may do everything, engineers what concerns their own submissions.
+    Admins may do everything, engineers what concerns their own submissions: those of the
+    organisation everywhere, others where they are (`govray.service.roles`).
 
     Raises:
         Problem: 403.
     """
-    if not permitted(caller, ACTORS, "write"):
+    row, at = session.get(tables.Project, project), changed_by(caller).at
+    if not may(caller, "stop-own" if request.owner else "submit", row, at=at):
         raise Problem(
             403,
             "Not allowed",
-            f"The role {caller.role} with this token cannot {request.verb} experiments",
+            f"The role {caller.role} with this token cannot {request.verb} experiments"
+            + (f" in the project {project}" if caller.bound else ""),
             "Use a token of an engineer or admin with the scope write",
         )
-    if request.owner not in (None, caller.name) and caller.role != "admin":
+    if request.owner not in (None, caller.name) and not may(caller, "stop-any", row, at=at):
         raise Problem(
             403,
             "Not allowed",
@@ -125,24 +131,13 @@ def changed_by(caller: Caller) -> ChangedBy:
     return ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
 
 
-def find_submission(session: Session, caller: Caller, id_: str) -> Submission:
-    """The submission that ``id_`` names.
-
-    Raises:
-        Problem: 404, there is none.
-    """
-    row = session.get(Submission, id_)
-    if row is None:
-        raise absent(caller, "submission", id_, "See the list of submissions")
-    return row
-
-
 def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Ready:
     """What submitting ``asked`` would write; nothing is written.
 
     Raises:
-        Problem: 403, the caller may not; 404, there is no such submission to fork; 422, the file,
-            an override or the policy is not valid.
+        Problem: 403, the caller may not; 404, there is no such submission to fork, or no such
+            project; 422, the file, an override or the policy is not valid.
+        Refused: It is beyond a limit of the project.
         CouldNotCheck: This service cannot check files.
     """
     if (asked.file is None) == (asked.fork_of is None):
@@ -151,20 +146,34 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
     given = origin.config if origin else asked.file
     assert given is not None  # one of both
     text = file_text(given, asked.overrides)
-    found = facts(check, text)
 
     def chosen(name: str, otherwise: Any) -> Any:
         value = getattr(asked, name)
         return getattr(origin, name, otherwise) if value is None else value
 
+    project, at = chosen("project", DEFAULT), changed_by(caller).at
+    config = read_mapping(text, name=FILE)
+    merged = project_rules.merged(session, caller, project, config, at=at)
+    if merged != config:
+        text = written(merged)
+    found = facts(check, text)
+    policy = _known_policy(session, caller, project, chosen("policy", None), at=at)
+    wanted = Wanted(
+        config=merged,
+        slots=found.slots,
+        pool=chosen("pool", None),
+        priority=chosen("priority", None),
+        policy=policy,
+    )
+    resolved = project_rules.check_submission(session, project, caller, wanted, at=at)
     ready = Ready(
         text=text,
         facts=found,
-        project=chosen("project", DEFAULT),
-        pool=chosen("pool", DEFAULT),
-        priority=chosen("priority", 0),
+        project=project,
+        pool=resolved.pool,
+        priority=resolved.priority,
         archive=chosen("archive", None),
-        policy=_known_policy(session, caller, chosen("policy", None)),
+        policy=policy,
         forked_from=origin.id if origin else None,
     )
     act = Act(
@@ -249,8 +258,10 @@ def retag(session: Session, caller: Caller, id_: str, tags: Sequence[str]) -> Su
 LOOKED_AT = 20
 
 
-def last_policy(session: Session, name: str, place: str) -> tables.Policy | None:
+def last_policy(session: Session, caller: Caller, name: str, place: str) -> tables.Policy | None:
     """The policy that the latest run of this name read at ``place``; None if none is known.
+
+    Of runs that the caller may read.
 
     Of the latest `LOOKED_AT` runs of the name: their experiments say the place, and their trials
     the digest.
@@ -259,7 +270,7 @@ def last_policy(session: Session, name: str, place: str) -> tables.Policy | None
     found = session.execute(
         select(col(e.config), col(t.policy))
         .join(t, col(t.experiment) == col(e.id))
-        .where(col(e.name) == name, col(t.policy).is_not(None))
+        .where(col(e.name) == name, col(t.policy).is_not(None), experiments(caller))
         .order_by(col(t.started).desc(), col(t.id))
         .limit(LOOKED_AT)
     )
@@ -278,9 +289,15 @@ def _of_caller(session: Session, caller: Caller, id_: str, verb: Verb) -> Submis
     return row
 
 
-def _known_policy(session: Session, caller: Caller, digest: str | None) -> str | None:
+def _known_policy(
+    session: Session, caller: Caller, project: str, digest: str | None, *, at: str
+) -> str | None:
     if digest is None:
         return None
+    settings = project_rules.submitting(session, caller, project, at=at)[1]
+    known = select(tables.Policy.digest).where(tables.Policy.digest == digest)
+    if digest in (settings.depth_policies or ()) and session.exec(known).first() is not None:
+        return digest
     try:
         return find_policy(session, caller, digest).digest
     except Problem:

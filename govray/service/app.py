@@ -53,9 +53,14 @@ from govray.service.routes import (
     memorization,
     models,
     policies,
+    projects,
     records,
+    role_bindings,
     sign_in,
     submissions,
+    templates,
+    tokens,
+    users,
 )
 from govray.service.settings import Settings
 from govray.store.database import open_store
@@ -116,6 +121,7 @@ def create_app(
     app.state.settings = settings
     app.state.engine = engine
     app.state.measures = measures
+    app.state.clock = clock
     app.state.check = check
     app.state.streams = live_metrics.Streams(settings.max_streams)
     app.state.revocations = Lists(engine, settings.revocations, clock, pinned=settings.pinned)
@@ -173,6 +179,11 @@ def _routers() -> tuple[APIRouter, ...]:
         attestations.router,
         policies.router,
         memorization.router,
+        projects.router,
+        templates.router,
+        role_bindings.router,
+        users.router,
+        tokens.router,
     )
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -39,17 +38,16 @@ NOTED = timedelta(minutes=5)
 """A use is written down if the last one that is was so long ago."""
 MOST = 20
 """Sessions of one user at the same time."""
-MOST_GROUPS = 200
 
 _FORM = re.compile(r"govs_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
 
-def begin(session: Session, accepted: Accepted, *, groups: Iterable[str] = (), at: datetime) -> str:
+def begin(session: Session, accepted: Accepted, *, at: datetime) -> str:
     """A new session of whom ``accepted`` stands for. It is told here and never again.
 
     Args:
-        accepted: A token that was accepted, or what an identity provider said.
-        groups: Those that the provider named.
+        accepted: A token that was accepted, or what an identity provider said. Roles that are bound
+            here are no part of it: they are looked up each time.
     """
     caller = accepted.caller
     _forget(session, caller.name, at)
@@ -61,7 +59,7 @@ def begin(session: Session, accepted: Accepted, *, groups: Iterable[str] = (), a
         role=caller.role,
         supplier=caller.supplier,
         scopes=sorted(caller.scopes),
-        groups=sorted(set(groups))[:MOST_GROUPS],
+        groups=sorted(caller.groups),
         token=caller.token,
         created=format_time(at),
         used=format_time(at),
@@ -135,7 +133,11 @@ def _caller(row: BrowserSession, user: User | None) -> Caller:
     if role is None or (user is not None and user.disabled):
         raise NotAccepted("The session has ended")
     return Caller(
-        name=row.user, role=role, supplier=row.supplier, scopes=frozenset(row.scopes), token=None
+        name=row.user,
+        role=role,
+        supplier=row.supplier,
+        scopes=frozenset(row.scopes),
+        groups=frozenset(row.groups),
     )
 
 

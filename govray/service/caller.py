@@ -5,8 +5,12 @@ admin      everything
 engineer   reads everything but others' tokens and the audit log, writes the registry
 auditor    reads everything, the audit log too, writes nothing
 supplier   its own corpora, and of the models that used them what concerns those
+member     what is public, and what the roles bound to workspaces and projects allow
 public     no token: attestations marked public, their policies and roots, ledger proofs
 ========== ==================================================================================
+
+These are the roles in the whole organisation. Further roles are bound to parts of it, and say there
+what `govray.service.roles` has in a table.
 
 A scope narrows what a token of that role is good for: ``admin`` includes ``write``, which
 includes ``read``. Searches and checks that change nothing are reads, whatever their method.
@@ -18,7 +22,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Role = Literal["admin", "engineer", "auditor", "supplier", "public"]
+Role = Literal["admin", "engineer", "auditor", "supplier", "member", "public"]
+BoundRole = Literal["admin", "engineer", "steward", "auditor", "viewer", "supplier"]
+Reach = Literal["organisation", "workspace", "project", "model"]
 Scope = Literal["read", "write", "admin"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -29,14 +35,32 @@ STAFF: tuple[Role, ...] = ("admin", "engineer", "auditor")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A role in ``place``, which is a ``reach``; ``until`` ends it: ``YYYY-MM-DDTHH:MM:SSZ``."""
+
+    role: BoundRole
+    reach: Reach
+    place: str = ""
+    until: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Who asks. ``token`` is the token's public id, if one was given."""
+    """Who asks. ``token`` is the token's public id, if one was given.
+
+    ``role_until`` ends a role that a binding gave. ``bound`` are roles in parts of the organisation
+    that were in force when the caller was found. ``groups`` are those that an identity provider
+    names.
+    """
 
     name: str
     role: Role
     supplier: str | None = None
     scopes: frozenset[str] = frozenset({"read"})
     token: str | None = None
+    role_until: str | None = None
+    bound: tuple[Bound, ...] = ()
+    groups: frozenset[str] = frozenset()
 
     def has(self, scope: Scope) -> bool:
         """Whether the token is good for ``scope``."""

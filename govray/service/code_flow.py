@@ -22,8 +22,9 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 
 from govray.errors import UsageError
 from govray.governance.formats.keys import read_password
+from govray.service.caller import Caller
 from govray.service.discovery import ProviderDiscovery, ProviderMetadata
-from govray.service.oidc import Oidc, SignedIn
+from govray.service.oidc import Oidc
 from govray.service.provider_address import NoAnswer, ask, check_address
 from govray.service.settings import OidcSettings
 from govray.service.sign_in_attempts import Attempt
@@ -102,7 +103,7 @@ class CodeFlow:
         if stated is None or not hmac.compare_digest(stated.encode(), self._issuer.encode()):
             raise NotAccepted("The answer is not from this service's identity provider")
 
-    def exchange(self, attempt: Attempt, code: str) -> SignedIn:
+    def exchange(self, attempt: Attempt, code: str) -> Caller:
         """Whom the provider says it is that came back with ``code``.
 
         Raises:

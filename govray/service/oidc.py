@@ -23,7 +23,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,19 +41,14 @@ RSA_BITS = 2048
 TYPES = ("jwt", "at+jwt")
 """What the header's ``typ`` may say, in any case and with or without ``application/``."""
 LEEWAY = timedelta(seconds=30)
+LONGEST_GROUP = 255
+MOST_GROUPS = 1000
+"""Of one token; further ones give no role."""
 KEYS_SECONDS = 300.0
 """How long the provider's keys are remembered; an unknown key is looked for at most each 30 s."""
 
 _DIGESTS = {"RS256": "sha256", "ES256": "sha256", "EdDSA": "sha512"}
 """Algorithm → the hash that ``at_hash`` is the left half of."""
-
-
-@dataclass(frozen=True)
-class SignedIn:
-    """Whom an id token says it is, and the ``groups`` (values of the role claim) that it names."""
-
-    caller: Caller
-    groups: tuple[str, ...]
 
 
 class Oidc:
@@ -93,7 +87,7 @@ class Oidc:
 
     def verify_id_token(
         self, text: str, *, client: str, nonce: str, access_token: str | None
-    ) -> SignedIn:
+    ) -> Caller:
         """Whom an id token says it is, which answers the sign-in that ``nonce`` is of.
 
         Args:
@@ -114,9 +108,7 @@ class Oidc:
         stated = claims.get("at_hash")
         if stated is not None and stated != _left_half(text, access_token or ""):
             raise NotAccepted("The id token came with another access token")
-        values = claims.get(self._settings.role_claim)
-        groups = values if isinstance(values, list) else [values]
-        return SignedIn(self._caller(claims), tuple(v for v in groups if isinstance(v, str)))
+        return self._caller(claims)
 
     def _checked(self, text: str, audience: str, kinds: tuple[str, ...]) -> dict[str, Any]:
         """The claims of a token for ``audience``.
@@ -166,7 +158,20 @@ class Oidc:
         supplier = claims.get(settings.supplier_claim) if role == "supplier" else None
         if role == "supplier" and (not isinstance(supplier, str) or not supplier):
             raise NotAccepted(f"The token names no supplier ({settings.supplier_claim})")
-        return Caller(name=name, role=role, supplier=supplier, scopes=frozenset(SCOPES))
+        return Caller(
+            name=name,
+            role=role,
+            supplier=supplier,
+            scopes=frozenset(SCOPES),
+            groups=_groups(claims.get(settings.groups_claim)),
+        )
+
+
+def _groups(given: object) -> frozenset[str]:
+    """The groups that a claim names: texts of a bounded number and length."""
+    values = given if isinstance(given, list) else [given]
+    texts = [each for each in values if isinstance(each, str) and 0 < len(each) <= LONGEST_GROUP]
+    return frozenset(texts[:MOST_GROUPS])
 
 
 class _Keys(jwt.PyJWKClient):

@@ -22,6 +22,8 @@ class OidcSettings:
         role_claim: The claim, a text or a list of texts, that ``roles`` is asked about.
         roles: From a value of that claim to a role of ours. Without a match: refused.
         supplier_claim: The claim that names the supplier of a caller with the role supplier.
+        groups_claim: The claim, a text or a list of texts, that names the groups of a caller, to
+            which roles are bound.
         client_id: What people sign in as a client of, in a browser and at a terminal; None: they
             don't.
         client_secret_file: A file, of mode 0600, with the client's secret in its first line. A
@@ -37,6 +39,7 @@ class OidcSettings:
     role_claim: str = "groups"
     roles: Mapping[str, str] = field(default_factory=dict)
     supplier_claim: str = "supplier"
+    groups_claim: str = "groups"
     client_id: str | None = None
     client_secret_file: Path | None = None
     redirect_url: str | None = None

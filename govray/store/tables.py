@@ -432,6 +432,64 @@ class SignInAttempt(SQLModel, table=True):
     expires: str = Field(index=True)
 
 
+class Workspace(SQLModel, table=True):
+    """A part of the organisation, which is the store: projects that belong together."""
+
+    name: str = Field(primary_key=True)
+    description: str = ""
+    archived: bool = False
+    created: str
+    user: str
+
+
+class Project(SQLModel, table=True):
+    """What experiments are counted for, and whose they are. ``settings`` is its config policy."""
+
+    name: str = Field(primary_key=True)
+    workspace: str = Field(foreign_key="workspace.name", index=True)
+    description: str = ""
+    archived: bool = False
+    settings: Json = Field(sa_type=JSON)
+    created: str
+    user: str
+
+
+class GroupMember(SQLModel, table=True):
+    """That a user is in a group. An identity provider may say so of its own users, besides."""
+
+    group: str = Field(primary_key=True)
+    user: str = Field(primary_key=True, index=True)
+
+
+class RoleBinding(SQLModel, table=True):
+    """What a user or group may do in a part of the organisation, and until when.
+
+    ``scope`` is ``organisation``, ``workspace``, ``project`` or ``model``, and ``place`` the name
+    of that, empty for the first. ``id`` is derived from all of these but ``until``.
+    """
+
+    id: str = Field(primary_key=True)
+    subject_kind: str = Field(description="`user` or `group`.")
+    subject: str = Field(index=True)
+    role: str
+    scope: str
+    place: str = Field(index=True)
+    supplier: str | None = Field(default=None, description="The authority that a supplier is.")
+    until: str | None = None
+    made: str
+    user: str
+
+
+class Template(SQLModel, table=True):
+    """An experiment file of a project that others start from."""
+
+    project: str = Field(primary_key=True, foreign_key="project.name")
+    name: str = Field(primary_key=True)
+    text: str
+    changed: str
+    user: str
+
+
 class SubmissionColumns(SQLModel):
     """What somebody asked a cluster to run: an entry of the queue. ``id`` is its own.
 

@@ -2,70 +2,103 @@
 
 Seconds are those of the trials' attempts, replays included, as their event logs tell. An
 accelerator is what Ray gave a worker as a GPU. An attested artifact is an attestation in the
-index whose run is there too.
+index whose run is there too. A submission is an entry of the queue, whatever became of it.
 
-What ran outside of govray is not counted.
+The user is who submitted: a submission says so itself, and an experiment's run its record. What ran
+outside of govray is not counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from sqlalchemy import func
+from sqlalchemy import ColumnElement, func, true
 from sqlmodel import Session, col, select
 
 from govray.store import tables
 
-By = Literal["project", "user"]
+By = Literal["project", "user", "workspace"]
+
+NOWHERE = "-"
+"""The workspace of projects that nobody made."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What one project or user used."""
+    """What one project, user or workspace used."""
 
     name: str
+    submissions: int
     trials: int
     worker_hours: float
     accelerator_hours: float
     attested: int
 
 
-def usage(session: Session, *, by: By = "project", since: str | None = None) -> tuple[Usage, ...]:
-    """Usage by project or user, sorted by name.
+def usage(
+    session: Session,
+    *,
+    by: By = "project",
+    since: str | None = None,
+    experiments: ColumnElement[bool] | None = None,
+    submissions: ColumnElement[bool] | None = None,
+) -> tuple[Usage, ...]:
+    """Usage by project, user or workspace, sorted by name.
 
     Args:
-        since: Only trials that started at this instant or later, ``YYYY-MM-DDTHH:MM:SSZ``.
+        since: Only trials that started, and submissions made, at this instant or later,
+            ``YYYY-MM-DDTHH:MM:SSZ``.
+        experiments: Condition on `Experiment`: only its trials; all by default.
+        submissions: Condition on `Submission`: only these; all by default.
     """
-    owner = col(tables.Experiment.project if by == "project" else tables.Experiment.user)
-    trial, started = tables.Trial, col(tables.Trial.started) >= (since or "")
-    joined = col(tables.Experiment.id) == col(trial.experiment)
-    spent = session.exec(
+    trial, e, s = tables.Trial, tables.Experiment, tables.Submission
+    joined, started = col(e.id) == col(trial.experiment), col(trial.started) >= (since or "")
+    counted = (started, true() if experiments is None else experiments)
+    owner = _owner(by, e)
+    spent = session.execute(
         select(
             owner,
             func.count(col(trial.id)),
             func.sum(trial.worker_seconds),
             func.sum(trial.accelerator_seconds),
         )
-        .join(trial, joined)
-        .where(started)
+        .join_from(e, trial, joined)
+        .where(*counted)
         .group_by(owner)
     ).all()
-    attested = session.exec(
+    attested = session.execute(
         select(owner, func.count(col(tables.Attestation.digest)))
-        .join(trial, joined)
+        .join_from(e, trial, joined)
         .join(tables.Attestation, col(tables.Attestation.run) == col(trial.id))
-        .where(started)
+        .where(*counted)
         .group_by(owner)
     ).all()
-    made = dict(attested)
+    asker = _owner(by, s)
+    asked = session.execute(
+        select(asker, func.count(col(s.id)))
+        .where(col(s.submitted) >= (since or ""), true() if submissions is None else submissions)
+        .group_by(asker)
+    ).all()
+    made, entries = {row[0]: row[1] for row in attested}, {row[0]: row[1] for row in asked}
+    used = {row[0]: row for row in spent}
     return tuple(
         Usage(
             name=name,
-            trials=trials,
-            worker_hours=workers / 3600,
-            accelerator_hours=accelerators / 3600,
+            submissions=entries.get(name, 0),
+            trials=used[name][1] if name in used else 0,
+            worker_hours=(used[name][2] if name in used else 0) / 3600,
+            accelerator_hours=(used[name][3] if name in used else 0) / 3600,
             attested=made.get(name, 0),
         )
-        for name, trials, workers, accelerators in sorted(spent)
+        for name in sorted({*used, *entries})
     )
+
+
+def _owner(by: By, table: Any) -> Any:
+    """What rows of a table with a project and a user are added up by."""
+    if by != "workspace":
+        return col(table.project if by == "project" else table.user)
+    p = tables.Project
+    named = select(p.workspace).where(p.name == table.project).scalar_subquery()
+    return func.coalesce(named, NOWHERE)

@@ -229,7 +229,7 @@ def test_only_its_supplier_and_staff_read_a_corpus(service: Service) -> None:
             False,
             False,
         ]
-        assert [reads(each) for each in ROLES] == [True, True, True, False, False]
+        assert [reads(each) for each in ROLES] == [True, True, True, False, False, False]
 
 
 @given(st.sets(st.sampled_from(SCOPES), min_size=1))

@@ -26,14 +26,18 @@ MINE = (*STAFF, "supplier")
 THEIRS = (*STAFF, "other supplier")
 """Who reads what concerns the archive's corpora alone."""
 TOKENS = (*STAFF, "supplier", "other supplier")
-ALL = (*TOKENS, "public")
+PEOPLE = (*TOKENS, "member")
+ALL = (*PEOPLE, "public")
+OUTSIDE = ("supplier", "other supplier", "member")
+"""Who has no role in the project."""
 
 
 @dataclass(frozen=True)
 class Case:
     """One request and who gets an answer to it.
 
-    ``refused`` is the status of tokens that do not, ``public`` that of no token. Ended tokens are
+    ``refused`` is the status of tokens that do not, ``public`` that of no token. Who is in
+    ``unseen`` is told 404. Ended tokens are
     401 everywhere, unless the route asks nobody who they are (``open``). ``sends``: the body is the
     envelope of the public attestation.
     """
@@ -49,6 +53,7 @@ class Case:
     open: bool = False
     sends: bool = False
     params: dict[str, str] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()
 
     @property
     def about_public(self) -> bool:
@@ -62,6 +67,8 @@ class Case:
             return self.ok if self.open else (401,)
         if kind in self.answered:
             return self.ok
+        if kind in self.unseen:
+            return (404,)
         return (self.public,) if kind == "public" else (self.refused,)
 
 
@@ -74,6 +81,18 @@ def hidden(template: str, answered: tuple[str, ...], path: str = "", **more: Any
     return get(template, answered, path, **({"refused": 404, "public": 404} | more))
 
 
+def seen(
+    method: str, template: str, answered: tuple[str, ...], path: str = "", **more: Any
+) -> Case:
+    """Who has no role in the place is not told that it exists; who has another role is refused."""
+    path = path or template.format(
+        workspace="default", project="default", name="small", binding="{binding}"
+    )
+    return Case(method, template, answered, path, **({"unseen": OUTSIDE} | more))
+
+
+PROJECT = "/v1/projects/{project}"
+MEMBER = "/v1/groups/{group}/members/{user}"
 VERSION = "/v1/models/{model}/versions/{version}"
 WRITERS = ("admin", "engineer")
 
@@ -159,8 +178,8 @@ CASES = [
     Case("POST", "/v1/attestations:verify", ALL, "/v1/attestations:verify", sends=True),
     # A corpus and its records, for its supplier.
     get("/v1/corpora", TOKENS),
-    get("/v1/corpora/{corpus}", MINE, "/v1/corpora/acme", refused=404),
-    get("/v1/corpora/{corpus}", THEIRS, "/v1/corpora/alpha", refused=404),
+    get("/v1/corpora/{corpus}", MINE, "/v1/corpora/acme", unseen=("other supplier",)),
+    get("/v1/corpora/{corpus}", THEIRS, "/v1/corpora/alpha", unseen=("supplier",)),
     get("/v1/records/{sha256}", TOKENS, "/v1/records/{acme record}"),
     get("/v1/records/{sha256}", TOKENS, "/v1/records/{alpha record}"),
     Case("POST", "/v1/records:search", TOKENS, "/v1/records:search", {"text": "anything"}),
@@ -181,7 +200,13 @@ CASES = [
         hidden("/v1/ledgers/{run}/tile/{path}", answered, f"/v1/ledgers/run-{model}/{{tile}}")
         for model, answered in (("first", TOKENS), ("guarded", THEIRS))
     ),
-    get("/v1/ledgers/{run}/entries/{index}", STAFF, "/v1/ledgers/run-first/entries/0", public=404),
+    get(
+        "/v1/ledgers/{run}/entries/{index}",
+        STAFF,
+        "/v1/ledgers/run-first/entries/0",
+        public=404,
+        unseen=("member",),
+    ),
     # Policies and roots of what is public.
     get("/v1/policies", ALL),
     hidden("/v1/policies/{digest}", ALL, "/v1/policies/{policy}"),
@@ -195,6 +220,61 @@ CASES = [
     ),
     get("/v1/trust-roots", ALL),
     hidden("/v1/trust-roots/{digest}", ALL, "/v1/trust-roots/{root}"),
+    # Workspaces, projects and roles, as far as one sees them.
+    get("/v1/workspaces", PEOPLE),
+    Case("POST", "/v1/workspaces", ("admin",), "/v1/workspaces", {"name": "w{n}"}, ok=(201,)),
+    seen("GET", "/v1/workspaces/{workspace}", STAFF),
+    seen("PATCH", "/v1/workspaces/{workspace}", ("admin",), body={"description": "x"}),
+    get("/v1/projects", PEOPLE),
+    seen(
+        "POST", "/v1/projects", ("admin",), body={"name": "p{n}", "workspace": "default"}, ok=(201,)
+    ),
+    seen("GET", PROJECT, STAFF),
+    seen("PATCH", PROJECT, ("admin",), body={"description": "x"}),
+    seen("GET", PROJECT + "/settings", STAFF),
+    seen("PUT", PROJECT + "/settings", ("admin",), body={}),
+    seen("GET", PROJECT + "/templates", STAFF),
+    seen("PUT", PROJECT + "/templates/{name}", ("admin",), body={"text": "a: 1"}),
+    seen("GET", PROJECT + "/templates/{name}", STAFF),
+    seen("POST", PROJECT + "/templates/{name}:fill", STAFF, body={"set": ["a=2"]}),
+    seen(
+        "DELETE",
+        PROJECT + "/templates/{name}",
+        ("admin",),
+        "/v1/projects/default/templates/old",
+        ok=(204, 404),
+    ),
+    get("/v1/role-bindings", PEOPLE),
+    seen(
+        "POST",
+        "/v1/role-bindings",
+        ("admin",),
+        body={"user": "engineer", "role": "viewer", "scope": "project", "place": "default"},
+        ok=(201,),
+    ),
+    # The admin, who comes first, takes it away from all.
+    seen(
+        "DELETE",
+        "/v1/role-bindings/{binding}",
+        ("admin",),
+        ok=(204,),
+        unseen=(*OUTSIDE, "engineer", "auditor"),
+    ),
+    get("/v1/groups", ("admin", "auditor")),
+    get("/v1/groups/{group}/members", ("admin", "auditor"), "/v1/groups/team/members"),
+    Case("PUT", MEMBER, ("admin",), "/v1/groups/team/members/engineer"),
+    Case("DELETE", MEMBER, ("admin",), "/v1/groups/team/members/engineer", ok=(204, 400)),
+    get("/v1/users", ("admin", "auditor")),
+    Case("PATCH", "/v1/users/{user}", ("admin",), "/v1/users/engineer", {"disabled": False}),
+    get("/v1/tokens", PEOPLE),
+    Case("POST", "/v1/tokens", PEOPLE, "/v1/tokens", {"name": "mine"}, ok=(201,)),
+    Case(
+        "POST",
+        "/v1/tokens/{token}:revoke",
+        PEOPLE,
+        f"/v1/tokens/{'0' * 12}:revoke",
+        ok=(404,),  # nobody's
+    ),
     # The pages: the same rules.
     get("/", ALL),
     get("/search", ALL),
@@ -217,8 +297,8 @@ CASES = [
         for model, answered in (("first", TOKENS), ("guarded", THEIRS), ("narrow", ALL))
     ),
     get("/corpora", TOKENS),
-    get("/corpora/{corpus}", MINE, "/corpora/acme", refused=404),
-    get("/corpora/{corpus}", THEIRS, "/corpora/alpha", refused=404),
+    get("/corpora/{corpus}", MINE, "/corpora/acme", unseen=("other supplier",)),
+    get("/corpora/{corpus}", THEIRS, "/corpora/alpha", unseen=("supplier",)),
     get("/experiments", STAFF),
     get("/experiments/{experiment}", STAFF, "/experiments/e1"),
     get("/queue", STAFF),
@@ -329,6 +409,7 @@ def test_without_the_condition_on_corpora_the_table_does_not_hold(
     """Negative control."""
     for module in (visibility, corpora, records):
         monkeypatch.setattr(module, "own_corpora", lambda _: true())
+    monkeypatch.setattr(visibility, "supplied", lambda _: true())
     assert any("200, not" in each for each in differences(place, "/v1/corpora/"))
     for part in ("/first/versions/1.0.0/lineage", "/v1/corpora", "/v1/records/"):
         assert any("tells supplier of" in each for each in differences(place, part)), part

@@ -30,6 +30,7 @@ KINDS = (
     "auditor",
     "supplier",
     "other supplier",
+    "member",
     "public",
     "expired",
     "revoked",
@@ -104,6 +105,7 @@ def make_tokens(engine: Engine, supplier: str, other: str) -> dict[str, str]:
         new("auditor", "auditor")
         new("supplier", "supplier", supplier)
         new("other supplier", "supplier", other)
+        new("member", "member")
         new("expired", "engineer", days=9)
         new("revoked", "engineer")
         new("disabled", "engineer")

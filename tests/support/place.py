@@ -9,6 +9,9 @@ from itertools import count
 import pytest
 from sqlmodel import Session
 
+from govray.store import project_templates, role_bindings, tenancy
+from govray.store.registry import ChangedBy
+from govray.store.role_bindings import Grant
 from govray.store.tables import Attestation
 from tests.support.library import Library, library
 from tests.support.people import Service
@@ -39,6 +42,19 @@ class Place:
         return text
 
 
+def _tenancy(session: Session) -> str:
+    """A template and a role in the default project; the id of the role."""
+    by = ChangedBy(user="admin", at="2026-11-20T09:00:00Z")
+    project = tenancy.get_project(session, "default")
+    project_templates.put(session, project, "small", "a: 1", by=by)
+    grant = Grant(
+        subject_kind="group", subject="team", role="viewer", scope="project", place="default"
+    )
+    binding = role_bindings.bind(session, grant, by=by).id
+    session.commit()
+    return binding
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with library(tmp_path_factory.mktemp("authorisation")) as running:
@@ -55,5 +71,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 "acme record": running.record("acme", 0),
                 "alpha record": running.record("alpha", 0),
                 "tile": f"tile/0/000.p/{size}",
+                "binding": _tenancy(session),
             }
         yield Place(running, names, count(2))

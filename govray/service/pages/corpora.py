@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from govray.service.access import AuditDep, CallerDep
+from govray.service.access import AuditDep, Caller, CallerDep
 from govray.service.pages.rendering import render
 from govray.service.pages.shared_queries import attestation_href, version_href
 from govray.service.pagination import PageDep
@@ -19,9 +19,11 @@ from govray.service.routes.corpora import Use, signed_credentials, uses_of
 from govray.service.session import SessionDep
 from govray.service.visibility import (
     CORPUS_READERS,
+    credentials,
     find_corpus,
     own_corpora,
 )
+from govray.service.visibility import uses as visible_uses
 from govray.store.tables import Corpus, CorpusUse, Credential
 
 _NAME: Any = Corpus.name
@@ -54,29 +56,29 @@ def listing(
     if named:
         statement = statement.where(col(Corpus.name).icontains(named, autoescape=True))
     rows, after = page.rows(session, statement, [_NAME], [str])
-    corpora = _described(session, rows)
+    corpora = _described(session, caller, rows)
     return render(request, caller, "corpora.html", corpora=corpora, after=after, named=named)
 
 
-def _described(session: Session, rows: Sequence[Corpus]) -> list[CorpusRow]:
+def _described(session: Session, caller: Caller, rows: Sequence[Corpus]) -> list[CorpusRow]:
     names = [row.name for row in rows]
-    credentials = {
+    newest = {
         each.corpus: each
         for each in session.execute(
             select(Credential)
-            .where(col(Credential.corpus).in_(names))
+            .where(col(Credential.corpus).in_(names), credentials(caller))
             .order_by(col(Credential.valid_from))
         ).scalars()
     }
     counted = session.execute(
         select(col(CorpusUse.corpus), func.count())
-        .where(col(CorpusUse.corpus).in_(names), col(CorpusUse.tokens) > 0)
+        .where(col(CorpusUse.corpus).in_(names), col(CorpusUse.tokens) > 0, visible_uses(caller))
         .group_by(col(CorpusUse.corpus))
     )
     used = {row[0]: row[1] for row in counted}
     found = []
     for row in rows:
-        credential = credentials.get(row.name)
+        credential = newest.get(row.name)
         found.append(
             CorpusRow(
                 name=row.name,

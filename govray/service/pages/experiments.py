@@ -1,4 +1,4 @@
-"""Pages of experiments and trials: states, curves, decisions, checkpoints. For staff."""
+"""Pages of experiments and trials: states, curves, decisions, checkpoints. For their readers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
+from govray.service import visibility
 from govray.service.access import Caller, CallerDep
 from govray.service.pages.downsampling import Point, downsample
 from govray.service.pages.figures import bars, shades
@@ -23,7 +24,7 @@ from govray.service.pagination import PageDep
 from govray.service.problems import Problem
 from govray.service.routes.experiments import KnownExperiment, KnownTrial
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS, whole_attestations
 from govray.store.figures import PngImage, newest, one
 from govray.store.states import ExperimentState, TrialState
 from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, Metric, Trial
@@ -41,12 +42,13 @@ _KINDS: dict[str, Any] = {
     "warn_kinds": {"stop", "stopped", "gate", "gated", "flag", "flagged", "restart", "interrupted"},
 }
 
-router = APIRouter(dependencies=[STAFF_ONLY])
+router = APIRouter(dependencies=[RUN_READERS])
 
 
-def latest(session: Session) -> list[tuple[Experiment, int]]:
-    """The newest experiments, each with the number of its trials."""
-    statement = select(Experiment).order_by(col(Experiment.started).desc()).limit(LATEST)
+def latest(session: Session, caller: Caller) -> list[tuple[Experiment, int]]:
+    """The newest experiments that the caller may read, each with the number of its trials."""
+    statement = select(Experiment).where(visibility.experiments(caller))
+    statement = statement.order_by(col(Experiment.started).desc()).limit(LATEST)
     return _counted(session, session.execute(statement).scalars().all())
 
 
@@ -68,7 +70,7 @@ def listing(
     page: PageDep,
     state: Annotated[str, Query(max_length=32)] = "",
 ) -> HTMLResponse:
-    statement = select(Experiment)
+    statement = select(Experiment).where(visibility.experiments(caller))
     if state in ExperimentState.__members__:
         statement = statement.where(col(Experiment.state) == ExperimentState(state))
     columns: list[Any] = [Experiment.started, Experiment.id]
@@ -182,7 +184,9 @@ def of_trial(
     checkpoints = session.execute(
         select(Checkpoint).where(col(Checkpoint.trial) == trial).order_by(col(Checkpoint.step))
     ).scalars()
-    attested = session.execute(select(Attestation).where(col(Attestation.run) == trial)).scalars()
+    attested = session.execute(
+        select(Attestation).where(col(Attestation.run) == trial, whole_attestations(caller))
+    ).scalars()
     return render(
         request,
         caller,
@@ -195,7 +199,7 @@ def of_trial(
         stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
         decisions=decisions,
         linked=_linked(session, caller, decisions),
-        replayed=known.replay_of is not None and session.get(Trial, known.replay_of) is not None,
+        replayed=known.replay_of is not None and _is_there(session, caller, known.replay_of),
         show_trial=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
@@ -204,6 +208,12 @@ def of_trial(
         shades=shades,
         **_KINDS,
     )
+
+
+def _is_there(session: Session, caller: Caller, trial: str) -> bool:
+    """Whether there is a page of a trial that this caller may open."""
+    found = select(col(Trial.id)).where(col(Trial.id) == trial, visibility.trials(caller))
+    return session.execute(found).first() is not None
 
 
 @router.get("/trials/{trial}/figures/{file}")

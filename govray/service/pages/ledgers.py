@@ -54,7 +54,7 @@ def of_run(
         caller,
         "ledger.html",
         ledger=row,
-        entries=reads_entries(caller),
+        entries=reads_entries(session, caller, run),
         checkpoint=row.checkpoint.decode("utf-8", "replace"),
         attestation=attested.first(),
     )

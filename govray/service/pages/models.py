@@ -37,9 +37,8 @@ from govray.service.visibility import (
     find_lineage,
     find_model,
     find_version,
-    is_staff,
+    is_within,
     reads_entries,
-    reads_registry,
 )
 from govray.store import tables
 from govray.store.lineage import Lineage
@@ -114,8 +113,12 @@ def _page(
     found = [each.corpus for each in document.corpora]
     categories = sorted({each.license_category for each in document.corpora})
     profiles: tuple[EntropyProfile, ...] = ()
-    # Entries of a ledger are for staff, even of a public attestation.
-    if reads_entries(caller) and policy is not None and policy.memorization is not None:
+    # Entries of a ledger are for who reads the run, even of a public attestation.
+    if (
+        policy is not None
+        and policy.memorization is not None
+        and reads_entries(session, caller, row.run)
+    ):
         profiles = entropy_profiles(session, row.run)
     depth_groups, depth = depth_rows(document)
     own = corpora_of(session, caller, row.digest)
@@ -127,11 +130,11 @@ def _page(
         title=f"{version.model} {version.version}" if version else row.name,
         row=row if whole else None,
         version=version,
-        stages=promotion.stages_after(caller, version),
-        registry=reads_registry(caller),
+        stages=promotion.stages_after(session, caller, version),
+        registry=is_within(session, caller, row.digest),
         document=document,
         whole=whole,
-        staff=is_staff(caller),
+        staff=is_within(session, caller, row.digest),
         totals=_totals(document),
         map=heat_map(
             document,

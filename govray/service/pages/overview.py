@@ -18,6 +18,8 @@ from govray.service.visibility import (
     ledgers,
     own_corpora,
     reads_corpora,
+    reads_runs,
+    trials,
 )
 from govray.store.tables import Attestation, Corpus, Ledger, Trial
 
@@ -32,7 +34,7 @@ def overview(request: Request, caller: CallerDep, session: SessionDep) -> HTMLRe
         "overview.html",
         totals=_totals(session, caller),
         models=model_rows(session, caller)[0],
-        experiments=experiments.latest(session) if is_staff(caller) else None,
+        experiments=experiments.latest(session, caller) if reads_runs(caller) else None,
     )
 
 
@@ -50,7 +52,8 @@ def _totals(session: Session, caller: Caller) -> list[tuple[str, int]]:
     }
     if reads_corpora(caller):
         counted["corpora"] = select(func.count()).select_from(Corpus).where(own_corpora(caller))
+    if reads_runs(caller):
+        counted["runs"] = select(func.count()).select_from(Trial).where(trials(caller))
     if is_staff(caller):
-        counted["runs"] = select(func.count()).select_from(Trial)
         counted["ledger entries"] = select(func.coalesce(func.sum(col(Ledger.size)), 0))
     return [(name, session.execute(query).scalar_one()) for name, query in counted.items()]

@@ -16,15 +16,14 @@ from sqlmodel import Session
 
 from govray.errors import GovrayError
 from govray.service.access import CallerDep
-from govray.service.acting import ACTORS
-from govray.service.caller import Caller, permitted
+from govray.service.caller import Caller
 from govray.service.pages.forms import FieldsDep
 from govray.service.pages.rendering import HEADERS, render
-from govray.service.problems import not_valid
+from govray.service.problems import Problem, not_valid
 from govray.service.routes import models
 from govray.service.routes.models import WRITES, StageRequest
 from govray.service.session import SessionDep
-from govray.service.visibility import find_version
+from govray.service.visibility import check_promotes, find_version
 from govray.store import registry
 from govray.store.promotion_gates import FailedGate, failures
 from govray.store.registry import STAGES
@@ -46,9 +45,13 @@ class Answer:
     failed: tuple[FailedGate, ...]
 
 
-def stages_after(caller: Caller, version: ModelVersion | None) -> list[str]:
+def stages_after(session: Session, caller: Caller, version: ModelVersion | None) -> list[str]:
     """The stages that ``caller`` can move a version to, if any."""
-    if version is None or not permitted(caller, ACTORS, "write"):
+    try:
+        if version is None or not caller.has("write"):
+            return []
+        check_promotes(session, caller, version.model)
+    except Problem:
         return []
     return sorted(STAGES[version.stage], key=get_args(Stage).index)
 
@@ -63,6 +66,7 @@ def ask(
     stage: Annotated[Stage, Query()],
 ) -> HTMLResponse:
     row = find_version(session, caller, model, version)
+    check_promotes(session, caller, row.model)
     found, policy, trouble = _answers(request, session, row, stage)
     return render(
         request,

@@ -20,8 +20,8 @@ from starlette.concurrency import run_in_threadpool
 from govray.service import session_cookie, sign_in_attempts
 from govray.service.access import AccessGate
 from govray.service.browser_sessions import LASTS
+from govray.service.caller import Caller
 from govray.service.code_flow import CALLBACK, LONGEST_CODE, CodeFlow
-from govray.service.oidc import SignedIn
 from govray.service.pages.rendering import HEADERS, render
 from govray.service.pages.signing_in import give, own_path
 from govray.service.problems import Problem, not_found
@@ -96,7 +96,7 @@ async def come_back(
     gate.take(request)
     secret = session_cookie.read(request, ATTEMPT)
 
-    def done() -> tuple[Attempt, SignedIn]:
+    def done() -> tuple[Attempt, Caller]:
         with Session(request.app.state.engine) as session:
             at = request.app.state.clock()
             attempt = sign_in_attempts.take(session, secret or "", state or "", at=at)
@@ -119,10 +119,10 @@ async def come_back(
         raise _unanswered(unanswered) from None
     except NotAccepted as refused:
         raise Problem(401, "Not signed in", str(refused), AGAIN) from None
-    accepted = Accepted(found.caller, request.app.state.clock() + LASTS)
-    response = render(request, found.caller, "signed_in.html", following=attempt.following)
+    accepted = Accepted(found, request.app.state.clock() + LASTS)
+    response = render(request, found, "signed_in.html", following=attempt.following)
     session_cookie.remove(request, response, ATTEMPT)
-    await give(request, response, await gate.begin(accepted, found.groups), secure=flow.secure)
+    await give(request, response, await gate.begin(accepted), secure=flow.secure)
     return response
 
 

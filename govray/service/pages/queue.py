@@ -1,4 +1,6 @@
-"""The queue: who works on it, what each pool holds, what runs and what waits. For staff.
+"""The queue: who works on it, what each pool holds, what runs and what waits.
+
+Staff sees all of it, and others what is submitted to projects that they see.
 
 How many slots a pool has stands in the reconciler's settings, not in the store, so the page says
 what is held and what is waited for, and no more.
@@ -17,12 +19,13 @@ from sqlmodel import Session, col
 
 from govray.governance.formats.document import format_time
 from govray.service.access import CallerDep
-from govray.service.acting import ACTORS
-from govray.service.caller import permitted
+from govray.service.caller import Caller
+from govray.service.pages.new_experiment import may_start
 from govray.service.pages.rendering import render
 from govray.service.pagination import Page, PageDep
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS, is_staff
+from govray.service.visibility import submissions as readable
 from govray.store import submissions
 from govray.store.leases import RECONCILER
 from govray.store.states import SubmissionState
@@ -31,7 +34,7 @@ from govray.store.tables import Lease, Submission
 
 MOST_HELD = 200
 
-router = APIRouter(dependencies=[STAFF_ONLY])
+router = APIRouter(dependencies=[RUN_READERS])
 
 _SHOWN: tuple[Any, ...] = (
     *(Submission.id, Submission.kind, Submission.name, Submission.project, Submission.user),
@@ -63,20 +66,21 @@ class Work:
 
 @router.get("/queue")
 def queue(request: Request, caller: CallerDep, session: SessionDep, page: PageDep) -> HTMLResponse:
-    held = _held(session)
-    waiting, after = _waiting(session, page)
+    held = _held(session, caller)
+    waiting, after = _waiting(session, caller, page)
     return render(
         request,
         caller,
         "queue.html",
-        pools=_pools(session),
+        pools=_pools(session, caller),
+        whole=is_staff(caller),
         work=_work(session, request),
         held=held[:MOST_HELD],
         more_held=len(held) > MOST_HELD,
         waiting=waiting,
         places=submissions.places(session, [each.id for each in waiting]),
         after=after,
-        acts=permitted(caller, ACTORS, "write"),
+        acts=may_start(caller),
     )
 
 
@@ -90,7 +94,9 @@ def listing(
     user: Annotated[str, Query(max_length=256)] = "",
     archived: Annotated[str, Query(max_length=8)] = "",
 ) -> HTMLResponse:
-    statement: Any = select(*_SHOWN).where(col(Submission.archived).is_(archived == "yes"))
+    statement: Any = select(*_SHOWN).where(
+        col(Submission.archived).is_(archived == "yes"), readable(caller)
+    )
     if state in SubmissionState.__members__:
         statement = statement.where(col(Submission.state) == SubmissionState(state))
     if user:
@@ -107,15 +113,15 @@ def listing(
         states=[each.value for each in SubmissionState],
         user=user,
         archived=archived == "yes",
-        acts=permitted(caller, ACTORS, "write"),
+        acts=may_start(caller),
     )
 
 
-def _pools(session: Session) -> list[Pool]:
+def _pools(session: Session, caller: Caller) -> list[Pool]:
     s = Submission
     counted = session.execute(
         select(col(s.pool), col(s.state), func.count(), func.sum(col(s.slots)))
-        .where(col(s.state).in_({*HELD, SubmissionState.QUEUED}))
+        .where(col(s.state).in_({*HELD, SubmissionState.QUEUED}), readable(caller))
         .group_by(col(s.pool), col(s.state))
     ).all()
     found = []
@@ -135,16 +141,17 @@ def _work(session: Session, request: Request) -> Work:
     return Work(lease.until > format_time(request.app.state.clock()), lease.until)
 
 
-def _held(session: Session) -> Sequence[Any]:
-    statement = select(*_SHOWN).where(col(Submission.state).in_(HELD))
+def _held(session: Session, caller: Caller) -> Sequence[Any]:
+    statement = select(*_SHOWN).where(col(Submission.state).in_(HELD), readable(caller))
     order = (col(Submission.pool), col(Submission.started), col(Submission.id))
     return session.execute(statement.order_by(*order).limit(MOST_HELD + 1)).all()
 
 
-def _waiting(session: Session, page: Page) -> tuple[Sequence[Any], str | None]:
+def _waiting(session: Session, caller: Caller, page: Page) -> tuple[Sequence[Any], str | None]:
     """What waits, by pool and in the order in which it is its turn."""
     # One direction for all columns, so that a cursor can name a position.
     turn = cast(-col(Submission.priority), Integer).label("turn")
-    statement = select(*_SHOWN, turn).where(col(Submission.state) == SubmissionState.QUEUED)
+    queued = col(Submission.state) == SubmissionState.QUEUED
+    statement = select(*_SHOWN, turn).where(queued, readable(caller))
     columns: list[Any] = [Submission.pool, turn, Submission.submitted, Submission.id]
     return page.rows(session, statement, columns, [str, int, str, str])

@@ -16,6 +16,7 @@ from starlette.datastructures import QueryParams
 
 from govray.service import session_cookie
 from govray.service.access import Caller
+from govray.service.visibility import reads_audit, reads_corpora, reads_runs
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -138,6 +139,8 @@ def environment(*packages: str) -> Environment:
     filters = (count, brief, decimals, plain, size, digest, minute, sign, word, category, following)
     for function in filters:
         made.filters[function.__name__] = function
+    for asks in (reads_runs, reads_corpora, reads_audit):
+        made.tests[asks.__name__] = asks
     return made
 
 

@@ -22,6 +22,7 @@ from govray.service.visibility import (
     reads_registry,
     reads_whole,
     versions,
+    within,
 )
 from govray.store import tables
 from govray.store.tables import Attestation, ModelVersion
@@ -73,7 +74,7 @@ def model_rows(
     is not for suppliers.
     """
     statement = (
-        select(*_LISTED, _MODEL, _VERSION, col(ModelVersion.stage))
+        select(*_LISTED, within(caller).label("within"), _MODEL, _VERSION, col(ModelVersion.stage))
         .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
         .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
         .where(attestations(caller))
@@ -97,7 +98,14 @@ def version_rows(
     v = ModelVersion
     columns: list[Any] = [v.major, v.minor, v.patch]
     statement = (
-        select(*_LISTED, *columns, col(v.model), col(v.version), col(v.stage))
+        select(
+            *_LISTED,
+            within(caller).label("within"),
+            *columns,
+            col(v.model),
+            col(v.version),
+            col(v.stage),
+        )
         .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
         .join(v, col(v.attestation) == col(Attestation.digest))
         .where(col(v.model) == model, versions(caller))
@@ -112,7 +120,7 @@ def _listed(caller: Caller, row: Row[Any]) -> ModelRow:
         href=version_href(row.model, row.version) if row.model else attestation_href(row.digest),
         name=row.model or row.name,
         version=row.version or None,
-        stage=row.stage if reads_registry(caller) else None,
+        stage=row.stage if reads_registry(caller, row) else None,
         run=row.run if whole else None,
         signer=row.signer if whole else None,
         policy=f"{row.policy_name} v{row.policy_version}" if whole else None,

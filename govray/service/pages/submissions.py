@@ -1,4 +1,4 @@
-"""One submission: its state, why, its run, and what can be asked of it. For staff to read.
+"""One submission: its state, why, its run, and what can be asked of it.
 
 A button is there for who may press it, in a state in which it means something. Whoever sends the
 form all the same is answered as over ``/v1``. Killing loses steps, so a page asks first.
@@ -10,22 +10,23 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from sqlmodel import Session
+from sqlalchemy import select
+from sqlmodel import Session, col
 
 from govray.service import acting
 from govray.service.access import Caller, CallerDep
-from govray.service.acting import Act, Verb, find_submission
+from govray.service.acting import Act, Verb
 from govray.service.pages.forms import FieldsDep
 from govray.service.pages.rendering import HEADERS, render
 from govray.service.problems import Problem, not_found
 from govray.service.routes.submissions import ID
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS, experiments, find_submission, trials
 from govray.store import submissions
 from govray.store.submissions import ENDED
 from govray.store.tables import Experiment, Submission, Trial
 
-router = APIRouter(dependencies=[STAFF_ONLY])
+router = APIRouter(dependencies=[RUN_READERS])
 
 Id = Annotated[str, Path(pattern=ID)]
 
@@ -60,7 +61,7 @@ def of_submission(
         asked_first=ASKED_FIRST,
         asking=ask if ask in allowed and ask in ASKED_FIRST else "",
         forks=_may(session, caller, row, "submit"),
-        run=_run(session, row),
+        run=_run(session, caller, row),
     )
 
 
@@ -98,10 +99,13 @@ def _may(session: Session, caller: Caller, row: Submission, verb: Verb) -> bool:
     return True
 
 
-def _run(session: Session, row: Submission) -> str | None:
+def _run(session: Session, caller: Caller, row: Submission) -> str | None:
     """Where the run or search that it became is shown, if it is indexed."""
     if row.run is None:
         return None
-    if session.get(Trial, row.run) is not None:
+    trial = select(col(Trial.id)).where(col(Trial.id) == row.run, trials(caller))
+    if session.execute(trial).first() is not None:
         return f"/trials/{row.run}"
-    return f"/experiments/{row.run}" if session.get(Experiment, row.run) is not None else None
+    e = Experiment
+    search = select(col(e.id)).where(col(e.id) == row.run, experiments(caller))
+    return f"/experiments/{row.run}" if session.execute(search).first() is not None else None

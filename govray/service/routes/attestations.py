@@ -36,6 +36,7 @@ from govray.service.visibility import (
     full_digest,
     reads_whole,
     whole_attestations,
+    within,
 )
 from govray.store import tables
 from govray.store.tables import Attestation, Subject
@@ -189,6 +190,7 @@ def listing(
         col(Attestation.assurance),
         col(Attestation.started),
         col(Attestation.finished),
+        within(caller).label("within"),
     ).where(attestations(caller))
     if run is not None:
         statement = statement.where(col(Attestation.run) == run, whole_attestations(caller))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import Field
 from sqlmodel import col, select
 
 from govray.governance.formats.document import Count, Timestamp
-from govray.service.access import require
+from govray.service.access import CallerDep
 from govray.service.answer import Answer, example
 from govray.service.pagination import Listing, PageDep
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import AUDITORS, RUN_READERS, audit_entries, in_projects
+from govray.store import tables
 from govray.store.tables import AuditEntry
 from govray.store.usage import By
 from govray.store.usage import usage as used
@@ -47,18 +48,22 @@ class Entry(Answer):
     detail: dict[str, Any]
 
 
-@router.get("/audit", dependencies=[Depends(require("admin", "auditor"))])
+@router.get("/audit", dependencies=[AUDITORS])
 def audit(
     session: SessionDep,
+    caller: CallerDep,
     page: PageDep,
     user: Filter = None,
     subject: Filter = None,
     action: Filter = None,
     outcome: Literal["done", "refused"] | None = None,
 ) -> Listing[Entry]:
-    """The audit log, the latest first. For admins and auditors."""
+    """The audit log, the latest first. For admins and auditors.
+
+    Those of a workspace or project read what was done to it, and to what was submitted to it.
+    """
     row = AuditEntry
-    statement = select(row)
+    statement = select(row).where(audit_entries(caller))
     for column, value in (
         (row.user, user),
         (row.subject, subject),
@@ -73,10 +78,11 @@ def audit(
 
 
 class Used(Answer):
-    """What one project or user used."""
+    """What one project, user or workspace used."""
 
     model_config = example(
         name="default",
+        submissions=2,
         trials=3,
         workerHours=1.5,
         acceleratorHours=0.5,
@@ -84,6 +90,7 @@ class Used(Answer):
     )
 
     name: str
+    submissions: int = Field(description="Entries of the queue that were made.")
     trials: int
     worker_hours: float
     accelerator_hours: float = Field(description="Hours of what Ray gave a worker as a GPU.")
@@ -91,20 +98,31 @@ class Used(Answer):
 
 
 class Usage(Answer):
-    """Usage by project or user, by name."""
+    """Usage by project, user or workspace, by name."""
 
     by: By
     items: list[Used]
 
 
-@router.get("/usage", dependencies=[STAFF_ONLY])
+@router.get("/usage", dependencies=[RUN_READERS])
 def usage(
     session: SessionDep,
+    caller: CallerDep,
     by: By = "project",
     since: Annotated[
-        Timestamp | None, Query(description="Trials that started then or later.")
+        Timestamp | None,
+        Query(description="Trials that started, and submissions made, then or later."),
     ] = None,
 ) -> Usage:
-    """Governed accelerator-hours and attested artifacts. For staff."""
-    rows = used(session, by=by, since=since)
+    """Governed accelerator-hours, submissions and attested artifacts, of what you may read.
+
+    A project that nobody made is in no workspace, and counts for the name ``-`` there.
+    """
+    rows = used(
+        session,
+        by=by,
+        since=since,
+        experiments=in_projects(caller, tables.Experiment.project),
+        submissions=in_projects(caller, tables.Submission.project),
+    )
     return Usage(by=by, items=[Used.model_validate(each) for each in rows])

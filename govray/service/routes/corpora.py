@@ -27,6 +27,7 @@ from govray.service.visibility import (
     find_corpus,
     own_corpora,
 )
+from govray.service.visibility import uses as visible_uses
 from govray.store.tables import (
     Attestation,
     Corpus,
@@ -178,7 +179,7 @@ def uses_of(session: Session, caller: Caller, corpus: str) -> tuple[list[Use], b
     rows = session.execute(
         select(CorpusUse, col(Attestation.name), col(Attestation.run))
         .join(Attestation, col(Attestation.digest) == col(CorpusUse.attestation))
-        .where(col(CorpusUse.corpus) == corpus)
+        .where(col(CorpusUse.corpus) == corpus, visible_uses(caller))
         .order_by(col(Attestation.started).desc(), col(Attestation.digest))
         .limit(MAX_USES + 1)
     ).all()

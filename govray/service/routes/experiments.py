@@ -1,4 +1,6 @@
-"""Experiments, trials, and what their runs measured and decided. For staff.
+"""Experiments, trials, and what their runs measured and decided.
+
+They are for staff, and for who has a role in their project.
 
 Suppliers and the public have no route here: a run's settings and numbers are its owner's. What a
 corpus was used for, its supplier reads at the corpus.
@@ -13,15 +15,16 @@ from pydantic import Field
 from sqlmodel import col, select
 
 from govray.governance.formats.document import Count
+from govray.service import visibility
+from govray.service.access import CallerDep
 from govray.service.answer import Answer, example
 from govray.service.pagination import Listing, PageDep
-from govray.service.problems import not_found
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS, find_experiment, find_trial
 from govray.store import tables
 from govray.store.states import CheckpointState, ExperimentState, TrialState
 
-router = APIRouter(tags=["experiments"], dependencies=[STAFF_ONLY])
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 Filter = Annotated[str | None, Query(max_length=200)]
 
@@ -127,15 +130,16 @@ class Checkpoint(Answer):
 @router.get("/experiments")
 def experiments(
     session: SessionDep,
+    caller: CallerDep,
     page: PageDep,
     state: ExperimentState | None = None,
     project: Filter = None,
     user: Filter = None,
     name: Filter = None,
 ) -> Listing[Experiment]:
-    """All experiments, the latest first."""
+    """The experiments that you may read, the latest first."""
     row = tables.Experiment
-    statement = select(row)
+    statement = select(row).where(visibility.experiments(caller))
     for column, value in (
         (row.state, state),
         (row.project, project),
@@ -149,16 +153,13 @@ def experiments(
     return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
 
 
-def known_experiment(session: SessionDep, experiment: str) -> tables.Experiment:
+def known_experiment(session: SessionDep, caller: CallerDep, experiment: str) -> tables.Experiment:
     """The experiment that the path names.
 
     Raises:
-        Problem: 404, there is none.
+        Problem: 404, there is none that the caller may read.
     """
-    row = session.get(tables.Experiment, experiment)
-    if row is None:
-        raise not_found("experiment", experiment, "See the list of experiments")
-    return row
+    return find_experiment(session, caller, experiment)
 
 
 KnownExperiment = Annotated[tables.Experiment, Depends(known_experiment)]
@@ -173,14 +174,15 @@ def experiment(known: KnownExperiment) -> Experiment:
 @router.get("/trials")
 def trials(
     session: SessionDep,
+    caller: CallerDep,
     page: PageDep,
     experiment: Filter = None,
     state: TrialState | None = None,
     policy: Filter = None,
 ) -> Listing[Trial]:
-    """All trials, the latest first."""
+    """The trials that you may read, the latest first."""
     row = tables.Trial
-    statement = select(row)
+    statement = select(row).where(visibility.trials(caller))
     for column, value in (
         (row.experiment, experiment),
         (row.state, state),
@@ -193,16 +195,13 @@ def trials(
     return Listing(items=[Trial.model_validate(each) for each in kept], next=cursor)
 
 
-def known_trial(session: SessionDep, trial: str) -> tables.Trial:
+def known_trial(session: SessionDep, caller: CallerDep, trial: str) -> tables.Trial:
     """The trial that the path names.
 
     Raises:
-        Problem: 404, there is none.
+        Problem: 404, there is none that the caller may read.
     """
-    row = session.get(tables.Trial, trial)
-    if row is None:
-        raise not_found("trial", trial, "See the list of trials")
-    return row
+    return find_trial(session, caller, trial)
 
 
 KnownTrial = Annotated[tables.Trial, Depends(known_trial)]

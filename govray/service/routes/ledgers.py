@@ -2,8 +2,8 @@
 
 The address ``/v1/ledgers/{run}`` is the log's prefix. Hashes, proofs and the checkpoint are for
 whoever may read anything of the run's attestation. Entries name the corpora of a step, so they are
-for staff. A hash does not reveal a corpus. The leaf under it holds the digest of the run's plan,
-which only readers of the whole attestation know.
+for staff, and for who has a role in the run's project. A hash does not reveal a corpus. The leaf
+under it holds the digest of the run's plan, which only readers of the whole attestation know.
 
 Proofs are computed from tiles and checked against the signed root before they are sent. Tiles are
 sent as they lie on storage; whoever reads them checks them, as the standard has it.
@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import Field
+from sqlmodel import Session
 
 from govray.errors import CouldNotCheck, Malformed
 from govray.governance.formats.bounds import Natural, Positive
@@ -136,7 +137,7 @@ def tile(
     except Malformed:
         raise not_found("tile", path, "See https://c2sp.org/tlog-tiles") from None
     if name.is_bundle:
-        _for_staff(caller)
+        _check_entries(session, caller, run)
     data = tile_folder(ledger.tiles).read(name.path) if ledger.tiles else None
     if data is None:
         raise not_found("tile", path, "Ask for tiles of the checkpoint's size")
@@ -162,7 +163,7 @@ def entry(
 ) -> Response:
     """One leaf, its exact bytes, checked against the signed root. For staff."""
     ledger = find_ledger(session, caller, run)
-    _for_staff(caller)
+    _check_entries(session, caller, run)
     _check_index(index, ledger.size)
     return Response(reader(ledger).entry(index), media_type="application/json")
 
@@ -220,17 +221,17 @@ def consistency(
     )
 
 
-def _for_staff(caller: Caller) -> None:
+def _check_entries(session: Session, caller: Caller, run: str) -> None:
     """Entries name all corpora of a step.
 
     Raises:
         Problem: 403.
     """
-    if not reads_entries(caller):
+    if not reads_entries(session, caller, run):
         raise Problem(
             403,
             "Not allowed",
-            "Entries of a ledger are for admin, engineer and auditor",
+            "Entries of a ledger are for admin, engineer and auditor, and for roles in its project",
             "Ask for hashes and proofs instead",
         )
 

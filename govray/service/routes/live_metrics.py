@@ -26,7 +26,7 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.service.problems import Problem
 from govray.service.routes.experiments import KnownTrial
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS
 from govray.store.states import TrialState
 from govray.store.tables import Metric, Trial
 
@@ -38,7 +38,7 @@ MAX_ROWS = 5_000
 _GOING = (TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED)
 _POSITION = re.compile(r"(\d{1,9})\.(\d{1,15})\.(\d{1,6})")
 
-router = APIRouter(tags=["experiments"], dependencies=[STAFF_ONLY])
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 Position = tuple[int, int, int]
 """Attempt, step, and how many numbers of that step were sent."""

@@ -2,13 +2,14 @@
 
 Who sees what
 
-* Staff see everything of a version.
+* Staff see everything of a version, as does who has a role where its run lies.
 * Everyone sees name, version and attestation digest, of versions whose attestation is public.
 * A supplier sees the same three, also of versions whose run used a corpus of its own.
 
 What a caller may not see answers as if it were not there (`govray.service.visibility`).
 
-Engineers and admins write, with a token of the scope ``write``. A write and its entry in the audit
+Engineers and admins write, with a token of the scope ``write``, those of a project only where all
+versions of the model are its own. A write and its entry in the audit
 log are one transaction. The service reads its gates anew at each promotion; a caller brings none.
 """
 
@@ -29,9 +30,16 @@ from govray.service.acting import changed_by
 from govray.service.answer import example
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
+from govray.service.places import is_within
 from govray.service.revocations import Lists
 from govray.service.session import SessionDep
-from govray.service.visibility import find_model, find_version, reads_registry
+from govray.service.visibility import (
+    check_promotes,
+    find_model,
+    find_version,
+    promotes,
+    whole_models,
+)
 from govray.store import registry, tables
 from govray.store.database import begin_writing
 from govray.store.promotion_gates import PromotionPolicy, read_promotion_policy
@@ -39,7 +47,7 @@ from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOS
 
 router = APIRouter(tags=["models"])
 
-WRITES = Depends(require("admin", "engineer", scope="write"))
+WRITES = Depends(require("admin", "engineer", scope="write", bound=promotes))
 
 MAX_POLICY = 1 << 20
 
@@ -221,13 +229,16 @@ def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Mod
     query: Select[Any] = select(tables.Model).where(visibility.models(caller))
     order: list[Any] = [col(tables.Model.name)]
     kept, following = page.rows(session, query, order, [str])
-    return Listing(items=[_model(session, row, caller) for row in kept], next=following)
+    whole = whole_models(session, caller, [row.name for row in kept])
+    items = [_model(session, row, whole=row.name in whole) for row in kept]
+    return Listing(items=items, next=following)
 
 
 @router.get("/models/{model}")
 def model(model: _ModelName, session: SessionDep, caller: CallerDep) -> Model | ModelName:
     """One model."""
-    return _model(session, find_model(session, caller, model), caller)
+    row = find_model(session, caller, model)
+    return _model(session, row, whole=model in whole_models(session, caller, [model]))
 
 
 @router.get("/models/{model}/versions")
@@ -249,7 +260,7 @@ def version(
 ) -> VersionWithHistory | VersionReference:
     """One version; for staff with its history."""
     row = find_version(session, caller, model, version)
-    if not reads_registry(caller):
+    if not is_within(session, caller, row.attestation):
         return _reference(row)
     fields = _full(session, row).model_dump()
     return VersionWithHistory(**fields, history=_history(session, row))
@@ -263,6 +274,7 @@ def register(model: _ModelName, new: NewVersion, session: SessionDep, caller: Ca
     indexes a folder first.
     """
     begin_writing(session)  # two that bring the same new name follow one another
+    check_promotes(session, caller, model, new.attestation)
     row = registry.register(
         session,
         model=model,
@@ -287,6 +299,7 @@ def annotate(
 ) -> Version:
     """Replace the labels or notes of a version. Nothing else of it can be changed."""
     find_version(session, caller, model, version)
+    check_promotes(session, caller, model)
     row = registry.annotate(
         session,
         name=model,
@@ -314,6 +327,7 @@ def promote(
     archived when another takes its place.
     """
     find_version(session, caller, model, version)
+    check_promotes(session, caller, model)
     lists: Lists = request.app.state.revocations
     if change.stage == "archived":
         done = registry.archive(session, name=model, version=version, by=changed_by(caller))
@@ -355,8 +369,8 @@ def promotion_policy(path: File) -> PromotionPolicy:
     return read_promotion_policy(text, name=path.name)
 
 
-def _model(session: Session, row: tables.Model, caller: Caller) -> Model | ModelName:
-    if not reads_registry(caller):
+def _model(session: Session, row: tables.Model, *, whole: bool) -> Model | ModelName:
+    if not whole:
         return ModelName(name=row.name)
     current = registry.latest(session, row.name, stage="production")
     return Model(
@@ -376,7 +390,8 @@ def _reference(row: tables.ModelVersion) -> VersionReference:
 def _version(
     session: Session, row: tables.ModelVersion, caller: Caller
 ) -> Version | VersionReference:
-    return _full(session, row) if reads_registry(caller) else _reference(row)
+    within = is_within(session, caller, row.attestation)
+    return _full(session, row) if within else _reference(row)
 
 
 def _full(session: Session, row: tables.ModelVersion) -> Version:

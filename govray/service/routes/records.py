@@ -30,7 +30,7 @@ from govray.service.answer import Answer
 from govray.service.problems import Problem
 from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.service.session import SessionDep
-from govray.service.visibility import CORPUS_READERS, own_corpora, reads_entries
+from govray.service.visibility import CORPUS_READERS, own_corpora, reads_entries, uses
 from govray.store.ledger_search import leaves_of_step
 from govray.store.record_key import KEY_BYTES, mask_secret, record_key
 from govray.store.secret_fingerprint import key_of
@@ -247,7 +247,7 @@ def _absent(caller: Caller) -> Any:
         select(col(CorpusUse.corpus))
         .join(AbsentRecords, col(AbsentRecords.attestation) == col(CorpusUse.attestation))
         .join(Corpus, col(Corpus.name) == col(CorpusUse.corpus))
-        .where(own_corpora(caller))
+        .where(own_corpora(caller), uses(caller))
         .distinct()
     )
 
@@ -290,6 +290,7 @@ def _statement(caller: Caller, sha256: str, leaves: list[str], key: bytes) -> An
                 and_(found.in_(keys(False, leaves)), ~confidential, ~by_hash),
             ),
             own_corpora(caller),
+            uses(caller),
         )
         .order_by(
             col(Attestation.started).desc(),
@@ -353,6 +354,7 @@ def _proofs(
     if ledger is None or not ledger.tiles:
         return [], "The tiles of the run's ledger are not on storage."
     found: list[StepProof] = []
+    entries = reads_entries(session, caller, run)
     try:
         tiles = reader(ledger)
         for step in steps:
@@ -364,7 +366,7 @@ def _proofs(
                         run=run,
                         branch=branch,
                         step=step,
-                        leaf=line.decode() if reads_entries(caller) else None,
+                        leaf=line.decode() if entries else None,
                     )
                 )
     # The answer stands without them; that they cannot be had is said, and nothing is guessed.

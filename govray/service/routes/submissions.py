@@ -1,8 +1,8 @@
 """Submitting experiments, and what is asked of a submission: stop, kill, resume, archive, tags.
 
 A submission is an entry of the queue. Nothing runs in this process: the reconciler of the cluster
-takes the entries that wait. For staff to read. Engineers and admins act, with a token of the scope
-``write`` (`govray.service.acting.may_act`).
+takes the entries that wait. For staff to read, and for who has a role in the project. Engineers and
+admins act, with a token of the scope ``write`` (`govray.service.acting.may_act`).
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from sqlmodel import Session, col, select
 from govray.governance.formats.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.service import acting
 from govray.service.access import CallerDep, require
-from govray.service.acting import Asked, Ready, find_submission
+from govray.service.acting import Asked, Ready
 from govray.service.answer import Answer
+from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
+from govray.service.roles import submits
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS, find_submission, submissions
 from govray.store import submissions as queue
 from govray.store import tables
 from govray.store.states import SubmissionState
 from govray.store.submissions import LONGEST_CONFIG, MOST_TAGS
 
-router = APIRouter(tags=["submissions"], dependencies=[STAFF_ONLY])
+router = APIRouter(tags=["submissions"], dependencies=[RUN_READERS])
 
-ACTS = Depends(require("admin", "engineer", scope="write"))
+ACTS = Depends(require("admin", "engineer", scope="write", bound=submits))
 
 NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = "^sha256:[0-9a-f]{64}$"
@@ -281,12 +283,14 @@ def check_experiment(
     caller: CallerDep,
 ) -> ExperimentCheck:
     """Say what an experiment would take and which policy applies. Nothing is submitted."""
-    return estimate(session, acting.prepare(session, caller, _asked(new), request.app.state.check))
+    ready = acting.prepare(session, caller, _asked(new), request.app.state.check)
+    return estimate(session, caller, ready)
 
 
 @router.get("/submissions")
 def list_submissions(
     session: SessionDep,
+    caller: CallerDep,
     page: PageDep,
     state: Annotated[SubmissionState | None, Query(description="In this state.")] = None,
     project: Annotated[str | None, Filter] = None,
@@ -302,7 +306,7 @@ def list_submissions(
     s = tables.Submission
     names = [name for name in SubmissionItem.model_fields if name != "position"]
     statement: Any = select(*(getattr(s, name) for name in names)).where(
-        col(s.archived).is_(archived)
+        col(s.archived).is_(archived), submissions(caller)
     )
     for column, value in (
         (s.state, state),
@@ -381,10 +385,10 @@ def answer(session: Session, row: tables.Submission) -> Submission:
     return Submission(**{**row.model_dump(include=set(Submission.model_fields)), "position": place})
 
 
-def estimate(session: Session, ready: Ready) -> ExperimentCheck:
+def estimate(session: Session, caller: Caller, ready: Ready) -> ExperimentCheck:
     """What a checked experiment would take, and the policy as the store knows it."""
     facts = ready.facts
-    known = acting.last_policy(session, facts.name, facts.policy)
+    known = acting.last_policy(session, caller, facts.name, facts.policy)
     unknown = list(facts.unknown)
     if known is None:
         unknown.append("the policy: no run of this name is indexed that read it at this place")

@@ -1,0 +1,203 @@
+"""What a caller may do with a workspace, a project and what is submitted to it.
+
+What a caller may not see is absent: the same 404, whether or not it is there. What it sees and may
+not change is a 403.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Path, Request
+from sqlalchemy import ColumnElement, false, or_, select, true
+from sqlmodel import Session, SQLModel, col
+
+from govray.errors import Refused
+from govray.governance.formats.document import format_time
+from govray.service.caller import Caller, Reach
+from govray.service.places import everywhere, in_projects, is_staff
+from govray.service.problems import Problem
+from govray.service.roles import NEEDS, Action, may, places
+from govray.service.visibility import absent
+from govray.store.project_settings import (
+    ProjectSettings,
+    Resolved,
+    Wanted,
+    parse_settings,
+    resolve,
+    with_defaults,
+)
+from govray.store.registry import ChangedBy
+from govray.store.tables import Policy, Project, Workspace
+from govray.store.tenancy import NAME
+
+PlaceName = Annotated[str, Path(pattern=f"^{NAME}$", description="Its name.", examples=["vision"])]
+
+
+def clock(request: Request) -> str:
+    """The time of a request, as the store writes times."""
+    return format_time(request.app.state.clock())
+
+
+NowDep = Annotated[str, Depends(clock)]
+"""The time of this request, ``YYYY-MM-DDTHH:MM:SSZ``."""
+
+
+def changed_by(caller: Caller, at: str) -> ChangedBy:
+    """Who changes something, for the audit log."""
+    return ChangedBy(user=caller.name, at=at, token=caller.token)
+
+
+def projects(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Project`: those that the caller may see."""
+    return in_projects(caller, Project.name)
+
+
+def workspaces(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Workspace`: those that the caller may see: with a role there, or within."""
+    if is_staff(caller):
+        return true()
+    found = places(caller, "view")
+    if found["organisation"]:
+        return true()
+    w, p = Workspace, Project
+    inside = select(col(p.workspace)).where(projects(caller))
+    own = col(w.name).in_(sorted(found["workspace"])) if found["workspace"] else false()
+    return or_(own, col(w.name).in_(inside))
+
+
+Found = TypeVar("Found", bound=SQLModel)
+
+
+def _found(
+    session: Session,
+    caller: Caller,
+    table: type[Found],
+    named: tuple[str, str],
+    *conditions: ColumnElement[bool],
+) -> Found:
+    row: Found | None = session.execute(select(table).where(*conditions)).scalar_one_or_none()
+    if row is None:
+        raise absent(caller, *named, f"See the list of {named[0]}s")
+    return row
+
+
+def find_project(session: Session, caller: Caller, name: str) -> Project:
+    """The project. Raises 404."""
+    where = col(Project.name) == name, projects(caller)
+    return _found(session, caller, Project, ("project", name), *where)
+
+
+def find_workspace(session: Session, caller: Caller, name: str) -> Workspace:
+    """The workspace. Raises 404."""
+    where = col(Workspace.name) == name, workspaces(caller)
+    return _found(session, caller, Workspace, ("workspace", name), *where)
+
+
+def demand(session: Session, caller: Caller, action: Action, project: str, *, at: str) -> Project:
+    """The project, if the caller may do ``action`` there.
+
+    Raises:
+        Problem: 404, there is none that it sees; 403, it sees it and may not.
+    """
+    row = find_project(session, caller, project)
+    if not may(caller, action, row, at=at):
+        raise _not_allowed(caller, action, f"the project {project}")
+    return row
+
+
+def demand_manage(
+    session: Session, caller: Caller, reach: Reach, place: str, *, at: str
+) -> str | None:
+    """Until when the caller is an admin of a place; None: without an end.
+
+    Nobody gives a role that lasts longer than that. A model is the organisation's.
+
+    Raises:
+        Problem: 404, there is no such place that the caller sees; 403, it is no admin there.
+    """
+    row: Project | None = None
+    reaches: list[tuple[str, str]] = [("organisation", "")]
+    if reach == "project":
+        row = find_project(session, caller, place)
+        reaches += [("workspace", row.workspace), ("project", row.name)]
+    elif reach == "workspace":
+        reaches.append(("workspace", find_workspace(session, caller, place).name))
+    ends = [
+        each.until
+        for each in caller.bound
+        if each.role == "admin"
+        and (each.reach, each.place) in reaches
+        and (each.until is None or each.until > at)
+    ]
+    if caller.role == "admin":
+        ends.append(caller.role_until)
+    if not ends or not caller.has(NEEDS["manage"]):
+        raise _not_allowed(caller, "manage", f"the {reach} {place}".strip())
+    return None if None in ends else max(each for each in ends if each is not None)
+
+
+def settings_of(row: Project) -> ProjectSettings:
+    """The config policy of a project."""
+    return parse_settings(row.settings, where=f"project {row.name}")
+
+
+def submitting(
+    session: Session, caller: Caller, project: str, *, at: str
+) -> tuple[Project | None, ProjectSettings]:
+    """The project that the caller may submit to, and its settings.
+
+    As long as nobody uses projects, who may submit in the whole organisation may name any: there is
+    none but ``default``, and that has no settings.
+
+    Raises:
+        Problem: 404, there is no such project that the caller sees; 403, it may not submit.
+    """
+    if everywhere(caller, "submit") and caller.has(NEEDS["submit"]):
+        rows = session.execute(select(Project).limit(2)).scalars().all()
+        if len(rows) == 1 and not rows[0].settings and project != rows[0].name:
+            return None, ProjectSettings()
+    row = demand(session, caller, "submit", project, at=at)
+    return row, settings_of(row)
+
+
+def merged(
+    session: Session, caller: Caller, project: str, config: dict[str, Any], *, at: str
+) -> dict[str, Any]:
+    """``config`` with what the project adds to it: whoever counts slots does so behind this.
+
+    Raises:
+        Problem: 404 or 403, as `submitting`.
+    """
+    return with_defaults(submitting(session, caller, project, at=at)[1], config)
+
+
+def check_submission(
+    session: Session, project: str, caller: Caller, wanted: Wanted, *, at: str
+) -> Resolved:
+    """What becomes of a submission to ``project``: with its defaults and within its limits.
+
+    Raises:
+        Problem: 404, there is no such project that the caller sees; 403, it may not submit.
+        Refused: The project is archived, or ``wanted`` is beyond a limit.
+    """
+    row, settings = submitting(session, caller, project, at=at)
+    if row is not None and row.archived:
+        raise Refused("the project is archived", where=f"project {project}")
+    policy = session.get(Policy, wanted.policy) if wanted.policy else None
+    known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
+    return resolve(settings, known, project=project)
+
+
+def _not_allowed(caller: Caller, action: Action, where: str) -> Problem:
+    scope = NEEDS[action]
+    if not caller.has(scope):
+        return Problem(
+            403, "Not allowed", f"The token has not the scope {scope}", "Make one with that scope"
+        )
+    return Problem(
+        403,
+        "Not allowed",
+        f"No role of yours allows {action} in {where}",
+        "Ask an admin of it for a role; docs/tenancy.md has the table",
+    )

@@ -1,0 +1,231 @@
+"""A project's config policy: what may be submitted to it, and what a submission has by default.
+
+An administrator writes it, and `resolve` applies it. ``defaults`` lie below what a file says: they
+count where the file says nothing. ``fixed`` values are added there too. A file that says something
+else than what is fixed is refused, not changed: who submits has to know what will run. Everything
+else is a limit, and what is beyond one is refused with all that is wrong.
+
+Pure: no store, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from govray.errors import Refused, UsageError
+from govray.governance.formats.yaml_overrides import below, leaves, written
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+Priority = Annotated[int, Field(ge=-1000, le=1000)]
+Slots = Annotated[int, Field(ge=1, le=100_000)]
+PolicyName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s\x00]+$")]
+
+LONGEST_DEFAULTS = 1 << 14
+"""Characters of ``defaults`` or ``fixed``, as YAML."""
+MOST_NAMES = 64
+
+
+class ProjectSettings(BaseModel):
+    """What an administrator sets for a project. An empty one allows everything."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    pools: tuple[Name, ...] | None = Field(
+        None, max_length=MOST_NAMES, strict=False, description="pools that may be used; all of them"
+    )
+    default_pool: Name = Field("default", description="pool of a submission that names none")
+    default_priority: Priority = Field(0, description="priority of one that says none")
+    max_priority: Priority | None = Field(None, description="highest priority that may be asked")
+    share: float = Field(1.0, gt=0, le=1000, description="weight beside other projects, fair share")
+    max_slots: Slots | None = Field(None, description="slots held at the same time, all together")
+    max_slots_per_submission: Slots | None = Field(None, description="slots of one submission")
+    depth_policies: tuple[PolicyName, ...] | None = Field(
+        None,
+        max_length=MOST_NAMES,
+        strict=False,
+        description="depth policies that may be used, by digest or by name; all of them",
+    )
+    memorization_tau: float | None = Field(
+        None, description="the laxest limit of memorization that a search may declare"
+    )
+    defaults: dict[str, Any] = Field(
+        default_factory=dict, description="values of an experiment that lie below the file's own"
+    )
+    fixed: dict[str, Any] = Field(
+        default_factory=dict, description="values that no file may have otherwise"
+    )
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> ProjectSettings:
+        if self.pools is not None and self.default_pool not in self.pools:
+            raise ValueError(f"default_pool: {self.default_pool} is none of pools")
+        if self.max_priority is not None and self.default_priority > self.max_priority:
+            raise ValueError("default_priority: it is above max_priority")
+        most, each = self.max_slots, self.max_slots_per_submission
+        if most is not None and each is not None and each > most:
+            raise ValueError("max_slots_per_submission: it is above max_slots")
+        for name in ("defaults", "fixed"):
+            if len(written(getattr(self, name))) > LONGEST_DEFAULTS:
+                raise ValueError(f"{name}: longer than {LONGEST_DEFAULTS} characters")
+        return self
+
+    def stored(self) -> dict[str, Any]:
+        """What the store keeps: what differs from an empty policy."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be submitted, as far as a config policy looks at it.
+
+    Attributes:
+        config: The experiment file's value.
+        slots: Workers that it holds while it runs.
+        pool: That was asked for, if any.
+        priority: That was asked for, if any.
+        policy: Digest of the signed depth policy, if it is known.
+        policy_name: That policy's own name, if it is known.
+    """
+
+    config: Mapping[str, Any]
+    slots: int
+    pool: str | None = None
+    priority: int | None = None
+    policy: str | None = None
+    policy_name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """What is submitted: with the project's defaults, and within its limits.
+
+    ``changed`` says whether ``config`` differs from what was wanted.
+    """
+
+    config: Mapping[str, Any]
+    slots: int
+    pool: str
+    priority: int
+    policy: str | None
+    changed: bool
+
+
+def parse_settings(value: Any, *, where: str) -> ProjectSettings:
+    """The settings that ``value`` is.
+
+    Raises:
+        UsageError: It is none; each field that is wrong is named.
+    """
+    try:
+        return ProjectSettings.model_validate(value)
+    except ValidationError as error:
+        wrong = "; ".join(_problem(each) for each in error.errors()[:20])
+        known = ", ".join(ProjectSettings.model_fields)
+        raise UsageError(wrong, where=where, do=f"The fields are {known}") from None
+
+
+def with_defaults(settings: ProjectSettings, config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with what the project adds to it: fixed values first, then defaults."""
+    return below(below(config, settings.fixed), settings.defaults)
+
+
+def resolve(settings: ProjectSettings, wanted: Wanted, *, project: str) -> Resolved:
+    """What becomes of ``wanted`` in this project.
+
+    Slots are those of the whole file: whoever counts them does so behind `with_defaults`.
+
+    Raises:
+        Refused: It is beyond a limit; all that is wrong is named.
+    """
+    config = with_defaults(settings, wanted.config)
+    pool = settings.default_pool if wanted.pool is None else wanted.pool
+    priority = settings.default_priority if wanted.priority is None else wanted.priority
+    wrong = [
+        *_outside(settings, wanted.slots, pool, priority),
+        *_otherwise(settings, config),
+        *_lax(settings, config),
+        *_other_policy(settings, wanted),
+    ]
+    if wrong:
+        raise Refused(
+            "; ".join(wrong[:20]),
+            where=f"project {project}",
+            do="Ask an admin of the project to change its settings, or change what you submit",
+        )
+    return Resolved(
+        config=config,
+        slots=wanted.slots,
+        pool=pool,
+        priority=priority,
+        policy=wanted.policy,
+        changed=config != dict(wanted.config),
+    )
+
+
+def _outside(settings: ProjectSettings, slots: int, pool: str, priority: int) -> list[str]:
+    wrong = []
+    if settings.pools is not None and pool not in settings.pools:
+        wrong.append(f"the pool {pool} is none of {', '.join(settings.pools)}")
+    if settings.max_priority is not None and priority > settings.max_priority:
+        wrong.append(f"priority {priority} is above {settings.max_priority}")
+    for most in {settings.max_slots_per_submission, settings.max_slots} - {None}:
+        if most is not None and slots > most:
+            wrong.append(f"{slots} slots are more than {most}")
+    return sorted(wrong)
+
+
+_ABSENT = object()
+
+
+def _otherwise(settings: ProjectSettings, config: Mapping[str, Any]) -> list[str]:
+    """Values that the file has otherwise than they are fixed. They are not repeated."""
+    wrong = []
+    for each in leaves(settings.fixed):
+        found: Any = config
+        for step in each.path:
+            found = found.get(step, _ABSENT) if isinstance(found, Mapping) else _ABSENT
+        if not _same(found, each.value):
+            wrong.append(f"{each.name} is fixed, and the file has another value")
+    return wrong
+
+
+def _same(found: Any, fixed: Any) -> bool:
+    """Whether both are one value; true is not 1 here."""
+    if isinstance(found, bool) != isinstance(fixed, bool):
+        return False
+    return bool(found == fixed)
+
+
+def _lax(settings: ProjectSettings, config: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a search's limit of memorization. A plain run has no search."""
+    if settings.memorization_tau is None or "search" not in config:
+        return []
+    search = config["search"]
+    limit = search.get("memorization") if isinstance(search, Mapping) else None
+    tau = limit.get("tau") if isinstance(limit, Mapping) else None
+    if isinstance(tau, bool) or not isinstance(tau, int | float) or math.isnan(tau):
+        return [f"search.memorization.tau is missing; it is {settings.memorization_tau} at most"]
+    if tau > settings.memorization_tau:
+        return [f"search.memorization.tau {tau} is above {settings.memorization_tau}"]
+    return []
+
+
+def _other_policy(settings: ProjectSettings, wanted: Wanted) -> list[str]:
+    if settings.depth_policies is None:
+        return []
+    if wanted.policy is None:
+        return ["its depth policy is not known, and the project allows some alone"]
+    if {wanted.policy, wanted.policy_name} & set(settings.depth_policies):
+        return []
+    return [f"the depth policy {wanted.policy} is not allowed"]
+
+
+def _problem(detail: Any) -> str:
+    field = ".".join(str(part) for part in detail["loc"])
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return f"{field}: {message}" if field else message

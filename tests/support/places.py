@@ -1,0 +1,157 @@
+"""A library whose runs lie in projects, and people with roles bound to parts of it.
+
+``vision`` and ``speech`` are projects of the workspace ``research``, ``payroll`` one of
+``finance``. The run of ``first`` lies in vision, that of ``guarded`` in speech, that of ``second``
+in payroll; ``narrow``, which is public, lies nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlmodel import Session
+
+from govray.governance.formats.document import format_time
+from govray.service import tokens
+from govray.store import project_templates, role_bindings, submissions, tenancy
+from govray.store.registry import ChangedBy
+from govray.store.role_bindings import Grant
+from govray.store.states import CheckpointState, ExperimentState, TrialState
+from govray.store.tables import Checkpoint, Decision, Experiment, Metric, Trial
+from tests.support.library import Library
+from tests.support.people import NOW
+from tests.support.runs import DIGEST
+
+RUNS = {"first": "vision", "guarded": "speech", "second": "payroll"}
+"""Model → the project of its run."""
+WORKSPACES = {"vision": "research", "speech": "research", "payroll": "finance"}
+UNTIL = format_time(NOW + timedelta(days=1))
+BY = ChangedBy(user="admin", at=format_time(NOW - timedelta(days=9)))
+
+GRANTS: dict[str, tuple[tuple[str, str, str, str | None], ...]] = {
+    "viewer": (("viewer", "project", "vision", None),),
+    "space-viewer": (("viewer", "workspace", "research", None),),
+    "wide-viewer": (("viewer", "organisation", "", None),),
+    "bound-engineer": (("engineer", "project", "vision", None),),
+    "steward": (("steward", "project", "vision", None),),
+    "bound-auditor": (("auditor", "project", "vision", UNTIL),),
+    "model-auditor": (("auditor", "model", "guarded", UNTIL),),
+    "bound-admin": (("admin", "project", "vision", None),),
+    "space-admin": (("admin", "workspace", "research", UNTIL),),
+    "grouped": (),
+}
+"""Member → role, scope, place and end. ``grouped`` is in a group that is a viewer of speech."""
+READS: dict[str, frozenset[str]] = {
+    **dict.fromkeys(
+        ("viewer", "bound-engineer", "steward", "bound-auditor", "bound-admin"),
+        frozenset({"first"}),
+    ),
+    **dict.fromkeys(("space-viewer", "space-admin"), frozenset({"first", "guarded"})),
+    "wide-viewer": frozenset(RUNS),
+    "model-auditor": frozenset({"guarded"}),
+    "grouped": frozenset({"guarded"}),
+}
+"""Member → the models that it reads whole."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The library, and the submission of each project."""
+
+    library: Library
+    submissions: dict[str, str]
+
+
+def placed(library: Library) -> Places:
+    """Put the runs of a library into projects, and make everyone of `GRANTS` a token."""
+    service, made = library.service, {}
+    with Session(service.engine) as session:
+        for name in sorted(set(WORKSPACES.values())):
+            tenancy.make_workspace(session, name, by=BY)
+        for project, workspace in WORKSPACES.items():
+            row = tenancy.make_project(session, project, workspace=workspace, by=BY)
+            project_templates.put(session, row, "small", "seed: 1", by=BY)
+            made[project] = submissions.submit(
+                session,
+                kind="train",
+                name=f"gpt-{project}",
+                project=project,
+                config="seed: 1",
+                slots=1,
+                by=BY,
+            ).id
+        for model, project in RUNS.items():
+            _run(session, model, project)
+        for name, grants in GRANTS.items():
+            service.tokens[name] = tokens.new(
+                session, name, role="member", scopes=("admin",), at=NOW
+            )
+            for role, scope, place, until in grants:
+                grant = Grant(
+                    subject_kind="user",
+                    subject=name,
+                    role=role,
+                    scope=scope,
+                    place=place,
+                    until=until,
+                )
+                role_bindings.bind(session, grant, by=BY)
+        role_bindings.add_member(session, "speakers", "grouped", by=BY)
+        group = Grant(
+            subject_kind="group",
+            subject="speakers",
+            role="viewer",
+            scope="project",
+            place="speech",
+        )
+        role_bindings.bind(session, group, by=BY)
+        session.commit()
+    return Places(library, made)
+
+
+def _run(session: Session, model: str, project: str) -> None:
+    """An experiment with one ended trial, named as the run that the model's attestation names."""
+    times = {"started": "2026-11-20T08:00:00Z", "finished": "2026-11-20T09:00:00Z"}
+    session.add(
+        Experiment(
+            id=f"e-{model}",
+            name=f"gpt-{project}",
+            kind="run",
+            state=ExperimentState.COMPLETED,
+            project=project,
+            user=f"{project}-user",
+            storage="runs",
+            config={},
+            **times,
+        )
+    )
+    session.flush()
+    run = f"run-{model}"
+    session.add(
+        Trial(
+            id=run,
+            experiment=f"e-{model}",
+            folder=f"runs/{run}",
+            state=TrialState.COMPLETED,
+            hyperparameters={},
+            step=1,
+            max_steps=1,
+            attempts=1,
+            code=DIGEST,
+            policy=DIGEST,
+            manifest=DIGEST,
+            worker_seconds=3600,
+            **times,
+        )
+    )
+    session.flush()
+    session.add_all(
+        [
+            Metric(trial=run, group="training", name="loss", step=1, attempt=0, value=1.0),
+            Checkpoint(trial=run, step=1, state=CheckpointState.COMPLETED, digest=DIGEST),
+            Decision(
+                trial=run, source="events", number=0, kind="stop", reason="asked", evidence={}
+            ),
+        ]
+    )
