@@ -15,19 +15,41 @@ from sqlmodel import Session, col, delete, select
 
 from govray.governance.formats.document import format_time
 from govray.service import acting
+from govray.service.access import REMEMBERED
 from govray.service.pages import forms
 from govray.service.problems import Problem
-from govray.store import leases
+from govray.store import leases, project_templates, role_bindings, tenancy
 from govray.store.registry import ChangedBy
+from govray.store.role_bindings import Grant
 from govray.store.states import ExperimentState, SubmissionState, TrialState
 from govray.store.submissions import asks, submit
-from govray.store.tables import Lease, Submission
+from govray.store.tables import Lease, Project, RoleBinding, Submission, Template
 from tests.support.people import NOW, OWN_PAGE, Service
 from tests.support.shown import ZERO, add_experiment, add_trial
 
 FILE = (Path(__file__).parents[2] / "jobs" / "train.yaml").read_text()
 PAGE = {"accept": "text/html"}
 S = SubmissionState
+
+
+@pytest.fixture
+def vision(service: Service) -> Iterator[None]:
+    """A project with a template, that allows one pool."""
+    by = ChangedBy(user="admin", at="2026-11-21T09:00:00Z")
+    with Session(service.engine) as session:
+        made = tenancy.make_project(session, "vision", workspace="default", by=by)
+        text = FILE.replace("name: python-source-gpt", "name: from-a-template")
+        project_templates.put(session, made, "small", text, by=by)
+        made.settings = {"pools": ["default"]}
+        session.add(made)
+        session.commit()
+    yield
+    with Session(service.engine) as session:
+        for table in (Template, RoleBinding):
+            session.execute(delete(table))
+        session.execute(delete(Project).where(col(Project.name) == "vision"))
+        session.commit()
+    service.clock[0] += timedelta(seconds=REMEMBERED)
 
 
 @pytest.fixture(autouse=True)
@@ -233,6 +255,58 @@ def test_one_can_go_back_and_change_it(service: Service) -> None:
     assert page.status_code == 200
     assert 'value="mine"' in page.text
     assert "<h1>Start an experiment</h1>" in page.text
+
+
+def test_a_template_of_a_project_fills_the_form(service: Service, vision: None) -> None:
+    page = html(service, "/new")
+    assert "/new?project=vision&amp;template=small" in page
+    page = html(service, "/new?project=vision&template=small")
+    assert 'value="vision"' in page
+    assert "name: from-a-template" in page
+    html(service, "/new?project=vision&template=none", status=404)
+
+
+def test_what_a_project_does_not_allow_is_said_in_the_form(service: Service, vision: None) -> None:
+    for path in ("/new", "/submissions"):
+        given = {"file": FILE, "project": "vision", "pool": "gpu", "tags": "kept"}
+        answer = client(service).post(path, data=given)
+        assert answer.status_code == 409, answer.text
+        assert 'role="alert"' in answer.text
+        assert 'value="kept"' in answer.text
+    assert rows(service) == []
+
+
+def test_who_has_a_role_in_a_project_sees_and_starts_there_and_nowhere_else(
+    service: Service, vision: None
+) -> None:
+    theirs, other = add(service, "theirs", project="vision"), add(service, "other", pool="p2")
+    html(service, "/queue", "member", 403)
+    by = ChangedBy(user="admin", at="2026-11-21T11:00:00Z")
+
+    def bound(role: str) -> None:
+        given = {"subject_kind": "user", "subject": "member", "place": "vision"}
+        with Session(service.engine) as session:
+            role_bindings.bind(session, Grant(**given, role=role, scope="project"), by=by)
+            session.commit()
+        service.clock[0] += timedelta(seconds=REMEMBERED)
+
+    bound("viewer")
+    page = html(service, "/queue", "member")
+    assert (">theirs<" in page, ">other<" in page, ">p2<" in page) == (True, False, False)
+    assert "Of what you may see" in page
+    assert 'href="/new"' not in page
+    assert ">other<" not in html(service, "/submissions", "member")
+    html(service, f"/submissions/{other}", "member", 404)
+    assert buttons(service, theirs, "member") == []
+    html(service, "/new", "member", 403)
+    bound("engineer")
+    assert 'href="/new"' in html(service, "/queue", "member")
+    assert buttons(service, theirs, "member") == ["fork"]
+    member = client(service, "member")
+    page = member.post("/new", data={"file": FILE, "project": "vision"}).text
+    member.post("/submissions", data=hidden(page))
+    assert [row.user for row in rows(service) if row.project == "vision"] == ["engineer", "member"]
+    assert member.post("/new", data={"file": FILE, "project": "default"}).status_code in (403, 404)
 
 
 # What is asked of a submission.

@@ -12,12 +12,16 @@ from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, select
 
+from govray.cli import main
 from govray.service import browser_sessions, tokens
 from govray.service.access import REMEMBERED, CallerDep
 from govray.service.browser_sessions import IDLE, LASTS, MOST, NOTED
 from govray.service.caller import Caller
 from govray.service.session_cookie import COOKIE, FORMER, SECURE
 from govray.service.tokens import Accepted, NotAccepted
+from govray.store import role_bindings
+from govray.store.registry import ChangedBy
+from govray.store.role_bindings import Grant
 from govray.store.tables import AuditEntry, BrowserSession
 from tests.support.people import NOW, OWN_PAGE, Service, sign_in
 
@@ -302,3 +306,34 @@ def test_a_role_that_is_not_known_is_no_caller(service: Service, role: str) -> N
         session.flush()
         with pytest.raises(NotAccepted):
             browser_sessions.accept(session, text, at=NOW)
+
+
+def test_an_operator_ends_every_session_of_a_user(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cookies = [sign_in(service.client("public"), service.tokens["auditor"]) for _ in range(2)]
+    other = sign_in(service.client("public"), service.tokens["engineer"])
+    url = service.app.state.settings.store
+    assert main(["token", "sign-out", "auditor", "--store", url]) == 0
+    assert "sessions of auditor" in capsys.readouterr().out
+    assert [status(holding(service, each)) for each in (*cookies, other)] == [401, 401, 200]
+    assert main(["token", "sign-out", "nobody", "--store", url]) == 0
+
+
+def test_roles_that_are_bound_are_looked_up_each_time(service: Service) -> None:
+    """A session keeps what a provider said of groups, never the roles that follow here."""
+    someone = Caller(name="oidc:grace", role="engineer", groups=frozenset({"leads"}))
+    by = ChangedBy(user="admin", at="2026-11-21T11:00:00Z")
+    with Session(service.engine) as session:
+        text = browser_sessions.begin(session, Accepted(someone, NOW + LASTS), at=NOW)
+        grant = Grant(subject_kind="group", subject="leads", role="admin", scope="organisation")
+        id_ = role_bindings.bind(session, grant, by=by).id
+        session.commit()
+    client = holding(service, text)
+    assert client.get("/v1/audit").status_code == 200
+    with Session(service.engine) as session:
+        role_bindings.unbind(session, id_, by=by)
+        session.commit()
+    service.clock[0] = NOW + timedelta(seconds=REMEMBERED)
+    assert client.get("/v1/audit").status_code == 403
+    assert client.get("/v1/experiments").status_code == 200

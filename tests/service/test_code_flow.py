@@ -19,6 +19,7 @@ from sqlmodel import Session, select
 
 from govray.errors import UsageError
 from govray.service import code_flow, discovery, oidc, provider_address, sign_in_attempts
+from govray.service.access import REMEMBERED
 from govray.service.code_flow import CodeFlow
 from govray.service.discovery import PATH, ProviderDiscovery, read_metadata
 from govray.service.oidc import Oidc
@@ -27,10 +28,13 @@ from govray.service.provider_address import NoAnswer, ask, is_safe
 from govray.service.session_cookie import ATTEMPT, COOKIE, SECURE
 from govray.service.settings import OidcSettings
 from govray.service.sign_in_attempts import Attempt
+from govray.store import role_bindings
 from govray.store.database import open_store
+from govray.store.registry import ChangedBy
+from govray.store.role_bindings import Grant
 from govray.store.tables import BrowserSession, SignInAttempt
 from tests.support.identity_provider import CLIENT, IdentityProvider, identity_provider
-from tests.support.people import NOW, OWN_PAGE, Service, serve
+from tests.support.people import NOW, OWN_PAGE, Service, serve, sign_in
 
 BACK = "http://localhost:8585/sign-in/callback"
 PAGE = {"accept": "text/html"}
@@ -166,7 +170,7 @@ def test_a_client_with_a_secret_says_it(provider: IdentityProvider, tmp_path: Pa
         assert flow is not None
         query = dict(parse_qsl(urlsplit(flow.address(attempt)).query))
         code = dict(parse_qsl(urlsplit(provider.authorize(query)).query))["code"]
-        return flow.exchange(attempt, code).caller.name
+        return flow.exchange(attempt, code).name
 
     # In a header it is encoded as a form is.
     assert exchange("s3cret%3A%2F%C3%BC") == "oidc:ada"
@@ -532,3 +536,29 @@ def test_metadata_is_read(provider: IdentityProvider) -> None:
     assert found.token_endpoint == f"{provider.issuer}/token"
     assert found.states_issuer
     assert found.secret_in_header
+
+
+def test_a_token_of_the_provider_that_is_typed_keeps_no_role_that_is_bound(
+    served: Service, provider: IdentityProvider
+) -> None:
+    """What was bound when somebody signed in is in no session: it may be taken away."""
+    by = ChangedBy(user="admin", at="2026-11-21T11:00:00Z")
+    grant = Grant(subject_kind="user", subject="oidc:ada", role="admin", scope="organisation")
+    client = browser(served)
+    asked = begun(client) | {"redirect_uri": "x"}
+    code = dict(parse_qsl(urlsplit(provider.authorize(asked)).query))["code"]
+    provider.checks_verifier = False
+    provider.claims = {"aud": "govray"}
+    token = provider.exchange({"code": code, "redirect_uri": "x"}, None)[1]["id_token"]
+    with Session(served.engine) as session:
+        id_ = role_bindings.bind(session, grant, by=by).id
+        session.commit()
+    sign_in(client, token)
+    assert client.get("/v1/audit").status_code == 200
+    with Session(served.engine) as session:
+        roles = session.exec(select(BrowserSession.role)).all()
+        role_bindings.unbind(session, id_, by=by)
+        session.commit()
+    assert "admin" not in roles
+    served.clock[0] = NOW + timedelta(seconds=REMEMBERED)
+    assert client.get("/v1/audit").status_code == 403
