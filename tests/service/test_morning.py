@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -113,9 +113,10 @@ def looked_at(page: Page, name: str) -> None:
 
 def works(office: Office) -> None:
     """A reconciler has the lease."""
-    now = format_time(datetime.now(UTC))
+    now = datetime.now(UTC)
+    until = format_time(now + timedelta(minutes=30))
     with Session(office.engine) as session:
-        leases.take(session, leases.RECONCILER, "test", at=now, until="2099-01-01T00:00:00Z")
+        leases.take(session, leases.RECONCILER, "test", at=format_time(now), until=until)
 
 
 def moved(office: Office, name: str, state: SubmissionState, **changes: object) -> None:
@@ -175,14 +176,15 @@ def test_a_persons_morning(office: Office) -> None:
         row = page.get_by_role("row").filter(has_text="the-mornings")
         expect(row).to_contain_text("it waits its turn")
         looked_at(page, "morning-3-queue")
-        moved(office, "the-mornings", SubmissionState.RUNNING, started="2026-11-24T08:00:00Z")
+        begun = {"started": format_time(datetime.now(UTC)), "attempt": 1}
+        moved(office, "the-mornings", SubmissionState.RUNNING, **begun)
         page.reload()
         expect(row).to_contain_text("running")
         row.get_by_role("link").click()
         assert page.url == there
         expect(page.get_by_role("button", name="Stop")).to_be_visible()
         completed(office, "run-first")
-        done = {"run": "run-first", "finished": "2026-11-24T09:00:00Z"}
+        done = {"run": "run-first", "finished": format_time(datetime.now(UTC))}
         moved(office, "the-mornings", SubmissionState.COMPLETED, **done)
         page.reload()
         looked_at(page, "morning-4-submission")

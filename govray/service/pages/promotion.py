@@ -116,7 +116,7 @@ def _answers(
         return [], "", f"{error.what}. {error.do or ''}".strip()
     found = []
     for gate in policy.gates(stage):
-        asks = {k: v for k, v in gate.to_json().items() if k != "gate"}
+        asks = gate.model_dump(mode="json", exclude_none=True, exclude={"gate"})
         said = "; ".join(f"{key.replace('_', ' ')}: {_words(value)}" for key, value in asks.items())
         found.append(Answer(gate.gate, said, failures([gate], evidence)))
     return found, str(policy), ""
