@@ -4,8 +4,8 @@ They follow from the service's OpenAPI description. `documents` has a class for 
 `operations` a method for each operation, by the name that the description gives it. An operation
 with pages becomes an iterator. ``tests/client`` writes them again and compares.
 
-Our own, since a client for everybody needs only what the base install has. openapi-python-client
-writes a module for each operation and each schema, on httpx and attrs, and joins no pages.
+Our own, since a client for everybody needs only what the base install has. The generator
+openapi-python-client writes code for httpx and attrs, and joins no pages.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def documents(description: Json) -> Iterator[str]:
     yield "from __future__ import annotations\n"
     yield "from typing import Any, Literal, TypeAlias\n"
     yield "from pydantic import Field\n"
-    yield "from govray.client.document import Document\n"
+    yield "from govray.client.answered import Answered\n"
     for name in names:
         if "enum" in schemas[name]:
             yield f"{name}: TypeAlias = {typed(schemas[name])}"
@@ -73,7 +73,7 @@ def documents(description: Json) -> Iterator[str]:
 
 
 def document(name: str, schema: Json) -> Iterator[str]:
-    yield f"\n\nclass {name}(Document):"
+    yield f"\n\nclass {name}(Answered):"
     yield quoted(schema.get("description", name), 4)
     required = schema.get("required", [])
     for field, each in schema.get("properties", {}).items():

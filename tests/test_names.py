@@ -12,7 +12,8 @@ import govray
 PACKAGE = Path(govray.__file__).parent
 
 # A row of the store, and the answer of a route, have the name of what they are a row or answer of.
-SAME = ("store.tables", "service.routes.")
+# The client's documents are those answers.
+SAME = ("store.tables", "service.routes.", "client.documents")
 
 # Other names that are used twice, and why.
 REASONS = {

@@ -75,6 +75,14 @@ AllowUncovered = Annotated[
         "Repeatable.",
     ),
 ]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Override a field of the file; +PATH=VALUE adds one. Repeatable.",
+    ),
+]
 At = Annotated[
     str | None,
     typer.Option("--at", metavar="TIME", help="Check as of YYYY-MM-DDTHH:MM:SSZ. Default: now."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import login, server_option, user_files
-from govray.cli.output import field, line, note, print_table, report, table
+from govray.cli.output import Overrides, field, line, note, print_table, report, table
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,10 +30,6 @@ runs = typer.Typer(help="List what was submitted, look into one, stop it, kill i
 model = typer.Typer(help="Versions of models: list them, move one to a stage.")
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file, here.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the file. Repeatable."),
-]
 Project = Annotated[
     str | None, typer.Option("--project", metavar="NAME", help="What it counts for.")
 ]

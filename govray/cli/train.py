@@ -12,6 +12,7 @@ import typer
 from govray.cli import signing_key, trust, user_files
 from govray.cli.output import (
     Key,
+    Overrides,
     PasswordFile,
     TrustRoot,
     field,
@@ -21,6 +22,7 @@ from govray.cli.output import (
 )
 from govray.cli.place_argument import Run
 from govray.cli.progress import StageBar
+from govray.errors import UsageError
 from govray.files.place import Place
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def train(
         bool,
         typer.Option("--new", help="Start a new run even if an unfinished one could continue."),
     ] = False,
+    overrides: Overrides = None,
 ) -> None:
     """Train here, or as a Ray job at an address, and leave an attested model.
 
@@ -49,7 +52,13 @@ def train(
     """
     from govray.train.inputs.experiment_config import read_experiment
 
-    experiment = read_experiment(config)
+    experiment = read_experiment(config, overrides or ())
+    if address is not None and overrides:
+        raise UsageError(
+            "a job at an address gets the file as it is",
+            where="--set",
+            do="Write the values into the file, or submit by govray --server",
+        )
     if address is not None:
         from govray.train.driver.submit import submit
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli.output import field, line, print_table, report, table
+from govray.cli.output import Overrides, field, line, print_table, report, table
 
 if TYPE_CHECKING:
     from govray.tune.dry_run import Preview
@@ -27,6 +27,7 @@ def tune(
         bool,
         typer.Option("--new", help="Start a new search even if an unfinished one could continue."),
     ] = False,
+    overrides: Overrides = None,
 ) -> None:
     """Search hyperparameters over governed runs, with one policy and one data set for all.
 
@@ -35,7 +36,7 @@ def tune(
     from govray.tune.recipe import load_searcher
     from govray.tune.search_config import read_search
 
-    file = read_search(config)
+    file = read_search(config, overrides or ())
     preview = load_searcher(file.search.searcher).preview(file)
     if not dry_run:
         from govray.cli.search_view import search

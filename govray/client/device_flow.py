@@ -4,8 +4,8 @@
    for (OpenID Connect Discovery 1.0, section 4.3).
 2. The provider gives a code for a person and one for this program (section 3.2).
 3. The person enters the code in any browser, and signs in there.
-4. This program asks at the interval that the provider states, slower when told so, until the
-   person is done, has refused, or the code has ended (sections 3.4 and 3.5).
+4. This program asks at the provider's interval, slower when told so (sections 3.4 and 3.5). It ends
+   when the person is done or refuses, or the code has ended.
 
 All addresses are https, or this machine. Nothing follows a redirect. No token is in a message.
 """

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
-from govray.client.document import Document
+from govray.client.answered import Answered
 
 ExperimentState: TypeAlias = Literal[
     "ACTIVE",
@@ -39,7 +39,7 @@ TrialState: TypeAlias = Literal[
 ]
 
 
-class Ancestor(Document):
+class Ancestor(Answered):
     """A run that the steps before ``step`` come from, those of its own ancestors included.
 
     ``size`` and ``root`` are the tree head of the ledger's lines of these steps.
@@ -51,7 +51,7 @@ class Ancestor(Document):
     root: str
 
 
-class AttestationItem(Document):
+class AttestationItem(Answered):
     """An attestation in a listing.
 
     A supplier gets ``digest``, ``name`` and ``public`` of a model that used its corpora; the
@@ -72,7 +72,7 @@ class AttestationItem(Document):
     """Since when it is revoked, by the lists that the service has."""
 
 
-class AuditAnswer(Document):
+class AuditAnswer(Answered):
     """One audit. ``document`` is the signed predicate, whole or for the caller's corpora."""
 
     digest: str
@@ -83,7 +83,7 @@ class AuditAnswer(Document):
     document: dict[str, Any]
 
 
-class Change(Document):
+class Change(Answered):
     """What happened to a version. `before` and `after` are stages."""
 
     at: str
@@ -95,7 +95,7 @@ class Change(Document):
     """Digest of the gates that it passed."""
 
 
-class ChangeAnswer(Document):
+class ChangeAnswer(Answered):
     """A class that two policies treat differently."""
 
     credential_class: dict[str, str] = Field(alias="credentialClass")
@@ -106,7 +106,7 @@ class ChangeAnswer(Document):
     after: OutcomeAnswer
 
 
-class CheckAnswer(Document):
+class CheckAnswer(Answered):
     """What an envelope alone shows. The whole check needs the model folder: `govray verify`."""
 
     outcome: Literal["failed", "partlyChecked", "notChecked"]
@@ -124,7 +124,7 @@ class CheckAnswer(Document):
     steps: list[StepAnswer]
 
 
-class Checkpoint(Document):
+class Checkpoint(Answered):
     """A commit of a trial that is whole, or was."""
 
     step: int
@@ -134,7 +134,7 @@ class Checkpoint(Document):
     at: str | None = None
 
 
-class ConsistencyProof(Document):
+class ConsistencyProof(Answered):
     """That the ledger of ``first`` leaves begins that of ``second``: RFC 9162 section 2.1.4."""
 
     first: str
@@ -145,7 +145,7 @@ class ConsistencyProof(Document):
     checkpoint: str
 
 
-class CorpusAnswer(Document):
+class CorpusAnswer(Answered):
     """A corpus with its credentials and the models that used it, the newest first."""
 
     name: str
@@ -160,7 +160,7 @@ class CorpusAnswer(Document):
     """Whether there are more uses than the 200 listed."""
 
 
-class CorpusItem(Document):
+class CorpusItem(Answered):
     """A corpus, as its credentials state it."""
 
     name: str
@@ -171,7 +171,7 @@ class CorpusItem(Document):
     """Its records are indexed by keyed hash."""
 
 
-class CorpusLineage(Document):
+class CorpusLineage(Answered):
     """What one run recorded of one corpus.
 
     Attributes:
@@ -211,7 +211,7 @@ class CorpusLineage(Document):
     cells: list[LineageCell]
 
 
-class CredentialItem(Document):
+class CredentialItem(Answered):
     """A signed credential of a corpus."""
 
     digest: str
@@ -225,7 +225,7 @@ class CredentialItem(Document):
     """How many, a decimal string."""
 
 
-class Decision(Document):
+class Decision(Answered):
     """A stop, restart, gate, flag, rollback or refusal."""
 
     source: str
@@ -238,7 +238,7 @@ class Decision(Document):
     evidence: dict[str, Any]
 
 
-class DiffAnswer(Document):
+class DiffAnswer(Answered):
     """The classes that two policies treat differently, one for each combination of values."""
 
     old: str
@@ -248,7 +248,7 @@ class DiffAnswer(Document):
     """Whether there are more than the 500 listed."""
 
 
-class Entry(Document):
+class Entry(Answered):
     """Who did what to what."""
 
     number: str
@@ -261,7 +261,7 @@ class Entry(Document):
     detail: dict[str, Any]
 
 
-class Experiment(Document):
+class Experiment(Answered):
     """One experiment file, or one search, and what became of it."""
 
     id: str
@@ -279,7 +279,7 @@ class Experiment(Document):
     """Why it stopped, if it did not complete."""
 
 
-class ExperimentCheck(Document):
+class ExperimentCheck(Answered):
     """What an experiment would take at most, and which policy applies, as far as can be said."""
 
     kind: str
@@ -313,7 +313,7 @@ class ExperimentCheck(Document):
     """The file with the overrides."""
 
 
-class ExplanationAnswer(Document):
+class ExplanationAnswer(Answered):
     """Which rules decide what, for one class in one model."""
 
     policy: str
@@ -329,7 +329,7 @@ class ExplanationAnswer(Document):
     memorization: str | None
 
 
-class GroupAnswer(Document):
+class GroupAnswer(Answered):
     """Why a layer group has its weight: the rules that give it the smallest."""
 
     group: str
@@ -337,7 +337,7 @@ class GroupAnswer(Document):
     rules: list[str]
 
 
-class GroupLineage(Document):
+class GroupLineage(Answered):
     """A layer group and what it began with.
 
     Attributes:
@@ -359,7 +359,7 @@ class GroupLineage(Document):
     removed: str | None = None
 
 
-class Health(Document):
+class Health(Answered):
     """The service runs and its store answers.
 
     Attributes:
@@ -372,14 +372,14 @@ class Health(Document):
     version: str
     missing: list[str] = Field(default_factory=list)
     revocations: Literal["current", "notAsked", "couldNotCheck"]
-    """`couldNotCheck`: a trust root asks for a revocation list that this service does not have, or
-    for a newer one, or a list does not verify. Every answer then has the header `Govray-
+    """`couldNotCheck`: a trust root asks for a revocation list, or for a newer one, that this
+    service does not have. Or a list does not verify. Every answer then has the header `Govray-
     Revocations: could-not-check`. `notAsked`: no root asks and no list is given, so nothing is
     known of revocations.
     """
 
 
-class InclusionProof(Document):
+class InclusionProof(Answered):
     """That a leaf stands in the ledger: RFC 9162 section 2.1.3.
 
     Recompute the root of ``size`` from ``leafHash``, ``index`` and ``path``, and compare it
@@ -395,7 +395,7 @@ class InclusionProof(Document):
     checkpoint: str
 
 
-class LayerUse(Document):
+class LayerUse(Answered):
     """The corpus in one layer group of a model. See `/lineage` for the words."""
 
     group: str
@@ -406,7 +406,7 @@ class LayerUse(Document):
     level: int | None = None
 
 
-class LedgerAnswer(Document):
+class LedgerAnswer(Answered):
     """The signed head of a ledger. Check ``checkpoint`` with the operator's public key."""
 
     run: str
@@ -420,7 +420,7 @@ class LedgerAnswer(Document):
     """Whether the tiles are on storage, so that proofs can be had."""
 
 
-class LedgerHead(Document):
+class LedgerHead(Answered):
     """The tree head that ``governance/ledger.checkpoint`` signs."""
 
     origin: str
@@ -428,7 +428,7 @@ class LedgerHead(Document):
     root: str
 
 
-class Lineage(Document):
+class Lineage(Answered):
     """Which data trained which layers of one model, as one attestation states it.
 
     Attributes:
@@ -457,7 +457,7 @@ class Lineage(Document):
     quarantine: list[Quarantined]
 
 
-class LineageCell(Document):
+class LineageCell(Answered):
     """One corpus in one layer group. See the module for the words.
 
     Attributes:
@@ -480,7 +480,7 @@ class LineageCell(Document):
     level: int | None = None
 
 
-class LineageRun(Document):
+class LineageRun(Answered):
     """The run. ``initial_weights`` and ``ancestry`` as in the attestation."""
 
     id: str
@@ -491,7 +491,7 @@ class LineageRun(Document):
     ancestry: list[Ancestor] | None = None
 
 
-class MemorizationAnswer(Document):
+class MemorizationAnswer(Answered):
     """What is stated about a model's memory of its data; each statement is its signer's.
 
     ``monitored`` says whether the policy asked for a monitor. Without findings or audits
@@ -506,7 +506,7 @@ class MemorizationAnswer(Document):
     """The newest first."""
 
 
-class Metric(Document):
+class Metric(Answered):
     """One number of one step."""
 
     group: str
@@ -520,7 +520,7 @@ class Metric(Document):
     at: str | None = None
 
 
-class Model(Document):
+class Model(Answered):
     """A model, as staff see it."""
 
     name: str
@@ -532,13 +532,13 @@ class Model(Document):
     """The version in production."""
 
 
-class ModelName(Document):
+class ModelName(Answered):
     """A model, as suppliers and the public see it."""
 
     name: str
 
 
-class ModelUse(Document):
+class ModelUse(Answered):
     """What one attested run recorded of the corpus."""
 
     attestation: str
@@ -555,7 +555,7 @@ class ModelUse(Document):
     """The base groups in name order, then adapters."""
 
 
-class OutcomeAnswer(Document):
+class OutcomeAnswer(Answered):
     """What a policy means for one class."""
 
     status: Literal["trains", "quarantined", "refused"]
@@ -568,21 +568,21 @@ class OutcomeAnswer(Document):
     memorization: str | None
 
 
-class PhaseAnswer(Document):
+class PhaseAnswer(Answered):
     """Why layer groups have other weights from a step on."""
 
     from_step: int = Field(alias="fromStep")
     groups: list[GroupAnswer]
 
 
-class PhaseWeights(Document):
+class PhaseWeights(Answered):
     """The weights of a class from a step on."""
 
     from_step: int = Field(alias="fromStep")
     weights: dict[str, float]
 
 
-class PolicyItem(Document):
+class PolicyItem(Answered):
     """A signed depth policy."""
 
     digest: str
@@ -591,7 +591,7 @@ class PolicyItem(Document):
     signer: str
 
 
-class PolicyKnown(Document):
+class PolicyKnown(Answered):
     """The policy at the place that the file names, as the latest run of this name read it."""
 
     name: str
@@ -599,13 +599,13 @@ class PolicyKnown(Document):
     digest: str
 
 
-class Probe(Document):
+class Probe(Answered):
     """The answer to a probe; anything but 200 is a no."""
 
     status: Literal["ok"] = "ok"
 
 
-class Promoted(Document):
+class Promoted(Answered):
     """A change of stage that was made."""
 
     model: str
@@ -616,7 +616,7 @@ class Promoted(Document):
     """The version that was in production until then."""
 
 
-class Quarantined(Document):
+class Quarantined(Answered):
     """Records that were refused, with the rule (or check) that refused them and why."""
 
     corpus: str
@@ -625,7 +625,7 @@ class Quarantined(Document):
     records: int
 
 
-class RecordAnswer(Document):
+class RecordAnswer(Answered):
     """Where a record stands in the recorded data that you may read."""
 
     sha256: str
@@ -641,7 +641,7 @@ class RecordAnswer(Document):
     """Whether there are more than the 200 listed."""
 
 
-class Reference(Document):
+class Reference(Answered):
     """Another signed document, by name, version and digest."""
 
     name: str
@@ -649,14 +649,14 @@ class Reference(Document):
     digest: str
 
 
-class Removal(Document):
+class Removal(Answered):
     """An adapter whose files were deleted from the model folder, at the signer's time."""
 
     adapter: str
     removed: str
 
 
-class Selection(Document):
+class Selection(Answered):
     """A search that a run was a trial of, or the early stopping that it was under.
 
     Attributes:
@@ -678,7 +678,7 @@ class Selection(Document):
     ended: int | None = None
 
 
-class Sighting(Document):
+class Sighting(Answered):
     """One place where the record stands in one attested run."""
 
     corpus: str
@@ -702,7 +702,7 @@ class Sighting(Document):
     """Why there are fewer proofs than asked."""
 
 
-class SignIn(Document):
+class SignIn(Answered):
     """The identity provider that people sign in to, if there is one."""
 
     issuer: str | None = None
@@ -713,7 +713,7 @@ class SignIn(Document):
     """What to ask the provider for."""
 
 
-class StepAnswer(Document):
+class StepAnswer(Answered):
     """One of the verifier's numbered steps."""
 
     number: int
@@ -722,7 +722,7 @@ class StepAnswer(Document):
     why: str | None = None
 
 
-class StepProof(Document):
+class StepProof(Answered):
     """The leaf of a step that read the record, and its proof.
 
     ``leaf`` is the leaf's JSON, whose hash with a zero byte before it is ``leafHash``. It names
@@ -742,7 +742,7 @@ class StepProof(Document):
     leaf: str | None = None
 
 
-class SubjectItem(Document):
+class SubjectItem(Answered):
     """A file, and the attestation that it is in."""
 
     attestation: str
@@ -752,14 +752,14 @@ class SubjectItem(Document):
     public: bool
 
 
-class Subjects(Document):
+class Subjects(Answered):
     """The attestations about one file. None: nothing here that you may read is about it."""
 
     sha256: str
     items: list[SubjectItem]
 
 
-class Submission(Document):
+class Submission(Answered):
     """An entry of the queue."""
 
     id: str
@@ -802,7 +802,7 @@ class Submission(Document):
     """The experiment file, as it was sent or with its overrides."""
 
 
-class SubmissionItem(Document):
+class SubmissionItem(Answered):
     """An entry of the queue, without its file."""
 
     id: str
@@ -843,7 +843,7 @@ class SubmissionItem(Document):
     tags: list[str]
 
 
-class Trial(Document):
+class Trial(Answered):
     """One run."""
 
     id: str
@@ -868,7 +868,7 @@ class Trial(Document):
     accelerator_seconds: float = Field(alias="acceleratorSeconds")
 
 
-class TrustRootItem(Document):
+class TrustRootItem(Answered):
     """A trust root that something here was verified against. Get yours from its owner."""
 
     digest: str
@@ -876,14 +876,14 @@ class TrustRootItem(Document):
     version: int
 
 
-class Usage(Document):
+class Usage(Answered):
     """Usage by project or user, by name."""
 
     by: Literal["project", "user"]
     items: list[Used]
 
 
-class Used(Document):
+class Used(Answered):
     """What one project or user used."""
 
     name: str
@@ -895,7 +895,7 @@ class Used(Document):
     """Attestations in the index of these trials' runs."""
 
 
-class Version(Document):
+class Version(Answered):
     """A version, as staff see it."""
 
     model: str
@@ -912,14 +912,14 @@ class Version(Document):
     """Anyone may read its attestation."""
 
 
-class VersionName(Document):
+class VersionName(Answered):
     """A version of a model in the registry."""
 
     model: str
     version: str
 
 
-class VersionReference(Document):
+class VersionReference(Answered):
     """A version, as suppliers and the public see it."""
 
     model: str
@@ -928,7 +928,7 @@ class VersionReference(Document):
     """Digest of the attestation that it was made of."""
 
 
-class VersionWithHistory(Document):
+class VersionWithHistory(Answered):
     """A version and everything that happened to it, oldest first."""
 
     model: str

@@ -12,7 +12,7 @@ This module imports neither ray nor torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,7 +30,7 @@ from govray.train.inputs.experiment_config import (
     line_of,
     parse_experiment,
     problems,
-    read_yaml,
+    read_overridden,
 )
 from govray.tune.objective import Goal
 from govray.tune.space import Space, by_key, check_distinct, walk
@@ -244,14 +244,14 @@ def _check_name(name: str) -> None:
     raise UsageError(what, where="search.space", do=do)
 
 
-def read_search(path: str | Path) -> SearchFile:
-    """Read an experiment file that has a ``search`` section.
+def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFile:
+    """Read an experiment file that has a ``search`` section, with overrides as `read_experiment`.
 
     Raises:
         UsageError: As `read_experiment`; or the section is missing or wrong, or a name or range
             does not fit the experiment.
     """
-    return parse_search(read_yaml(path), where=str(path))
+    return parse_search(read_overridden(path, overrides), where=str(path))
 
 
 def parse_search(value: Any, *, where: str, source: Source | None = None) -> SearchFile:

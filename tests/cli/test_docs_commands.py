@@ -18,6 +18,7 @@ import yaml
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
+from govray.cli import remote
 from govray.cli.app import app
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.policy_yaml import read_policy
@@ -73,8 +74,9 @@ def test_the_tests_that_a_page_names_are_there(page: str) -> None:
 
 
 def check_verb(words: list[str]) -> None:
-    found: Any = get_command(app)
-    left = list(words)
+    there = words[:1] == ["--server"]
+    found: Any = get_command(remote.app if there else app)
+    left = list(words[2:] if there else words)
     while isinstance(found, Group) and left and left[0] in found.commands:
         found = found.commands[left.pop(0)]
     assert not isinstance(found, Group) or left[:1] in (["--help"], []), f"{words}: no such verb"
@@ -88,6 +90,7 @@ def test_a_verb_that_is_not_there_is_noticed() -> None:
         ["verifi", "model"],
         ["verify", "model", "--trusted-root", "r"],
         ["runs", "list"],
+        ["--server", "URL", "verify", "model"],
     ):
         with pytest.raises(AssertionError):
             check_verb(wrong)

@@ -40,8 +40,8 @@ class Health(BaseModel):
     version: str
     missing: list[str] = []
     revocations: Literal["current", "notAsked", "couldNotCheck"] = Field(
-        description="`couldNotCheck`: a trust root asks for a revocation list that this service "
-        "does not have, or for a newer one, or a list does not verify. Every answer then has the "
+        description="`couldNotCheck`: a trust root asks for a revocation list, or for a newer one, "
+        "that this service does not have. Or a list does not verify. Every answer then has the "
         "header `Govray-Revocations: could-not-check`. `notAsked`: no root asks and no list is "
         "given, so nothing is known of revocations."
     )

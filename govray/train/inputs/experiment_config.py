@@ -6,7 +6,7 @@ neither ray nor torch, so `govray schema` and `policy lint` work on the base ins
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +31,7 @@ from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
 from govray.governance.formats.row_schema import RowKind, RowSchema
 from govray.governance.formats.strict_yaml import Source
+from govray.governance.formats.yaml_overrides import overridden
 from govray.governance.record.canary import (
     FORMAT,
     Canaries,
@@ -408,14 +409,23 @@ class Experiment(Section):
         return self
 
 
-def read_experiment(path: str | Path) -> Experiment:
+def read_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read and validate an experiment file.
+
+    Args:
+        overrides: ``path=value``, as `govray.governance.formats.yaml_overrides` reads them.
 
     Raises:
         UsageError: The file is missing, is not YAML, or does not fit the schema. Names each field
             and, if it is misspelt, the nearest name.
     """
-    return parse_experiment(read_yaml(path), where=str(path))
+    return parse_experiment(read_overridden(path, overrides), where=str(path))
+
+
+def read_overridden(path: str | Path, overrides: Sequence[str]) -> Any:
+    """As `read_yaml`, with the overrides."""
+    value = read_yaml(path)
+    return overridden(value, overrides) if overrides and isinstance(value, dict) else value
 
 
 def read_yaml(path: str | Path) -> Any:

@@ -1,0 +1,1 @@
+"""Tests of the client: against the real service, over real HTTP."""

@@ -1,0 +1,125 @@
+"""An identity provider with the device flow (RFC 8628), over HTTP on this machine.
+
+What its token endpoint answers is a script: an error's name, or ``granted``. Its tokens are real.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from govray.service.settings import OidcSettings
+
+CLIENT = "govray-cli"
+CODE = "WDJB-MJHT"
+DEVICE_CODE = "GmRhmhcxhwAzkoEqiMEg_DnyEysNkuNhszIySk9eS"
+
+
+@dataclass
+class DeviceProvider:
+    """The provider, and what it was asked.
+
+    Attributes:
+        answers: Of the token endpoint, one after the other; the last is repeated.
+        opaque: Whether the access token is no JWT, so that the ID token has to do.
+        more: Fields of the first answer, in the place of its own; None leaves one out.
+    """
+
+    url: str = ""
+    answers: list[str] = field(default_factory=lambda: ["granted"])
+    opaque: bool = False
+    issuer: str | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    asked: list[dict[str, str]] = field(default_factory=list)
+    key: ec.EllipticCurvePrivateKey = field(
+        default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
+    )
+
+    def settings(self) -> OidcSettings:
+        return OidcSettings(
+            issuer=self.url,
+            audience="govray",
+            jwks_url=f"{self.url}/keys",
+            roles={"ml-engineers": "engineer"},
+            client_id=CLIENT,
+        )
+
+    def token(self) -> str:
+        now = int(time.time())
+        claims = {"iss": self.url, "aud": "govray", "sub": "ada", "groups": ["ml-engineers"]}
+        times = {"iat": now, "exp": now + 600}
+        return jwt.encode({**claims, **times}, self.key, "ES256", headers={"kid": "one"})
+
+    def get(self, path: str) -> dict[str, Any] | None:
+        if path == "/.well-known/openid-configuration":
+            return {
+                "issuer": self.issuer or self.url,
+                "device_authorization_endpoint": f"{self.url}/device",
+                "token_endpoint": f"{self.url}/token",
+            } | {key: value for key, value in self.more.items() if key.endswith("_endpoint")}
+        if path == "/keys":
+            public = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(self.key.public_key()))
+            return {"keys": [{**public, "kid": "one", "use": "sig"}]}
+        return None
+
+    def post(self, path: str, form: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        if path == "/device":
+            whole = {
+                "device_code": DEVICE_CODE,
+                "user_code": CODE,
+                "verification_uri": f"{self.url}/activate",
+                "expires_in": 600,
+                "interval": 0.05,
+            } | self.more
+            return 200, {key: value for key, value in whole.items() if value is not None}
+        self.asked.append(form)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer == "granted":
+            token = self.token()
+            access = "opaque" if self.opaque else token
+            return 200, {"access_token": access, "id_token": token, "expires_in": 600}
+        if answer == "broken":
+            return 503, {}
+        return 400, {"error": answer}
+
+
+@contextmanager
+def device_provider() -> Iterator[DeviceProvider]:
+    made = DeviceProvider()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = made.get(self.path)
+            self.answer(404 if found is None else 200, found or {})
+
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            form = {k: v[0] for k, v in parse_qs(self.rfile.read(length).decode()).items()}
+            self.answer(*made.post(self.path, form))
+
+        def answer(self, status: int, value: dict[str, Any]) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    made.url = f"http://127.0.0.1:{server.server_port}"
+    yield made
+    server.shutdown()
+    server.server_close()

@@ -1,0 +1,66 @@
+"""What an experiment file asks for, from its text alone."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from govray.errors import GovrayError, UsageError
+from govray.governance.formats.yaml_overrides import overridden_text
+from govray.tune.experiment_cost import ExperimentCost, experiment_cost
+from tests.support.tree import ROOT
+
+TRAIN, TUNE = ((ROOT / "jobs" / name).read_text() for name in ("train.yaml", "tune.yaml"))
+
+
+def cost(text: str, *overrides: str) -> ExperimentCost:
+    return experiment_cost(overridden_text(text, overrides, name="file"))
+
+
+def test_a_run_takes_its_workers_and_steps() -> None:
+    found = cost(TRAIN, "resources.gpus_per_worker=0.5")
+    assert (found.kind, found.name, found.trials) == ("train", "python-source-gpt", 1)
+    assert (found.workers, found.slots, found.gpus) == (2, 2, 1.0)
+    rows = yaml.safe_load(TRAIN)["data"]["rows_per_step"]
+    assert (found.steps, found.rows_per_step) == (300, sum(rows.values()))
+    assert found.tokens == 300 * sum(rows.values()) * 256
+
+
+def test_an_elastic_run_may_hold_its_most() -> None:
+    assert cost(TRAIN, "resources.num_workers=[1, 6]").slots == 6
+
+
+def test_a_stream_that_takes_turns_counts_for_its_share() -> None:
+    assert cost(TRAIN, "data.rows_per_step={a: {rows: 8, every: 4}, b: 3}").rows_per_step == 5
+
+
+def test_a_search_takes_all_its_trials() -> None:
+    found = cost(TUNE, "+search.max_concurrent_trials=2", "resources.num_workers=3")
+    assert (found.kind, found.trials, found.slots) == ("tune", 4, 6)
+    assert found.steps == 4 * 300
+    assert cost(TUNE, "+search.max_concurrent_trials=2", "+search.max_time=100").steps == 400
+    assert any("search ends trials early" in each for each in found.unknown)
+    with pytest.raises(UsageError, match="max_concurrent_trials"):
+        cost(TUNE)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "line"),
+    [
+        (TRAIN.replace("max_steps:", "max_stesp:"), "max_stesp", "max_steps:"),
+        (TRAIN.replace("num_workers: 2", "num_workers: two"), "num_workers", "num_workers:"),
+        (TUNE.replace("divisor: 2", "divisor: 1"), "divisor", "divisor:"),
+    ],
+)
+def test_an_error_names_field_and_line(text: str, field: str, line: str) -> None:
+    original = TUNE if "search:" in text else TRAIN
+    number = next(n for n, each in enumerate(original.splitlines(), 1) if line in each)
+    with pytest.raises(UsageError, match=field) as caught:
+        experiment_cost(text, name="file")
+    assert caught.value.where == f"file:{number}"
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "a: &x 1", "a: 1\na: 2", "x: !!python/name:os.system"])
+def test_what_is_no_plain_file_is_refused(text: str) -> None:
+    with pytest.raises(GovrayError):
+        experiment_cost(text)
