@@ -16,8 +16,6 @@ from sqlmodel import Session, col, delete, select
 from govray.governance.formats.document import format_time
 from govray.service import acting
 from govray.service.access import REMEMBERED
-from govray.service.pages import forms
-from govray.service.problems import Problem
 from govray.store import leases, project_templates, role_bindings, tenancy
 from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
@@ -412,15 +410,6 @@ def test_a_submission_leads_to_its_run_once_that_is_indexed(service: Service) ->
 
 
 # The pure parts.
-
-
-def test_a_form_is_read_as_a_browser_sends_it() -> None:
-    assert forms.read_fields(b"a=1%0D%0A2&b=&a=3") == {"a": "1\n2", "b": ""}
-    assert forms.read_fields(b"a=%C3%BC+b") == {"a": "ü b"}
-    assert forms.read_fields(b"") == {}
-    for body in (b"\xff=1", b"a=%FF", b"&".join(b"a=1" for _ in range(40)), b"--boundary"):
-        with pytest.raises(Problem, match="422"):
-            forms.read_fields(body)
 
 
 @pytest.mark.parametrize("state", S)

@@ -299,6 +299,26 @@ CASES = [
     get("/corpora", TOKENS),
     get("/corpora/{corpus}", MINE, "/corpora/acme", unseen=("other supplier",)),
     get("/corpora/{corpus}", THEIRS, "/corpora/alpha", unseen=("supplier",)),
+    get("/projects", PEOPLE),
+    get("/projects/{project}", STAFF, "/projects/default", unseen=OUTSIDE),
+    get("/tokens", PEOPLE),
+    get("/users", ("admin", "auditor")),
+    get("/audit", ("admin", "auditor")),
+    # Forms, again: none of these is from a page of ours.
+    *(
+        Case("POST", template, who, template.format(project="default"), ok=(403,))
+        for template, who in (
+            ("/projects", PEOPLE),
+            ("/workspaces", PEOPLE),
+            ("/projects/{project}/settings", PEOPLE),
+            ("/projects/{project}/archive", PEOPLE),
+            ("/projects/{project}/roles", PEOPLE),
+            ("/projects/{project}/roles/remove", PEOPLE),
+            ("/users", ("admin",)),
+            ("/tokens", PEOPLE),
+            ("/tokens/revoke", PEOPLE),
+        )
+    ),
     get("/experiments", STAFF),
     get("/experiments/{experiment}", STAFF, "/experiments/e1"),
     get("/queue", STAFF),

@@ -58,6 +58,11 @@ LISTINGS = {
     "/corpora?named=a": ROLES[:5],
     "/ledgers": ROLES,
     "/search": ROLES,
+    "/projects": ROLES[:5],
+    "/projects/default": STAFF,
+    "/tokens": ROLES[:5],
+    "/users": ("admin", "auditor"),
+    "/audit": ("admin", "auditor"),
     "/sign-in": ROLES,
 }
 NOWHERE = (
@@ -69,6 +74,7 @@ NOWHERE = (
     "/trials/none",
     "/corpora/none",
     "/ledgers/none",
+    "/projects/none",
     "/none",
     "/models?nonsense=1",
 )

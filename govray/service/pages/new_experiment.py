@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 from sqlmodel import Session, col
 
@@ -27,8 +27,8 @@ from govray.service import acting, problems
 from govray.service.access import Caller, CallerDep
 from govray.service.acting import DEFAULT, Asked
 from govray.service.caller import permitted
-from govray.service.pages.forms import Fields, FieldsDep
-from govray.service.pages.rendering import HEADERS, render
+from govray.service.pages.form_fields import Fields, FormDep, then
+from govray.service.pages.rendering import render
 from govray.service.problems import Problem, not_valid
 from govray.service.roles import submits
 from govray.service.routes import submissions
@@ -126,7 +126,7 @@ def form(
 
 @router.post("/new")
 def check(
-    request: Request, fields: FieldsDep, caller: CallerDep, session: SessionDep
+    request: Request, fields: FormDep, caller: CallerDep, session: SessionDep
 ) -> HTMLResponse:
     filled = _filled(fields)
     if "change" in fields:
@@ -145,17 +145,19 @@ def check(
 
 
 @router.post("/submissions")
-def submit(request: Request, fields: FieldsDep, caller: CallerDep, session: SessionDep) -> Response:
+def submit(request: Request, fields: FormDep, caller: CallerDep, session: SessionDep) -> Response:
     filled = _filled(fields)
     try:
         row = acting.submit(session, caller, filled.asked(), request.app.state.check)
     except (Problem, Refused) as error:
         return _again(request, caller, session, filled, error)
-    return RedirectResponse(f"/submissions/{row.id}", status_code=303, headers=HEADERS)
+    return then(f"/submissions/{row.id}")
 
 
 def _filled(fields: Fields) -> Filled:
-    return Filled(**{name: fields[name] for name in Filled.__annotations__ if name in fields})
+    """The form, with the ends of lines that files have."""
+    known = {name: fields[name] for name in Filled.__annotations__ if name in fields}
+    return Filled(**{name: value.replace("\r\n", "\n") for name, value in known.items()})
 
 
 def _again(

@@ -11,14 +11,14 @@ from typing import Annotated, Literal, get_args
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from sqlmodel import Session
 
 from govray.errors import GovrayError
 from govray.service.access import CallerDep
 from govray.service.caller import Caller
-from govray.service.pages.forms import FieldsDep
-from govray.service.pages.rendering import HEADERS, render
+from govray.service.pages.form_fields import FormDep, then
+from govray.service.pages.rendering import render
 from govray.service.problems import Problem, not_valid
 from govray.service.routes import models
 from govray.service.routes.models import WRITES, StageRequest
@@ -86,7 +86,7 @@ def promote(
     request: Request,
     model: Name,
     version: Name,
-    fields: FieldsDep,
+    fields: FormDep,
     caller: CallerDep,
     session: SessionDep,
 ) -> Response:
@@ -97,7 +97,7 @@ def promote(
     name, number = row.model, row.version
     models.promote(name, number, StageRequest(stage=wanted), request, session, caller)
     there = f"/models/{quote(name, safe='')}/{quote(number)}"
-    return RedirectResponse(there, status_code=303, headers=HEADERS)
+    return then(there)
 
 
 def _answers(

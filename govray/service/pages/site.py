@@ -16,12 +16,15 @@ from starlette.types import Scope
 from govray.service import problems, session_cookie
 from govray.service.caller import PUBLIC
 from govray.service.pages import (
+    audit_log,
     corpora,
     experiments,
     ledgers,
     models,
     new_experiment,
     overview,
+    people,
+    projects,
     promotion,
     provider_sign_in,
     queue,
@@ -42,9 +45,11 @@ _STATIC = Path(__file__).parent / "static"
 _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
-for _each in (overview, models, corpora, experiments, ledgers, signing_in, provider_sign_in):
-    router.include_router(_each.router)
-for _each in (queue, new_experiment, submissions, promotion):
+for _each in (
+    *(overview, models, corpora, experiments, ledgers, signing_in, provider_sign_in),
+    *(queue, new_experiment, submissions, promotion),
+    *(projects, people, audit_log),
+):
     router.include_router(_each.router)
 
 

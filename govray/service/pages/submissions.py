@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.service import acting
 from govray.service.access import Caller, CallerDep
 from govray.service.acting import Act, Verb
-from govray.service.pages.forms import FieldsDep
-from govray.service.pages.rendering import HEADERS, render
+from govray.service.pages.form_fields import FormDep, then
+from govray.service.pages.rendering import render
 from govray.service.problems import Problem, not_found
 from govray.service.routes.submissions import ID
 from govray.service.session import SessionDep
@@ -71,12 +71,12 @@ def act(
     verb: Annotated[str, Path(max_length=16)],
     caller: CallerDep,
     session: SessionDep,
-    _fields: FieldsDep,
+    _fields: FormDep,
 ) -> Response:
     if verb not in VERBS:
         raise not_found("action", verb)
     row = acting.ask(session, caller, submission, VERBS[verb])
-    return RedirectResponse(f"/submissions/{row.id}", status_code=303, headers=HEADERS)
+    return then(f"/submissions/{row.id}")
 
 
 def _meaningful(row: Submission) -> list[Verb]:
