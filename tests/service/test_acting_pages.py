@@ -16,13 +16,16 @@ from sqlmodel import Session, col, delete, select
 from govray.governance.formats.document import format_time
 from govray.service import acting
 from govray.service.access import REMEMBERED
+from govray.service.browser_sessions import NOTED
+from govray.service.session_cookie import COOKIE
 from govray.store import leases, project_templates, role_bindings, tenancy
+from govray.store.database import open_store
 from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.states import ExperimentState, SubmissionState, TrialState
 from govray.store.submissions import asks, submit
 from govray.store.tables import Lease, Project, RoleBinding, Submission, Template
-from tests.support.people import NOW, OWN_PAGE, Service
+from tests.support.people import NOW, OWN_PAGE, Service, serve, sign_in
 from tests.support.shown import ZERO, add_experiment, add_trial
 
 FILE = (Path(__file__).parents[2] / "jobs" / "train.yaml").read_text()
@@ -419,3 +422,29 @@ def test_what_can_be_asked_is_what_is_answered(service: Service, state: Submissi
         id_ = add(service, state=state)
         answer = client(service).post(f"/submissions/{id_}/{verb}")
         assert (answer.status_code == 303) == (verb in meant), verb
+
+
+def test_the_same_on_both_databases(store_url: str) -> None:
+    """Sessions, the order of the queue, and the cursor of what waits."""
+    open_store(store_url, create=True).dispose()
+    with serve(store_url) as running:
+        browser = running.client("public", **PAGE)
+        cookie = sign_in(browser, running.tokens["engineer"])
+        running.clock[0] = NOW + NOTED
+        for number in range(3):
+            add(running, f"n{number}", priority=number)
+        page = browser.get("/queue?limit=2").text
+        more = re.search(r'href="\?([^"]*cursor=[^"]*)"', page)
+        assert more is not None
+        rest = browser.get("/queue?" + unescape(more[1])).text
+        names = [re.findall(r">(n\d)</a>", text) for text in (page, rest)]
+        assert names == [["n2", "n1"], ["n0"]]
+        answer = browser.post("/new", data={"file": FILE}, headers=OWN_PAGE)
+        sent = hidden(answer.text)
+        for _ in range(2):
+            browser.post("/submissions", data=sent, headers=OWN_PAGE)
+        assert len(rows(running)) == 4
+        browser.post("/sign-out", headers=OWN_PAGE)
+        copy = running.client("public", **PAGE)
+        copy.cookies.set(COOKIE, cookie)
+        assert copy.get("/queue").status_code == 401

@@ -37,7 +37,7 @@ Name = Annotated[str, Path(max_length=256)]
 
 
 @dataclass(frozen=True)
-class Answer:
+class GateAnswer:
     """What one gate says. ``asks``: its arguments, as the policy has them."""
 
     gate: str
@@ -102,7 +102,7 @@ def promote(
 
 def _answers(
     request: Request, session: Session, row: ModelVersion, stage: Stage
-) -> tuple[list[Answer], str, str]:
+) -> tuple[list[GateAnswer], str, str]:
     """What the gates before ``stage`` say, the policy's name, and why nobody can ask them."""
     if stage == "archived":
         return [], "", ""
@@ -118,7 +118,7 @@ def _answers(
     for gate in policy.gates(stage):
         asks = gate.model_dump(mode="json", exclude_none=True, exclude={"gate"})
         said = "; ".join(f"{key.replace('_', ' ')}: {_words(value)}" for key, value in asks.items())
-        found.append(Answer(gate.gate, said, failures([gate], evidence)))
+        found.append(GateAnswer(gate.gate, said, failures([gate], evidence)))
     return found, str(policy), ""
 
 
