@@ -120,3 +120,18 @@ def _set_disabled(user: str, disabled: bool, store: str) -> None:
         session.commit()
     report({"user": user, "disabled": disabled})
     line(f"{'Disabled' if disabled else 'Enabled'} {user}")
+
+
+@app.command("sign-out")
+def sign_out(
+    user: Annotated[str, typer.Argument(metavar="USER")],
+    store: Store = DEFAULT_STORE,
+) -> None:
+    """End the sessions that a user has in browsers, also one of an identity provider."""
+    from govray.service import browser_sessions
+
+    with opened_session(store) as session:
+        ended = browser_sessions.end_all(session, user)
+        session.commit()
+    report({"user": user, "ended": ended})
+    line(f"Ended {ended} {'session' if ended == 1 else 'sessions'} of {user}")

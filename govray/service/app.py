@@ -29,6 +29,7 @@ from govray.errors import Refused
 from govray.service import problems
 from govray.service.access import AccessGate
 from govray.service.audit_log import Refusals
+from govray.service.code_flow import code_flow
 from govray.service.compression import Compressed
 from govray.service.experiment_check import Check
 from govray.service.limits import Buckets, Limits
@@ -97,6 +98,7 @@ def create_app(
             engine.dispose()
             raise wrong
     measures = measures or Registered()
+    oidc = Oidc(settings.oidc) if settings.oidc else None
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -130,9 +132,11 @@ def create_app(
         engine,
         Buckets(settings.rate, settings.burst, time.monotonic),
         auth=settings.auth,
-        verify=Oidc(settings.oidc).verify if settings.oidc else None,
+        verify=oidc.verify if oidc else None,
         clock=clock,
     )
+    app.state.code_flow = code_flow(settings.oidc, oidc) if settings.oidc and oidc else None
+    app.state.clock = clock
     problems.install(app)
     for router in _routers():
         app.include_router(router, prefix="/v1")

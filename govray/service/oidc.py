@@ -1,4 +1,4 @@
-"""Bearer tokens of an identity provider: OpenID Connect, verified by PyJWT.
+"""Tokens of an identity provider: OpenID Connect, verified by PyJWT.
 
 A token is accepted if a key of the provider's JWKS signed it with an algorithm of `ALGORITHMS`.
 That is never ``none`` and never a shared secret. Issuer, audience, expiry and not-before must hold,
@@ -9,16 +9,22 @@ settings say of a claim; without a match it is refused, not public.
 A token of a provider is not in the store: it ends when it expires, and a user is disabled at the
 provider. It is good for every scope of its role.
 
-Sources: OpenID Connect Core 1.0 section 3.1.3.7; RFC 7519; RFC 7518 section 3.3 (RSA keys);
-RFC 8725 (algorithms, issuer, explicit types); RFC 9068 (``at+jwt``).
+An id token is for the client that asked for it, not a bearer token for us. It is checked by the
+same rules, with the client as its audience. Beyond them it holds the nonce of the sign-in that it
+answers.
+
+Sources: OpenID Connect Core 1.0 section 3.1.3.7, and of id tokens sections 3.1.3.6 and 3.1.3.8.
+RFC 7519; RFC 7518 section 3.3 (RSA keys); RFC 8725 (algorithms, issuer, explicit types); RFC 9068
+(``at+jwt``).
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
@@ -26,6 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from govray.errors import UsageError
 from govray.service.caller import ROLES, SCOPES, Caller
+from govray.service.provider_address import check_address
 from govray.service.settings import OidcSettings
 from govray.service.tokens import Accepted, NotAccepted
 
@@ -39,6 +46,9 @@ MOST_GROUPS = 1000
 """Of one token; further ones give no role."""
 KEYS_SECONDS = 300.0
 """How long the provider's keys are remembered; an unknown key is looked for at most each 30 s."""
+
+_DIGESTS = {"RS256": "sha256", "ES256": "sha256", "EdDSA": "sha512"}
+"""Algorithm → the hash that ``at_hash`` is the left half of."""
 
 
 class Oidc:
@@ -54,7 +64,7 @@ class Oidc:
                 raise UsageError(f"{role!r} is no role", where="oidc")
         if not settings.issuer or not settings.audience:
             raise UsageError("an issuer and an audience are needed", where="oidc")
-        _check_url(settings.jwks_url)
+        check_address(settings.jwks_url, "jwks_url")
         self._settings = settings
         try:
             self._keys = _Keys(settings.jwks_url, lifespan=KEYS_SECONDS, timeout=5)
@@ -67,8 +77,47 @@ class Oidc:
         Raises:
             NotAccepted: It is not signed as it has to be, has ended, or has no role here.
         """
+        claims = self._checked(text, self._settings.audience, TYPES)
+        caller = self._caller(claims)
         try:
-            claims = self._claims(text)
+            expires = datetime.fromtimestamp(int(claims["exp"]), UTC) + LEEWAY
+        except (ValueError, OverflowError, OSError):
+            raise NotAccepted("The token's expiry is no time") from None
+        return Accepted(caller, expires)
+
+    def verify_id_token(
+        self, text: str, *, client: str, nonce: str, access_token: str | None
+    ) -> Caller:
+        """Whom an id token says it is, which answers the sign-in that ``nonce`` is of.
+
+        Args:
+            client: Our name at the provider.
+            access_token: What came with it; ``at_hash`` is compared with that, where there is one.
+
+        Raises:
+            NotAccepted: As `verify`; it was made for another client or another sign-in, or came
+                with another access token.
+        """
+        claims = self._checked(text, client, ("jwt",))
+        several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
+        if claims.get("azp", None if several else client) != client:
+            raise NotAccepted("The id token was made for another client")
+        given = claims.get("nonce")
+        if not isinstance(given, str) or not hmac.compare_digest(given.encode(), nonce.encode()):
+            raise NotAccepted("The id token answers another sign-in")
+        stated = claims.get("at_hash")
+        if stated is not None and stated != _left_half(text, access_token or ""):
+            raise NotAccepted("The id token came with another access token")
+        return self._caller(claims)
+
+    def _checked(self, text: str, audience: str, kinds: tuple[str, ...]) -> dict[str, Any]:
+        """The claims of a token for ``audience``.
+
+        Raises:
+            NotAccepted: It is not signed as it has to be, or has ended.
+        """
+        try:
+            return self._claims(text, audience, kinds)
         except jwt.PyJWKClientConnectionError:
             raise NotAccepted("The identity provider's keys cannot be fetched") from None
         except jwt.ExpiredSignatureError:
@@ -77,17 +126,11 @@ class Oidc:
         # no text, or nested too deep.
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
             raise NotAccepted("This is no token of this service") from None
-        caller = self._caller(claims)
-        try:
-            expires = datetime.fromtimestamp(int(claims["exp"]), UTC) + LEEWAY
-        except (ValueError, OverflowError, OSError):
-            raise NotAccepted("The token's expiry is no time") from None
-        return Accepted(caller, expires)
 
-    def _claims(self, text: str) -> dict[str, Any]:
+    def _claims(self, text: str, audience: str, kinds: tuple[str, ...]) -> dict[str, Any]:
         settings = self._settings
         kind = jwt.get_unverified_header(text).get("typ")  # the signature covers it
-        if kind is not None and str(kind).lower().removeprefix("application/") not in TYPES:
+        if kind is not None and str(kind).lower().removeprefix("application/") not in kinds:
             raise jwt.InvalidTokenError("made for another use")
         key = self._keys.get_signing_key_from_jwt(text)
         _check_key(key.key)
@@ -95,7 +138,7 @@ class Oidc:
             text,
             key,
             algorithms=list(ALGORITHMS),
-            audience=settings.audience,
+            audience=audience,
             issuer=settings.issuer,
             leeway=LEEWAY,
             options={"require": ["exp", "iat", "iss", "aud", "sub"]},
@@ -141,26 +184,11 @@ class _Keys(jwt.PyJWKClient):
             raise jwt.PyJWKClientConnectionError("The answer is no set of keys") from error
 
 
-def _check_url(url: str) -> None:
-    """Refuse an address from which somebody on the way could answer with keys of their own."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_here(host))):
-        return
-    raise UsageError(
-        "keys are fetched over https only",
-        where=f"oidc jwks_url {url[:200]}",
-        do="Give the provider's https:// address; http:// is for a provider on this machine.",
-    )
-
-
-def _is_here(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _left_half(token: str, of: str) -> str:
+    """What ``at_hash`` of an id token has to be for the access token ``of``."""
+    name = _DIGESTS[jwt.get_unverified_header(token)["alg"]]
+    whole = hashlib.new(name, of.encode()).digest()
+    return base64.urlsafe_b64encode(whole[: len(whole) // 2]).rstrip(b"=").decode()
 
 
 def _check_key(key: object) -> None:

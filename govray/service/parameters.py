@@ -9,6 +9,8 @@ from fastapi import Request
 from govray.service.problems import Problem
 
 LONGEST = 100
+OPEN = frozenset({"/sign-in/callback"})
+"""Addresses that ignore what they do not know: RFC 6749 section 4.1.2 asks it of an answer."""
 
 
 async def known_parameters(request: Request) -> None:
@@ -18,7 +20,7 @@ async def known_parameters(request: Request) -> None:
         Problem: 422, the query has a parameter that the route does not take.
     """
     given = request.query_params.keys()
-    if not given:
+    if not given or request.url.path in OPEN:
         return
     known = sorted(_names(_dependant(request)))
     unknown = [name for name in given if name not in known]

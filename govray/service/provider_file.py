@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pydantic
 
 from govray.errors import UsageError
 from govray.governance.formats.strict_yaml import MAX_BYTES, read_yaml
+from govray.service.code_flow import code_flow
 from govray.service.oidc import Oidc
 from govray.service.settings import OidcSettings
 
@@ -17,6 +19,8 @@ _PROVIDER = pydantic.TypeAdapter(OidcSettings)
 
 def read_provider(path: Path) -> OidcSettings:
     """The identity provider that a YAML file states.
+
+    A relative ``client_secret_file`` lies beside that file.
 
     Raises:
         UsageError: There is no such file; a field is missing, unknown or of another type; or it
@@ -42,5 +46,8 @@ def read_provider(path: Path) -> OidcSettings:
         raise UsageError(
             f"field '{field}': {what}" if field else what, where=str(path), do=do
         ) from None
-    Oidc(settings)  # refuses here what it would refuse when a service starts
+    if settings.client_secret_file is not None:
+        beside = path.parent / settings.client_secret_file
+        settings = replace(settings, client_secret_file=beside)
+    code_flow(settings, Oidc(settings))  # refuses here what it would when a service starts
     return settings

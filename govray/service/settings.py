@@ -22,9 +22,15 @@ class OidcSettings:
         role_claim: The claim, a text or a list of texts, that ``roles`` is asked about.
         roles: From a value of that claim to a role of ours. Without a match: refused.
         supplier_claim: The claim that names the supplier of a caller with the role supplier.
-        client_id: What people sign in as a client of, at a terminal too; None: they don't.
         groups_claim: The claim, a text or a list of texts, that names the groups of a caller, to
             which roles are bound.
+        client_id: What people sign in as a client of, in a browser and at a terminal; None: they
+            don't.
+        client_secret_file: A file, of mode 0600, with the client's secret in its first line. A
+            public client has none.
+        redirect_url: Where the provider sends a browser back: ``/sign-in/callback`` of the address
+            at which people reach this service. Without it nobody signs in there in a browser.
+        scope: What the provider is asked for, ``openid`` among it.
     """
 
     issuer: str
@@ -33,8 +39,11 @@ class OidcSettings:
     role_claim: str = "groups"
     roles: Mapping[str, str] = field(default_factory=dict)
     supplier_claim: str = "supplier"
-    client_id: str | None = None
     groups_claim: str = "groups"
+    client_id: str | None = None
+    client_secret_file: Path | None = None
+    redirect_url: str | None = None
+    scope: str = "openid"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,6 +65,15 @@ def accept(session: Session, text: str, *, at: datetime) -> Accepted:
     if not hmac.compare_digest(kept, digest(secret)) or row is None:
         raise NotAccepted("This is no token of this service")
     token, user = row
+    return standing(user, token, at=at)
+
+
+def standing(user: User, token: Token, *, at: datetime) -> Accepted:
+    """The caller that a token stands for whose secret is known to be right.
+
+    Raises:
+        NotAccepted: It has expired, was revoked, or its user is disabled.
+    """
     if token.revoked is not None:
         raise NotAccepted("The token was revoked")
     expires = parse_time(token.expires)

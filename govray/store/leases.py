@@ -13,6 +13,9 @@ from sqlmodel import Session, col
 
 from govray.store.tables import Lease
 
+RECONCILER = "reconciler"
+"""The lease of whoever works off the queue."""
+
 
 def take(session: Session, name: str, holder: str, *, at: str, until: str) -> bool:
     """Take or renew the lease, and commit. Whether ``holder`` has it now.

@@ -284,6 +284,11 @@ def places(session: Session, ids: Collection[str]) -> dict[str, int]:
     return {row[0]: row[1] for row in found}
 
 
+def asks(state: SubmissionState) -> tuple[str, ...]:
+    """What people can ask of an entry in this state."""
+    return tuple(what for what, follows in _ASKED.items() if state in follows)
+
+
 def waiting(
     session: Session, *, pool: str | None = None, without_config: bool = False
 ) -> list[Submission]:

@@ -400,6 +400,38 @@ class Token(SQLModel, table=True):
     revoked: str | None = None
 
 
+class BrowserSession(SQLModel, table=True):
+    """Somebody who is signed in in a browser. ``id`` is public; of the secret the SHA-256 is kept.
+
+    ``token`` is the token that it was begun with: role, scopes and end are read from there each
+    time. Without one an identity provider said who it is, and the columns are what it said.
+    ``used`` is when it was last used, within some minutes.
+    """
+
+    id: str = Field(primary_key=True)
+    secret_sha256: str
+    user: str = Field(index=True)
+    role: str
+    supplier: str | None = None
+    scopes: list[str] = Field(sa_type=JSON)
+    groups: list[str] = Field(sa_type=JSON)
+    token: str | None = Field(default=None, foreign_key="token.id")
+    created: str
+    used: str
+    expires: str = Field(index=True)
+
+
+class SignInAttempt(SQLModel, table=True):
+    """A sign-in that somebody began at an identity provider, and from where to go on after it.
+
+    ``secret_sha256`` is of what the browser holds. What the provider is sent follows from that.
+    """
+
+    secret_sha256: str = Field(primary_key=True)
+    following: str
+    expires: str = Field(index=True)
+
+
 class Workspace(SQLModel, table=True):
     """A part of the organisation, which is the store: projects that belong together."""
 

@@ -15,10 +15,11 @@ from govray.errors import UsageError
 from govray.service import access, caller, tokens
 from govray.service.access import CallerDep, require
 from govray.service.caller import LOCAL, PUBLIC, ROLES, SCOPES, Caller, Role
+from govray.service.session_cookie import COOKIE
 from govray.service.visibility import own_corpora
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry, Corpus, Token, User
-from tests.support.people import KINDS, NOW, Service, serve
+from tests.support.people import KINDS, NOW, Service, begin_session, serve
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -154,7 +155,7 @@ def test_a_cookie_counts_only_for_reading_or_on_our_own_page(
     service: Service, method: str, headers: dict[str, str], role: str
 ) -> None:
     client = service.client("public", **headers)
-    client.cookies.set(access.COOKIE, service.tokens["admin"])
+    client.cookies.set(COOKIE, begin_session(service.engine, service.tokens["admin"], NOW))
     answer = client.request(method, "/who").json()
     assert role in (answer if isinstance(answer, str) else answer["role"])
 

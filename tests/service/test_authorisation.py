@@ -283,6 +283,9 @@ CASES = [
     # A form is taken from our own pages only, whoever sends it.
     Case("POST", "/sign-in", ALL, "/sign-in", ok=(403,), open=True),
     Case("POST", "/sign-out", ALL, "/sign-out", ok=(403,), open=True),
+    # There is no provider here.
+    get("/sign-in/provider", ALL, ok=(404,), open=True),
+    get("/sign-in/callback", ALL, ok=(404,), open=True),
     get("/models", ALL),
     *(
         hidden(template, answered, template.format(model=model, version="1.0.0"))
@@ -318,6 +321,26 @@ CASES = [
     ),
     get("/experiments", STAFF),
     get("/experiments/{experiment}", STAFF, "/experiments/e1"),
+    get("/queue", STAFF),
+    get("/submissions", STAFF),
+    get("/submissions/{submission}", STAFF, "/submissions/s-one"),
+    get("/new", WRITERS),
+    # Forms: whoever may, sends none from our own page here.
+    *(
+        Case("POST", template, WRITERS, path, ok=(403,))
+        for template, path in (
+            ("/new", "/new"),
+            ("/submissions", "/submissions"),
+            ("/submissions/{submission}/{verb}", "/submissions/s-one/stop"),
+            ("/models/{model}/{version}/promote", "/models/first/1.0.0/promote"),
+        )
+    ),
+    get(
+        "/models/{model}/{version}/promote",
+        WRITERS,
+        "/models/first/1.0.0/promote",
+        params={"stage": "staging"},
+    ),
     get("/trials/{trial}", STAFF, "/trials/done"),
     get(
         "/trials/{trial}/figures/{file}",

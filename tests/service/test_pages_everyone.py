@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 from urllib.parse import urljoin
@@ -21,16 +22,17 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import make_transient
 from sqlmodel import Session, col
 
-from govray.service.access import COOKIE
 from govray.service.app import create_app
 from govray.service.pages import rendering
+from govray.service.session_cookie import COOKIE
 from govray.service.settings import Settings
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.record_key import KEY_ENV
-from govray.store.states import CheckpointState, ExperimentState, TrialState
+from govray.store.states import CheckpointState, ExperimentState, SubmissionState, TrialState
 from tests.support.chromium import browser
-from tests.support.people import NOW, Service, make_tokens
+from tests.support.people import NOW, Service, begin_session, make_tokens
+from tests.support.runs import submission
 from tests.support.shelf_of_models import KEY, Shelf
 from tests.support.shown import ZERO, add_decision, add_experiment, add_trial
 from tests.support.site import served
@@ -48,6 +50,10 @@ LISTINGS = {
     "/models": ROLES,
     "/experiments": STAFF,
     "/experiments?state=COMPLETED": STAFF,
+    "/queue": STAFF,
+    "/submissions": STAFF,
+    "/submissions?state=QUEUED": STAFF,
+    "/new": ("admin", "engineer"),
     "/corpora": ROLES[:5],
     "/corpora?named=a": ROLES[:5],
     "/ledgers": ROLES,
@@ -64,6 +70,7 @@ NOWHERE = (
     "/models/none/1.0.0",
     f"/attestations/{'0' * 64}",
     "/experiments/none",
+    "/submissions/none",
     "/trials/none",
     "/corpora/none",
     "/ledgers/none",
@@ -78,6 +85,9 @@ ITEMS = {
     "/attestations/{first}": ROLES[:5],
     "/experiments/e-0": STAFF,
     "/trials/t-0": STAFF,
+    "/submissions/s-0": STAFF,
+    "/new?fork=s-0": ("admin", "engineer"),
+    "/models/gpt/1.0.0/promote?stage=archived": ("admin", "engineer"),
     "/corpora/acme": (*STAFF, "supplier"),
     "/corpora/alpha": (*STAFF, "other supplier"),
     "/ledgers/run-first": ROLES[:5],
@@ -104,7 +114,11 @@ def filled(folder: Path, shelf: Shelf, how_many: int) -> Filled:
             items = {path.format(first=first): who for path, who in ITEMS.items()}
             public = how_many > 1
             made.pages |= {
-                path: ROLES if public and path.startswith(("/models", "/att", "/led")) else who
+                path: ROLES
+                if public
+                and path.startswith(("/models", "/att", "/led"))
+                and "/promote" not in path
+                else who
                 for path, who in items.items()
             }
         return made
@@ -155,6 +169,9 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
                     trial=f"t-{number}", step=1, state=state, digest=ZERO, bytes=size, at=None
                 )
             )
+            row = submission(f"s-{number}")
+            row.state = list(SubmissionState)[number % len(SubmissionState)]
+            session.add(row)
         session.flush()
         for number in range(1, how_many):
             _copy(session, tables.Ledger, "run", "run-first", f"run-{number:03}")
@@ -288,6 +305,15 @@ def test_a_name_that_jinja_keeps_for_itself_would_be_found(
         assert service.client("admin", accept="text/html").get("/").status_code == 500
 
 
+def session_of(store: Filled, role: str) -> str:
+    """A session of ``role``, as a browser holds it. It begins now: the server's clock is real."""
+    engine = open_store(store.url)
+    try:
+        return begin_session(engine, store.tokens[role], datetime.now(UTC))
+    finally:
+        engine.dispose()
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     with browser() as opened:
@@ -305,7 +331,8 @@ def test_every_page_is_whole_in_a_browser(
         for role in IN_A_BROWSER:
             context = chromium.new_context()
             if role != "public":
-                context.add_cookies([{"name": COOKIE, "value": store.tokens[role], "url": address}])
+                cookie = session_of(store, role)
+                context.add_cookies([{"name": COOKIE, "value": cookie, "url": address}])
             page = context.new_page()
             heard: list[str] = []
             page.on("pageerror", lambda error, heard=heard: heard.append(str(error)))

@@ -16,8 +16,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.service import tokens
+from govray.service import browser_sessions, tokens
 from govray.service.app import create_app
+from govray.service.session_cookie import COOKIE
 from govray.service.settings import Settings
 from govray.tune.experiment_cost import experiment_cost
 
@@ -112,3 +113,24 @@ def make_tokens(engine: Engine, supplier: str, other: str) -> dict[str, str]:
         tokens.set_disabled(session, "disabled", True)
         session.commit()
     return made
+
+
+OWN_PAGE = {"sec-fetch-site": "same-origin"}
+"""What a browser says of a form that a page of this service sends."""
+
+
+def sign_in(client: TestClient, token: str) -> str:
+    """Sign in by a typed token; the secret of the session, which the client's cookie holds."""
+    answer = client.post(
+        "/sign-in", data={"token": token}, headers=OWN_PAGE, follow_redirects=False
+    )
+    assert answer.status_code == 303, answer.text
+    return answer.cookies[COOKIE]
+
+
+def begin_session(engine: Engine, token: str, at: datetime) -> str:
+    """The secret of a session that was begun with ``token``, for a browser's cookie."""
+    with Session(engine) as session:
+        text = browser_sessions.begin(session, tokens.accept(session, token, at=at), at=at)
+        session.commit()
+    return text

@@ -24,6 +24,7 @@ from govray.store.states import CheckpointState, ExperimentState, TrialState
 from govray.store.tile_storage import tile_folder
 from govray.store.tiles import write_tiles
 from tests.support.monitored_world import Monitored, from_step
+from tests.support.queue_shown import add_hostile_entries, add_queue
 from tests.support.shelf_of_models import Shelf
 from tests.support.world import FINISHED, STARTED, World
 
@@ -36,13 +37,17 @@ RECORD = "alpha/0/0"
 
 @dataclass(frozen=True)
 class Shown:
-    """Digests of attestations, the trust root of the first, and where its folder lies."""
+    """Digests of attestations, the trust root of the first, and where its folder lies.
+
+    ``entry`` is the hostile submission, if there is one.
+    """
 
     root: bytes
     first: str
     monitored: str
     hostile: str
     folder: Path
+    entry: str = ""
 
 
 def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) -> Shown:
@@ -60,12 +65,14 @@ def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) ->
         index(session, monitored, world.root, key, folder)
         add_version(session, "python-source-gpt", first.digest)
         add_experiments(session, first.policy.digest)
+        add_queue(session, LIVE)
+        entry = add_hostile_entries(session, HOSTILE) if hostile_too else ""
         if hostile_too:
             index(session, hostile, other.root, key, folder)
             add_version(session, HOSTILE, hostile.digest)
             add_hostile_run(session, hostile.policy.digest)
         session.commit()
-    return Shown(shelf.root, first.digest, monitored.digest, hostile.digest, first.path)
+    return Shown(shelf.root, first.digest, monitored.digest, hostile.digest, first.path, entry)
 
 
 def _hostile(made: Attestation) -> Attestation:

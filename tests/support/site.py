@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -21,6 +22,7 @@ from govray.service.app import create_app
 from govray.service.settings import Settings
 from govray.store.database import open_store
 from govray.store.record_key import load_key
+from govray.tune.experiment_cost import experiment_cost
 from tests.support.chromium import browser
 from tests.support.people import make_tokens
 from tests.support.shown import LIVE, SEARCH, Shown, fill, index
@@ -38,13 +40,20 @@ class Site:
     browser: Browser
 
 
-@contextmanager
-def served(url: str, *, auth: bool) -> Iterator[str]:
-    """The application on a free port of this machine."""
+def free_port() -> int:
+    """One that nobody listens on now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    app = create_app(Settings(store=url, auth=auth, rate=1e6, burst=1_000_000))
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextmanager
+def served(url: str, *, auth: bool, port: int | None = None, **more: Any) -> Iterator[str]:
+    """The application on a free port of this machine, with ``more`` settings."""
+    port = port or free_port()
+    settings = Settings(store=url, auth=auth, rate=1e6, burst=1_000_000, **more)
+    app = create_app(settings, check=experiment_cost)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -99,6 +108,12 @@ def paths(site: Site) -> dict[str, str]:
         "experiments": "/experiments",
         "hostile-experiment": "/experiments/hostile",
         "hostile-trial": "/trials/run-bad",
+        "queue": "/queue",
+        "submissions": "/submissions",
+        **({"hostile-submission": f"/submissions/{site.shown.entry}"} if site.shown.entry else {}),
+        "new": "/new",
+        **({"hostile-fork": f"/new?fork={site.shown.entry}"} if site.shown.entry else {}),
+        "promote": "/models/python-source-gpt/1.2.0/promote?stage=production",
         "search": f"/experiments/{SEARCH}",
         "trial": f"/trials/{LIVE}",
         "corpora": "/corpora",

@@ -16,7 +16,7 @@ from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.incidents import Findings
 from govray.governance.verify.steps import STEPS
 from govray.service.access import Caller, CallerDep
-from govray.service.pages import entropy_chart
+from govray.service.pages import entropy_chart, promotion
 from govray.service.pages.depth_table import depth_rows, rule_rows
 from govray.service.pages.heatmap import FOLD_ABOVE, heat_map
 from govray.service.pages.ledgers import entropy_profiles
@@ -130,6 +130,7 @@ def _page(
         title=f"{version.model} {version.version}" if version else row.name,
         row=row if whole else None,
         version=version,
+        stages=promotion.stages_after(session, caller, version),
         registry=is_within(session, caller, row.digest),
         document=document,
         whole=whole,

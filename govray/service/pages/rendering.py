@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import QueryParams
 
+from govray.service import session_cookie
 from govray.service.access import Caller
 from govray.service.visibility import reads_audit, reads_corpora, reads_runs
 
@@ -43,7 +44,8 @@ _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 _GOOD = {"COMPLETED", "production"}
 _BAD = {"ERROR"}
-_WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING"}
+_WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING", "STOPPED", "KILLED", "KILLING"}
+_WARN |= {"PREEMPTING"}
 
 CATEGORY_WORDS = {
     "public_domain": "public domain",
@@ -152,5 +154,10 @@ def render(
 
     Templates know the caller as ``reader``: inside a call block Jinja's own ``caller`` is another.
     """
-    html = _TEMPLATES.get_template(name).render(request=request, reader=caller, **values)
+    html = _TEMPLATES.get_template(name).render(
+        request=request,
+        reader=caller,
+        signed_in=session_cookie.read(request, session_cookie.COOKIE) is not None,
+        **values,
+    )
     return HTMLResponse(html, status_code=status, headers=HEADERS)

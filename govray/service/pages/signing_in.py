@@ -1,9 +1,8 @@
-"""Signing in and out: a bearer token, typed once, kept in a cookie.
+"""Signing in and out: by a token, typed once, or at an identity provider (``provider_sign_in.py``).
 
-The cookie is HttpOnly, so that no script reads it, and SameSite=Strict, so that no other site's
-request carries it; over HTTPS it is Secure. A form that changes something is taken from our own
-pages only: by ``Sec-Fetch-Site``, or by ``Origin`` where a browser does not send that. `access.py`
-reads the cookie, and decides what it is worth.
+Both make a session, whose secret is in a cookie and nowhere else (`session_cookie`). The token is
+not kept. Signing out ends the session, so that a copy of the cookie is worth nothing. A form that
+changes something is taken from our own pages only.
 """
 
 from __future__ import annotations
@@ -14,19 +13,20 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from govray.service.access import COOKIE, AccessGate
+from govray.service import session_cookie
+from govray.service.access import AccessGate, is_own_page
+from govray.service.browser_sessions import LASTS
 from govray.service.caller import PUBLIC
 from govray.service.pages.rendering import HEADERS, render
 from govray.service.problems import Problem
-
-DAYS = 7
+from govray.service.session_cookie import COOKIE, FORMER
 
 router = APIRouter()
 
 
 @router.get("/sign-in")
 def form(request: Request, next: Annotated[str, Query(max_length=2048)] = "/") -> HTMLResponse:
-    return render(request, PUBLIC, "sign_in.html", next=own_path(next), error="")
+    return _form(request, own_path(next))
 
 
 @router.post("/sign-in")
@@ -39,41 +39,53 @@ async def sign_in(request: Request) -> Response:
     if text:
         gate: AccessGate = request.app.state.gate
         try:
-            await gate.caller(_bearing(request, text))
+            accepted = await gate.typed(request, text)
         except Problem as problem:
             error = f"{problem.detail}. {problem.do or ''}"
         else:
             response = RedirectResponse(following, status_code=303, headers=HEADERS)
-            response.set_cookie(
-                COOKIE,
-                text,
-                max_age=DAYS * 86_400,
-                path="/",
-                secure=request.url.scheme == "https",
-                httponly=True,
-                samesite="strict",
-            )
+            secret = await gate.begin(accepted)
+            await give(request, response, secret, secure=request.url.scheme == "https")
             return response
-    return render(request, PUBLIC, "sign_in.html", status=401, next=following, error=error)
+    return _form(request, following, status=401, error=error)
 
 
 @router.post("/sign-out")
-def sign_out(request: Request) -> Response:
+async def sign_out(request: Request) -> Response:
     from_own_page(request)
     response = RedirectResponse("/", status_code=303, headers=HEADERS)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    await _end_former(request)
+    session_cookie.remove(request, response, COOKIE, FORMER)
     return response
 
 
-def _bearing(request: Request, token: str) -> Request:
-    """The request as it would be with this token in its header."""
-    kept = [
-        (name, value)
-        for name, value in request.scope["headers"]
-        if name not in (b"authorization", b"cookie")
-    ]
-    sent = (b"authorization", b"Bearer " + token.encode("latin-1", "replace"))
-    return Request({**request.scope, "headers": [*kept, sent]})
+async def give(request: Request, response: Response, secret: str, *, secure: bool) -> None:
+    """Give the browser a session. One that it had before ends, whoever's it was."""
+    await _end_former(request)
+    session_cookie.remove(request, response, FORMER)
+    seconds = int(LASTS.total_seconds())
+    session_cookie.write(response, COOKIE, secret, secure=secure, seconds=seconds)
+
+
+async def _end_former(request: Request) -> None:
+    gate: AccessGate = request.app.state.gate
+    former = session_cookie.read(request, COOKIE)
+    if former is not None:
+        await gate.end(former)
+
+
+def _form(request: Request, following: str, *, status: int = 200, error: str = "") -> HTMLResponse:
+    flow = request.app.state.code_flow
+    provider = flow.provider if flow else None
+    return render(
+        request,
+        PUBLIC,
+        "sign_in.html",
+        status=status,
+        next=following,
+        error=error,
+        provider=provider,
+    )
 
 
 def own_path(text: str) -> str:
@@ -90,13 +102,7 @@ def from_own_page(request: Request) -> None:
     Raises:
         Problem: 403.
     """
-    site = request.headers.get("sec-fetch-site")
-    origin = request.headers.get("origin")
-    if site is not None:
-        own = site == "same-origin"
-    else:
-        own = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
-    if not own:
+    if not is_own_page(request):
         raise Problem(
             403,
             "Another site",

@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from govray.service import problems
+from govray.service import problems, session_cookie
 from govray.service.caller import PUBLIC
 from govray.service.pages import (
     audit_log,
@@ -21,14 +21,20 @@ from govray.service.pages import (
     experiments,
     ledgers,
     models,
+    new_experiment,
     overview,
     people,
     projects,
+    promotion,
+    provider_sign_in,
+    queue,
     signing_in,
+    submissions,
 )
 from govray.service.pages.document_kinds import kinds
 from govray.service.pages.rendering import render
 from govray.service.problems import Problem
+from govray.service.session_cookie import COOKIE, FORMER
 
 _KEPT = ("www-authenticate", "retry-after", "allow")
 """Headers that a problem's page has like its details."""
@@ -40,7 +46,8 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    *(overview, models, corpora, experiments, ledgers, signing_in),
+    *(overview, models, corpora, experiments, ledgers, signing_in, provider_sign_in),
+    *(queue, new_experiment, submissions, promotion),
     *(projects, people, audit_log),
 ):
     router.include_router(_each.router)
@@ -79,6 +86,9 @@ def _as_page(handler: Handler) -> Handler:
         for name in _KEPT:
             if name in response.headers:
                 page.headers[name] = response.headers[name]
+        if problem.status_code == 401:
+            # A session that has ended: without its cookie, what is public is there again.
+            session_cookie.remove(request, page, COOKIE, FORMER)
         return page
 
     return respond

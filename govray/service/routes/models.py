@@ -337,7 +337,7 @@ def promote(
             name=model,
             version=version,
             stage=change.stage,
-            policy=_gates(request.app.state.settings.promotion),
+            policy=promotion_policy(request.app.state.settings.promotion),
             by=changed_by(caller),
             standing=lists.look(),
         )
@@ -351,7 +351,7 @@ def promote(
     )
 
 
-def _gates(path: File) -> PromotionPolicy:
+def promotion_policy(path: File) -> PromotionPolicy:
     """The service's gates.
 
     Raises:

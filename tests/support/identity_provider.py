@@ -1,0 +1,184 @@
+"""An identity provider over HTTP on this machine: discovery, sign-in, tokens and keys.
+
+It signs in whoever comes as ``who`` says, and keeps to the protocol: a code is good once, for the
+client, address and verifier that it was asked with. A test changes one thing and looks who objects.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from govray.service.settings import OidcSettings
+
+CLIENT = "govray-pages"
+ROLES = {"ml-engineers": "engineer", "compliance": "auditor", "suppliers": "supplier"}
+
+
+@dataclass
+class IdentityProvider:
+    """What it answers, and what it was asked.
+
+    Attributes:
+        who: Claims of whoever signs in.
+        document: What its document says besides, or instead.
+        back: What it adds to its answer to a browser; None takes a parameter out.
+        token: What its answer to a code says besides, or instead.
+        claims: What the id token says besides, or instead; None takes a claim out.
+        header: Of the id token.
+        secret: The client's, if it has one.
+        checks_verifier: Whether it compares the verifier, as a provider without PKCE would not.
+        asked: Every request: its path, and its form or query.
+    """
+
+    issuer: str = ""
+    who: dict[str, Any] = field(default_factory=lambda: {"sub": "ada", "groups": ["ml-engineers"]})
+    document: dict[str, Any] = field(default_factory=dict)
+    back: dict[str, str | None] = field(default_factory=dict)
+    token: dict[str, Any] = field(default_factory=dict)
+    claims: dict[str, Any] = field(default_factory=dict)
+    header: dict[str, Any] = field(default_factory=dict)
+    secret: str | None = None
+    checks_verifier: bool = True
+    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    codes: dict[str, dict[str, str]] = field(default_factory=dict)
+    key: ec.EllipticCurvePrivateKey = field(
+        default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
+    )
+
+    def settings(self, redirect_url: str, **more: Any) -> OidcSettings:
+        """What a service says of this provider."""
+        given: dict[str, Any] = {
+            "issuer": self.issuer,
+            "audience": "govray",
+            "jwks_url": f"{self.issuer}/keys",
+            "roles": ROLES,
+            "client_id": CLIENT,
+            "redirect_url": redirect_url,
+        }
+        return OidcSettings(**(given | more))
+
+    def metadata(self) -> dict[str, Any]:
+        """Its document."""
+        whole = {
+            "issuer": self.issuer,
+            "authorization_endpoint": f"{self.issuer}/authorize",
+            "token_endpoint": f"{self.issuer}/token",
+            "jwks_uri": f"{self.issuer}/keys",
+            "response_types_supported": ["code"],
+            "code_challenge_methods_supported": ["S256"],
+            "authorization_response_iss_parameter_supported": True,
+        }
+        return whole | self.document
+
+    def keys(self) -> dict[str, Any]:
+        """Its public keys."""
+        made = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(self.key.public_key()))
+        return {"keys": [{**made, "kid": "one", "use": "sig", "alg": "ES256"}]}
+
+    def authorize(self, asked: dict[str, str]) -> str:
+        """Where a browser is sent on to, which asked so."""
+        code = secrets.token_urlsafe(16)
+        self.codes[code] = asked
+        answer: dict[str, str | None] = {"code": code, "state": asked["state"], "iss": self.issuer}
+        kept = {k: v for k, v in (answer | self.back).items() if v is not None}
+        return f"{asked['redirect_uri']}?{urlencode(kept)}"
+
+    def exchange(self, form: dict[str, str], header: str | None) -> tuple[int, dict[str, Any]]:
+        """Status and answer of the token endpoint."""
+        asked = self.codes.pop(form.get("code", ""), None)
+        digest = hashlib.sha256(form.get("code_verifier", "").encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if asked is None or asked["redirect_uri"] != form["redirect_uri"]:
+            return 400, {"error": "invalid_grant"}
+        if self.checks_verifier and asked["code_challenge"] != challenge:
+            return 400, {"error": "invalid_grant"}
+        if self.secret is not None and not self._knows_client(form, header):
+            return 401, {"error": "invalid_client"}
+        access = secrets.token_urlsafe(16)
+        half = base64.urlsafe_b64encode(hashlib.sha256(access.encode()).digest()[:16])
+        now = int(time.time())
+        claims = {
+            "iss": self.issuer,
+            "aud": CLIENT,
+            "iat": now,
+            "exp": now + 300,
+            "nonce": asked["nonce"],
+            "at_hash": half.rstrip(b"=").decode(),
+            **self.who,
+            **self.claims,
+        }
+        kept = {key: value for key, value in claims.items() if value is not None}
+        token = jwt.encode(kept, self.key, "ES256", headers={"kid": "one"} | self.header)
+        answer = {"token_type": "Bearer", "access_token": access, "id_token": token}
+        return 200, answer | self.token
+
+    def _knows_client(self, form: dict[str, str], header: str | None) -> bool:
+        pair = base64.b64encode(f"{CLIENT}:{self.secret}".encode()).decode()
+        return header == f"Basic {pair}" or form.get("client_secret") == self.secret
+
+    def restore(self) -> None:
+        """Everything as the protocol has it."""
+        fresh = IdentityProvider()
+        for name in ("who", "document", "back", "token", "claims", "header", "secret"):
+            setattr(self, name, getattr(fresh, name))
+        self.checks_verifier = True
+        self.asked.clear()
+
+
+@contextmanager
+def identity_provider(host: str = "127.0.0.1") -> Iterator[IdentityProvider]:
+    """One that runs. As ``localhost`` it is another site than a service at ``127.0.0.1``."""
+    made = IdentityProvider()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            query = dict(parse_qsl(parts.query))
+            made.asked.append((parts.path, query))
+            if parts.path == "/authorize":
+                self.send_response(302)
+                self.send_header("Location", made.authorize(query))
+                self.end_headers()
+            elif parts.path == "/keys":
+                self._say(200, made.keys())
+            elif parts.path == "/.well-known/openid-configuration":
+                self._say(200, made.metadata())
+            else:
+                self._say(404, {})
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            form = dict(parse_qsl(body))
+            made.asked.append((self.path, form))
+            self._say(*made.exchange(form, self.headers.get("Authorization")))
+
+        def _say(self, status: int, value: dict[str, Any]) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    made.issuer = f"http://{host}:{server.server_port}"
+    yield made
+    server.shutdown()
+    server.server_close()
