@@ -42,6 +42,7 @@ from govray.service.routes import (
     attestations,
     audit_log,
     corpora,
+    downloads,
     experiments,
     health,
     ledgers,
@@ -51,6 +52,7 @@ from govray.service.routes import (
     models,
     policies,
     records,
+    tags,
 )
 from govray.service.settings import Settings
 from govray.store.database import open_store
@@ -150,6 +152,8 @@ def _routers() -> tuple[APIRouter, ...]:
         health.router,
         audit_log.router,
         experiments.router,
+        tags.router,
+        downloads.router,
         live_metrics.router,
         models.router,
         lineage.router,

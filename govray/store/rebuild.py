@@ -4,9 +4,9 @@ Beside means another file next to a SQLite file, or another schema of the same P
 Readers see the old index until the exchange, and the new one after it. A killed rebuild leaves the
 old one unchanged.
 
-What cannot be derived from storage is kept: accounts, tokens, the registry and the audit log. So
-are the owners of experiments, the public attestations, and the seen heads of ledgers. Lost is what
-storage has no longer: deleted runs and checkpoints.
+What cannot be derived from storage is kept: accounts, tokens, tags, the registry and the audit
+log. So are the owners of experiments, the public attestations, and the seen heads of ledgers. Lost
+is what storage has no longer: deleted runs and checkpoints.
 
 `rebuild` derives nothing: it is given what fills the new index.
 """
@@ -28,7 +28,7 @@ from govray.errors import Refused
 from govray.store import tables
 from govray.store.database import begin_writing, connect, sqlite_file
 
-KEPT = frozenset({"account", "token", "audit", "model", "modelversion"})
+KEPT = frozenset({"account", "token", "audit", "model", "modelversion", "experimenttag"})
 """The tables that storage does not know."""
 
 _NEW = "govray_rebuilt"

@@ -60,6 +60,7 @@ def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) ->
         index(session, monitored, world.root, key, folder)
         add_version(session, "python-source-gpt", first.digest)
         add_experiments(session, first.policy.digest)
+        add_attested_runs(session, first, monitored)
         if hostile_too:
             index(session, hostile, other.root, key, folder)
             add_version(session, HOSTILE, hostile.digest)
@@ -165,6 +166,28 @@ def add_experiments(session: Session, policy: str) -> None:
                 bytes=4_100_000,
                 at="2026-11-20T08:15:00Z",
             )
+        )
+
+
+def add_attested_runs(session: Session, *models: VerifiedModel) -> None:
+    """A run for each model, whose settings differ in two places."""
+    for number, model in enumerate(models):
+        run = model.attestation.run.id
+        add_experiment(session, run, run, "run", ExperimentState.COMPLETED)
+        add_trial(
+            session,
+            run,
+            run,
+            model.policy.digest,
+            steps=300 - 100 * number,
+            floor=2.1 + 0.4 * number,
+            hyperparameters={
+                "hyperparameters.blocks": 4,
+                "hyperparameters.width": 128 * (1 + number),
+                "optimizer.lr": 3e-4 / (1 + number),
+                "optimizer.name": "adamw",
+            },
+            state=TrialState.COMPLETED,
         )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 import uvicorn
@@ -23,7 +24,7 @@ from govray.store.database import open_store
 from govray.store.record_key import load_key
 from tests.support.chromium import browser
 from tests.support.people import make_tokens
-from tests.support.shown import LIVE, SEARCH, Shown, fill, index
+from tests.support.shown import HOSTILE, LIVE, SEARCH, Shown, fill, index
 
 
 @dataclass
@@ -86,8 +87,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def paths(site: Site) -> dict[str, str]:
-    """The name of every page, and where it is."""
+    """The name of every page, and where it is; some have hostile names in them."""
     first = site.shown.first.removeprefix("sha256:")
+    hostile = [("run", "run-bad"), ("run", LIVE), ("version", f"{HOSTILE}/1.2.0")]
     return {
         "overview": "/",
         "models": "/models",
@@ -101,6 +103,10 @@ def paths(site: Site) -> dict[str, str]:
         "hostile-trial": "/trials/run-bad",
         "search": f"/experiments/{SEARCH}",
         "trial": f"/trials/{LIVE}",
+        "runs": "/runs",
+        "comparison": "/compare?run=run-first&run=run-monitored&smooth=0.6",
+        "hostile-comparison": "/compare?" + urlencode(hostile),
+        "compare-choose": "/compare",
         "corpora": "/corpora",
         "corpus": "/corpora/alpha",
         "ledgers": "/ledgers",

@@ -16,11 +16,13 @@ from starlette.types import Scope
 from govray.service import problems
 from govray.service.caller import PUBLIC
 from govray.service.pages import (
+    comparison,
     corpora,
     experiments,
     ledgers,
     models,
     overview,
+    runs,
     signing_in,
 )
 from govray.service.pages.document_kinds import kinds
@@ -36,7 +38,7 @@ _STATIC = Path(__file__).parent / "static"
 _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
-for _each in (overview, models, corpora, experiments, ledgers, signing_in):
+for _each in (overview, models, corpora, experiments, runs, comparison, ledgers, signing_in):
     router.include_router(_each.router)
 
 

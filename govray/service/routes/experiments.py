@@ -132,10 +132,14 @@ def experiments(
     project: Filter = None,
     user: Filter = None,
     name: Filter = None,
+    tag: Filter = None,
 ) -> Listing[Experiment]:
     """All experiments, the latest first."""
     row = tables.Experiment
     statement = select(row)
+    if tag is not None:
+        tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
+        statement = statement.where(col(row.id).in_(tagged))
     for column, value in (
         (row.state, state),
         (row.project, project),
