@@ -48,6 +48,9 @@ LISTINGS = {
     "/models": ROLES,
     "/experiments": STAFF,
     "/experiments?state=COMPLETED": STAFF,
+    "/runs": STAFF,
+    "/runs?state=COMPLETED&sort=loss": STAFF,
+    "/compare": STAFF,
     "/corpora": ROLES[:5],
     "/corpora?named=a": ROLES[:5],
     "/ledgers": ROLES,
@@ -60,6 +63,9 @@ NOWHERE = (
     f"/attestations/{'0' * 64}",
     "/experiments/none",
     "/trials/none",
+    "/compare?run=none",
+    "/compare?version=none",
+    "/runs?sort=nonsense",
     "/corpora/none",
     "/ledgers/none",
     "/none",
@@ -72,6 +78,10 @@ ITEMS = {
     "/attestations/{first}": ROLES[:5],
     "/experiments/e-0": STAFF,
     "/trials/t-0": STAFF,
+    "/trials/t-0?from=1&to=1&smooth=0.5&log=1": STAFF,
+    "/experiments/e-0?x=lr": STAFF,
+    "/compare?run=t-0": STAFF,
+    "/compare?run=t-0&version=gpt%2F1.0.0": STAFF,
     "/corpora/acme": (*STAFF, "supplier"),
     "/corpora/alpha": (*STAFF, "other supplier"),
     "/ledgers/run-first": ROLES[:5],
@@ -343,7 +353,9 @@ def test_more_of_a_listing_keeps_its_filter(stores: dict[int, Filled]) -> None:
     with asked(stores[MANY]) as service:
         client = service.client("admin", accept="text/html")
         seen: list[str] = []
-        for path in ("/models", "/models/gpt", "/experiments?state=COMPLETED", "/corpora?named=a"):
+        runs = "/runs?state=COMPLETED&sort=loss&order=up"
+        listings = ("/models", "/models/gpt", "/experiments?state=COMPLETED", "/corpora?named=a")
+        for path in (*listings, runs):
             page = client.get(path)
             assert page.status_code == 200
             assert page.text.count("<tr>") > 50
@@ -353,4 +365,4 @@ def test_more_of_a_listing_keeps_its_filter(stores: dict[int, Filled]) -> None:
             assert more.status_code == 200, (path, query, more.text[-400:])
             assert 1 < more.text.count("<tr>") < 52
             seen.append(path)
-    assert len(seen) == 4
+    assert len(seen) == 5

@@ -139,6 +139,16 @@ def add_experiments(session: Session, policy: str) -> None:
             hyperparameters={"lr": rate, "width": 64 * 2 ** (number % 3), "norm": "rms"},
             state=TrialState.COMPLETED if steps == 400 else TrialState.CANCELED,
         )
+        session.add(
+            tables.Metric(
+                trial=f"{SEARCH}-{number:02}",
+                group="search",
+                name="memorization",
+                step=steps - 1,
+                attempt=0,
+                value=0.4 * number,
+            )
+        )
     add_trial(
         session,
         LIVE,
@@ -149,6 +159,12 @@ def add_experiments(session: Session, policy: str) -> None:
         hyperparameters={},
         state=TrialState.ACTIVE,
     )
+    session.get_one(tables.Experiment, SEARCH).config = {
+        "name": "learning-rate-search",
+        "search": {"metric": "validation/loss", "memorization": {"tau": 2.5}},
+    }
+    for tag in ("baseline", "paper"):
+        session.add(tables.ExperimentTag(experiment=SEARCH, tag=tag))
     stop = "asha: loss 3.12 at step 100 is not among the best third"
     add_decision(session, f"{SEARCH}-01", 1, "stop", stop)
     add_decision(session, LIVE, 1, "restart", "worker 1 ended; 2 workers again after 6.0 s")

@@ -97,6 +97,7 @@ def compare(
     lineages = [each for each in sides if each.lineage is not None]
     found, alike = lineage_difference([s.lineage for s in lineages if s.lineage is not None])
     attested = [each for each in sides if each.attestation is not None]
+    indexed = [each for each in sides if each.trial is not None]
     return render(
         request,
         caller,
@@ -107,8 +108,9 @@ def compare(
         view=view,
         **_curves(session, sides, view, metric, group),
         whole=f"/compare?{urlencode([*named, ('metric', metric), ('group', group)])}",
-        settings=compared_rows([_settings(each) for each in sides]),
-        configured=_configured(sides),
+        indexed=indexed,
+        settings=compared_rows([_settings(each.trial) for each in indexed if each.trial]),
+        configured=_configured(indexed),
         most_rows=MOST_ROWS,
         policies=policy_differences(session, [(s.policy, s.lineage) for s in sides]),
         lineages=lineages,
@@ -222,10 +224,7 @@ def _curves(
     }
 
 
-def _settings(side: Side) -> dict[str, Any]:
-    trial = side.trial
-    if trial is None:
-        return {}
+def _settings(trial: Trial) -> dict[str, Any]:
     return dict(trial.hyperparameters) | {
         "steps planned": trial.max_steps,
         "workers": trial.world_size,

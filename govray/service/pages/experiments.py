@@ -11,17 +11,21 @@ from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from govray.service.access import Caller, CallerDep
+from govray.service.caller import permitted
 from govray.service.pages.chart_view import ViewDep
 from govray.service.pages.curves import MOST_POINTS, curves, lines_of, summaries
 from govray.service.pages.figures import bars, shades
 from govray.service.pages.parallel_plot import parallel
 from govray.service.pages.rendering import render
+from govray.service.pages.search_plots import search_plots
 from govray.service.pages.shared_queries import linked_corpora
 from govray.service.pagination import PageDep
 from govray.service.problems import Problem
 from govray.service.routes.experiments import KnownExperiment, KnownTrial
+from govray.service.routes.tags import TAGGING
 from govray.service.session import SessionDep
 from govray.service.visibility import STAFF_ONLY
+from govray.store.experiment_tags import MOST_TAGS, tags_of
 from govray.store.figures import PngImage, newest, one
 from govray.store.states import ExperimentState, TrialState
 from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, Trial
@@ -29,6 +33,8 @@ from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, T
 MOST_TRIALS = 500
 MOST_DECISIONS = 200
 LATEST = 6
+MOST_COLUMNS = 8
+"""Hyperparameters in the table of trials."""
 
 _LIVE = {TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED}
 _KINDS: dict[str, Any] = {
@@ -81,8 +87,32 @@ def listing(
 
 @router.get("/experiments/{experiment}")
 def of_experiment(
-    request: Request, known: KnownExperiment, caller: CallerDep, session: SessionDep
+    request: Request,
+    known: KnownExperiment,
+    caller: CallerDep,
+    session: SessionDep,
+    x: Annotated[str, Query(max_length=400)] = "",
 ) -> HTMLResponse:
+    return experiment_page(request, known, caller, session, x=x)
+
+
+def experiment_page(
+    request: Request,
+    known: Experiment,
+    caller: Caller,
+    session: Session,
+    *,
+    x: str = "",
+    tags_given: str | None = None,
+    tags_wrong: str = "",
+) -> HTMLResponse:
+    """The page of an experiment.
+
+    Args:
+        x: The hyperparameter that is drawn against the result of a search.
+        tags_given: What the form of tags has; None: the tags that there are.
+        tags_wrong: Why that was refused, so that the answer is a 422.
+    """
     experiment = known.id
     trials = (
         session.execute(
@@ -106,13 +136,22 @@ def of_experiment(
         .all()
     )
     axes, result = parallel(trials) if len(trials) > 1 else (None, "")
+    names = varied(trials)
+    tags = tags_of(session, [experiment]).get(experiment, [])
     return render(
         request,
         caller,
         "experiment.html",
+        status=422 if tags_wrong else 200,
         experiment=known,
+        tags=tags,
+        tags_open=permitted(caller, TAGGING, "write"),
+        tags_given=" ".join(tags) if tags_given is None else tags_given,
+        tags_wrong=tags_wrong,
+        most_tags=MOST_TAGS,
         trials=trials,
-        names=_varied(trials),
+        names=names[:MOST_COLUMNS],
+        plots=search_plots(session, known, trials, names, x) if len(trials) > 1 else None,
         axes=axes,
         result=result,
         decisions=decisions,
@@ -126,14 +165,14 @@ def _linked(session: Session, caller: Caller, decisions: Sequence[Decision]) -> 
     return linked_corpora(session, caller, [each.corpus for each in decisions if each.corpus])
 
 
-def _varied(trials: Sequence[Trial]) -> list[str]:
+def varied(trials: Sequence[Trial]) -> list[str]:
     """The hyperparameters in which the trials differ."""
     names = sorted({name for trial in trials for name in trial.hyperparameters})
     return [
         name
         for name in names
         if len({str(trial.hyperparameters.get(name)) for trial in trials}) > 1
-    ][:8]
+    ]
 
 
 @router.get("/trials/{trial}")

@@ -118,6 +118,7 @@ def _page(
     if reads_entries(caller) and policy is not None and policy.memorization is not None:
         profiles = entropy_profiles(session, row.run)
     depth_groups, depth = depth_rows(document)
+    indexed = session.get(tables.Trial, row.run) if is_staff(caller) else None
     own = corpora_of(session, caller, row.digest)
     audits = audits_of(session, row.digest, own, most=MOST_AUDITS)
     return render(
@@ -131,6 +132,9 @@ def _page(
         document=document,
         whole=whole,
         staff=is_staff(caller),
+        run=row.run if indexed else None,
+        experiment=session.get(tables.Experiment, indexed.experiment) if indexed else None,
+        attestations=[row] if whole else [],
         totals=_totals(document),
         map=heat_map(
             document,

@@ -24,10 +24,16 @@ BLOCKS = 4
 
 @dataclass(frozen=True)
 class PolicyDifference:
-    """How one policy differs from the first. ``why_not``: why they could not be compared."""
+    """How one policy differs from the first, over ``groups``.
 
+    ``why_not`` says why they could not be compared.
+    """
+
+    before_digest: str
+    after_digest: str
     before: str
     after: str
+    groups: tuple[str, ...] = ()
     changes: tuple[ChangeAnswer, ...] = ()
     more: bool = False
     why_not: str | None = None
@@ -70,10 +76,11 @@ def _difference(
     session: Session, first: str, other: str, lineage: Lineage | None
 ) -> PolicyDifference:
     before, after = signed_policy(session, first), signed_policy(session, other)
+    named = (first, other, str(before or first), str(after or other))
     if before is None or after is None:
         missing = first if before is None else other
         why = f"The index does not have the signed policy {missing}: no model under it is indexed."
-        return PolicyDifference(str(before or first), str(after or other), why_not=why)
+        return PolicyDifference(*named, why_not=why)
     groups = (
         tuple(each.group for each in lineage.groups if each.kind == "base")
         if lineage is not None
@@ -82,10 +89,6 @@ def _difference(
     try:
         found = difference(before, after, groups)
     except Problem as problem:
-        return PolicyDifference(
-            str(before), str(after), why_not=f"{problem.detail}. {problem.do or ''}"
-        )
-    changes = tuple(found.changes[:MOST_CHANGES])
-    return PolicyDifference(
-        str(before), str(after), changes, found.more or len(found.changes) > MOST_CHANGES
-    )
+        return PolicyDifference(*named, groups, why_not=f"{problem.detail}.")
+    more = found.more or len(found.changes) > MOST_CHANGES
+    return PolicyDifference(*named, groups, tuple(found.changes[:MOST_CHANGES]), more)

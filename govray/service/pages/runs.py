@@ -180,8 +180,9 @@ def _beyond(order: Order, down: bool, reached: str, name: str) -> ColumnElement[
     """That a run comes after the one called ``name``, which was sorted by ``reached``."""
     key, id_ = order.key, col(Trial.id)
     later = id_ < name if down else id_ > name
+    none: ColumnElement[bool] = key.is_(None)
     if order.kind is float and not reached:
-        return key.is_(None) & later
+        return none & later
     try:
         value = order.kind(reached)
     except ValueError:
@@ -189,7 +190,7 @@ def _beyond(order: Order, down: bool, reached: str, name: str) -> ColumnElement[
     if order.kind is int and abs(value) > _MOST_STEPS:
         raise foreign()
     beyond: ColumnElement[bool] = or_(key < value if down else key > value, (key == value) & later)
-    return or_(beyond, key.is_(None)) if order.kind is float else beyond
+    return beyond if order.kind is not float else or_(beyond, none)
 
 
 def _choices(session: Session) -> dict[str, list[str]]:

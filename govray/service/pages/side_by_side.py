@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from govray.governance.attestation.environment import flat
+from govray.service.pages.rendering import digest
 
 ABSENT = "–"
 MOST_ROWS = 200
@@ -41,4 +42,6 @@ def compared_rows(settings: Sequence[Mapping[str, Any]]) -> list[ComparedRow]:
 
 def shortened(text: str) -> str:
     """A value that a table can hold."""
+    if text.startswith("sha256:"):
+        return digest(text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -22,8 +22,10 @@ from govray.service.pages import (
     ledgers,
     models,
     overview,
+    record_search,
     runs,
     signing_in,
+    tagging,
 )
 from govray.service.pages.document_kinds import kinds
 from govray.service.pages.rendering import render
@@ -38,7 +40,18 @@ _STATIC = Path(__file__).parent / "static"
 _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
-for _each in (overview, models, corpora, experiments, runs, comparison, ledgers, signing_in):
+for _each in (
+    overview,
+    models,
+    corpora,
+    experiments,
+    runs,
+    comparison,
+    tagging,
+    record_search,
+    ledgers,
+    signing_in,
+):
     router.include_router(_each.router)
 
 

@@ -15,6 +15,7 @@ from sqlmodel import Session
 from govray.service.access import AuditDep, require
 from govray.service.answer import Answer
 from govray.service.audit_log import Audit
+from govray.service.caller import Role
 from govray.service.routes.experiments import KnownExperiment
 from govray.service.session import SessionDep
 from govray.service.visibility import STAFF_ONLY
@@ -23,7 +24,10 @@ from govray.store.experiment_tags import MOST_TAGS, TAG, replace_tags, tags_of
 
 router = APIRouter(tags=["experiments"], dependencies=[STAFF_ONLY])
 
-TAGGERS = Depends(require("admin", "engineer", scope="write"))
+TAGGING: tuple[Role, ...] = ("admin", "engineer")
+"""The roles that put tags on experiments, with a token of the scope ``write``."""
+
+TAGGERS = Depends(require(*TAGGING, scope="write"))
 
 Tag = Annotated[str, Field(pattern=TAG)]
 
