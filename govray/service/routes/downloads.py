@@ -62,14 +62,7 @@ def metrics_csv(
 
     A group or name that a spreadsheet would take for a formula has an apostrophe before it.
     """
-    row = tables.Metric
-    statement: Any = select(
-        col(row.group), col(row.name), col(row.step), col(row.attempt), col(row.value)
-    ).where(col(row.trial) == known.id, col(row.archived).is_(False))
-    if group is not None:
-        statement = statement.where(col(row.group) == group)
-    if name is not None:
-        statement = statement.where(col(row.name) == name)
+    statement = _numbers(known.id, group, name)
     if session.execute(statement.offset(MOST_NUMBERS).limit(1)).first() is not None:
         raise Problem(
             422,
@@ -82,6 +75,16 @@ def metrics_csv(
         media_type="text/csv; charset=utf-8",
         headers=_attached(f"{known.id}-metrics.csv"),
     )
+
+
+def _numbers(trial: str, group: str | None, name: str | None) -> Any:
+    row = tables.Metric
+    statement = select(
+        col(row.group), col(row.name), col(row.step), col(row.attempt), col(row.value)
+    ).where(col(row.trial) == trial, col(row.archived).is_(False))
+    if group is not None:
+        statement = statement.where(col(row.group) == group)
+    return statement if name is None else statement.where(col(row.name) == name)
 
 
 def _lines(engine: Engine, statement: Any) -> Iterator[str]:
