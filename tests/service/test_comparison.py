@@ -164,7 +164,12 @@ def test_too_many_and_unknown_ones_are_refused(shelf: Library) -> None:
     assert f"at most {MOST_SIDES}" in page(shelf, {"run": many}, 422)
     for query in ({"run": ["run-first", "none"]}, {"version": ["first/9.0.0", "x"]}):
         page(shelf, query, 404)
-    for query in (BOTH | {"from": "x"}, BOTH | {"smooth": "1.5"}, BOTH | {"log": "maybe"}):
+    for query in (
+        BOTH | {"from": "x"},
+        BOTH | {"smooth": "1.5"},
+        BOTH | {"log": "maybe"},
+        {"run": "x" * 401},
+    ):
         page(shelf, query, 422)
 
 

@@ -59,11 +59,11 @@ def served(url: str, *, auth: bool) -> Iterator[str]:
 
 
 @contextmanager
-def sited(folder: Path, *, demo: Path | None = None) -> Iterator[Site]:
+def sited(folder: Path, *, demo: Path | None = None, hostile_too: bool = True) -> Iterator[Site]:
     """The site over a store below ``folder``, with the model of a finished demo if one is given."""
     url = f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
-    shown = fill(engine, url, folder, hostile_too=demo is None)
+    shown = fill(engine, url, folder, hostile_too=hostile_too)
     tokens = make_tokens(engine, "acme-legal", "archive")
     if demo is not None:
         root = demo / "policies" / "root.json"

@@ -1,7 +1,7 @@
 """How charts are looked at: the range of steps, smoothing and scale that an address asks for.
 
 The fields of the form beside the charts. The server reads the range, so that a part is drawn from
-its own numbers; the browser smooths, and draws a range at once from what the page has.
+all of its own numbers. The browser smooths, and draws a range at once from what the page has.
 """
 
 from __future__ import annotations

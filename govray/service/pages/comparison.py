@@ -13,7 +13,6 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
-from pydantic import StringConstraints
 from sqlalchemy import select
 from sqlmodel import Session, col
 
@@ -35,15 +34,15 @@ from govray.store.tables import Attestation, Experiment, Trial
 
 MOST_SIDES = 8
 FEWEST_SIDES = 2
+LONGEST_NAME = 400
 
 router = APIRouter(dependencies=[STAFF_ONLY])
 
-_Names = list[Annotated[str, StringConstraints(max_length=400)]]
-_Named = Annotated[_Names, Query(max_length=200)]
+_Named = Annotated[list[str], Query(max_length=200)]
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRun:
     """One of what is compared: a run, or a version by its attestation's run.
 
     ``trial`` and ``experiment`` are there if the run is indexed, ``attestation`` and ``lineage`` if
@@ -91,6 +90,13 @@ def compare(
             f"{len(named)} were named, and a page compares at most {MOST_SIDES}",
             "Go back and tick fewer",
         )
+    if any(len(name) > LONGEST_NAME for _, name in named):
+        raise Problem(
+            422,
+            "Not valid",
+            f"query: a name has at most {LONGEST_NAME} characters",
+            "Choose runs in the list of runs",
+        )
     sides = _sides(session, caller, named)
     if len(sides) < FEWEST_SIDES:
         return render(request, caller, "compare_choose.html", sides=sides, most=MOST_SIDES)
@@ -126,7 +132,7 @@ def _without(named: Sequence[tuple[str, str]], one: tuple[str, str]) -> str:
     return f"/compare?{urlencode([each for each in named if each != one])}"
 
 
-def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -> list[Side]:
+def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
     """What the address names, in its order.
 
     Raises:
@@ -165,7 +171,7 @@ def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -
         if field == "run" and of_run is None:
             raise not_found("run", name, "See the list of runs")
         found.append(
-            Side(
+            ComparedRun(
                 field=field,
                 name=name,
                 label=" ".join(_split(name)) if field == "version" else name,
@@ -194,7 +200,7 @@ def _href(field: str, name: str) -> str:
 
 
 def _curves(
-    session: Session, sides: Sequence[Side], view: ChartView, metric: str, group: str
+    session: Session, sides: Sequence[ComparedRun], view: ChartView, metric: str, group: str
 ) -> dict[str, Any]:
     """The chart of one name and group, and which there are."""
     runs = {each.trial.id for each in sides if each.trial is not None}
@@ -232,7 +238,7 @@ def _settings(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _configured(sides: Sequence[Side]) -> list[ComparedRow]:
+def _configured(sides: Sequence[ComparedRun]) -> list[ComparedRow]:
     """The rest of what was asked for, where it differs."""
     rows = compared_rows([each.experiment.config if each.experiment else {} for each in sides])
     return [row for row in rows if row.differs]

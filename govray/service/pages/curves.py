@@ -1,6 +1,6 @@
 """Curves of runs: what they measured, thinned to what a page draws, and the same in words.
 
-One query reads the numbers of all runs that a page draws, in the order of the index, and no more of
+One query reads the numbers of all runs that a page draws, in the order of the index. No more of
 them stay in memory than are drawn.
 """
 

@@ -34,7 +34,7 @@ router = APIRouter(dependencies=[STAFF_ONLY])
 
 
 @dataclass(frozen=True)
-class Order:
+class RunOrder:
     """One way to sort runs. ``kind`` is what the key is in Python; ``down``: largest first."""
 
     key: Any
@@ -45,11 +45,11 @@ class Order:
 _LOSS = case((col(Trial.loss).between(-_LARGEST, _LARGEST), col(Trial.loss)))
 
 ORDERS = {
-    "started": Order(col(Trial.started), str, down=True),
-    "name": Order(col(Trial.id), str),
-    "loss": Order(_LOSS, float),
-    "step": Order(col(Trial.step), int, down=True),
-    "state": Order(cast(col(Trial.state), String), str),
+    "started": RunOrder(col(Trial.started), str, down=True),
+    "name": RunOrder(col(Trial.id), str),
+    "loss": RunOrder(_LOSS, float),
+    "step": RunOrder(col(Trial.step), int, down=True),
+    "state": RunOrder(cast(col(Trial.state), String), str),
 }
 """Column of the page → how it sorts, and which way at the first click."""
 
@@ -176,7 +176,7 @@ def run_rows(
     return rows[: page.limit], page.cursor([reached, last.id])
 
 
-def _beyond(order: Order, down: bool, reached: str, name: str) -> ColumnElement[bool]:
+def _beyond(order: RunOrder, down: bool, reached: str, name: str) -> ColumnElement[bool]:
     """That a run comes after the one called ``name``, which was sorted by ``reached``."""
     key, id_ = order.key, col(Trial.id)
     later = id_ < name if down else id_ > name

@@ -1,8 +1,8 @@
 """Whole files of a run: its numbers as CSV, its decisions as JSON, its configuration as YAML.
 
 What a paged listing has, in one answer, for spreadsheets and scripts. The same callers read it. A
-run with more than a file holds is refused with the way to read it in parts: a file that was cut
-would look whole. The CSV is read from the store piece by piece: a slow reader holds no connection.
+file that was cut would look whole. So a run with more than a file holds is refused, with the way to
+read it in parts. The CSV is read from the store piece by piece: a slow reader holds no connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ ROWS_AT_ONCE = 5_000
 HEADER = ("group", "name", "step", "attempt", "value")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
-Named = Annotated[str | None, Query(max_length=200)]
+Group = Annotated[
+    str | None, Query(max_length=200, description="Only this group.", examples=["training"])
+]
+Name = Annotated[
+    str | None, Query(max_length=200, description="Only this name.", examples=["loss"])
+]
 
 
 def _file(media_type: str, description: str, example: str) -> dict[int | str, dict[str, Any]]:
@@ -55,8 +60,8 @@ def metrics_csv(
     request: Request,
     known: KnownTrial,
     session: SessionDep,
-    group: Named = None,
-    name: Named = None,
+    group: Group = None,
+    name: Name = None,
 ) -> StreamingResponse:
     """All numbers of a trial that count, as CSV. What a restart superseded is not in it.
 

@@ -132,7 +132,9 @@ def experiments(
     project: Filter = None,
     user: Filter = None,
     name: Filter = None,
-    tag: Filter = None,
+    tag: Annotated[
+        str | None, Query(max_length=64, description="A tag that they have.", examples=["paper"])
+    ] = None,
 ) -> Listing[Experiment]:
     """All experiments, the latest first."""
     row = tables.Experiment
