@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -28,8 +29,9 @@ OWN = {"sec-fetch-site": "same-origin"}
 RTL = '\u202eגרסה ‘quoted’ "&amp;"'
 HOW_MANY = 37
 
-# Every third loss is missing, many are equal, and one is not finite.
+# Every third loss is missing, many are equal, and three are not finite.
 LOSSES = [None if n % 3 == 0 else float(n % 5) for n in range(HOW_MANY)]
+LOSSES[4], LOSSES[7], LOSSES[8] = math.inf, math.nan, -math.inf
 STATES = [TrialState.COMPLETED, TrialState.ERROR, TrialState.ACTIVE]
 
 
@@ -106,7 +108,7 @@ def expected(sort: str, down: bool) -> list[str]:
     keys: dict[str, list[object]] = {
         "started": [f"2026-11-{1 + n % 9:02}" for n in range(HOW_MANY)],
         "name": list(range(HOW_MANY)),
-        "loss": list(LOSSES),
+        "loss": [each if each is not None and math.isfinite(each) else None for each in LOSSES],
         "step": [n * 7 % 11 for n in range(HOW_MANY)],
         "state": [STATES[n % 3].value for n in range(HOW_MANY)],
     }
