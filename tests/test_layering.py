@@ -118,6 +118,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     ),
     "service.routes": frozenset(
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "anyio", "pydantic"}
+        | {"yaml"}  # an experiment's configuration is downloaded in the form it was written in
     ),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
     "client": frozenset({"pydantic"}),

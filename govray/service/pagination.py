@@ -59,16 +59,16 @@ class Page:
             data = base64.b64decode(self._cursor, altchars=b"-_", validate=True)
             value = canonical_json.parse(data, limit=MAX_CURSOR, where="cursor")
         except (ValueError, Malformed):
-            raise _foreign() from None
+            raise foreign() from None
         if not isinstance(value, dict) or set(value) != {"after", "of"}:
-            raise _foreign()
+            raise foreign()
         position = value["after"]
         if (
             value["of"] != self._binding
             or not isinstance(position, list)
             or [type(each) for each in position] != list(kinds)
         ):
-            raise _foreign()
+            raise foreign()
         return tuple(position)
 
     def cursor(self, position: Sequence[str | int]) -> str:
@@ -111,7 +111,8 @@ class Page:
         return kept, self.cursor([getattr(kept[-1], column.key) for column in columns])
 
 
-def _foreign() -> Problem:
+def foreign() -> Problem:
+    """400: the cursor is another listing's, or was changed."""
     return Problem(
         400,
         "Not a cursor of this listing",

@@ -4,10 +4,10 @@ Beside means another file next to a SQLite file, or another schema of the same P
 Readers see the old index until the exchange, and the new one after it. A killed rebuild leaves the
 old one unchanged.
 
-What cannot be derived from storage is kept: accounts, tokens, the registry and the audit log. So
-are the queue, and workspaces with their projects and roles. So are the owners of experiments, the
-public attestations, and the seen heads of ledgers. Lost is what storage has no longer: deleted runs
-and checkpoints.
+What cannot be derived from storage is kept: accounts, tokens, tags, the registry and the audit
+log. So are the queue, and workspaces with their projects and roles. So are the owners of
+experiments, the public attestations, and the seen heads of ledgers. Lost is what storage has no
+longer: deleted runs and checkpoints.
 
 `rebuild` derives nothing: it is given what fills the new index.
 """
@@ -30,7 +30,7 @@ from govray.store import tables
 from govray.store.database import begin_writing, connect, sqlite_file
 
 KEPT = frozenset(
-    {"account", "token", "audit", "model", "modelversion", "submission", "lease"}
+    {"account", "token", "audit", "model", "modelversion", "experimenttag", "submission", "lease"}
     | {"workspace", "project", "groupmember", "rolebinding", "template"}
 )
 """The tables that storage does not know."""

@@ -549,6 +549,16 @@ class Lease(SQLModel, table=True):
     until: str
 
 
+class ExperimentTag(SQLModel, table=True):
+    """A word that somebody put on an experiment, to find it by.
+
+    It refers to an experiment by name alone: a rebuild makes experiments again, and keeps tags.
+    """
+
+    experiment: str = Field(primary_key=True)
+    tag: str = Field(primary_key=True, index=True)
+
+
 class StoreSecret(SQLModel, table=True):
     """The fingerprint of the secret that confidential records are keyed with. At most one row."""
 

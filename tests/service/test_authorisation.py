@@ -107,7 +107,18 @@ CASES = [
     get("/v1/usage", STAFF),
     get("/v1/experiments", STAFF),
     get("/v1/experiments/{experiment}", STAFF, "/v1/experiments/e1"),
+    get("/v1/experiments/{experiment}/tags", STAFF, "/v1/experiments/e1/tags"),
+    Case(
+        "PUT",
+        "/v1/experiments/{experiment}/tags",
+        WRITERS,
+        "/v1/experiments/e2/tags",
+        {"tags": ["baseline"]},
+    ),
+    get("/v1/experiments/{experiment}/config.yaml", STAFF, "/v1/experiments/e1/config.yaml"),
     get("/v1/trials", STAFF),
+    get("/v1/trials/{trial}/metrics.csv", STAFF, "/v1/trials/done/metrics.csv"),
+    get("/v1/trials/{trial}/decisions.json", STAFF, "/v1/trials/done/decisions.json"),
     get("/v1/trials/{trial}", STAFF, "/v1/trials/done"),
     get("/v1/trials/{trial}/metrics", STAFF, "/v1/trials/done/metrics"),
     get("/v1/trials/{trial}/metrics/stream", STAFF, "/v1/trials/done/metrics/stream"),
@@ -278,6 +289,7 @@ CASES = [
     # The pages: the same rules.
     get("/", ALL),
     get("/search", ALL),
+    Case("POST", "/search", TOKENS, "/search", ok=(403,)),
     get("/static/kinds.json", ALL, open=True),
     get("/sign-in", ALL, open=True),
     # A form is taken from our own pages only, whoever sends it.
@@ -341,6 +353,9 @@ CASES = [
         "/models/first/1.0.0/promote",
         params={"stage": "staging"},
     ),
+    Case("POST", "/experiments/{experiment}/tags", WRITERS, "/experiments/e1/tags", ok=(403,)),
+    get("/runs", STAFF),
+    get("/compare", STAFF, "/compare?run=done&run=going"),
     get("/trials/{trial}", STAFF, "/trials/done"),
     get(
         "/trials/{trial}/figures/{file}",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, insert
 from sqlmodel import Session
 
-from govray.service.pages import experiments
+from govray.service.pages import curves
 from govray.service.pages.downsampling import downsample
 from govray.store import tables
 from govray.store.database import open_store
@@ -56,9 +56,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 def test_every_curve_has_its_ends_and_extremes(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(experiments, "MOST_POINTS", most)
+    monkeypatch.setattr(curves, "MOST_POINTS", most)
     with Session(engine) as session:
-        lines = experiments._lines(session, "t")
+        lines = curves.lines_of(session, "t")
     training, validation = lines["loss", "training"], lines["loss", "validation"]
     assert (training.steps, validation.steps) == (1000, 129)
     assert training.points[-1] == (999, 1.0)
@@ -70,9 +70,9 @@ def test_every_curve_has_its_ends_and_extremes(
         assert max(b - a for (a, _), (b, _) in pairwise(training.points)) < 64
     if most >= 1000:
         assert len(training.points) == 1000
-    [told, _] = experiments._summaries(lines)
+    [told, _] = curves.summaries(lines)
     assert told.steps == 1000
-    [chart] = [each for each in experiments._curves(lines) if each.name == "loss"]
+    [chart] = [each for each in curves.curves(lines) if each.name == "loss"]
     assert [SPIKE in each["points"] for each in chart.series] == [True, False]
 
 

@@ -54,6 +54,9 @@ LISTINGS = {
     "/submissions": STAFF,
     "/submissions?state=QUEUED": STAFF,
     "/new": ("admin", "engineer"),
+    "/runs": STAFF,
+    "/runs?state=COMPLETED&sort=loss": STAFF,
+    "/compare": STAFF,
     "/corpora": ROLES[:5],
     "/corpora?named=a": ROLES[:5],
     "/ledgers": ROLES,
@@ -72,6 +75,9 @@ NOWHERE = (
     "/experiments/none",
     "/submissions/none",
     "/trials/none",
+    "/compare?run=none",
+    "/compare?version=none",
+    "/runs?sort=nonsense",
     "/corpora/none",
     "/ledgers/none",
     "/projects/none",
@@ -88,6 +94,10 @@ ITEMS = {
     "/submissions/s-0": STAFF,
     "/new?fork=s-0": ("admin", "engineer"),
     "/models/gpt/1.0.0/promote?stage=archived": ("admin", "engineer"),
+    "/trials/t-0?from=1&to=1&smooth=0.5&log=1": STAFF,
+    "/experiments/e-0?x=lr": STAFF,
+    "/compare?run=t-0": STAFF,
+    "/compare?run=t-0&version=gpt%2F1.0.0": STAFF,
     "/corpora/acme": (*STAFF, "supplier"),
     "/corpora/alpha": (*STAFF, "other supplier"),
     "/ledgers/run-first": ROLES[:5],
@@ -376,7 +386,9 @@ def test_more_of_a_listing_keeps_its_filter(stores: dict[int, Filled]) -> None:
     with asked(stores[MANY]) as service:
         client = service.client("admin", accept="text/html")
         seen: list[str] = []
-        for path in ("/models", "/models/gpt", "/experiments?state=COMPLETED", "/corpora?named=a"):
+        runs = "/runs?state=COMPLETED&sort=loss&order=up"
+        listings = ("/models", "/models/gpt", "/experiments?state=COMPLETED", "/corpora?named=a")
+        for path in (*listings, runs):
             page = client.get(path)
             assert page.status_code == 200
             assert page.text.count("<tr>") > 50
@@ -386,4 +398,4 @@ def test_more_of_a_listing_keeps_its_filter(stores: dict[int, Filled]) -> None:
             assert more.status_code == 200, (path, query, more.text[-400:])
             assert 1 < more.text.count("<tr>") < 52
             seen.append(path)
-    assert len(seen) == 4
+    assert len(seen) == 5

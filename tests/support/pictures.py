@@ -1,7 +1,7 @@
 """The pictures of docs/pages.md. No test: nothing here runs unless it is asked for.
 
 ``GOVRAY_DEMO=govray-demo python -m pytest tests/support/pictures.py``, with the folder of a
-finished demo. They are written to docs/pages.
+finished demo. They are written to docs/pages. Those of runs need no demo: ``-k of_runs``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from tests.support.tree import ROOT
 
 FOLDER = ROOT / "docs" / "pages"
 LARGEST = 150_000
-LEFT_OUT = ("hostile", "model-version", "sign-in", "models", "ledgers", "experiments", "corpora")
-LEFT_OUT += ("submissions", "promote", "new")
+OF_RUNS = ("runs", "comparison", "search")
+LEFT_OUT = (
+    *("hostile", "model-version", "sign-in", "models", "ledgers", "experiments", "corpora"),
+    *("compare-choose", *OF_RUNS, "submissions", "promote", "new"),
+)
 
 
 def test_pictures(tmp_path: Path) -> None:
@@ -27,7 +30,7 @@ def test_pictures(tmp_path: Path) -> None:
     model = verify(demo / "model", trust_root=demo / "policies" / "root.json")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (
-        sited(tmp_path, demo=demo) as site,
+        sited(tmp_path, demo=demo, hostile_too=False) as site,
         reading(site) as page,
         reading(site, scheme="dark", width=390) as phone,
     ):
@@ -55,5 +58,24 @@ def test_pictures(tmp_path: Path) -> None:
         expect(page.locator("#verdict")).to_contain_text("Nothing failed", timeout=30_000)
         page.evaluate("document.querySelector('#verdict').scrollIntoView()")
         page.screenshot(path=FOLDER / "verification.png")
+    sizes()
+
+
+def test_pictures_of_runs(tmp_path: Path) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with sited(tmp_path, hostile_too=False) as site, reading(site) as page:
+        for name in OF_RUNS:
+            height = 1500 if name == "comparison" else 900  # down to what differs
+            page.set_viewport_size({"width": 1200, "height": height})
+            settled(page, site.open + paths(site)[name])
+            page.screenshot(path=FOLDER / f"{name}.png")
+        page.locator("#against").scroll_into_view_if_needed()
+        page.evaluate("document.querySelector('#against').scrollIntoView()")
+        page.screenshot(path=FOLDER / "association.png")
+    sizes()
+
+
+def sizes() -> None:
+    """No picture is large."""
     for picture in FOLDER.glob("*.png"):
         assert picture.stat().st_size <= LARGEST, picture

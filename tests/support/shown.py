@@ -66,6 +66,7 @@ def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) ->
         add_version(session, "python-source-gpt", first.digest)
         add_experiments(session, first.policy.digest)
         add_queue(session, LIVE)
+        add_attested_runs(session, first, monitored)
         entry = add_hostile_entries(session, HOSTILE) if hostile_too else ""
         if hostile_too:
             index(session, hostile, other.root, key, folder)
@@ -145,6 +146,16 @@ def add_experiments(session: Session, policy: str) -> None:
             hyperparameters={"lr": rate, "width": 64 * 2 ** (number % 3), "norm": "rms"},
             state=TrialState.COMPLETED if steps == 400 else TrialState.CANCELED,
         )
+        session.add(
+            tables.Metric(
+                trial=f"{SEARCH}-{number:02}",
+                group="search",
+                name="memorization",
+                step=steps - 1,
+                attempt=0,
+                value=0.4 * number,
+            )
+        )
     add_trial(
         session,
         LIVE,
@@ -155,6 +166,12 @@ def add_experiments(session: Session, policy: str) -> None:
         hyperparameters={},
         state=TrialState.ACTIVE,
     )
+    session.get_one(tables.Experiment, SEARCH).config = {
+        "name": "learning-rate-search",
+        "search": {"metric": "validation/loss", "memorization": {"tau": 2.5}},
+    }
+    for tag in ("baseline", "paper"):
+        session.add(tables.ExperimentTag(experiment=SEARCH, tag=tag))
     stop = "asha: loss 3.12 at step 100 is not among the best third"
     add_decision(session, f"{SEARCH}-01", 1, "stop", stop)
     add_decision(session, LIVE, 1, "restart", "worker 1 ended; 2 workers again after 6.0 s")
@@ -172,6 +189,28 @@ def add_experiments(session: Session, policy: str) -> None:
                 bytes=4_100_000,
                 at="2026-11-20T08:15:00Z",
             )
+        )
+
+
+def add_attested_runs(session: Session, *models: VerifiedModel) -> None:
+    """A run for each model, whose settings differ in two places."""
+    for number, model in enumerate(models):
+        run = model.attestation.run.id
+        add_experiment(session, run, run, "run", ExperimentState.COMPLETED)
+        add_trial(
+            session,
+            run,
+            run,
+            model.policy.digest,
+            steps=300 - 100 * number,
+            floor=2.1 + 0.4 * number,
+            hyperparameters={
+                "hyperparameters.blocks": 4,
+                "hyperparameters.width": 128 * (1 + number),
+                "optimizer.lr": 3e-4 / (1 + number),
+                "optimizer.name": "adamw",
+            },
+            state=TrialState.COMPLETED,
         )
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import uvicorn
@@ -25,7 +26,7 @@ from govray.store.record_key import load_key
 from govray.tune.experiment_cost import experiment_cost
 from tests.support.chromium import browser
 from tests.support.people import make_tokens
-from tests.support.shown import LIVE, SEARCH, Shown, fill, index
+from tests.support.shown import HOSTILE, LIVE, SEARCH, Shown, fill, index
 
 
 @dataclass
@@ -67,11 +68,11 @@ def served(url: str, *, auth: bool, port: int | None = None, **more: Any) -> Ite
 
 
 @contextmanager
-def sited(folder: Path, *, demo: Path | None = None) -> Iterator[Site]:
+def sited(folder: Path, *, demo: Path | None = None, hostile_too: bool = True) -> Iterator[Site]:
     """The site over a store below ``folder``, with the model of a finished demo if one is given."""
     url = f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
-    shown = fill(engine, url, folder, hostile_too=demo is None)
+    shown = fill(engine, url, folder, hostile_too=hostile_too)
     tokens = make_tokens(engine, "acme-legal", "archive")
     if demo is not None:
         root = demo / "policies" / "root.json"
@@ -95,8 +96,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def paths(site: Site) -> dict[str, str]:
-    """The name of every page, and where it is."""
+    """The name of every page, and where it is; some have hostile names in them."""
     first = site.shown.first.removeprefix("sha256:")
+    hostile = [("run", "run-bad"), ("run", LIVE), ("version", f"{HOSTILE}/1.2.0")]
     return {
         "overview": "/",
         "models": "/models",
@@ -116,6 +118,10 @@ def paths(site: Site) -> dict[str, str]:
         "promote": "/models/python-source-gpt/1.2.0/promote?stage=production",
         "search": f"/experiments/{SEARCH}",
         "trial": f"/trials/{LIVE}",
+        "runs": "/runs",
+        "comparison": "/compare?run=run-first&run=run-monitored&smooth=0.6",
+        "hostile-comparison": "/compare?" + urlencode(hostile),
+        "compare-choose": "/compare",
         "corpora": "/corpora",
         "corpus": "/corpora/alpha",
         "ledgers": "/ledgers",

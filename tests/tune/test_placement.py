@@ -8,6 +8,7 @@ import pytest
 
 from govray.errors import UsageError
 from govray.train.driver import ray_cluster
+from govray.train.driver.waiting_line import AGAIN_S, FIRST_S, GAP_S, WaitingLine
 from govray.train.inputs.experiment_config import Resources
 from govray.tune.cluster_capacity import (
     ASKING,
@@ -18,7 +19,6 @@ from govray.tune.cluster_capacity import (
     trials_at_once,
 )
 from govray.tune.search_config import SearchFile, parse_search
-from govray.train.driver.waiting_line import AGAIN_S, FIRST_S, GAP_S, WaitingLine
 from tests.support.search_files import EXPERIMENT, SEARCH
 
 TWO: dict[str, Any] = {"num_workers": 2, "cpus_per_worker": 1}

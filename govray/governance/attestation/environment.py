@@ -93,7 +93,7 @@ class Difference:
 
 def differences(recorded: Environment, here: Environment) -> tuple[Difference, ...]:
     """The fields in which they differ, sorted by name; nested ones as ``packages.torch``."""
-    then, now = _flat(recorded.to_json()), _flat(here.to_json())
+    then, now = flat(recorded.to_json()), flat(here.to_json())
     return tuple(
         Difference(name, then.get(name), now.get(name))
         for name in sorted(then.keys() | now.keys())
@@ -101,11 +101,12 @@ def differences(recorded: Environment, here: Environment) -> tuple[Difference, .
     )
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """What a JSON object holds, by dotted names, as text."""
     found: dict[str, str] = {}
     for key, inner in value.items():
         if isinstance(inner, dict):
-            found |= _flat(inner, f"{prefix}{key}.")
+            found |= flat(inner, f"{prefix}{key}.")
         else:
             found[f"{prefix}{key}"] = str(inner)
     return found

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count, groupby
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -15,26 +12,30 @@ from sqlmodel import Session, col
 
 from govray.service import visibility
 from govray.service.access import Caller, CallerDep
-from govray.service.pages.downsampling import Point, downsample
+from govray.service.caller import permitted
+from govray.service.pages.chart_view import ViewDep
+from govray.service.pages.curves import MOST_POINTS, curves, lines_of, summaries
 from govray.service.pages.figures import bars, shades
 from govray.service.pages.parallel_plot import parallel
 from govray.service.pages.rendering import render
+from govray.service.pages.search_plots import search_plots
 from govray.service.pages.shared_queries import linked_corpora
 from govray.service.pagination import PageDep
 from govray.service.problems import Problem
 from govray.service.routes.experiments import KnownExperiment, KnownTrial
+from govray.service.routes.tags import TAGGING
 from govray.service.session import SessionDep
 from govray.service.visibility import RUN_READERS, whole_attestations
+from govray.store.experiment_tags import MOST_TAGS, tags_of
 from govray.store.figures import PngImage, newest, one
 from govray.store.states import ExperimentState, TrialState
-from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, Metric, Trial
+from govray.store.tables import Attestation, Checkpoint, Decision, Experiment, Trial
 
 MOST_TRIALS = 500
 MOST_DECISIONS = 200
-MOST_POINTS = 1000
-"""Of one curve."""
-_ROWS_AT_ONCE = 10_000
 LATEST = 6
+MOST_COLUMNS = 8
+"""Hyperparameters in the table of trials."""
 
 _LIVE = {TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED}
 _KINDS: dict[str, Any] = {
@@ -88,8 +89,32 @@ def listing(
 
 @router.get("/experiments/{experiment}")
 def of_experiment(
-    request: Request, known: KnownExperiment, caller: CallerDep, session: SessionDep
+    request: Request,
+    known: KnownExperiment,
+    caller: CallerDep,
+    session: SessionDep,
+    x: Annotated[str, Query(max_length=400)] = "",
 ) -> HTMLResponse:
+    return experiment_page(request, known, caller, session, x=x)
+
+
+def experiment_page(
+    request: Request,
+    known: Experiment,
+    caller: Caller,
+    session: Session,
+    *,
+    x: str = "",
+    tags_given: str | None = None,
+    tags_wrong: str = "",
+) -> HTMLResponse:
+    """The page of an experiment.
+
+    Args:
+        x: The hyperparameter that is drawn against the result of a search.
+        tags_given: What the form of tags has; None: the tags that there are.
+        tags_wrong: Why that was refused, so that the answer is a 422.
+    """
     experiment = known.id
     trials = (
         session.execute(
@@ -113,13 +138,22 @@ def of_experiment(
         .all()
     )
     axes, result = parallel(trials) if len(trials) > 1 else (None, "")
+    names = varied(trials)
+    tags = tags_of(session, [experiment]).get(experiment, [])
     return render(
         request,
         caller,
         "experiment.html",
+        status=422 if tags_wrong else 200,
         experiment=known,
+        tags=tags,
+        tags_open=permitted(caller, TAGGING, "write"),
+        tags_given=" ".join(tags) if tags_given is None else tags_given,
+        tags_wrong=tags_wrong,
+        most_tags=MOST_TAGS,
         trials=trials,
-        names=_varied(trials),
+        names=names[:MOST_COLUMNS],
+        plots=search_plots(session, known, trials, names, x) if len(trials) > 1 else None,
         axes=axes,
         result=result,
         decisions=decisions,
@@ -133,43 +167,22 @@ def _linked(session: Session, caller: Caller, decisions: Sequence[Decision]) -> 
     return linked_corpora(session, caller, [each.corpus for each in decisions if each.corpus])
 
 
-def _varied(trials: Sequence[Trial]) -> list[str]:
+def varied(trials: Sequence[Trial]) -> list[str]:
     """The hyperparameters in which the trials differ."""
     names = sorted({name for trial in trials for name in trial.hyperparameters})
     return [
         name
         for name in names
         if len({str(trial.hyperparameters.get(name)) for trial in trials}) > 1
-    ][:8]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The numbers of one name: a line for each group that reports it."""
-
-    name: str
-    title: str
-    series: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A curve in words, for the table beside it."""
-
-    group: str
-    name: str
-    first: float
-    least: float
-    last: float
-    steps: int
+    ]
 
 
 @router.get("/trials/{trial}")
 def of_trial(
-    request: Request, known: KnownTrial, caller: CallerDep, session: SessionDep
+    request: Request, known: KnownTrial, caller: CallerDep, session: SessionDep, view: ViewDep
 ) -> HTMLResponse:
     trial = known.id
-    lines = _lines(session, trial)
+    lines = lines_of(session, trial, first=view.first, last=view.last)
     live = known.state in _LIVE
     decisions = (
         session.execute(
@@ -193,8 +206,11 @@ def of_trial(
         "trial.html",
         trial=known,
         experiment=session.get(Experiment, known.experiment),
-        charts=_curves(lines),
-        numbers=_summaries(lines),
+        view=view,
+        charts=curves(lines),
+        thinned=any(line.thinned for line in lines.values()),
+        most=MOST_POINTS,
+        numbers=summaries(lines),
         live=live,
         stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
         decisions=decisions,
@@ -233,62 +249,3 @@ def _folder(session: Session, trial: Trial) -> str:
     """The run's folder, where it was when it was indexed."""
     storage = session.get_one(Experiment, trial.experiment).storage
     return f"{storage.rstrip('/')}/{trial.folder}"
-
-
-@dataclass(frozen=True)
-class DrawnLine:
-    """One metric of one group: how many steps measured it, and the points that are drawn."""
-
-    steps: int
-    points: list[Point]
-
-
-Lines = Mapping[tuple[str, str], DrawnLine]
-
-
-def _lines(session: Session, trial: str) -> Lines:
-    """(Name, group) → the numbers of the attempts that count; at most `MOST_POINTS` are drawn."""
-    rows = session.execute(
-        select(col(Metric.group), col(Metric.name), col(Metric.step), col(Metric.value))
-        .where(col(Metric.trial) == trial, col(Metric.archived).is_(False))
-        .order_by(col(Metric.group), col(Metric.name), col(Metric.step))
-        .execution_options(yield_per=_ROWS_AT_ONCE)
-    )
-    found = {}
-    for (group, name), measured in groupby(rows, key=lambda row: (row[0], row[1])):
-        steps = count()
-        finite = ((row[2], row[3]) for row in measured if math.isfinite(row[3]))
-        points = downsample((point for point, _ in zip(finite, steps, strict=False)), MOST_POINTS)
-        if points:
-            found[name, group] = DrawnLine(next(steps), points)
-    return found
-
-
-def _curves(lines: Lines) -> list[Curve]:
-    names = sorted({name for name, _ in lines}, key=lambda name: (name != "loss", name))
-    return [
-        Curve(
-            name,
-            name.replace("_", " ").capitalize(),
-            [
-                {"name": group, "points": line.points}
-                for (each, group), line in sorted(lines.items(), key=lambda item: item[0])
-                if each == name
-            ],
-        )
-        for name in names[:12]
-    ]
-
-
-def _summaries(lines: Lines) -> list[Summary]:
-    return [
-        Summary(
-            group=group,
-            name=name,
-            first=line.points[0][1],
-            least=min(value for _, value in line.points),
-            last=line.points[-1][1],
-            steps=line.steps,
-        )
-        for (name, group), line in sorted(lines.items(), key=lambda item: item[0][::-1])
-    ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
 from govray.governance.attestation.memorization_manifest import MemorizationManifest
 from govray.governance.attestation.model_attestation import DISCLAIMER
@@ -39,6 +39,7 @@ from govray.service.visibility import (
     find_version,
     is_within,
     reads_entries,
+    trials,
 )
 from govray.store import tables
 from govray.store.lineage import Lineage
@@ -121,6 +122,8 @@ def _page(
     ):
         profiles = entropy_profiles(session, row.run)
     depth_groups, depth = depth_rows(document)
+    of_run = select(tables.Trial).where(col(tables.Trial.id) == row.run, trials(caller))
+    indexed = session.exec(of_run).first()
     own = corpora_of(session, caller, row.digest)
     audits = audits_of(session, row.digest, own, most=MOST_AUDITS)
     return render(
@@ -135,6 +138,9 @@ def _page(
         document=document,
         whole=whole,
         staff=is_within(session, caller, row.digest),
+        run=row.run if indexed else None,
+        experiment=session.get(tables.Experiment, indexed.experiment) if indexed else None,
+        attestations=[row] if whole else [],
         totals=_totals(document),
         map=heat_map(
             document,

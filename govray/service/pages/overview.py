@@ -38,11 +38,6 @@ def overview(request: Request, caller: CallerDep, session: SessionDep) -> HTMLRe
     )
 
 
-@router.get("/search")
-def search(request: Request, caller: CallerDep) -> HTMLResponse:
-    return render(request, caller, "search.html")
-
-
 def _totals(session: Session, caller: Caller) -> list[tuple[str, int]]:
     counted = {
         "attested models": select(func.count())

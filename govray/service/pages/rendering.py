@@ -126,6 +126,16 @@ def following(given: QueryParams, cursor: str) -> str:
     return urlencode([*kept, ("cursor", cursor)])
 
 
+def sorted_by(given: QueryParams, key: str, down: bool) -> str:
+    """The query of the same listing in another order, from its first page."""
+    kept = [
+        (name, value)
+        for name, value in given.multi_items()
+        if name not in ("cursor", "sort", "order") and value
+    ]
+    return urlencode([*kept, ("sort", key), ("order", "down" if down else "up")])
+
+
 def environment(*packages: str) -> Environment:
     """What renders the templates of this package, and before them those of ``packages``."""
     names = (*packages, "govray.service.pages")
@@ -136,8 +146,8 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (count, brief, decimals, plain, size, digest, minute, sign, word, category, following)
-    for function in filters:
+    texts = (count, brief, decimals, plain, size, digest, minute, sign, word, category)
+    for function in (*texts, following, sorted_by):
         made.filters[function.__name__] = function
     for asks in (reads_runs, reads_corpora, reads_audit):
         made.tests[asks.__name__] = asks

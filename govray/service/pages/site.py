@@ -17,6 +17,7 @@ from govray.service import problems, session_cookie
 from govray.service.caller import PUBLIC
 from govray.service.pages import (
     audit_log,
+    comparison,
     corpora,
     experiments,
     ledgers,
@@ -28,8 +29,11 @@ from govray.service.pages import (
     promotion,
     provider_sign_in,
     queue,
+    record_search,
+    runs,
     signing_in,
     submissions,
+    tagging,
 )
 from govray.service.pages.document_kinds import kinds
 from govray.service.pages.rendering import render
@@ -46,7 +50,8 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    *(overview, models, corpora, experiments, ledgers, signing_in, provider_sign_in),
+    *(overview, models, corpora, experiments, runs, comparison, tagging, record_search),
+    *(ledgers, signing_in, provider_sign_in),
     *(queue, new_experiment, submissions, promotion),
     *(projects, people, audit_log),
 ):

@@ -136,10 +136,16 @@ def experiments(
     project: Filter = None,
     user: Filter = None,
     name: Filter = None,
+    tag: Annotated[
+        str | None, Query(max_length=64, description="A tag that they have.", examples=["paper"])
+    ] = None,
 ) -> Listing[Experiment]:
     """The experiments that you may read, the latest first."""
     row = tables.Experiment
     statement = select(row).where(visibility.experiments(caller))
+    if tag is not None:
+        tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
+        statement = statement.where(col(row.id).in_(tagged))
     for column, value in (
         (row.state, state),
         (row.project, project),

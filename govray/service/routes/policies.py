@@ -199,9 +199,18 @@ def diff(
 ) -> DiffAnswer:
     """The classes of data that two policies treat differently."""
     before, after = _policy(session, caller, old), _policy(session, caller, new)
+    return difference(before, after, stack(after, blocks))
+
+
+def difference(before: PolicyDocument, after: PolicyDocument, groups: Sequence[str]) -> DiffAnswer:
+    """The classes that two policies treat differently in a model of these layer groups.
+
+    Raises:
+        Problem: 422, it would take long to find them.
+    """
     _bounded(before, after)
     classes = lint.representative_classes(before, after)
-    changes = lint.diff(before, after, classes, _stack(after, blocks))
+    changes = lint.diff(before, after, classes, groups)
     return DiffAnswer(
         old=str(before),
         new=str(after),
@@ -330,12 +339,13 @@ def _groups(
 ) -> tuple[str, ...]:
     """The layer groups to explain for: an attested model's, or those of a stack of blocks."""
     if asked.attestation is None:
-        return _stack(policy, asked.blocks)
+        return stack(policy, asked.blocks)
     row = find_attestation(session, caller, asked.attestation, whole=True)
     return tuple(each.group for each in decode(row.lineage).groups if each.kind == "base")
 
 
-def _stack(policy: PolicyDocument, blocks: int) -> tuple[str, ...]:
+def stack(policy: PolicyDocument, blocks: int) -> tuple[str, ...]:
+    """The layer groups of a built-in model of so many blocks, and those of the policy's own."""
     stack = (f"block.{i}" for i in range(blocks))
     return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))
 

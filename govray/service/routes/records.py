@@ -140,7 +140,7 @@ def by_hash(
     proofs: Proofs = 1,
 ) -> RecordAnswer:
     """Where the record with this SHA-256 stands."""
-    return _answer(request, session, caller, audit, sha256, proofs)
+    return answer_of(request, session, caller, audit, sha256, proofs)
 
 
 @router.post("/records:search")
@@ -159,10 +159,10 @@ def search(
     else:
         data = b64decode(asked.content)
     digest = hashlib.sha256(data).hexdigest()
-    return _answer(request, session, caller, audit, digest, proofs)
+    return answer_of(request, session, caller, audit, digest, proofs)
 
 
-def _answer(
+def answer_of(
     request: Request,
     session: Session,
     caller: Caller,
@@ -170,6 +170,11 @@ def _answer(
     sha256: str,
     proofs: int,
 ) -> RecordAnswer:
+    """Where the record with this SHA-256 stands, as far as the caller may read.
+
+    Raises:
+        Problem: 503, the store's secret is missing.
+    """
     key = _key(session, request.app.state.settings.store)
     leaves, closed = _leaves(session, caller, sha256, key)
     rows = session.execute(_statement(caller, sha256, leaves, key)).all()

@@ -1,0 +1,82 @@
+"""The page that asks whether a text was used, by its hash.
+
+A script hashes the text in the browser and sends the hash alone (`static/records.js`). Without it
+the form sends the text in the body of a request, where no log has it. It is hashed, and neither
+stored nor logged. A form is taken from our own pages only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse
+
+from govray.service.access import AuditDep, CallerDep
+from govray.service.pages.rendering import render
+from govray.service.pages.signing_in import from_own_page
+from govray.service.problems import Problem
+from govray.service.routes.records import answer_of
+from govray.service.session import SessionDep
+from govray.service.visibility import CORPUS_READERS, reads_corpora
+
+router = APIRouter()
+
+SPLITS = {
+    "train": "trained on",
+    "reserve": "held back, never trained on",
+    "empty": "empty, never trained on",
+}
+
+
+@router.get("/search")
+def form(request: Request, caller: CallerDep) -> HTMLResponse:
+    return render(
+        request, caller, "search.html", reads=reads_corpora(caller), answer=None, missing=False
+    )
+
+
+async def _text(request: Request) -> bytes:
+    """The text of the form as the browser had it: a form sends its lines with CRLF.
+
+    Raises:
+        Problem: 403, the form is of another site; 422, it is not UTF-8.
+    """
+    from_own_page(request)
+    body = await request.body()
+    try:
+        fields = parse_qs(
+            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=4
+        )
+    except ValueError:
+        raise Problem(
+            422, "Not valid", "The form is not UTF-8", "Search for a file on the page instead"
+        ) from None
+    return fields.get("text", [""])[0].replace("\r\n", "\n").encode()
+
+
+@router.post("/search", dependencies=[CORPUS_READERS])
+def search(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    audit: AuditDep,
+    text: Annotated[bytes, Depends(_text)],
+) -> HTMLResponse:
+    """The same answer as the script gives, but for proofs: those are checked in a browser."""
+    answer = None
+    if text:
+        digest = hashlib.sha256(text).hexdigest()
+        answer = answer_of(request, session, caller, audit, digest, 0)
+    return render(
+        request,
+        caller,
+        "search.html",
+        status=200 if text else 422,
+        reads=True,
+        answer=answer,
+        missing=not text,
+        splits=SPLITS,
+    )

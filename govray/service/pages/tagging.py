@@ -1,0 +1,57 @@
+"""The form that puts tags on an experiment: taken from our own pages, by who may write.
+
+What is refused comes back in the form with the reason, as nothing that was typed should be lost.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+from urllib.parse import parse_qs, quote
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import RedirectResponse, Response
+
+from govray.service.access import AuditDep, CallerDep
+from govray.service.pages.experiments import experiment_page
+from govray.service.pages.rendering import HEADERS
+from govray.service.pages.signing_in import from_own_page
+from govray.service.routes.experiments import KnownExperiment
+from govray.service.routes.tags import TAGGERS, tag
+from govray.service.session import SessionDep
+from govray.store.experiment_tags import MOST_TAGS, TAG
+
+router = APIRouter(dependencies=[TAGGERS])
+
+_LONGEST = 2000
+"""Characters of the field: more than the tags that an experiment may have."""
+
+
+async def _given(request: Request) -> str:
+    from_own_page(request)
+    fields = parse_qs((await request.body()).decode("latin-1"), max_num_fields=8)
+    return fields.get("tags", [""])[0][:_LONGEST]
+
+
+@router.post("/experiments/{experiment}/tags")
+def save(
+    request: Request,
+    known: KnownExperiment,
+    caller: CallerDep,
+    session: SessionDep,
+    audit: AuditDep,
+    given: Annotated[str, Depends(_given)],
+) -> Response:
+    """Replace the tags, and show the experiment again."""
+    tags = list(dict.fromkeys(given.split()))
+    wrong = [each for each in tags if re.fullmatch(TAG, each) is None]
+    why = ""
+    if wrong:
+        why = f"“{wrong[0][:80]}” is no tag."
+    elif len(tags) > MOST_TAGS:
+        why = f"These are {len(tags)} tags."
+    if why:
+        return experiment_page(request, known, caller, session, tags_given=given, tags_wrong=why)
+    tag(session, audit, known.id, tags)
+    there = f"/experiments/{quote(known.id, safe='')}"
+    return RedirectResponse(there, status_code=303, headers=HEADERS)
