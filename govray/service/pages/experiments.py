@@ -12,7 +12,6 @@ from sqlmodel import Session, col
 
 from govray.service import visibility
 from govray.service.access import Caller, CallerDep
-from govray.service.caller import permitted
 from govray.service.pages.chart_view import ViewDep
 from govray.service.pages.curves import MOST_POINTS, curves, lines_of, summaries
 from govray.service.pages.figures import bars, shades
@@ -23,7 +22,7 @@ from govray.service.pages.shared_queries import linked_corpora
 from govray.service.pagination import PageDep
 from govray.service.problems import Problem
 from govray.service.routes.experiments import KnownExperiment, KnownTrial
-from govray.service.routes.tags import TAGGING
+from govray.service.routes.tags import may_tag
 from govray.service.session import SessionDep
 from govray.service.visibility import RUN_READERS, whole_attestations
 from govray.store.experiment_tags import MOST_TAGS, tags_of
@@ -147,7 +146,7 @@ def experiment_page(
         status=422 if tags_wrong else 200,
         experiment=known,
         tags=tags,
-        tags_open=permitted(caller, TAGGING, "write"),
+        tags_open=may_tag(session, caller, known),
         tags_given=" ".join(tags) if tags_given is None else tags_given,
         tags_wrong=tags_wrong,
         most_tags=MOST_TAGS,

@@ -17,7 +17,7 @@ from govray.service.pages.experiments import experiment_page
 from govray.service.pages.rendering import HEADERS
 from govray.service.pages.signing_in import from_own_page
 from govray.service.routes.experiments import KnownExperiment
-from govray.service.routes.tags import TAGGERS, tag
+from govray.service.routes.tags import TAGGERS, check_tagging, tag
 from govray.service.session import SessionDep
 from govray.store.experiment_tags import MOST_TAGS, TAG
 
@@ -43,6 +43,7 @@ def save(
     given: Annotated[str, Depends(_given)],
 ) -> Response:
     """Replace the tags, and show the experiment again."""
+    check_tagging(session, caller, known)
     tags = list(dict.fromkeys(given.split()))
     wrong = [each for each in tags if re.fullmatch(TAG, each) is None]
     why = ""

@@ -6,28 +6,56 @@ admins write them, with an entry in the audit log.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
 from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
-from govray.service.access import AuditDep, require
+from govray.governance.formats.document import format_time
+from govray.service.access import AuditDep, CallerDep, require
 from govray.service.answer import Answer
 from govray.service.audit_log import Audit
-from govray.service.caller import Role
+from govray.service.caller import Caller, Role
+from govray.service.problems import Problem
+from govray.service.roles import may
 from govray.service.routes.experiments import KnownExperiment
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS, reads_runs
+from govray.store import tables
 from govray.store.database import begin_writing
 from govray.store.experiment_tags import MOST_TAGS, TAG, replace_tags, tags_of
 
-router = APIRouter(tags=["experiments"], dependencies=[STAFF_ONLY])
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 TAGGING: tuple[Role, ...] = ("admin", "engineer")
 """The roles that put tags on experiments, with a token of the scope ``write``."""
 
-TAGGERS = Depends(require(*TAGGING, scope="write"))
+TAGGERS = Depends(require(*TAGGING, scope="write", bound=reads_runs))
+"""What a route demands beside `check_tagging`."""
+
+
+def may_tag(session: Session, caller: Caller, experiment: tables.Experiment) -> bool:
+    """Whether the caller may put tags on the experiment: who may submit in its project."""
+    project = session.get(tables.Project, experiment.project)
+    return may(caller, "submit", project, at=format_time(datetime.now(UTC)))
+
+
+def check_tagging(session: Session, caller: Caller, experiment: tables.Experiment) -> None:
+    """Return if the caller may put tags on the experiment.
+
+    Raises:
+        Problem: 403.
+    """
+    if not may_tag(session, caller, experiment):
+        raise Problem(
+            403,
+            "Not allowed",
+            f"Your role in the project {experiment.project} puts no tags on its experiments",
+            "Ask for the role engineer there, or use a token with the scope write",
+        )
+
 
 Tag = Annotated[str, Field(pattern=TAG)]
 
@@ -51,8 +79,11 @@ def tags(known: KnownExperiment, session: SessionDep) -> Tags:
 
 
 @router.put("/experiments/{experiment}/tags", dependencies=[TAGGERS])
-def put_tags(given: Tags, known: KnownExperiment, session: SessionDep, audit: AuditDep) -> Tags:
+def put_tags(
+    given: Tags, known: KnownExperiment, session: SessionDep, caller: CallerDep, audit: AuditDep
+) -> Tags:
     """Replace the tags of an experiment. An empty list removes them."""
+    check_tagging(session, caller, known)
     return Tags(tags=tag(session, audit, known.id, given.tags))
 
 
