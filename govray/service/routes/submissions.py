@@ -20,13 +20,14 @@ from govray.service import acting
 from govray.service.access import CallerDep, require
 from govray.service.acting import Asked, Ready, find_submission
 from govray.service.answer import Answer
+from govray.service.experiment_check import LONGEST_FILE
 from govray.service.pagination import Listing, PageDep
 from govray.service.session import SessionDep
 from govray.service.visibility import STAFF_ONLY
 from govray.store import submissions as queue
 from govray.store import tables
 from govray.store.states import SubmissionState
-from govray.store.submissions import LONGEST_CONFIG, MOST_TAGS
+from govray.store.submissions import MOST_TAGS
 
 router = APIRouter(tags=["submissions"], dependencies=[STAFF_ONLY])
 
@@ -106,7 +107,7 @@ class NewExperiment(Answer):
     )
 
     file: (
-        Annotated[str, Field(max_length=LONGEST_CONFIG)]
+        Annotated[str, Field(max_length=LONGEST_FILE)]
         | Annotated[dict[str, Any], Field(max_length=256)]
         | None
     ) = Field(
