@@ -14,7 +14,9 @@ from typing import Any, Protocol
 from govray.errors import CouldNotCheck, GovrayError
 from govray.governance.formats.yaml_overrides import overridden_text, read_mapping, written
 from govray.service.problems import Problem, not_valid
-from govray.store.submissions import LONGEST_CONFIG
+
+LONGEST_FILE = 1 << 16
+"""Characters of a file that is sent. Reading 16,000 lines of YAML takes seconds of a core."""
 
 FILE = "experiment"
 """What errors call the file that was sent."""
@@ -78,20 +80,21 @@ def file_text(given: str | Mapping[str, Any], overrides: Sequence[str]) -> str:
     Raises:
         Problem: 422, it is no file, or an override is none.
     """
-    if isinstance(given, str):
-        text = given
-    elif len(json.dumps(given)) > LONGEST_CONFIG:
-        raise not_valid("body.file", f"longer than {LONGEST_CONFIG} characters")
-    else:
-        text = written(given)
+    size = len(given if isinstance(given, str) else json.dumps(given))
+    if size > LONGEST_FILE:
+        raise not_valid("body.file", f"{size} characters are more than {LONGEST_FILE}")
+    text = given if isinstance(given, str) else written(given)
     try:
         read_mapping(text, name=FILE)
     except GovrayError as error:
         raise _told("body.file", error) from None
     try:
-        return overridden_text(text, overrides, name=FILE)
+        changed = overridden_text(text, overrides, name=FILE)
     except GovrayError as error:
         raise _told("body.set", error) from None
+    if len(changed) > LONGEST_FILE:
+        raise not_valid("body.set", f"with them the file is longer than {LONGEST_FILE} characters")
+    return changed
 
 
 def facts(check: Check | None, text: str) -> ExperimentFacts:

@@ -24,6 +24,7 @@ JOBS = Path(__file__).parents[2] / "jobs"
 FILE = (JOBS / "train.yaml").read_text()
 SEARCH = (JOBS / "tune.yaml").read_text()
 S = SubmissionState
+LONG = [f"+{letter}={'y' * 4000}" for letter in "abcdefghijklmnopq"]
 
 
 @pytest.fixture
@@ -143,7 +144,9 @@ def test_a_fork_is_another_file_and_keeps_the_rest(empty: Service) -> None:
         ({"file": FILE, "pools": "gpu"}, "body.pools", ""),
         ({"file": FILE, "project": "../up"}, "body.project", ""),
         ({"file": FILE, "priority": 10**9}, "body.priority", ""),
-        ({"file": "x" * (1 << 18) + ":"}, "body.file", ""),
+        ({"file": "x" * (1 << 16) + ":"}, "body.file", ""),
+        ({"file": {"x": "x" * (1 << 16)}}, "body.file", "more than 65536"),
+        ({"file": FILE, "set": LONG}, "body.set", "longer"),
     ],
 )  # fmt: skip
 def test_what_is_no_experiment_is_refused_before_anything_is_written(

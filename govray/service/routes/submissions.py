@@ -21,6 +21,7 @@ from govray.service.access import CallerDep, require
 from govray.service.acting import Asked, Ready
 from govray.service.answer import Answer
 from govray.service.caller import Caller
+from govray.service.experiment_check import LONGEST_FILE
 from govray.service.pagination import Listing, PageDep
 from govray.service.roles import submits
 from govray.service.session import SessionDep
@@ -28,7 +29,7 @@ from govray.service.visibility import RUN_READERS, find_submission, submissions
 from govray.store import submissions as queue
 from govray.store import tables
 from govray.store.states import SubmissionState
-from govray.store.submissions import LONGEST_CONFIG, MOST_TAGS
+from govray.store.submissions import MOST_TAGS
 
 router = APIRouter(tags=["submissions"], dependencies=[RUN_READERS])
 
@@ -108,7 +109,7 @@ class NewExperiment(Answer):
     )
 
     file: (
-        Annotated[str, Field(max_length=LONGEST_CONFIG)]
+        Annotated[str, Field(max_length=LONGEST_FILE)]
         | Annotated[dict[str, Any], Field(max_length=256)]
         | None
     ) = Field(
