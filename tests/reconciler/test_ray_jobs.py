@@ -167,10 +167,16 @@ def test_a_job_that_is_not_there_is_told_from_a_cluster_that_cannot_be_asked(
 ) -> None:
     cluster = RayJobs(dashboard.address, storage)
     assert cluster.look("s-1-1") is None
-    for broken in ((404, "<h1>Not Found</h1>"), (500, "no agent"), (502, "bad gateway"), (200, "")):
+    for broken in (
+        *((404, "<h1>Not Found</h1>"), (500, "no agent"), (502, "bad gateway"), (200, "")),
+        *((200, "[]"), (200, "{}"), (200, '{"submission_id": "s-1-1", "status": "ODD"}')),
+    ):
         dashboard.broken = broken
         with pytest.raises(Unreachable):
             cluster.look("s-1-1")
+    dashboard.broken = (200, '{"items": []}')
+    with pytest.raises(Unreachable, match="does not speak as Ray Jobs do"):
+        cluster.running()
     for status in (401, 403):
         dashboard.broken = (status, "Unauthorized")
         with pytest.raises(Unreachable):
