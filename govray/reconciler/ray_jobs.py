@@ -107,7 +107,14 @@ class RayJobs:
         with tempfile.TemporaryDirectory(prefix="govray-job-") as made:
             try:
                 folder = self._folder(row, Path(made) / "working_dir")
-                command = entrypoint(row.kind, config=CONFIG, submission=FACTS)
+                command = entrypoint(
+                    row.kind,
+                    config=CONFIG,
+                    submission=FACTS,
+                    id=row.id,
+                    user=row.user,
+                    storage=str(self._storage),
+                )
                 environment = self._runtime_env(row, folder)
             except OSError as error:
                 raise Unreachable(
@@ -115,6 +122,8 @@ class RayJobs:
                 ) from None
             except GovrayError as error:
                 raise JobRefused(error.what, where=error.where, do=error.do) from None
+            except ValueError as error:  # a name or digest that no signed document can state
+                raise JobRefused(_first_line(str(error)), where=f"submission {row.id}") from None
             with self._asking(row.job), _environment(RAY_RUNTIME_ENV_IGNORE_GITIGNORE="1"):
                 self._connected().submit_job(
                     entrypoint=command,

@@ -210,6 +210,7 @@ def test_a_stop_is_told_and_one_of_nothing_is_nothing(dashboard: Dashboard, stor
     ("more", "says"),
     [
         ({"kind": "tune2"}, "did you mean 'tune'"),
+        ({"user": ""}, "user"),
         ({"archive": None}, "submitted without a working directory"),
         ({"archive": f"sha256:{'0' * 64}"}, "the archive of the working directory is not there"),
     ],
@@ -236,5 +237,7 @@ def test_without_a_folder_a_job_gets_that_of_the_cluster(
 
 def test_no_name_of_a_file_becomes_a_command() -> None:
     assert "'a; b'" in entrypoint("train", config="a; b", submission="c")
+    words = {"config": "a", "submission": "b", "id": "s-1", "user": "$(x)", "storage": "/runs"}
+    assert entrypoint("notebook", **words).endswith("--config a --user '$(x)'")
     with pytest.raises(UsageError, match="nothing runs a submission of kind"):
-        entrypoint("shell", config="a", submission="b")
+        entrypoint("shall", **words)

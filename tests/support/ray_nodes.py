@@ -55,7 +55,7 @@ class RayNodes:
     def __init__(self, forked: Forked, *, workers: int, cpus: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets: a short path
         self.port, self.dashboard_port, self._client_port = _free_ports(3)
-        self.address = f"{get_node_ip_address()}:{self.port}"
+        self.address = f"{get_node_ip_address()}:{self.port}"  # type: ignore[no-untyped-call]
         self.dashboard = f"http://127.0.0.1:{self.dashboard_port}"
         self._python = forked.python
         self._ending = threading.Event()
