@@ -122,8 +122,6 @@ class RayJobs:
                 ) from None
             except GovrayError as error:
                 raise JobRefused(error.what, where=error.where, do=error.do) from None
-            except ValueError as error:  # a name or digest that no signed document can state
-                raise JobRefused(_first_line(str(error)), where=f"submission {row.id}") from None
             with self._asking(row.job), _environment(RAY_RUNTIME_ENV_IGNORE_GITIGNORE="1"):
                 self._connected().submit_job(
                     entrypoint=command,
@@ -271,15 +269,14 @@ def metadata(row: Submission) -> dict[str, str]:
 
 
 def facts(row: Submission) -> bytes:
-    """The file that tells the job who submitted it."""
-    document = Submitted(
-        id=row.id,
-        user=row.user,
-        project=row.project,
-        policy=row.policy,
-        submitted=row.submitted,
-        archive=row.archive,
-    )
+    """The file that tells the job who submitted it.
+
+    Raises:
+        Malformed: A name or digest is none that a signed document can state.
+    """
+    names = ("id", "user", "project", "policy", "submitted", "archive")
+    stated = {name: value for name in names if (value := getattr(row, name)) is not None}
+    document = Submitted.from_json(stated, where=f"submission {row.id}")
     return canonical_json.encode(document.to_json())
 
 
