@@ -7,19 +7,22 @@ from collections.abc import Mapping
 
 from govray.errors import UsageError, suggestion
 
+_TASK = "python jobs/task.py --id {id} --storage {storage} --config {config} --user {user}"
+
 ENTRYPOINTS: Mapping[str, str] = {
     "train": "python jobs/train.py --config {config} --submission {submission}",
     "tune": "python jobs/tune.py --config {config} --submission {submission}",
+    **dict.fromkeys(("notebook", "shell", "tensorboard", "command", "inference"), _TASK),
 }
 """What a kind runs. ``{config}`` and ``{submission}`` are files of the working directory."""
 
 
-def entrypoint(kind: str, *, config: str, submission: str) -> str:
+def entrypoint(kind: str, **words: str) -> str:
     """The command of a kind.
 
     Args:
-        config: The submission's file, as a path in the working directory.
-        submission: The file that says who submitted it.
+        words: ``config``, the submission's file, and ``submission``, the file that says who
+            submitted it, as paths in the working directory; ``id``, ``user`` and ``storage``.
 
     Raises:
         UsageError: There is no such kind.
@@ -31,4 +34,4 @@ def entrypoint(kind: str, *, config: str, submission: str) -> str:
             where="kind",
             do=f"Known are: {', '.join(sorted(ENTRYPOINTS))}",
         )
-    return form.format(config=shlex.quote(config), submission=shlex.quote(submission))
+    return form.format_map({name: shlex.quote(word) for name, word in words.items()})

@@ -107,7 +107,14 @@ class RayJobs:
         with tempfile.TemporaryDirectory(prefix="govray-job-") as made:
             try:
                 folder = self._folder(row, Path(made) / "working_dir")
-                command = entrypoint(row.kind, config=CONFIG, submission=FACTS)
+                command = entrypoint(
+                    row.kind,
+                    config=CONFIG,
+                    submission=FACTS,
+                    id=row.id,
+                    user=row.user,
+                    storage=str(self._storage),
+                )
                 environment = self._runtime_env(row, folder)
             except OSError as error:
                 raise Unreachable(
@@ -133,7 +140,7 @@ class RayJobs:
             answer = self._connected().ask("GET", f"/api/jobs/{job}")
         if answer.status_code == 404 and answer.text == f"Job {job} does not exist":
             return None
-        return _job(self._parsed(answer, job))
+        return self._job(self._parsed(answer, job), job)
 
     def stop(self, job: str) -> None:
         """Send SIGTERM to a job's driver; nothing where it has ended, or is not there.
@@ -156,8 +163,10 @@ class RayJobs:
         with self._asking(self.address):
             answer = self._connected().ask("GET", "/api/jobs/")
         found = self._parsed(answer, self.address)
-        ours = (each for each in found if (each.get("metadata") or {}).get("govray.submission"))
-        return [job for job in map(_job, ours) if not job.ended]
+        if not isinstance(found, list):
+            raise self._no_ray(self.address)
+        ours = [each for each in found if _submission(each)]
+        return [job for each in ours if not (job := self._job(each, self.address)).ended]
 
     def _folder(self, row: Submission, folder: Path) -> Path:
         """The working directory of a job, with its two files."""
@@ -201,6 +210,30 @@ class RayJobs:
             do=f"Check that Ray's dashboard listens at {self.address}",
         )
 
+    def _job(self, value: Any, where: str) -> Job:
+        """A job as Ray describes it.
+
+        Raises:
+            Unreachable: Ray does not describe one so.
+        """
+        try:
+            return Job(
+                name=str(value["submission_id"]),
+                submission=_submission(value),
+                state=_STATES[value["status"]],
+                code=value.get("driver_exit_code"),
+                message=str(value.get("message") or "")[-_MESSAGE:],
+            )
+        except (KeyError, TypeError, AttributeError):
+            raise self._no_ray(where) from None
+
+    def _no_ray(self, where: str) -> Unreachable:
+        return Unreachable(
+            "what answers does not speak as Ray Jobs do",
+            where=where,
+            do=f"Check that Ray's dashboard listens at {self.address}, and its version",
+        )
+
     @contextmanager
     def _asking(self, where: str) -> Iterator[None]:
         """Whatever Ray's client raises becomes one of two errors."""
@@ -236,26 +269,21 @@ def metadata(row: Submission) -> dict[str, str]:
 
 
 def facts(row: Submission) -> bytes:
-    """The file that tells the job who submitted it."""
-    document = Submitted(
-        id=row.id,
-        user=row.user,
-        project=row.project,
-        policy=row.policy,
-        submitted=row.submitted,
-        archive=row.archive,
-    )
+    """The file that tells the job who submitted it.
+
+    Raises:
+        Malformed: A name or digest is none that a signed document can state.
+    """
+    names = ("id", "user", "project", "policy", "submitted", "archive")
+    stated = {name: value for name in names if (value := getattr(row, name)) is not None}
+    document = Submitted.from_json(stated, where=f"submission {row.id}")
     return canonical_json.encode(document.to_json())
 
 
-def _job(value: Mapping[str, Any]) -> Job:
-    return Job(
-        name=str(value["submission_id"]),
-        submission=str((value.get("metadata") or {}).get("govray.submission", "")),
-        state=_STATES[value["status"]],
-        code=value.get("driver_exit_code"),
-        message=str(value.get("message") or "")[-_MESSAGE:],
-    )
+def _submission(value: Any) -> str:
+    """The submission that a job is of, by its metadata; nothing if it is of none."""
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    return str(metadata.get("govray.submission", "")) if isinstance(metadata, dict) else ""
 
 
 def _copy(source: Path, target: Path) -> None:

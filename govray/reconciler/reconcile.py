@@ -209,10 +209,15 @@ class Reconciler:
         self._move(session, row, after, changes, done)
 
     def _start(self, session: Session, row: Submission, done: QueuePass) -> None:
-        """Ask for the job of an entry that is RUNNING. May be repeated."""
+        """Ask for the job of an entry that is RUNNING. May be repeated.
+
+        One that does not arrive is no reason to leave the others alone.
+        """
         self._keep_lease(session)
         try:
             self._cluster.start(row)
+        except Unreachable as error:
+            done.unreachable = str(error)
         except JobRefused as error:
             changes = {"why": str(error), "finished": self._now()}
             self._move(session, row, SubmissionState.ERROR, changes, done)
@@ -267,7 +272,11 @@ class Reconciler:
                 "why": None,
             }
             if self._move(session, row, SubmissionState.RUNNING, changes, done):
+                unreachable, done.unreachable = done.unreachable, None
                 self._start(session, row, done)
+                if done.unreachable is not None:
+                    return  # the next would not arrive either
+                done.unreachable = unreachable
 
     def _waiting(self, row: Submission) -> Waiting:
         since = parse_time(row.started) if row.started else None

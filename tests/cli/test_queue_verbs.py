@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -104,7 +105,8 @@ def test_an_environment_names_files_of_the_job_s_folder_alone(tmp_path: Path) ->
 
     def asked(pip: str) -> Submission:
         value = here.experiment(environment={"pip": pip})
-        return Submission(id="s-1", kind="train", config=yaml.safe_dump(value))
+        given: dict[str, Any] = {"id": "s-1", "kind": "train", "config": yaml.safe_dump(value)}
+        return Submission(**given)
 
     given = queue._runtime_env(asked("needs.txt"), folder)
     assert (given["pip"], given["working_dir"]) == (["numpy==2.0"], str(folder))

@@ -167,10 +167,16 @@ def test_a_job_that_is_not_there_is_told_from_a_cluster_that_cannot_be_asked(
 ) -> None:
     cluster = RayJobs(dashboard.address, storage)
     assert cluster.look("s-1-1") is None
-    for broken in ((404, "<h1>Not Found</h1>"), (500, "no agent"), (502, "bad gateway"), (200, "")):
+    for broken in (
+        *((404, "<h1>Not Found</h1>"), (500, "no agent"), (502, "bad gateway"), (200, "")),
+        *((200, "[]"), (200, "{}"), (200, '{"submission_id": "s-1-1", "status": "ODD"}')),
+    ):
         dashboard.broken = broken
         with pytest.raises(Unreachable):
             cluster.look("s-1-1")
+    dashboard.broken = (200, '{"items": []}')
+    with pytest.raises(Unreachable, match="does not speak as Ray Jobs do"):
+        cluster.running()
     for status in (401, 403):
         dashboard.broken = (status, "Unauthorized")
         with pytest.raises(Unreachable):
@@ -204,6 +210,7 @@ def test_a_stop_is_told_and_one_of_nothing_is_nothing(dashboard: Dashboard, stor
     ("more", "says"),
     [
         ({"kind": "tune2"}, "did you mean 'tune'"),
+        ({"user": ""}, "user"),
         ({"archive": None}, "submitted without a working directory"),
         ({"archive": f"sha256:{'0' * 64}"}, "the archive of the working directory is not there"),
     ],
@@ -230,5 +237,7 @@ def test_without_a_folder_a_job_gets_that_of_the_cluster(
 
 def test_no_name_of_a_file_becomes_a_command() -> None:
     assert "'a; b'" in entrypoint("train", config="a; b", submission="c")
+    words = {"config": "a", "submission": "b", "id": "s-1", "user": "$(x)", "storage": "/runs"}
+    assert entrypoint("notebook", **words).endswith("--config a --user '$(x)'")
     with pytest.raises(UsageError, match="nothing runs a submission of kind"):
-        entrypoint("shell", config="a", submission="b")
+        entrypoint("shall", **words)

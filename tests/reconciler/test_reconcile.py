@@ -168,6 +168,22 @@ def test_who_is_not_accepted_ends_with_the_reason(queue: Queued) -> None:
     assert (queue.state(id), queue.row(id).why) == (S.ERROR, f"{id}: it is not accepted")
 
 
+def test_a_start_that_does_not_arrive_is_asked_for_again_and_holds_up_nobody(
+    queue: Queued,
+) -> None:
+    lost, other = queue.put(), queue.put()
+    queue.cluster.loses.add(lost)
+    assert queue.passed().unreachable == f"{lost}: it did not arrive"
+    assert (queue.state(lost), queue.state(other)) == (S.RUNNING, S.QUEUED)
+    queue.passed()
+    assert queue.state(other) is S.RUNNING
+    assert [job.submission for job in queue.cluster.live()] == [other]
+    queue.cluster.loses.clear()
+    queue.passed()
+    assert queue.row(lost).attempt == 1
+    assert {job.name for job in queue.cluster.live()} == {f"{lost}-1", f"{other}-1"}
+
+
 # What people ask
 
 

@@ -21,6 +21,7 @@ class PretendedCluster:
         trained_by: Submission → for each tick of work, the jobs that were at it.
         down: The head does not answer.
         refuses: Submissions that are not accepted.
+        loses: Submissions whose start gets no answer.
         at_call: Called before and after the effect of each call: raise there.
     """
 
@@ -30,6 +31,7 @@ class PretendedCluster:
     told: set[str] = field(default_factory=set)
     down: bool = False
     refuses: set[str] = field(default_factory=set)
+    loses: set[str] = field(default_factory=set)
     at_call: Callable[[], None] = lambda: None
 
     def start(self, row: Submission) -> None:
@@ -37,6 +39,8 @@ class PretendedCluster:
         assert row.job is not None
         if row.id in self.refuses:
             raise JobRefused("it is not accepted", where=row.id)
+        if row.id in self.loses:
+            raise Unreachable("it did not arrive", where=row.id)
         if row.job not in self.jobs:
             self.jobs[row.job] = Job(name=row.job, submission=row.id, state=JobState.RUNNING)
         self.at_call()

@@ -55,7 +55,7 @@ class RayNodes:
     def __init__(self, forked: Forked, *, workers: int, cpus: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets: a short path
         self.port, self.dashboard_port, self._client_port = _free_ports(3)
-        self.address = f"{get_node_ip_address()}:{self.port}"
+        self.address = f"{get_node_ip_address()}:{self.port}"  # type: ignore[no-untyped-call]
         self.dashboard = f"http://127.0.0.1:{self.dashboard_port}"
         self._python = forked.python
         self._ending = threading.Event()
@@ -133,7 +133,7 @@ class _Unit:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-c", _START, self._nodes._python),
-                    *("start", "--block", *self._words),
+                    *("start", "--block", *self._words, *_agent_ports()),
                 ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -171,6 +171,12 @@ def _descendants(pid: int) -> Iterator[int]:
         for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             yield int(each)
             yield from _descendants(int(each))
+
+
+def _agent_ports() -> list[str]:
+    """Ports of a node's agents. A raylet that is to find them out gives up after half a minute."""
+    names = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "runtime-env-agent-port")
+    return [f"--{name}={port}" for name, port in zip(names, _free_ports(len(names)), strict=True)]
 
 
 def _free_ports(count: int) -> list[int]:
