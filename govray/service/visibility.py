@@ -37,6 +37,9 @@ DigestPath = Annotated[
 STAFF_ONLY = Depends(require(*STAFF))
 """What a router demands for runs, what they measured and decided, and for usage."""
 
+RUN_READERS = STAFF_ONLY
+"""What a router demands for runs; which of them, `trials` and `experiments` say."""
+
 _CORPUS_ROLES: tuple[Role, ...] = (*STAFF, "supplier")
 
 CORPUS_READERS = Depends(require(*_CORPUS_ROLES))
@@ -87,6 +90,16 @@ def reads_entries(caller: Caller) -> bool:
 def reads_registry(caller: Caller) -> bool:
     """Whether the caller may read more of a version than its name and attestation."""
     return is_staff(caller)
+
+
+def experiments(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Experiment`: those that the caller may read."""
+    return true() if is_staff(caller) else false()
+
+
+def trials(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Trial`: those of `experiments`."""
+    return true() if is_staff(caller) else false()
 
 
 def own_corpora(caller: Caller) -> ColumnElement[bool]:

@@ -18,6 +18,7 @@ from sqlmodel import Session, col
 
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
+from govray.service import visibility
 from govray.service.access import Caller, CallerDep
 from govray.service.pages.chart_view import ChartView, ViewDep
 from govray.service.pages.curves import MOST_POINTS, Curve, line_of_each, names_of, summary
@@ -28,7 +29,7 @@ from govray.service.pages.shared_queries import version_href
 from govray.service.pages.side_by_side import MOST_ROWS, ComparedRow, compared_rows
 from govray.service.problems import Problem, not_found
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY, find_attestation, find_lineage, find_version
+from govray.service.visibility import RUN_READERS, find_attestation, find_lineage, find_version
 from govray.store.lineage import Lineage
 from govray.store.tables import Attestation, Experiment, Trial
 
@@ -36,7 +37,7 @@ MOST_SIDES = 8
 FEWEST_SIDES = 2
 LONGEST_NAME = 400
 
-router = APIRouter(dependencies=[STAFF_ONLY])
+router = APIRouter(dependencies=[RUN_READERS])
 
 _Named = Annotated[list[str], Query(max_length=200)]
 
@@ -118,7 +119,7 @@ def compare(
         settings=compared_rows([_settings(each.trial) for each in indexed if each.trial]),
         configured=_configured(indexed),
         most_rows=MOST_ROWS,
-        policies=policy_differences(session, [(s.policy, s.lineage) for s in sides]),
+        policies=policy_differences(session, caller, [(s.policy, s.lineage) for s in sides]),
         lineages=lineages,
         different=found[:MOST_ROWS],
         further=max(len(found) - MOST_ROWS, 0),
@@ -152,7 +153,7 @@ def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -
         for row in session.execute(
             select(Trial, Experiment)
             .join(Experiment, col(Experiment.id) == col(Trial.experiment))
-            .where(col(Trial.id).in_(runs))
+            .where(col(Trial.id).in_(runs), visibility.trials(caller))
         )
     }
     # Of several attestations of a run, the one that was finished last.
@@ -160,7 +161,7 @@ def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -
         row.run: row
         for row in session.execute(
             select(Attestation)
-            .where(col(Attestation.run).in_(runs))
+            .where(col(Attestation.run).in_(runs), visibility.whole_attestations(caller))
             .order_by(col(Attestation.finished), col(Attestation.digest))
         ).scalars()
     }

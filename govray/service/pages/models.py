@@ -7,7 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
-from sqlmodel import Session
+from sqlalchemy import select
+from sqlmodel import Session, col
 
 from govray.governance.attestation.memorization_manifest import MemorizationManifest
 from govray.governance.attestation.model_attestation import DISCLAIMER
@@ -40,6 +41,7 @@ from govray.service.visibility import (
     is_staff,
     reads_entries,
     reads_registry,
+    trials,
 )
 from govray.store import tables
 from govray.store.lineage import Lineage
@@ -118,7 +120,9 @@ def _page(
     if reads_entries(caller) and policy is not None and policy.memorization is not None:
         profiles = entropy_profiles(session, row.run)
     depth_groups, depth = depth_rows(document)
-    indexed = session.get(tables.Trial, row.run) if is_staff(caller) else None
+    indexed = session.execute(
+        select(tables.Trial).where(col(tables.Trial.id) == row.run, trials(caller))
+    ).scalar_one_or_none()
     own = corpora_of(session, caller, row.digest)
     audits = audits_of(session, row.digest, own, most=MOST_AUDITS)
     return render(

@@ -15,12 +15,13 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import ColumnElement, Row, String, case, cast, or_, select
 from sqlmodel import Session, col
 
-from govray.service.access import CallerDep
+from govray.service import visibility
+from govray.service.access import Caller, CallerDep
 from govray.service.pages.comparison import MOST_SIDES
 from govray.service.pages.rendering import render
 from govray.service.pagination import Page, PageDep, foreign
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS
 from govray.store.experiment_tags import tags_of
 from govray.store.states import TrialState
 from govray.store.tables import Experiment, ExperimentTag, Policy, Trial
@@ -30,7 +31,7 @@ MOST_CHOICES = 200
 _LARGEST = 1e308
 _MOST_STEPS = 2**31
 
-router = APIRouter(dependencies=[STAFF_ONLY])
+router = APIRouter(dependencies=[RUN_READERS])
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def listing(
 ) -> HTMLResponse:
     wanted = RunFilter(named, state, project, user, policy, tag)
     down = order == "down" if order else ORDERS[sort].down
-    rows, after = run_rows(session, page, wanted, sort, down=down)
+    rows, after = run_rows(session, caller, page, wanted, sort, down=down)
     return render(
         request,
         caller,
@@ -126,13 +127,13 @@ def listing(
         down=down,
         downward={name: each.down for name, each in ORDERS.items()},
         states=[each.value for each in TrialState],
-        choices=_choices(session),
+        choices=_choices(session, caller),
         most=MOST_SIDES,
     )
 
 
 def run_rows(
-    session: Session, page: Page, wanted: RunFilter, sort: str, *, down: bool
+    session: Session, caller: Caller, page: Page, wanted: RunFilter, sort: str, *, down: bool
 ) -> tuple[Sequence[Row[Any]], str | None]:
     """The runs of this page, and the cursor of what follows.
 
@@ -153,7 +154,9 @@ def run_rows(
             col(Experiment.project),
             col(Experiment.user),
             order.key.label("sorted_by"),
-        ).join(Experiment, col(Experiment.id) == col(Trial.experiment))
+        )
+        .join(Experiment, col(Experiment.id) == col(Trial.experiment))
+        .where(visibility.trials(caller))
     )
     key, name = order.key, col(Trial.id)
     # Two texts: canonical JSON does not tell 2.0 from 2.
@@ -193,19 +196,25 @@ def _beyond(order: RunOrder, down: bool, reached: str, name: str) -> ColumnEleme
     return beyond if order.kind is not float else or_(beyond, none)
 
 
-def _choices(session: Session) -> dict[str, list[str]]:
-    """What the filters suggest: the first names of each."""
-    columns: dict[str, Any] = {
-        "project": Experiment.project,
-        "user": Experiment.user,
-        "policy": Policy.name,
-        "tag": ExperimentTag.tag,
+def _choices(session: Session, caller: Caller) -> dict[str, list[str]]:
+    """What the filters suggest, of what the caller may read: the first names of each."""
+    readable = visibility.experiments(caller)
+    tagged = select(col(Experiment.id)).where(readable)
+    columns: dict[str, tuple[Any, ColumnElement[bool]]] = {
+        "project": (Experiment.project, readable),
+        "user": (Experiment.user, readable),
+        "policy": (Policy.name, visibility.policies(caller)),
+        "tag": (ExperimentTag.tag, col(ExperimentTag.experiment).in_(tagged)),
     }
     return {
         name: list(
             session.execute(
-                select(col(column)).distinct().order_by(col(column)).limit(MOST_CHOICES)
+                select(col(column))
+                .where(condition)
+                .distinct()
+                .order_by(col(column))
+                .limit(MOST_CHOICES)
             ).scalars()
         )
-        for name, column in columns.items()
+        for name, (column, condition) in columns.items()
     }

@@ -22,10 +22,10 @@ from sqlmodel import Session, col
 from govray.service.problems import Problem
 from govray.service.routes.experiments import Decision, KnownExperiment, KnownTrial
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS
 from govray.store import tables
 
-router = APIRouter(tags=["experiments"], dependencies=[STAFF_ONLY])
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 MOST_NUMBERS = 2_000_000
 MOST_DECISIONS = 10_000

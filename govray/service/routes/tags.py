@@ -18,11 +18,11 @@ from govray.service.audit_log import Audit
 from govray.service.caller import Role
 from govray.service.routes.experiments import KnownExperiment
 from govray.service.session import SessionDep
-from govray.service.visibility import STAFF_ONLY
+from govray.service.visibility import RUN_READERS
 from govray.store.database import begin_writing
 from govray.store.experiment_tags import MOST_TAGS, TAG, replace_tags, tags_of
 
-router = APIRouter(tags=["experiments"], dependencies=[STAFF_ONLY])
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 TAGGING: tuple[Role, ...] = ("admin", "engineer")
 """The roles that put tags on experiments, with a token of the scope ``write``."""
