@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import event
-from sqlmodel import Session
+from sqlalchemy import event, false
+from sqlmodel import Session, col
 
+from govray.service import visibility
 from govray.service.pages import policy_difference
 from govray.service.pages.comparison import MOST_SIDES
 from govray.service.pages.curves import MOST_ROWS, sampled
@@ -21,6 +22,7 @@ from govray.service.pages.lineage_difference import lineage_difference
 from govray.service.pages.side_by_side import ABSENT, compared_rows
 from govray.store.lineage import lineage
 from govray.store.states import ExperimentState, TrialState
+from govray.store.tables import Trial
 from tests.support.library import Library, library
 from tests.support.shown import HOSTILE, ZERO, add_experiment, add_number, add_trial
 
@@ -135,7 +137,7 @@ def test_policies_are_compared_class_by_class(
     narrower = shelf.model("first").policy.document
     wide = narrower.model_copy(update={"name": "wide", "rules": narrower.rules[:1]})
     monkeypatch.setattr(
-        policy_difference, "signed_policy", lambda _, d: wide if d == ZERO else narrower
+        policy_difference, "readable_policy", lambda *a: wide if a[2] == ZERO else narrower
     )
     told = part(page(shelf, {"run": ["run-first", "other"]}), "policies")
     assert "→ wide" in told
@@ -176,6 +178,21 @@ def test_too_many_and_unknown_ones_are_refused(shelf: Library) -> None:
 def test_it_is_for_staff(shelf: Library) -> None:
     for kind, status in (("engineer", 200), ("supplier", 403), ("public", 401)):
         page(shelf, BOTH, status, kind)
+
+
+def test_what_may_not_be_read_is_not_compared_or_listed(
+    shelf: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conditions of `visibility` decide, of queries here too."""
+    client = shelf.service.client("auditor", **PAGE)
+    assert "run-first" in client.get("/runs").text  # the control
+    monkeypatch.setattr(visibility, "trials", lambda _: col(Trial.id) == "run-narrow")
+    monkeypatch.setattr(visibility, "experiments", lambda _: false())
+    listed = client.get("/runs").text
+    assert "run-first" not in listed
+    assert "run-narrow" in listed
+    assert "research" not in listed.partition("<tbody")[0], "no filter suggests what is hidden"
+    page(shelf, BOTH, 404)
 
 
 def test_metric_group_and_range_are_the_addresss(shelf: Library) -> None:

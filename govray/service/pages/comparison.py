@@ -119,7 +119,7 @@ def compare(
         settings=compared_rows([_settings(each.trial) for each in indexed if each.trial]),
         configured=_configured(indexed),
         most_rows=MOST_ROWS,
-        policies=policy_differences(session, [(s.policy, s.lineage) for s in sides]),
+        policies=policy_differences(session, caller, [(s.policy, s.lineage) for s in sides]),
         lineages=lineages,
         different=found[:MOST_ROWS],
         further=max(len(found) - MOST_ROWS, 0),

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
+from govray.governance.policy.depth_policy import Policy
+from govray.service.caller import Caller
 from govray.service.pages.shared_queries import signed_policy
 from govray.service.problems import Problem
 from govray.service.routes.policies import ChangeAnswer, difference, stack
+from govray.service.visibility import find_policy
 from govray.store.lineage import Lineage
 
 MOST_COMPARED = 3
@@ -52,19 +55,20 @@ class ComparedPolicies:
 
 
 def policy_differences(
-    session: Session, sides: Sequence[tuple[str, Lineage | None]]
+    session: Session, caller: Caller, sides: Sequence[tuple[str, Lineage | None]]
 ) -> ComparedPolicies:
-    """Compare the policies of some runs.
+    """Compare the policies of some runs, as far as the caller may read them.
 
     Args:
         sides: The digest of each run's policy, empty if unknown, and its lineage if it has one.
     """
     lineages = {digest: lineage for digest, lineage in reversed(sides) if digest}
     first, *others = list(dict.fromkeys(digest for digest, _ in sides if digest)) or [""]
+    documents = {digest: readable_policy(session, caller, digest) for digest in lineages}
     compared = [
-        _difference(session, first, other, lineages[other]) for other in others[:MOST_COMPARED]
+        _difference(first, documents.get(first), other, documents[other], lineages[other])
+        for other in others[:MOST_COMPARED]
     ]
-    documents = {digest: signed_policy(session, digest) for digest in lineages}
     return ComparedPolicies(
         tuple(str(documents.get(digest) or digest or "not known") for digest, _ in sides),
         tuple(compared),
@@ -72,10 +76,18 @@ def policy_differences(
     )
 
 
+def readable_policy(session: Session, caller: Caller, digest: str) -> Policy | None:
+    """The signed policy, if the index has it and the caller may read it."""
+    try:
+        find_policy(session, caller, digest)
+    except Problem:
+        return None
+    return signed_policy(session, digest)
+
+
 def _difference(
-    session: Session, first: str, other: str, lineage: Lineage | None
+    first: str, before: Policy | None, other: str, after: Policy | None, lineage: Lineage | None
 ) -> PolicyDifference:
-    before, after = signed_policy(session, first), signed_policy(session, other)
     named = (first, other, str(before or first), str(after or other))
     if before is None or after is None:
         missing = first if before is None else other

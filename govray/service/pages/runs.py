@@ -15,12 +15,13 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import ColumnElement, Row, String, case, cast, or_, select
 from sqlmodel import Session, col
 
+from govray.service import visibility
 from govray.service.access import Caller, CallerDep
 from govray.service.pages.comparison import MOST_SIDES
 from govray.service.pages.rendering import render
 from govray.service.pagination import Page, PageDep, foreign
 from govray.service.session import SessionDep
-from govray.service.visibility import RUN_READERS, experiments, policies, trials
+from govray.service.visibility import RUN_READERS
 from govray.store.experiment_tags import tags_of
 from govray.store.states import TrialState
 from govray.store.tables import Experiment, ExperimentTag, Policy, Trial
@@ -134,7 +135,7 @@ def listing(
 def run_rows(
     session: Session, caller: Caller, page: Page, wanted: RunFilter, sort: str, *, down: bool
 ) -> tuple[Sequence[Row[Any]], str | None]:
-    """The runs of this page that the caller may read, and the cursor of what follows.
+    """The runs of this page, and the cursor of what follows.
 
     Raises:
         Problem: 400, the cursor is not one of this listing's.
@@ -155,7 +156,7 @@ def run_rows(
             order.key.label("sorted_by"),
         )
         .join(Experiment, col(Experiment.id) == col(Trial.experiment))
-        .where(trials(caller))
+        .where(visibility.trials(caller))
     )
     key, name = order.key, col(Trial.id)
     # Two texts: canonical JSON does not tell 2.0 from 2.
@@ -196,23 +197,24 @@ def _beyond(order: RunOrder, down: bool, reached: str, name: str) -> ColumnEleme
 
 
 def _choices(session: Session, caller: Caller) -> dict[str, list[str]]:
-    """What the filters suggest: the first names of each, of what the caller may read."""
-    own = select(col(Experiment.id)).where(experiments(caller))
+    """What the filters suggest, of what the caller may read: the first names of each."""
+    readable = visibility.experiments(caller)
+    tagged = select(col(Experiment.id)).where(readable)
     columns: dict[str, tuple[Any, ColumnElement[bool]]] = {
-        "project": (Experiment.project, experiments(caller)),
-        "user": (Experiment.user, experiments(caller)),
-        "policy": (Policy.name, policies(caller)),
-        "tag": (ExperimentTag.tag, col(ExperimentTag.experiment).in_(own)),
+        "project": (Experiment.project, readable),
+        "user": (Experiment.user, readable),
+        "policy": (Policy.name, visibility.policies(caller)),
+        "tag": (ExperimentTag.tag, col(ExperimentTag.experiment).in_(tagged)),
     }
     return {
         name: list(
             session.execute(
                 select(col(column))
-                .where(readable)
+                .where(condition)
                 .distinct()
                 .order_by(col(column))
                 .limit(MOST_CHOICES)
             ).scalars()
         )
-        for name, (column, readable) in columns.items()
+        for name, (column, condition) in columns.items()
     }
