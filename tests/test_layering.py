@@ -31,6 +31,7 @@ BELOW: dict[str, frozenset[str]] = {
     "checkpoint": frozenset({"errors", "files", "governance"}),
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
+    "alerts": frozenset({"errors", "governance", "store"}),
     "service": frozenset({"errors", "governance", "store"}),
     "inference": frozenset({"errors", "files", "governance", "engine", "data", "store", "service"}),
     "train": frozenset(
@@ -45,7 +46,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "train", "tune", "demo"}
+        | {"alerts", "service", "train", "tune", "demo"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -109,6 +110,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # In processes of their own, which are sent texts: what Presidio imports stays there.
     "data.pii": frozenset({"presidio_analyzer", "spacy", "tldextract"}),
     "store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),
+    "alerts": frozenset({"sqlmodel", "sqlalchemy"}),
     "service": frozenset(
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "prometheus_client"}
         | {"jwt", "anyio", "pydantic", "cryptography"}

@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from govray import __version__
 from govray.cli import (
     adapter,
+    alerts,
     audit,
     checkpoint,
     corpus,
@@ -44,6 +45,7 @@ from govray.cli import (
     tune,
     usage,
     verify,
+    webhook,
 )
 from govray.errors import UsageError
 from govray.files.storage_url import check_path
@@ -98,6 +100,8 @@ app.add_typer(model.app, name="model")
 app.command("serve")(serve.serve)
 app.add_typer(token.app, name="token")
 app.add_typer(store.app, name="store")
+app.add_typer(webhook.app, name="webhook")
+app.add_typer(alerts.app, name="alerts")
 app.command("usage")(usage.usage)
 app.command("schema")(schema.schema)
 

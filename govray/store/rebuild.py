@@ -5,8 +5,9 @@ Readers see the old index until the exchange, and the new one after it. A killed
 old one unchanged.
 
 What cannot be derived from storage is kept: accounts, tokens, the registry and the audit log. So
-are the owners of experiments, the public attestations, and the seen heads of ledgers. Lost is what
-storage has no longer: deleted runs and checkpoints.
+are the queue, and webhooks with what they were told. So are the owners of experiments, the public
+attestations, and the seen heads of ledgers. Lost is what storage has no longer: deleted runs and
+checkpoints.
 
 `rebuild` derives nothing: it is given what fills the new index.
 """
@@ -28,7 +29,10 @@ from govray.errors import Refused
 from govray.store import tables
 from govray.store.database import begin_writing, connect, sqlite_file
 
-KEPT = frozenset({"account", "token", "audit", "model", "modelversion"})
+KEPT = frozenset(
+    {"account", "token", "audit", "model", "modelversion", "submission", "lease"}
+    | {"webhook", "alert", "delivery", "reverification"}
+)
 """The tables that storage does not know."""
 
 _NEW = "govray_rebuilt"

@@ -76,6 +76,8 @@ def hidden(template: str, answered: tuple[str, ...], path: str = "", **more: Any
 
 VERSION = "/v1/models/{model}/versions/{version}"
 WRITERS = ("admin", "engineer")
+WEBHOOK = "w-000000000000"
+"""There is none of this name."""
 
 CASES = [
     get("/v1/health", ALL, open=True),
@@ -179,6 +181,38 @@ CASES = [
     ),
     get("/v1/trust-roots", ALL),
     hidden("/v1/trust-roots/{digest}", ALL, "/v1/trust-roots/{root}"),
+    # Webhooks: what is told leaves the house.
+    get("/v1/alerts", STAFF),
+    get("/v1/webhooks", ("admin",)),
+    Case(
+        "POST",
+        "/v1/webhooks",
+        ("admin",),
+        "/v1/webhooks",
+        {"url": "https://hooks.example/"},
+        ok=(201,),
+    ),
+    Case("DELETE", "/v1/webhooks/{webhook}", ("admin",), f"/v1/webhooks/{WEBHOOK}", ok=(404,)),
+    Case(
+        "POST",
+        "/v1/webhooks/{webhook}:test",
+        ("admin",),
+        f"/v1/webhooks/{WEBHOOK}:test",
+        ok=(404,),
+    ),
+    get(
+        "/v1/webhooks/{webhook}/deliveries",
+        ("admin",),
+        f"/v1/webhooks/{WEBHOOK}/deliveries",
+        ok=(404,),
+    ),
+    Case(
+        "POST",
+        "/v1/webhooks/{webhook}/deliveries/{event}:resend",
+        ("admin",),
+        f"/v1/webhooks/{WEBHOOK}/deliveries/{0:064x}:resend",
+        ok=(404,),
+    ),
     # The pages: the same rules.
     get("/", ALL),
     get("/search", ALL),
