@@ -95,6 +95,20 @@ CASES = [
     get("/v1/trials/{trial}/metrics/stream", STAFF, "/v1/trials/done/metrics/stream"),
     get("/v1/trials/{trial}/decisions", STAFF, "/v1/trials/done/decisions"),
     get("/v1/trials/{trial}/checkpoints", STAFF, "/v1/trials/done/checkpoints"),
+    get("/v1/trials/{trial}/logs", STAFF, "/v1/trials/done/logs"),
+    # The run keeps none.
+    get(
+        "/v1/trials/{trial}/logs/{name}",
+        STAFF,
+        "/v1/trials/done/logs/rank-0-1.log",
+        ok=(404,),
+    ),
+    get(
+        "/v1/trials/{trial}/logs/{name}/stream",
+        STAFF,
+        "/v1/trials/done/logs/rank-0-1.log/stream",
+    ),
+    get("/trials/{trial}/logs", STAFF, "/trials/done/logs"),
     # ``first`` used acme-legal's corpus too, ``guarded`` only the archive's; ``narrow`` is public.
     get("/v1/models", ALL),
     hidden("/v1/models/{model}", TOKENS, "/v1/models/first"),

@@ -72,6 +72,7 @@ ITEMS = {
     "/attestations/{first}": ROLES[:5],
     "/experiments/e-0": STAFF,
     "/trials/t-0": STAFF,
+    "/trials/t-0/logs": STAFF,
     "/corpora/acme": (*STAFF, "supplier"),
     "/corpora/alpha": (*STAFF, "other supplier"),
     "/ledgers/run-first": ROLES[:5],

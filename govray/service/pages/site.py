@@ -19,6 +19,7 @@ from govray.service.pages import (
     corpora,
     experiments,
     ledgers,
+    logs,
     models,
     overview,
     signing_in,
@@ -36,7 +37,7 @@ _STATIC = Path(__file__).parent / "static"
 _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
-for _each in (overview, models, corpora, experiments, ledgers, signing_in):
+for _each in (overview, models, corpora, experiments, logs, ledgers, signing_in):
     router.include_router(_each.router)
 
 
