@@ -26,15 +26,17 @@ LINES = 500
 router = APIRouter(dependencies=[STAFF_ONLY])
 
 # As `level` in static/logs.js.
-_BAD = re.compile(r"\b(error|exception|traceback|fatal|critical|failed|killed)\b|Error\b", re.I)
-_WARN = re.compile(r"\bwarn(ing)?\b|Warning\b", re.I)
+_BAD = re.compile(r"\b(error|exception|traceback|fatal|critical|failed|killed)\b", re.I)
+_BAD_NAME = re.compile(r"[a-z]Error\b")
+_WARN = re.compile(r"\bwarn(ing)?\b", re.I)
+_WARN_NAME = re.compile(r"[a-z]Warning\b")
 
 
 def level(text: str) -> str:
     """The class of a line by its words; empty for most."""
-    if _BAD.search(text):
+    if _BAD.search(text) or _BAD_NAME.search(text):
         return "bad"
-    return "warn" if _WARN.search(text) else ""
+    return "warn" if _WARN.search(text) or _WARN_NAME.search(text) else ""
 
 
 @router.get("/trials/{trial}/logs")
@@ -59,7 +61,7 @@ def of_trial(
         "logs.html",
         trial=known,
         kept=kept,
-        name=name,
+        log=name,
         search=search,
         part=part,
         level=level,

@@ -4,12 +4,14 @@ import { byId, element } from "./dom.js";
 
 const MOST_LINES = 5000;
 // As `level` in pages/logs.py.
-const BAD = /\b(error|exception|traceback|fatal|critical|failed|killed)\b|Error\b/i;
-const WARN = /\bwarn(ing)?\b|Warning\b/i;
+const BAD = /\b(error|exception|traceback|fatal|critical|failed|killed)\b/i;
+const BAD_NAME = /[a-z]Error\b/;
+const WARN = /\bwarn(ing)?\b/i;
+const WARN_NAME = /[a-z]Warning\b/;
 
 function level(text) {
-  if (BAD.test(text)) return "bad";
-  return WARN.test(text) ? "warn" : "";
+  if (BAD.test(text) || BAD_NAME.test(text)) return "bad";
+  return WARN.test(text) || WARN_NAME.test(text) ? "warn" : "";
 }
 
 const place = byId("log");
