@@ -1,7 +1,7 @@
 """The application: routes, and around them the layers that every request passes.
 
-From the outside in, the layers count requests (`prometheus`) and turn ``HEAD`` into ``GET`` without
-a body (`methods`). They compress answers (`compression`), bound body and time (`limits`) and check
+From the outside in, the layers give requests their ids (`request_log`), count them (`prometheus`)
+and turn ``HEAD`` into ``GET`` without a body (`methods`). They compress answers (`compression`), bound body and time (`limits`) and check
 ``Host``. An unforeseen error becomes a 500 (`problems.CatchAll`). Then FastAPI routes. Unknown
 query parameters are refused before a route runs (`parameters`). The caller is found by the routes'
 own dependency (`access.CallerDep`).
@@ -37,6 +37,7 @@ from govray.service.pages import site
 from govray.service.parameters import known_parameters
 from govray.service.problems import Answering, CatchAll, Problem, ProblemDetails, details
 from govray.service.prometheus import Measured, Measures, Registered
+from govray.service.request_log import RequestIds
 from govray.service.revocations import Lists, Marked
 from govray.service.routes import (
     attestations,
@@ -142,6 +143,7 @@ def create_app(
     app.add_middleware(Compressed)
     app.add_middleware(HeadMethod)
     app.add_middleware(Measured, measures=measures)
+    app.add_middleware(RequestIds)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     return app
 

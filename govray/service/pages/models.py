@@ -43,6 +43,7 @@ from govray.service.visibility import (
 )
 from govray.store import tables
 from govray.store.lineage import Lineage
+from govray.store.reverifications import newest as newest_reverification
 
 MOST_AUDITS = 5
 
@@ -128,6 +129,9 @@ def _page(
         row=row if whole else None,
         version=version,
         registry=reads_registry(caller),
+        again=newest_reverification(session, [row.digest]).get(row.digest)
+        if reads_registry(caller)
+        else None,
         document=document,
         whole=whole,
         staff=is_staff(caller),
