@@ -1,10 +1,10 @@
 """The application: routes, and around them the layers that every request passes.
 
 From the outside in, the layers give requests their ids (`request_log`), count them (`prometheus`)
-and turn ``HEAD`` into ``GET`` without a body (`methods`). They compress answers (`compression`), bound body and time (`limits`) and check
-``Host``. An unforeseen error becomes a 500 (`problems.CatchAll`). Then FastAPI routes. Unknown
-query parameters are refused before a route runs (`parameters`). The caller is found by the routes'
-own dependency (`access.CallerDep`).
+and turn ``HEAD`` into ``GET`` without a body (`methods`). They compress answers (`compression`),
+bound body and time (`limits`) and check ``Host``. An unforeseen error becomes a 500
+(`problems.CatchAll`). Then FastAPI routes. Unknown query parameters are refused before a route runs
+(`parameters`). The caller is found by the routes' own dependency (`access.CallerDep`).
 
 One application holds one engine and what it remembers of tokens and rates; two of them, or two
 processes, share the store and nothing else.
