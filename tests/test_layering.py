@@ -31,6 +31,7 @@ BELOW: dict[str, frozenset[str]] = {
     "checkpoint": frozenset({"errors", "files", "governance"}),
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
+    "alerts": frozenset({"errors", "governance", "store"}),
     "service": frozenset({"errors", "governance", "store"}),
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
@@ -48,7 +49,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "client", "train", "tune", "demo", "reconciler"}
+        | {"service", "client", "train", "tune", "demo", "reconciler", "alerts"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -112,6 +113,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # In processes of their own, which are sent texts: what Presidio imports stays there.
     "data.pii": frozenset({"presidio_analyzer", "spacy", "tldextract"}),
     "store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),
+    "alerts": frozenset({"sqlmodel", "sqlalchemy"}),
     "service": frozenset(
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "prometheus_client"}
         | {"jwt", "anyio", "pydantic", "cryptography"}

@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 from govray import __version__
 from govray.cli import (
     adapter,
+    alerts,
     audit,
     checkpoint,
     corpus,
@@ -53,6 +54,7 @@ from govray.cli import (
     tune,
     usage,
     verify,
+    webhook,
     workspace,
 )
 from govray.errors import UsageError
@@ -116,6 +118,8 @@ app.add_typer(role.app, name="role")
 app.add_typer(store.app, name="store")
 app.command("login")(login.login)
 app.command("logout")(login.logout)
+app.add_typer(webhook.app, name="webhook")
+app.add_typer(alerts.app, name="alerts")
 app.command("usage")(usage.usage)
 app.command("schema")(schema.schema)
 

@@ -78,22 +78,43 @@ def show(run: Run) -> None:
 def logs(
     run: Run,
     lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Lines of each log.")] = 20,
+    every: Annotated[
+        bool, typer.Option("--all", help="Of all attempts and drivers, not the last one alone.")
+    ] = False,
 ) -> None:
-    """Show the end of each worker's output, if it is here."""
+    """Show the end of each worker's output: as the run's folder keeps it, or from this machine."""
+    from govray.store import run_logs
     from govray.train.inputs import run_listing
+    from govray.train.run_folder.shipped_log import worker_log
 
-    found = [(each, _tail(each.log, lines)) for each in run_listing.workers(run)]
-    report(
-        [
-            {"rank": w.rank, "host": w.host, "pid": w.pid, "log": w.log, "tail": tail}
-            for w, tail in found
-        ]
-    )
-    for worker, tail in found:
-        line(f"rank {worker.rank}  process {worker.pid} on {worker.host}  {worker.log or ''}")
-        if tail is None:
-            line("  not on this machine; the Ray dashboard of its cluster may have it")
-        for each in tail or ():
+    workers = run_listing.workers(run)
+    kept = [each.name for each in run_logs.listed(str(run))]
+    of_last = {worker_log(each.rank, each.attempt): each for each in workers}
+    shown: list[dict[str, Any]] = []
+    for name in dict.fromkeys([*(kept if every else ()), *of_last]):
+        part = run_logs.read(str(run), name, start=None, most=lines)
+        worker = of_last.get(name)
+        tail = [each.text for each in part.lines] if part is not None else None
+        if tail is None and worker is not None:
+            tail = _tail(worker.log, lines)
+        said: dict[str, Any] = {"name": name, "kept": part is not None, "tail": tail}
+        if worker is not None:
+            said |= {
+                "rank": worker.rank,
+                "host": worker.host,
+                "pid": worker.pid,
+                "log": worker.log,
+            }
+        shown.append(said)
+    report(shown)
+    for said in shown:
+        who = (
+            f"rank {said['rank']}  process {said['pid']} on {said['host']}" if "pid" in said else ""
+        )
+        line(f"{said['name']}  {who}".rstrip())
+        if said["tail"] is None:
+            line("  neither kept nor on this machine; the Ray dashboard of its cluster may have it")
+        for each in said["tail"] or ():
             line(f"  {each}")
 
 

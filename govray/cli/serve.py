@@ -66,6 +66,9 @@ def serve(
     ] = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
+    log_format: Annotated[
+        str, typer.Option("--log-format", help="text, or json: an object a line, on stderr.")
+    ] = "text",
 ) -> None:
     """Answer over HTTP what was trained on what, until SIGTERM or SIGINT."""
     from sqlmodel import Session, col, select
@@ -77,6 +80,8 @@ def serve(
     from govray.store.tables import Token
     from govray.tune.experiment_cost import experiment_cost
 
+    if log_format not in ("text", "json"):
+        raise UsageError(f"{log_format[:40]!r} is neither text nor json", where="--log-format")
     local = is_loopback(host)
     if no_auth and not local:
         raise Refused(
@@ -118,7 +123,7 @@ def serve(
     if storage and told and indexed:
         Thread(target=_index, args=(indexed, storage, told, stop), daemon=True).start()
     try:
-        _run(app, host, port, proxies)
+        _run(app, host, port, proxies, as_json=log_format == "json")
     finally:
         stop.set()
 
@@ -136,8 +141,8 @@ def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> N
             stop.wait(RETRY_SECONDS)
 
 
-def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
-    """Serve ``app`` until a signal, then return.
+def _run(app: FastAPI, host: str, port: int, proxies: list[str], *, as_json: bool) -> None:
+    """Serve ``app`` until a signal, then return. ``as_json``: so it logs.
 
     Raises:
         UsageError: The address is taken, or does not belong to this machine.
@@ -172,7 +177,11 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
             app.state.streams.stopping = True
             super().handle_exit(sig, frame)
 
-    server = Stopping(server_config(app, proxies))
+    if as_json:
+        from govray.service.request_log import log_as_json
+
+        log_as_json()
+    server = Stopping(server_config(app, proxies, own_log=not as_json))
     # When it has stopped, uvicorn raises the signal again, for whoever handled it before.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: setattr(server, "should_exit", True))
@@ -182,14 +191,16 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str]) -> None:
         listening.close()
 
 
-def server_config(app: FastAPI, proxies: list[str]) -> uvicorn.Config:
+def server_config(app: FastAPI, proxies: list[str], *, own_log: bool = True) -> uvicorn.Config:
     """How uvicorn serves ``app``: connections within bounds, nothing logged of a request.
 
     Args:
         proxies: Addresses whose X-Forwarded-For is trusted. That of others is ignored, or a client
             could evade its rate limit.
+        own_log: Whether uvicorn logs in its own form.
     """
     import uvicorn
+    from uvicorn.config import LOGGING_CONFIG
 
     from govray.service.connections import Bounds, bounded
 
@@ -199,6 +210,7 @@ def server_config(app: FastAPI, proxies: list[str]) -> uvicorn.Config:
         ws="none",
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
+        log_config=LOGGING_CONFIG if own_log else None,
         log_level="warning",
         access_log=False,  # a URL may hold what somebody searches for
         server_header=False,

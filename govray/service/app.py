@@ -1,10 +1,10 @@
 """The application: routes, and around them the layers that every request passes.
 
-From the outside in, the layers count requests (`prometheus`) and turn ``HEAD`` into ``GET`` without
-a body (`methods`). They compress answers (`compression`), bound body and time (`limits`) and check
-``Host``. An unforeseen error becomes a 500 (`problems.CatchAll`). Then FastAPI routes. Unknown
-query parameters are refused before a route runs (`parameters`). The caller is found by the routes'
-own dependency (`access.CallerDep`).
+From the outside in, the layers give requests their ids (`request_log`), count them (`prometheus`)
+and turn ``HEAD`` into ``GET`` without a body (`methods`). They compress answers (`compression`),
+bound body and time (`limits`) and check ``Host``. An unforeseen error becomes a 500
+(`problems.CatchAll`). Then FastAPI routes. Unknown query parameters are refused before a route runs
+(`parameters`). The caller is found by the routes' own dependency (`access.CallerDep`).
 
 One application holds one engine and what it remembers of tokens and rates; two of them, or two
 processes, share the store and nothing else.
@@ -40,6 +40,7 @@ from govray.service.pages import site
 from govray.service.parameters import known_parameters
 from govray.service.problems import Answering, CatchAll, Problem, ProblemDetails, details
 from govray.service.prometheus import Measured, Measures, Registered
+from govray.service.request_log import RequestIds
 from govray.service.revocations import Lists, Marked
 from govray.service.routes import (
     attestations,
@@ -51,6 +52,7 @@ from govray.service.routes import (
     ledgers,
     lineage,
     live_metrics,
+    logs,
     memorization,
     models,
     policies,
@@ -63,6 +65,7 @@ from govray.service.routes import (
     templates,
     tokens,
     users,
+    webhooks,
 )
 from govray.service.settings import Settings
 from govray.store.database import open_store
@@ -160,6 +163,7 @@ def create_app(
     app.add_middleware(Compressed)
     app.add_middleware(HeadMethod)
     app.add_middleware(Measured, measures=measures)
+    app.add_middleware(RequestIds)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     return app
 
@@ -175,6 +179,7 @@ def _routers() -> tuple[APIRouter, ...]:
         tags.router,
         downloads.router,
         live_metrics.router,
+        logs.router,
         models.router,
         lineage.router,
         corpora.router,
@@ -188,6 +193,7 @@ def _routers() -> tuple[APIRouter, ...]:
         role_bindings.router,
         users.router,
         tokens.router,
+        webhooks.router,
     )
 
 

@@ -54,8 +54,13 @@ def entry(
 
 def safe(text: str) -> str:
     """``text`` without what looks like a token or cannot be printed, at most `MAX_TEXT` long."""
-    cut = _TOKEN.sub("[cut]", text[: 4 * MAX_TEXT])
+    cut = without_tokens(text[: 4 * MAX_TEXT])
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cut)[:MAX_TEXT]
+
+
+def without_tokens(text: str) -> str:
+    """``text`` without what looks like a token."""
+    return _TOKEN.sub("[cut]", text)
 
 
 class Audit:

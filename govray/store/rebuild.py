@@ -5,9 +5,9 @@ Readers see the old index until the exchange, and the new one after it. A killed
 old one unchanged.
 
 What cannot be derived from storage is kept: accounts, tokens, tags, the registry and the audit
-log. So are the queue, and workspaces with their projects and roles. So are the owners of
-experiments, the public attestations, and the seen heads of ledgers. Lost is what storage has no
-longer: deleted runs and checkpoints.
+log. So are the queue, webhooks with what they were told, and workspaces with their projects and
+roles. So are the owners of experiments, the public attestations, and the seen heads of ledgers.
+Lost is what storage has no longer: deleted runs and checkpoints.
 
 `rebuild` derives nothing: it is given what fills the new index.
 """
@@ -32,6 +32,7 @@ from govray.store.database import begin_writing, connect, sqlite_file
 KEPT = frozenset(
     {"account", "token", "audit", "model", "modelversion", "experimenttag", "submission", "lease"}
     | {"workspace", "project", "groupmember", "rolebinding", "template"}
+    | {"webhook", "alert", "delivery", "reverification"}
 )
 """The tables that storage does not know."""
 

@@ -70,6 +70,14 @@ class SubmissionState(StrEnum):
     ERROR = "ERROR"
 
 
+class DeliveryState(StrEnum):
+    """How one event stands with one webhook. ``DEAD``: it was tried as often as is tried."""
+
+    PENDING = "PENDING"
+    DELIVERED = "DELIVERED"
+    DEAD = "DEAD"
+
+
 _E, _T, _C, _S = ExperimentState, TrialState, CheckpointState, SubmissionState
 
 EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {

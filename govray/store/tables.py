@@ -24,6 +24,7 @@ from sqlmodel import Field, SQLModel
 
 from govray.store.states import (
     CheckpointState,
+    DeliveryState,
     ExperimentState,
     SubmissionState,
     TrialState,
@@ -557,6 +558,75 @@ class ExperimentTag(SQLModel, table=True):
 
     experiment: str = Field(primary_key=True)
     tag: str = Field(primary_key=True, index=True)
+
+
+class Webhook(SQLModel, table=True):
+    """An address that is told of events. ``project`` none: of all projects.
+
+    ``secret`` signs what is sent and is masked (`govray.store.webhooks.mask`).
+    """
+
+    id: str = Field(primary_key=True)
+    url: str
+    kinds: list[str] = Field(sa_type=JSON)
+    project: str | None = None
+    secret: bytes = Field(sa_type=LargeBinary)
+    created: str
+    user: str
+
+
+class Alert(SQLModel, table=True):
+    """Something that happened and was noticed, once: kind, subject and ``mark`` say which.
+
+    ``id`` is their digest, so an index that is made again notices nothing twice. ``at`` is when it
+    happened, ``noticed`` when that was seen.
+    """
+
+    __table_args__ = (Index("alert_by_cause", "kind", "subject", "mark", unique=True),)
+
+    id: str = Field(primary_key=True)
+    kind: str
+    subject: str
+    mark: str
+    at: str = Field(index=True)
+    noticed: str
+    project: str | None = None
+    data: Json = Field(sa_type=JSON)
+
+
+class Delivery(SQLModel, table=True):
+    """One alert for one webhook. Whoever sends it holds it ``until`` a time.
+
+    ``due`` is when it is tried next, ``status`` the last answer's, ``why`` what went wrong.
+    """
+
+    __table_args__ = (Index("delivery_by_turn", "state", "due"),)
+
+    webhook: str = Field(primary_key=True, foreign_key="webhook.id")
+    alert: str = Field(primary_key=True, foreign_key="alert.id")
+    state: DeliveryState = Field(sa_type=_state(DeliveryState))
+    tries: int = 0
+    due: str
+    holder: str | None = None
+    until: str | None = None
+    status: int | None = None
+    why: str | None = None
+    delivered: str | None = None
+
+
+class Reverification(SQLModel, table=True):
+    """What verifying a registered model again gave, from ``since`` to ``checked``.
+
+    A row lasts as long as the outcome does: ``verified``, ``failed`` or ``could not check``.
+    Attestations are named, not referred to: this outlives an index that is made again.
+    """
+
+    attestation: str = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    outcome: str
+    why: str | None = None
+    since: str
+    checked: str
 
 
 class StoreSecret(SQLModel, table=True):

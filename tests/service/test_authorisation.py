@@ -95,6 +95,8 @@ PROJECT = "/v1/projects/{project}"
 MEMBER = "/v1/groups/{group}/members/{user}"
 VERSION = "/v1/models/{model}/versions/{version}"
 WRITERS = ("admin", "engineer")
+WEBHOOK = "w-000000000000"
+"""There is none of this name."""
 
 CASES = [
     get("/v1/health", ALL, open=True),
@@ -139,6 +141,20 @@ CASES = [
         )
         for verb in ("stop", "kill", "archive", "unarchive", "resume")
     ),
+    get("/v1/trials/{trial}/logs", STAFF, "/v1/trials/done/logs"),
+    # The run keeps none.
+    get(
+        "/v1/trials/{trial}/logs/{name}",
+        STAFF,
+        "/v1/trials/done/logs/rank-0-1.log",
+        ok=(404,),
+    ),
+    get(
+        "/v1/trials/{trial}/logs/{name}/stream",
+        STAFF,
+        "/v1/trials/done/logs/rank-0-1.log/stream",
+    ),
+    get("/trials/{trial}/logs", STAFF, "/trials/done/logs"),
     # ``first`` used acme-legal's corpus too, ``guarded`` only the archive's; ``narrow`` is public.
     get("/v1/models", ALL),
     hidden("/v1/models/{model}", TOKENS, "/v1/models/first"),
@@ -285,6 +301,38 @@ CASES = [
         PEOPLE,
         f"/v1/tokens/{'0' * 12}:revoke",
         ok=(404,),  # nobody's
+    ),
+    # Webhooks: what is told leaves the house.
+    get("/v1/alerts", STAFF),
+    get("/v1/webhooks", ("admin",)),
+    Case(
+        "POST",
+        "/v1/webhooks",
+        ("admin",),
+        "/v1/webhooks",
+        {"url": "https://hooks.example/"},
+        ok=(201,),
+    ),
+    Case("DELETE", "/v1/webhooks/{webhook}", ("admin",), f"/v1/webhooks/{WEBHOOK}", ok=(404,)),
+    Case(
+        "POST",
+        "/v1/webhooks/{webhook}:test",
+        ("admin",),
+        f"/v1/webhooks/{WEBHOOK}:test",
+        ok=(404,),
+    ),
+    get(
+        "/v1/webhooks/{webhook}/deliveries",
+        ("admin",),
+        f"/v1/webhooks/{WEBHOOK}/deliveries",
+        ok=(404,),
+    ),
+    Case(
+        "POST",
+        "/v1/webhooks/{webhook}/deliveries/{event}:resend",
+        ("admin",),
+        f"/v1/webhooks/{WEBHOOK}/deliveries/{0:064x}:resend",
+        ok=(404,),
     ),
     # The pages: the same rules.
     get("/", ALL),

@@ -12,7 +12,7 @@ from sqlalchemy import true
 from sqlmodel import Session, select
 
 from govray.service import visibility
-from govray.store import registry
+from govray.store import registry, tables
 from govray.store.database import open_store
 from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry
@@ -122,6 +122,33 @@ def test_staff_see_a_version_whole(running: Service) -> None:
         False,
     )
     assert [each["action"] for each in body["history"]] == ["model.register"]
+
+
+def test_what_verifying_again_gave_is_shown_to_staff(running: Service) -> None:
+    before = running.client("engineer").get(ONE).json()
+    assert before["reverified"] == []
+    with Session(running.engine) as session:
+        for number, outcome in enumerate(("verified", "failed")):
+            session.add(
+                tables.Reverification(
+                    attestation=before["attestation"],
+                    number=number,
+                    outcome=outcome,
+                    why=None if outcome == "verified" else "step 3 (files)",
+                    since=f"2026-11-2{number}T10:00:00Z",
+                    checked=f"2026-11-2{number}T11:00:00Z",
+                )
+            )
+        session.commit()
+    after = running.client("engineer").get(ONE).json()
+    assert [each["outcome"] for each in after["reverified"]] == ["failed", "verified"]
+    assert after["stage"] == before["stage"]  # the registry stays as it was
+    page = running.client("engineer").get("/models/first/1.0.0").text
+    assert "Verified again: failed" in page
+    assert "step 3 (files)" in page
+    for kind in ("supplier", "public"):
+        assert "Verified again" not in running.client(kind).get("/models/first/1.0.0").text
+        assert "reverified" not in running.client(kind).get(ONE).text
 
 
 def test_pages_follow_one_another(running: Service) -> None:

@@ -98,6 +98,7 @@ ITEMS = {
     "/experiments/e-0?x=lr": STAFF,
     "/compare?run=t-0": STAFF,
     "/compare?run=t-0&version=gpt%2F1.0.0": STAFF,
+    "/trials/t-0/logs": STAFF,
     "/corpora/acme": (*STAFF, "supplier"),
     "/corpora/alpha": (*STAFF, "other supplier"),
     "/ledgers/run-first": ROLES[:5],

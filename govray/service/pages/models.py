@@ -43,6 +43,7 @@ from govray.service.visibility import (
 )
 from govray.store import tables
 from govray.store.lineage import Lineage
+from govray.store.reverifications import newest as newest_reverification
 
 MOST_AUDITS = 5
 
@@ -135,6 +136,9 @@ def _page(
         version=version,
         stages=promotion.stages_after(session, caller, version),
         registry=is_within(session, caller, row.digest),
+        again=newest_reverification(session, [row.digest]).get(row.digest)
+        if is_within(session, caller, row.digest)
+        else None,
         document=document,
         whole=whole,
         staff=is_within(session, caller, row.digest),

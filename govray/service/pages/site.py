@@ -21,6 +21,7 @@ from govray.service.pages import (
     corpora,
     experiments,
     ledgers,
+    logs,
     models,
     new_experiment,
     overview,
@@ -51,6 +52,7 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 router = APIRouter(include_in_schema=False)
 for _each in (
     *(overview, models, corpora, experiments, runs, comparison, tagging, record_search),
+    logs,
     *(ledgers, signing_in, provider_sign_in),
     *(queue, new_experiment, submissions, promotion),
     *(projects, people, audit_log),

@@ -35,7 +35,7 @@ MAX_SECONDS = 600.0
 MAX_ROWS = 5_000
 """Rows of one poll; the rest come with the next."""
 
-_GOING = (TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED)
+GOING = (TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED)
 _POSITION = re.compile(r"(\d{1,9})\.(\d{1,15})\.(\d{1,6})")
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
@@ -53,7 +53,12 @@ class Streams:
         self.stopping = False
 
 
-async def _slot(request: Request) -> AsyncIterator[None]:
+async def slot(request: Request) -> AsyncIterator[None]:
+    """Hold a place among the live streams, for as long as a request lasts.
+
+    Raises:
+        Problem: 503, there is none.
+    """
     streams: Streams = request.app.state.streams
     if streams.open >= streams.most:
         raise Problem(
@@ -75,7 +80,7 @@ async def _slot(request: Request) -> AsyncIterator[None]:
 @router.get(
     "/trials/{trial}/metrics/stream",
     response_class=EventSourceResponse,
-    dependencies=[Depends(_slot)],
+    dependencies=[Depends(slot)],
 )
 async def stream(
     request: Request,
@@ -97,7 +102,7 @@ async def stream(
             position = reached
         if len(rows) >= MAX_ROWS:
             continue
-        if state not in _GOING:
+        if state not in GOING:
             yield ServerSentEvent(event="end", data={"state": state})
             return
         await asyncio.sleep(POLL_SECONDS)

@@ -44,6 +44,7 @@ from govray.store import registry, tables
 from govray.store.database import begin_writing
 from govray.store.promotion_gates import PromotionPolicy, read_promotion_policy
 from govray.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS
+from govray.store.reverifications import changes
 
 router = APIRouter(tags=["models"])
 
@@ -142,6 +143,15 @@ class Version(VersionReference):
     public: bool = Field(description="Anyone may read its attestation.")
 
 
+class Reverified(BaseModel):
+    """What verifying a model again gave, for as long as it gave that."""
+
+    outcome: Literal["verified", "failed", "could not check"]
+    why: str | None = None
+    since: str
+    checked: str = Field(description="When it was verified last.")
+
+
 class VersionWithHistory(Version):
     """A version and everything that happened to it, oldest first."""
 
@@ -164,9 +174,20 @@ class VersionWithHistory(Version):
                 "gates": "sha256:" + "1" * 64,
             }
         ],
+        reverified=[
+            {
+                "outcome": "verified",
+                "why": None,
+                "since": "2026-11-21T11:00:00Z",
+                "checked": "2026-11-24T11:00:00Z",
+            }
+        ],
     )
 
     history: list[Change]
+    reverified: list[Reverified] = Field(
+        description="What verifying it again gave, the newest first; `govray alerts run` does so."
+    )
 
 
 class NewVersion(BaseModel):
@@ -263,7 +284,11 @@ def version(
     if not is_within(session, caller, row.attestation):
         return _reference(row)
     fields = _full(session, row).model_dump()
-    return VersionWithHistory(**fields, history=_history(session, row))
+    again = [
+        Reverified(outcome=each.outcome, why=each.why, since=each.since, checked=each.checked)  # type: ignore[arg-type]
+        for each in changes(session, row.attestation)
+    ]
+    return VersionWithHistory(**fields, history=_history(session, row), reverified=again)
 
 
 @router.post("/models/{model}/versions", status_code=201, dependencies=[WRITES])

@@ -33,7 +33,7 @@ from ray.util.placement_group import get_current_placement_group, remove_placeme
 from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
 from govray.files.place import Place, place
-from govray.train.driver import failures
+from govray.train.driver import failures, kept_output
 from govray.train.driver.gpu_request import backends
 from govray.train.driver.progress import ProgressWatch, StepCallback
 from govray.train.driver.scaling_policy import ElasticTrainer
@@ -88,6 +88,7 @@ def fit(
     journal = _Journal(folder, on_step)
     with (
         stop_request.signals() as received,
+        kept_output.of_driver(order),
         closing(journal),
         ProgressWatch(journal, on_report) as watch,
     ):
@@ -199,12 +200,18 @@ class GovernedLoop:
                 on_report=self._report if self.reports else None,
             )
         )
+        rank = ray.train.get_context().get_world_rank()
+        try:
+            with kept_output.of_worker(self.order, rank, shard.attempt):
+                return self._run(config)
+        finally:
+            current.reset(token)
+
+    def _run(self, config: dict[str, Any]) -> int | None:
         try:
             self.loop(config)
         except StopRun as stop:
             return stop.step
-        finally:
-            current.reset(token)
         return None
 
     def _report(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -48,6 +48,7 @@ from govray.train.driver.discovery import discover
 from govray.train.driver.gang import await_room
 from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.progress import StepCallback
+from govray.train.experiment.log_policy import LogPolicy
 from govray.train.experiment.profiling import Profiling
 from govray.train.experiment.sharding import check_copies
 from govray.train.experiment.validation import GROUP, Validation
@@ -135,6 +136,7 @@ class GovernedTrainer(RunSettings):
             itself names them here too, or its attestation is wrong.
         callbacks: Told of the run on the driver; see `RunCallback`.
         profiling: Steps that torch's profiler traces, on rank 0.
+        log_policies: What follows from a line of a worker's log.
         on_admission, on_step: Called on the driver as work proceeds.
         on_size: Called on the driver with the run's size, before workers start.
         on_wait: Called on the driver with a line that says for what room the run waits.
@@ -177,6 +179,7 @@ class GovernedTrainer(RunSettings):
     attestation_key_password_file: str | Path | None = None
     pretrained: str | Path | None = None
     profiling: Profiling | None = None
+    log_policies: Sequence[LogPolicy] = ()
     callbacks: Sequence[RunCallback] = ()
     on_admission: Admission = lambda done, total: None
     on_step: StepCallback = lambda step, metrics: None
@@ -629,6 +632,7 @@ class GovernedTrainer(RunSettings):
             run_id=run_id,
             experiment=self.experiment.name if self.experiment else None,
             profiled=self.profiling.range if self.profiling else range(0),
+            log_policies=tuple(self.log_policies),
             folder=str(folder),
             prepared=str(prepared.folder),
             manifest=prepared.manifest,
@@ -715,6 +719,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         reader=data.reader,
         pretrained=experiment.pretrained,
         profiling=experiment.profiling,
+        log_policies=experiment.log_policies,
         callbacks=chosen_callbacks(experiment),
         checkpoint_storage=experiment.checkpoint.storage,
         max_quarantined=governance.max_quarantined,

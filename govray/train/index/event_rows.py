@@ -104,6 +104,8 @@ def _decided(event: events.AnyEvent) -> Decided | None:
         case events.Memorized():
             made = event.decision
             kind, step, corpus = made.action, made.step, made.corpus
+        case events.LogMatched():
+            kind = "log"
         case _:
             return None
     evidence = event.to_json()

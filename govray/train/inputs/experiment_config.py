@@ -45,6 +45,7 @@ from govray.governance.record.prepare_manifest import ReserveShare
 from govray.train.experiment.checkpoint import CheckpointEvery
 from govray.train.experiment.ema import Ema
 from govray.train.experiment.environment import JobEnvironment
+from govray.train.experiment.log_policy import LogPolicies
 from govray.train.experiment.optimizer import Optimizer
 from govray.train.experiment.places import RECORDED as RECORDED
 from govray.train.experiment.places import DiskPath as DiskPath
@@ -56,7 +57,7 @@ from govray.train.experiment.sharding import Sharding, check_copies
 from govray.train.experiment.tracking import Tracking
 from govray.train.experiment.validation import Validation
 
-SEEN_ONLY = frozenset({"profiling", "tensorboard", "tracking"})
+SEEN_ONLY = frozenset({"log_policies", "profiling", "tensorboard", "tracking"})
 """Fields that say what people see of a run. They change nothing about it, so a run that goes on may
 have others."""
 
@@ -304,6 +305,11 @@ class Experiment(Section):
         None,
         description="trackers that the driver tells of the run",
         exclude_if=lambda value: value is None,
+    )
+    log_policies: LogPolicies = Field(
+        (),
+        description="what follows from a line of a worker's log",
+        exclude_if=lambda value: not value,
     )
     storage_path: PlaceText = "runs"
     attestation_key: DiskPath = Field(

@@ -21,6 +21,7 @@ from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Manifest
+from govray.train.experiment.log_policy import LogPolicy
 from govray.train.experiment.validation import Validation
 from govray.train.inputs import operator_key
 from govray.train.inputs.experiment_config import Reader
@@ -76,6 +77,7 @@ class Order:
         reader: Who reads a worker's rows; the worker itself where it can by default.
         key_variables: Environment variables that may not hold a key where a worker runs.
         profiled: Steps that rank 0 traces.
+        log_policies: What follows from a line of a worker's log.
         experiment: Name of the experiment file, if there is one; metrics are told apart by it.
         driver: Number of the driver that gave the order; a later one shuts this one's workers out.
     """
@@ -104,6 +106,7 @@ class Order:
     reader: Reader | None = None
     key_variables: frozenset[str] = frozenset({operator_key.VARIABLE})
     profiled: range = range(0)
+    log_policies: tuple[LogPolicy, ...] = ()
     experiment: str | None = None
     driver: int = 0
 

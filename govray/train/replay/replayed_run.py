@@ -341,6 +341,7 @@ def _fit(order: Order, inputs: RecordedInputs, part: Segment, on_step: StepCallb
             update={
                 # The rows are packed: no tokenizer is read.
                 "data": experiment.data.model_copy(update={"tokenizer": "bytes"}),
+                "log_policies": (),
                 "profiling": None,
                 "tensorboard": False,
                 "tracking": None,  # a second party need not have the trackers

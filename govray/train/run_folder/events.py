@@ -279,6 +279,21 @@ class Memorized(Event):
         )
 
 
+class LogMatched(Event):
+    """A line of a process's log fits a pattern of the experiment file."""
+
+    kind: Literal["logMatched"] = "logMatched"
+    log: Text
+    pattern: Text
+    action: Literal["stop", "flag"]
+    line: Text
+
+    @property
+    def text(self) -> str:
+        follows = "the run is to stop" if self.action == "stop" else "flagged"
+        return f"{self.log} has {self.pattern!r}: {follows} ({self.line[:200]})"
+
+
 class Attested(Event):
     """The model folder is signed."""
 
@@ -306,6 +321,7 @@ AnyEvent: TypeAlias = (
     | Attested
     | Gated
     | Memorized
+    | LogMatched
 )
 
 

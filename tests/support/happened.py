@@ -1,0 +1,126 @@
+"""Rows of a store in which something happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlmodel import Session
+
+from govray.store.states import ExperimentState, SubmissionState, TrialState
+from govray.store.tables import Corpus, Credential, Decision, Experiment, Submission, Trial
+
+BEFORE = "2026-11-20T09:00:00Z"
+AT = "2026-11-24T09:00:00Z"
+LATER = "2026-11-24T10:00:00Z"
+
+
+def experiment(session: Session, name: str, *, project: str = "default", **more: Any) -> Experiment:
+    row = Experiment(
+        **{
+            "id": name,
+            "name": name,
+            "kind": "run",
+            "state": ExperimentState.ACTIVE,
+            "project": project,
+            "user": "ada",
+            "storage": "/nowhere",
+            "config": {},
+            "started": BEFORE,
+            **more,
+        }
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def trial(session: Session, name: str, state: TrialState, **more: Any) -> Trial:
+    """A trial in an experiment of the same name, unless another is given."""
+    if "experiment" not in more:
+        experiment(session, name, project=more.pop("project", "default"))
+    row = Trial(
+        **{
+            "id": name,
+            "experiment": name,
+            "folder": name,
+            "state": state,
+            "hyperparameters": {},
+            "step": 3,
+            "max_steps": 5,
+            "attempts": 1,
+            "started": BEFORE,
+            "code": "c",
+            "policy": "p",
+            "manifest": "m",
+            **more,
+        }
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def decision(session: Session, trial: str, number: int, kind: str, **more: Any) -> None:
+    session.add(
+        Decision(
+            **{
+                "trial": trial,
+                "source": "events",
+                "number": number,
+                "kind": kind,
+                "at": LATER,
+                "step": 2,
+                "corpus": "acme",
+                "reason": f"{kind} happened",
+                "evidence": {},
+                **more,
+            }
+        )
+    )
+    session.flush()
+
+
+def submission(session: Session, name: str, state: SubmissionState, **more: Any) -> Submission:
+    row = Submission(
+        **{
+            "id": name,
+            "kind": "train",
+            "name": "gpt",
+            "project": "default",
+            "user": "ada",
+            "state": state,
+            "pool": "default",
+            "priority": 0,
+            "slots": 1,
+            "config": "a: 1",
+            "submitted": BEFORE,
+            "finished": LATER,
+            "attempt": 1,
+            "why": "the image is gone",
+            **more,
+        }
+    )
+    session.add(row)
+    session.flush()
+    return row
+
+
+def credential(session: Session, corpus: str, digest: str, until: str) -> None:
+    if session.get(Corpus, corpus) is None:
+        session.add(Corpus(name=corpus, supplier="acme", sensitivity="public", confidential=False))
+    session.add(
+        Credential(
+            digest=digest,
+            corpus=corpus,
+            supplier="acme",
+            license="MIT",
+            category="permissive",
+            jurisdiction="DE",
+            sensitivity="public",
+            valid_from=BEFORE,
+            valid_until=until,
+            records=1,
+            envelope=b"{}",
+        )
+    )
+    session.flush()

@@ -1,0 +1,158 @@
+"""What a run prints stays in its folder, and a line of it may stop or flag the run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from govray import cli
+from govray.errors import UsageError
+from govray.files.bucket_path import BucketPath
+from govray.store import run_logs
+from govray.train.driver import kept_output
+from govray.train.driver.trainer import from_experiment
+from govray.train.experiment.log_policy import LogPolicy
+from govray.train.index import event_rows
+from govray.train.inputs import run_listing
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.run_folder import events, shipped_log, stop_request
+from govray.train.run_folder.shipped_log import ShippedLog
+from tests.support.deployment import Deployment
+
+
+def policy(pattern: str, action: Any = "flag") -> LogPolicy:
+    return LogPolicy(pattern=pattern, action=action)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "fits"),
+    [
+        ("out of memory", "CUDA out of memory.", True),
+        ("out of memory", "CUDA Out of memory", False),
+        ("CUDA*memory", "CUDA is out of memory", True),
+        ("CUDA*memory", "memory of CUDA", False),
+        ("*NaN*", "loss NaN", True),
+        ("aa*aa", "aaa", False),
+        ("aa*aa", "aaaa", True),
+        ("a.c", "abc", False),
+    ],
+)
+def test_a_pattern_is_text_with_gaps(pattern: str, line: str, fits: bool) -> None:
+    assert policy(pattern).fits(line) is fits
+
+
+def test_no_pattern_takes_long_on_any_line() -> None:
+    """The line that a backtracking matcher would never finish: looked at in parts, each once."""
+    import time
+
+    began = time.perf_counter()
+    assert not policy("a*" * 90 + "b").fits("a" * shipped_log.LONGEST_LINE)
+    assert time.perf_counter() - began < 0.5
+
+
+@pytest.mark.parametrize("pattern", ["", " ", "*", "* *", "a\nb", "x" * 201])
+def test_patterns_that_mean_nothing_are_refused(deployment: Deployment, pattern: str) -> None:
+    text = deployment.experiment(log_policies=[{"pattern": pattern, "action": "flag"}])
+    with pytest.raises(UsageError, match="log_policies"):
+        parse_experiment(text, where="test")
+
+
+@dataclass
+class Ordered:
+    """As much of an order as looking at lines takes."""
+
+    log_policies: tuple[LogPolicy, ...]
+
+
+def test_each_policy_follows_once_from_a_log(tmp_path: Path) -> None:
+    order: Any = Ordered((policy("NaN"), policy("memory", "stop"), policy("never")))
+    look = kept_output.watch(tmp_path, "rank-0-1.log", order)
+    assert look is not None
+    for line in ("fine", "loss NaN", "loss NaN"):
+        look(line)
+    assert not stop_request.requested(tmp_path)
+    look("out of memory")
+    look("out of memory")
+    assert stop_request.requested(tmp_path)
+    found = [each for each in events.read(tmp_path) if isinstance(each, events.LogMatched)]
+    assert [(each.pattern, each.action) for each in found] == [("NaN", "flag"), ("memory", "stop")]
+    decided = event_rows.decisions(events.read(tmp_path))
+    assert [each.kind for each in decided] == ["log", "stop", "log"]
+    nothing: Any = Ordered(())
+    assert kept_output.watch(tmp_path, "rank-0-1.log", nothing) is None
+
+
+def test_the_error_that_ends_a_worker_is_in_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").write_text("a line\n")
+    monkeypatch.setattr(kept_output, "outputs", lambda **_: [(str(tmp_path / "out"), 0)])
+    order: Any = SimpleNamespace(folder=str(tmp_path), log_policies=(), driver=3)
+    with pytest.raises(ZeroDivisionError), kept_output.of_worker(order, 1, 2):
+        print(1 / 0)
+    with kept_output.of_driver(order):
+        pass
+    part = run_logs.read(str(tmp_path), "rank-1-2.log", start=0, most=100)
+    assert part is not None
+    texts = [line.text for line in part.lines]
+    assert (texts[-1], "a line" in texts) == ("ZeroDivisionError: division by zero", True)
+    assert [each.name for each in run_logs.listed(str(tmp_path))] == [
+        "driver-3.log",
+        "rank-1-2.log",
+    ]
+
+
+@pytest.mark.slow  # a server of S3 starts
+def test_on_an_object_store_a_log_is_there_at_the_end(
+    store: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "out"
+    source.write_text("first\n")
+    log = ShippedLog(store, "rank-0-1.log", [(str(source), 0)])
+    log._look(last=False)
+    assert run_logs.listed(str(store)) == []
+    monkeypatch.setattr(shipped_log, "UPLOAD_S", 0.0)
+    log._look(last=False)
+    assert [each.size for each in run_logs.listed(str(store))] == [6]
+    with source.open("a") as more:
+        more.write("second\nthird\n")
+    log.close()
+    part = run_logs.read(str(store), "rank-0-1.log", start=None, most=2)
+    assert part is not None
+    assert [line.text for line in part.lines] == ["second", "third"]
+    part = run_logs.read(str(store), "rank-0-1.log", start=6, most=1)
+    assert part is not None
+    assert [(line.at, line.text) for line in part.lines] == [(6, "second")]
+    assert run_logs.read(str(store), "rank-9-9.log", start=None, most=2) is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_run_keeps_what_its_workers_print_and_stops_at_a_line(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = deployment.experiment(
+        name="printing",
+        entrypoint="tests.support.printing_gpt:GPT",
+        log_policies=[{"pattern": "CUDA*out of memory", "action": "stop"}],
+    )
+    run = from_experiment(parse_experiment(text, where="test")).train()
+    found = run_listing.inspect(run)
+    assert found.state == "stopped"
+    matched = [each for each in events.read(run) if isinstance(each, events.LogMatched)]
+    assert {each.log for each in matched} == {"rank-0-1.log", "rank-1-1.log"}
+    for each in run_listing.workers(run):
+        if each.log is not None:
+            Path(each.log).unlink()  # the session is gone
+    capsys.readouterr()
+    assert cli.main(["runs", "logs", str(run), "--lines", "100", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in shown] == ["rank-0-1.log", "rank-1-1.log"]
+    for each in shown:
+        assert {f"call {number}" for number in range(1, 6)} <= set(each["tail"])
+        assert "CUDA error: out of memory, token [cut]" in each["tail"]
