@@ -31,7 +31,8 @@ BELOW: dict[str, frozenset[str]] = {
     "checkpoint": frozenset({"errors", "files", "governance"}),
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
-    "service": frozenset({"errors", "governance", "store"}),
+    "tasks": frozenset({"errors", "printable", "files", "governance"}),
+    "service": frozenset({"errors", "files", "governance", "store", "tasks"}),
     "inference": frozenset({"errors", "files", "governance", "engine", "data", "store", "service"}),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
@@ -45,7 +46,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "train", "tune", "demo"}
+        | {"service", "tasks", "train", "tune", "demo"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -109,6 +110,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # In processes of their own, which are sent texts: what Presidio imports stays there.
     "data.pii": frozenset({"presidio_analyzer", "spacy", "tldextract"}),
     "store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),
+    "tasks": frozenset({"pydantic"}),
     "service": frozenset(
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "prometheus_client"}
         | {"jwt", "anyio", "pydantic", "cryptography"}
@@ -116,6 +118,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "service.routes": frozenset(
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "anyio", "pydantic"}
     ),
+    # aiohttp, with its yarl, is the client of both HTTP and WebSockets; Ray brings it.
+    "service.tasks": frozenset({"sqlmodel", "sqlalchemy", "starlette", "aiohttp", "yarl"}),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     "train": frozenset(),
@@ -136,7 +140,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.watching": frozenset({"ray", "torch", "tensorboardX", "mlflow", "wandb"}),
     "tune": frozenset({"ray", "pydantic"}),
     "demo": frozenset({"torch", "safetensors"}),
-    "cli": frozenset({"typer", "rich", "yaml", "sqlmodel", "sqlalchemy", "fastapi", "uvicorn"}),
+    "cli": frozenset(
+        {"typer", "rich", "yaml", "sqlmodel", "sqlalchemy", "fastapi", "uvicorn"} | {"starlette"}
+    ),
 }
 
 # A room holds at most this many modules, unless each is one verb of the command or one route.

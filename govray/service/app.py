@@ -51,6 +51,7 @@ from govray.service.routes import (
     models,
     policies,
     records,
+    tasks,
 )
 from govray.service.settings import Settings
 from govray.store.database import open_store
@@ -159,6 +160,7 @@ def _routers() -> tuple[APIRouter, ...]:
         attestations.router,
         policies.router,
         memorization.router,
+        tasks.router,
     )
 
 
