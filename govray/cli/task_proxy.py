@@ -71,12 +71,12 @@ def serving_tasks(
 
     from govray.cli.serve import server_config
     from govray.service.connections import BoundedSocket
-    from govray.service.tasks.app import Bounds, create_tasks_app
+    from govray.service.tasks.app import ProxyBounds, create_tasks_app
     from govray.store.database import open_store
 
     app = create_tasks_app(open_store(store), origins)
     server = uvicorn.Server(
-        server_config(app, proxies, websockets=BoundedSocket, max_message=Bounds().max_message)
+        server_config(app, proxies, websockets=BoundedSocket, max_message=ProxyBounds().max_message)
     )
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

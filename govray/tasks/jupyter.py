@@ -1,9 +1,9 @@
 """The one program behind notebooks, shells and TensorBoard: a Jupyter server.
 
-It does what all three need, so none of it is ours: a token before every answer, web terminals
-(jupyter_server_terminals), TensorBoard behind the same token (jupyter-server-proxy), kernels, and
-the time of last use across all of them. JupyterHub would bring users, a database and a proxy in
-Node.js besides, all of which the service has.
+It does what all three need, so none of it is ours. It demands a token before every answer and
+knows the time of last use. It has kernels and web terminals (jupyter_server_terminals), and
+TensorBoard behind the same token (jupyter-server-proxy). JupyterHub would bring users, a database
+and a proxy in Node.js besides, all of which the service has.
 
 `configuration` is what the server reads. Only files of this task count: a user's own
 ``~/.jupyter`` could open what is closed here.

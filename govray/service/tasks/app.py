@@ -2,10 +2,10 @@
 
 It shares the store with the service and nothing else: none of its routes, cookies or tokens. HTTP
 and WebSockets are forwarded by aiohttp's client, which does both and comes with Ray; nothing is
-kept of what passes. Bodies stream both ways within `Bounds`.
+kept of what passes. Bodies stream both ways within `ProxyBounds`.
 
-The client follows no redirect, keeps no cookie, reads no proxy from the environment and unpacks
-nothing: what the browser gets is what the program sent.
+The client follows no redirect and keeps no cookie. It reads no proxy from the environment and
+unpacks nothing: what the browser gets is what the program sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class ProxyBounds:
     """What one proxy forwards.
 
     Attributes:
@@ -89,7 +89,7 @@ def create_tasks_app(
     engine: Engine,
     origins: TaskOrigins,
     *,
-    bounds: Bounds | None = None,
+    bounds: ProxyBounds | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Starlette:
     """The proxy over one storage.
@@ -100,7 +100,7 @@ def create_tasks_app(
         bounds: What is forwarded.
         clock: The time that tickets are checked at.
     """
-    limit = bounds or Bounds()
+    limit = bounds or ProxyBounds()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

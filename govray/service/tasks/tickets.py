@@ -2,8 +2,8 @@
 
 A ticket goes through an address bar, so it is worth nothing afterwards. It is exchanged for a
 session, whose secret is in a cookie that only the task's own host gets. Of both the store has the
-SHA-256. Each is bound to one task. A session ends with its time, and with the token of the person
-who asked: when that is revoked or expires, or its user is disabled.
+SHA-256. Each is bound to one task. A session ends with its time. It ends as well when the token of
+the person who asked is revoked or expires, or when its user is disabled.
 
 Functions take a session of the database and never commit. Times are arguments.
 """
