@@ -33,7 +33,9 @@ BELOW: dict[str, frozenset[str]] = {
     "store": frozenset({"errors", "files", "governance"}),
     "tasks": frozenset({"errors", "printable", "files", "governance"}),
     "service": frozenset({"errors", "files", "governance", "store", "tasks"}),
-    "inference": frozenset({"errors", "files", "governance", "engine", "data", "store", "service"}),
+    "inference": frozenset(
+        {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks"}
+    ),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
     ),

@@ -107,6 +107,8 @@ def jupyter_program(
     rest: dict[str, Any] = {
         "IdentityProvider": {"token": token},
         "PasswordIdentityProvider": {"hashed_password": "", "allow_password_change": False},
+        # Sockets in the private folder: who else is on the node reads no kernel's messages.
+        "KernelManager": {"transport": "ipc"},
         "MappingKernelManager": {"cull_idle_timeout": _seconds(task), "cull_connected": True},
         "TerminalManager": {"cull_inactive_timeout": _seconds(task)},
         # Neither packages nor news from the network.

@@ -179,6 +179,18 @@ CASES = [
     ),
     get("/v1/trust-roots", ALL),
     hidden("/v1/trust-roots/{digest}", ALL, "/v1/trust-roots/{root}"),
+    # Tasks: one's own; nobody here has one. This service shows none.
+    get("/v1/tasks", WRITERS),
+    Case(
+        "POST",
+        "/v1/tasks",
+        WRITERS,
+        "/v1/tasks",
+        {"name": "look", "config": "kind: notebook\n"},
+        ok=(201,),
+    ),
+    get("/v1/tasks/{task}", WRITERS, "/v1/tasks/s-none", ok=(404,)),
+    Case("POST", "/v1/tasks/{task}:open", WRITERS, "/v1/tasks/s-none:open", ok=(404,)),
     # The pages: the same rules.
     get("/", ALL),
     get("/search", ALL),

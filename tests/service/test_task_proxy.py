@@ -359,8 +359,11 @@ def test_bodies_websockets_and_guesses_are_bounded(tmp_path: Path, program: Upst
         headers = {"Cookie": cookie, "Origin": str(proxy.client.base_url)}
         large = proxy.client.post(f"{proxy.base}x", content=b"x" * 1001, headers=headers)
         assert large.status_code == 413
-        with proxy.socket(headers):
+        with proxy.socket(headers) as socket:
             assert proxy.refused(headers) == 503
+            socket.send_text("end")
+            with pytest.raises(WebSocketDisconnect):
+                socket.receive_text()
         said = [proxy.get("govray_task=guess") for _ in range(8)]
         assert 401 in said
         assert said[-1] == 429

@@ -56,12 +56,12 @@ _TASK: dict[str, Any] = {
     "name": "look-at-losses",
     "project": "default",
     "user": "ada",
-    "state": "RUNNING",
+    "state": "COMPLETED",
     "pool": "default",
     "submitted": "2026-11-24T09:05:00Z",
     "started": "2026-11-24T09:05:04Z",
-    "finished": None,
-    "why": None,
+    "finished": "2026-11-24T11:35:00Z",
+    "why": "Nobody used it for 30 minutes",
     "shown": True,
 }
 

@@ -1,8 +1,8 @@
 """What of a request the program gets, and of its answer the browser: pure rules.
 
 The program gets its own cookies and its own token. It gets nothing that says who the person is to
-govray: no ``Authorization``, no ``Origin`` and no cookie of ours. The browser gets no cookie outside the task's path,
-none with a name of ours, and nothing that opens the task's origin to others.
+govray: no ``Authorization``, no ``Origin`` and no cookie of ours. The browser gets no cookie beyond
+the task's path, none with a name of ours, and nothing that opens the task's origin to others.
 
 Source: RFC 9110, section 7.6.1 (fields of one hop); RFC 6265, section 5.
 """
