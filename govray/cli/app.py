@@ -28,6 +28,7 @@ from govray.cli import (
     cosign,
     demo,
     init,
+    interactive,
     keys,
     model,
     policy,
@@ -99,6 +100,9 @@ app.command("serve")(serve.serve)
 app.add_typer(token.app, name="token")
 app.add_typer(store.app, name="store")
 app.command("usage")(usage.usage)
+app.command("notebook")(interactive.notebook)
+app.command("shell")(interactive.shell)
+app.command("tensorboard")(interactive.tensorboard)
 app.command("schema")(schema.schema)
 
 
