@@ -7,7 +7,7 @@ run_view("runs/RUN", trust_root="policies/root.json")
 
 The table is that of the attestation, so it stands there only if the model verifies. The curves are
 what the run said of itself. The HTML has no script, style sheet or address, and all text in it is
-escaped: names in a run's folder are somebody's, and a notebook is read by others.
+escaped. Names in a run's folder are somebody's, and a notebook is read by others.
 """
 
 from __future__ import annotations
