@@ -39,6 +39,7 @@ ON_RAY = (
     "tests/data/test_step_reader.py",
     "tests/faults/test_fault_controls.py",
     "tests/faults/test_fault_schedules.py",
+    "tests/inference/test_batch.py::test_prompts_are_answered",
     "tests/inference/test_serve_model.py::test_a_model_answers",
     "tests/reconciler/test_platform_story.py",
     "tests/service/test_serve_app.py",

@@ -32,10 +32,13 @@ BELOW: dict[str, frozenset[str]] = {
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
     "alerts": frozenset({"errors", "governance", "store"}),
-    "service": frozenset({"errors", "governance", "store"}),
+    "tasks": frozenset({"errors", "printable", "files", "governance"}),
+    "service": frozenset({"errors", "files", "governance", "store", "tasks"}),
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
-    "inference": frozenset({"errors", "files", "governance", "engine", "data", "store", "service"}),
+    "inference": frozenset(
+        {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks"}
+    ),
     "reconciler": frozenset({"errors", "printable", "files", "governance", "store"}),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
@@ -49,7 +52,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "client", "train", "tune", "demo", "reconciler", "alerts"}
+        | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -114,6 +117,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "data.pii": frozenset({"presidio_analyzer", "spacy", "tldextract"}),
     "store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),
     "alerts": frozenset({"sqlmodel", "sqlalchemy"}),
+    "tasks": frozenset({"pydantic"}),
     "service": frozenset(
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "uvicorn", "prometheus_client"}
         | {"jwt", "anyio", "pydantic", "cryptography"}
@@ -122,6 +126,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
         {"sqlmodel", "sqlalchemy", "fastapi", "starlette", "anyio", "pydantic"}
         | {"yaml"}  # an experiment's configuration is downloaded in the form it was written in
     ),
+    # aiohttp, with its yarl, is the client of both HTTP and WebSockets; Ray brings it.
+    "service.tasks": frozenset({"sqlmodel", "sqlalchemy", "starlette", "aiohttp", "yarl"}),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
     "client": frozenset({"pydantic"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
@@ -145,7 +151,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.watching": frozenset({"ray", "torch", "tensorboardX", "mlflow", "wandb"}),
     "tune": frozenset({"ray", "pydantic"}),
     "demo": frozenset({"torch", "safetensors"}),
-    "cli": frozenset({"typer", "rich", "yaml", "sqlmodel", "sqlalchemy", "fastapi", "uvicorn"}),
+    "cli": frozenset(
+        {"typer", "rich", "yaml", "sqlmodel", "sqlalchemy", "fastapi", "uvicorn"} | {"starlette"}
+    ),
 }
 
 # A room holds at most this many modules, unless each is one verb of the command or one route.

@@ -31,6 +31,7 @@ from govray.cli import (
     demo,
     group,
     init,
+    interactive,
     keys,
     login,
     model,
@@ -121,6 +122,9 @@ app.command("logout")(login.logout)
 app.add_typer(webhook.app, name="webhook")
 app.add_typer(alerts.app, name="alerts")
 app.command("usage")(usage.usage)
+app.command("notebook")(interactive.notebook)
+app.command("shell")(interactive.shell)
+app.command("tensorboard")(interactive.tensorboard)
 app.command("schema")(schema.schema)
 
 

@@ -7,6 +7,7 @@ proxy in front.
 from __future__ import annotations
 
 import ipaddress
+import socket
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
     from sqlalchemy import Engine
+    from starlette.types import ASGIApp
 
+    from govray.service.connections import BoundedSocket
     from govray.train.index.indexer import IndexSettings as Indexing
 
 GRACE_SECONDS = 5
@@ -64,6 +67,32 @@ def serve(
             help="Keep the runs below DIR, a path or URL, indexed while serving.",
         ),
     ] = None,
+    tasks_port: Annotated[
+        int | None,
+        typer.Option(
+            "--tasks-port",
+            min=0,
+            max=65535,
+            help="Show notebooks, shells and TensorBoard on this port; 0: any.",
+        ),
+    ] = None,
+    tasks_url: Annotated[
+        str | None,
+        typer.Option(
+            "--tasks-url",
+            metavar="URL",
+            help="Each task's own address, such as https://{task}.tasks.example.org. Default on "
+            "loopback: http://{task}.localhost:PORT.",
+        ),
+    ] = None,
+    tasks_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tasks-network",
+            metavar="CIDR",
+            help="A network that tasks run in. Repeatable. Default on loopback: loopback.",
+        ),
+    ] = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     log_format: Annotated[
@@ -71,8 +100,11 @@ def serve(
     ] = "text",
 ) -> None:
     """Answer over HTTP what was trained on what, until SIGTERM or SIGINT."""
+    from contextlib import ExitStack
+
     from sqlmodel import Session, col, select
 
+    from govray.cli.task_proxy import serving_tasks, task_origins
     from govray.service.app import create_app
     from govray.service.provider_file import read_provider
     from govray.service.settings import Settings
@@ -101,10 +133,19 @@ def serve(
     # The indexer has its own connections: its queries may take longer than the service allows.
     indexed = open_store(store, create=True) if told else None
     names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()
+    shown = _listen(host, tasks_port, "--tasks-port") if tasks_port is not None else None
+    origins = (
+        task_origins(
+            shown, storage=storage, url=tasks_url, networks=tasks_network or [], local=local
+        )
+        if shown
+        else None
+    )
     settings = Settings(
         store=store,
         auth=not no_auth,
         hosts=names,
+        tasks=origins,
         oidc=provider,
         revocations=tuple(revocations or ()),
         pinned=True,
@@ -122,10 +163,12 @@ def serve(
     stop = Event()
     if storage and told and indexed:
         Thread(target=_index, args=(indexed, storage, told, stop), daemon=True).start()
-    try:
-        _run(app, host, port, proxies, as_json=log_format == "json")
-    finally:
-        stop.set()
+    with ExitStack() as ending:
+        ending.callback(stop.set)
+        listening = ending.enter_context(_listen(host, port, "--port"))
+        if shown and origins:
+            ending.enter_context(serving_tasks(store, origins, shown, proxies))
+        _run(app, listening, host, proxies, as_json=log_format == "json")
 
 
 def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> None:
@@ -141,30 +184,36 @@ def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> N
             stop.wait(RETRY_SECONDS)
 
 
-def _run(app: FastAPI, host: str, port: int, proxies: list[str], *, as_json: bool) -> None:
-    """Serve ``app`` until a signal, then return. ``as_json``: so it logs.
+def _listen(host: str, port: int, option: str) -> socket.socket:
+    """A socket that accepts connections: a client may connect as soon as its address is printed.
 
     Raises:
         UsageError: The address is taken, or does not belong to this machine.
     """
-    import signal
-    import socket
-
-    import uvicorn
-
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-        listening.listen(2048)  # a client may connect as soon as the line below is printed
+        listening.listen(2048)
     except OSError as error:
         listening.close()
         raise UsageError(
             f"this address cannot be listened on ({error.strerror})",
             where=f"{host}:{port}",
-            do="Give another --port, or stop what listens there",
+            do=f"Give another {option}, or stop what listens there",
         ) from None
+    return listening
+
+
+def _run(
+    app: FastAPI, listening: socket.socket, host: str, proxies: list[str], *, as_json: bool
+) -> None:
+    """Serve ``app`` until a signal, then return. ``as_json``: so it logs."""
+    import signal
+
+    import uvicorn
+
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listening.getsockname()[1]}/"
     report({"address": address})
@@ -185,18 +234,24 @@ def _run(app: FastAPI, host: str, port: int, proxies: list[str], *, as_json: boo
     # When it has stopped, uvicorn raises the signal again, for whoever handled it before.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: setattr(server, "should_exit", True))
-    try:
-        server.run(sockets=[listening])
-    finally:
-        listening.close()
+    server.run(sockets=[listening])
 
 
-def server_config(app: FastAPI, proxies: list[str], *, own_log: bool = True) -> uvicorn.Config:
+def server_config(
+    app: ASGIApp,
+    proxies: list[str],
+    *,
+    websockets: type[BoundedSocket] | None = None,
+    max_message: int = 0,
+    own_log: bool = True,
+) -> uvicorn.Config:
     """How uvicorn serves ``app``: connections within bounds, nothing logged of a request.
 
     Args:
         proxies: Addresses whose X-Forwarded-For is trusted. That of others is ignored, or a client
             could evade its rate limit.
+        websockets: The protocol of WebSockets; without it there are none.
+        max_message: Bytes of a WebSocket's message.
         own_log: Whether uvicorn logs in its own form.
     """
     import uvicorn
@@ -207,7 +262,8 @@ def server_config(app: FastAPI, proxies: list[str], *, own_log: bool = True) -> 
     return uvicorn.Config(
         app,
         http=bounded(Bounds(), proxies),
-        ws="none",
+        ws=websockets or "none",
+        ws_max_size=max_message,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
         log_config=LOGGING_CONFIG if own_log else None,

@@ -62,6 +62,7 @@ from govray.service.routes import (
     sign_in,
     submissions,
     tags,
+    tasks,
     templates,
     tokens,
     users,
@@ -194,6 +195,7 @@ def _routers() -> tuple[APIRouter, ...]:
         users.router,
         tokens.router,
         webhooks.router,
+        tasks.router,
     )
 
 

@@ -11,18 +11,22 @@ between requests, only the server can end a connection:
   named.
 
 Bodies have their bounds in `limits`: a response begins in time, or is a 503.
+
+A server with WebSockets takes `BoundedSocket` for them. Each keeps its connection's place until it
+ends, and its reader has the same seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from govray.service.limits import address_key
 
@@ -60,6 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _stalled: asyncio.TimerHandle | None = None
     _head_read = 0
     _in_head = True
+    _upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and give its first head its time, or refuse it."""
@@ -77,6 +82,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the connection's place back."""
         super().connection_lost(exc)
+        self._give_back()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Another protocol goes on with the connection, and gives its place back at its end."""
+        self._upgraded = True
+        super().handle_websocket_upgrade()
+        after = self.transport.get_protocol()
+        if isinstance(after, BoundedSocket):
+            after.bounds = self.bounds
+            after.give_back = self._give_back
+
+    def _give_back(self) -> None:
         for timer in (self._timer, self._stalled):
             if timer is not None:
                 timer.cancel()
@@ -93,7 +110,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_read += len(data)
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._upgraded:
             return
         if self._in_head and self._head_read > self.bounds.head_bytes:
             self._end(
@@ -158,6 +175,33 @@ class BoundedProtocol(HttpToolsProtocol):
             % (status, status.phrase.encode("ascii"), len(body), body)
         )
         self.transport.close()
+
+
+class BoundedSocket(WebSocketsSansIOProtocol):
+    """Uvicorn's WebSocket protocol, within the bounds of the connection that it goes on with."""
+
+    bounds = Bounds()
+    give_back: Callable[[], None] = staticmethod(lambda: None)
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the connection's place back."""
+        super().connection_lost(exc)
+        self.resume_writing()
+        self.give_back()
+
+    def pause_writing(self) -> None:
+        """The reader is behind: give it its time."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self.bounds.write_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The reader has caught up, or is gone."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
 
 def bounded(bounds: Bounds, proxies: Iterable[str] = ()) -> type[Any]:

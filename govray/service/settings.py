@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from govray.errors import UsageError
+from govray.service.tasks.origin import TaskOrigins
 
 MIB = 1024 * 1024
 
@@ -66,6 +67,7 @@ class Settings:
         rate: Requests a second of one token, or of one address without a token.
         burst: Requests that may come at once before ``rate`` counts.
         max_streams: Live streams at the same time.
+        tasks: Where notebooks, shells and TensorBoard are shown; without it, nowhere.
     """
 
     store: str
@@ -82,6 +84,7 @@ class Settings:
     rate: float = 50.0
     burst: int = 200
     max_streams: int = 64
+    tasks: TaskOrigins | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.max_body, self.max_stranger_body, self.max_checks, self.max_streams)

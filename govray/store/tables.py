@@ -629,6 +629,22 @@ class Reverification(SQLModel, table=True):
     checked: str
 
 
+class TaskTicket(SQLModel, table=True):
+    """What lets somebody see a task: once (``entry``) or for some hours (``session``).
+
+    ``digest`` is the SHA-256 of its secret, ``token`` the id of the token that asked for it.
+    """
+
+    __tablename__ = "task_ticket"
+
+    digest: str = Field(primary_key=True)
+    task: str = Field(index=True)
+    user: str
+    token: str | None = None
+    use: str
+    expires: str = Field(index=True)
+
+
 class StoreSecret(SQLModel, table=True):
     """The fingerprint of the secret that confidential records are keyed with. At most one row."""
 

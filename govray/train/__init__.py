@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from govray.train.loop.experiment_loop import optimizer_of, schedule_of
     from govray.train.watching.mlflow_callback import MLflowCallback
     from govray.train.watching.run_callback import RunCallback
+    from govray.train.watching.run_view import run_view
     from govray.train.watching.tensorboard_callback import TensorBoardCallback
     from govray.train.watching.wandb_callback import WandbCallback
     from govray.train.worker.run import Run
@@ -33,6 +34,7 @@ __all__ = [
     "WandbCallback",
     "govern",
     "optimizer_of",
+    "run_view",
     "schedule_of",
     "shard",
 ]
@@ -46,6 +48,7 @@ _HOMES = {
     "WandbCallback": "watching.wandb_callback",
     "govern": "worker.run_start",
     "optimizer_of": "loop.experiment_loop",
+    "run_view": "watching.run_view",
     "schedule_of": "loop.experiment_loop",
     "shard": "worker.shard_model",
 }

@@ -15,10 +15,12 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from websockets.exceptions import WebSocketException
+from websockets.sync import client as websockets
 
 from govray.cli.serve import server_config
 from govray.service.app import create_app
-from govray.service.connections import Bounds, bounded
+from govray.service.connections import BoundedSocket, Bounds, bounded
 from govray.service.limits import address_key
 from govray.service.settings import Settings
 from govray.store.database import open_store
@@ -58,6 +60,61 @@ def server(http: Any = None, config: uvicorn.Config | None = None) -> Iterator[t
         running.force_exit = running.should_exit = True
         thread.join()
         listening.close()
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """A WebSocket that says what it is told; ``/flood`` says 64 MiB."""
+    if scope["type"] != "websocket":
+        return
+    while (message := await receive())["type"] != "websocket.disconnect":
+        if message["type"] == "websocket.connect":
+            await send({"type": "websocket.accept"})
+            if scope["path"] == "/flood":
+                for _ in range(64):
+                    await send({"type": "websocket.send", "bytes": bytes(1 << 20)})
+                await send({"type": "websocket.close"})
+        else:
+            await send({"type": "websocket.send", "text": message["text"]})
+
+
+@contextmanager
+def sockets(bounds: Bounds) -> Iterator[str]:
+    """The address of a server of `echo`."""
+    http = bounded(bounds)
+    config = uvicorn.Config(echo, http=http, ws=BoundedSocket, lifespan="off", log_level="critical")
+    with server(config=config) as (host, port):
+        yield f"ws://{host}:{port}/"
+
+
+def test_a_websocket_outlives_the_time_of_its_head_and_gives_its_place_back() -> None:
+    with sockets(replace(QUICK, per_address=2)) as url:
+        for _ in range(5):
+            with websockets.connect(url) as one:
+                one.send("first")
+                assert one.recv(timeout=20) == "first"
+        with websockets.connect(url) as one, websockets.connect(url) as two:
+            with pytest.raises(WebSocketException):
+                websockets.connect(url).__enter__()
+            time.sleep(2 * QUICK.head_seconds)
+            for each in (one, two):
+                each.send("still here")
+                assert each.recv(timeout=20) == "still here"
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(0.3, True), (300.0, False)])
+def test_a_websocket_whose_reader_takes_nothing_ends(seconds: float, ends: bool) -> None:
+    """The second is the control: a patient server sends it all."""
+    with sockets(replace(QUICK, write_seconds=seconds)) as url:
+        host, _, port = url.removeprefix("ws://").strip("/").partition(":")
+        head = "GET /flood HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        connection = connect((host, int(port)), (head + key).encode())
+        time.sleep(1.5)
+        taken = 0
+        with connection, suppress(ConnectionError):
+            while taken < 64 << 20 and (data := connection.recv(1 << 20)):
+                taken += len(data)
+        assert (taken < 64 << 20) == ends
 
 
 @pytest.fixture

@@ -1,0 +1,79 @@
+"""``govray notebook``, ``shell``, ``tensorboard``: on this machine, for who types it.
+
+The address that is printed holds the program's token. Nothing else on the machine can use it, and
+it is worth nothing when the program has ended. On a cluster they are tasks of the queue
+(docs/interactive.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli.output import line, note, report
+from govray.cli.place_argument import Given, given_place
+from govray.errors import Stopped
+
+if TYPE_CHECKING:
+    from govray.tasks.endpoint import Endpoint
+
+Storage = Annotated[
+    Given,
+    typer.Option(
+        "--storage",
+        metavar="DIR",
+        parser=given_place,
+        help="The experiments' storage_path; what you make is kept below tasks/.",
+    ),
+]
+Idle = Annotated[
+    float, typer.Option("--idle-minutes", help="End after as many minutes without use.")
+]
+
+
+def notebook(storage: Storage, idle_minutes: Idle = 30.0) -> None:
+    """Open JupyterLab on this machine, until Ctrl-C or until nobody uses it."""
+    _run("notebook", storage, idle_minutes)
+
+
+def shell(storage: Storage, idle_minutes: Idle = 30.0) -> None:
+    """Open a terminal in the browser, whose transcript is kept."""
+    _run("shell", storage, idle_minutes)
+
+
+def tensorboard(storage: Storage, idle_minutes: Idle = 30.0) -> None:
+    """Show the runs below a storage path in TensorBoard."""
+    _run("tensorboard", storage, idle_minutes)
+
+
+def _run(kind: str, storage: Any, idle_minutes: float) -> None:
+    import os
+    import secrets
+    import signal
+    from contextlib import suppress
+    from threading import Event
+
+    from govray.tasks.task_file import read_task
+    from govray.tasks.watched_program import run_watched
+
+    task = read_task(f"kind: {kind}\nidle_minutes: {idle_minutes}\n", where="--idle-minutes")
+    stop = Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: stop.set())
+
+    def ready(found: Endpoint) -> None:
+        url = f"{found.address}/tasks/{found.task}/{found.landing}?token={found.token}"
+        report({"url": url})
+        line(f"{kind} answers at {url}  (end: Ctrl-C)")
+
+    with suppress(Stopped):
+        run_watched(
+            task,
+            id=f"local-{secrets.token_hex(4)}",
+            storage=storage,
+            environment=dict(os.environ),
+            stop=stop,
+            on_ready=ready,
+            note=note,
+        )

@@ -1,0 +1,49 @@
+"""``govray tensorboard`` and its like, on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from govray.cli import main
+from tests.support.process import COMMAND
+
+
+@pytest.mark.slow
+def test_a_verb_prints_an_address_and_ends_at_ctrl_c(tmp_path: Path) -> None:
+    words = ["tensorboard", "--storage", str(tmp_path), "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert process.stdout is not None
+        url = json.loads("".join(process.stdout.readline() for _ in range(3)))["url"]
+        assert "TensorBoard" in httpx.get(url, follow_redirects=True, timeout=60).text
+        bare = httpx.get(url.partition("?")[0], timeout=60)
+        assert "TensorBoard" not in bare.text  # it sends to a page that asks for the token
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(url)
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "9999"])
+def test_an_idle_time_has_bounds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str
+) -> None:
+    assert main(["notebook", "--storage", str(tmp_path), "--idle-minutes", minutes]) == 2
+    assert "idle_minutes" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""A task as a process, without Ray, and its entry in a queue: for tests of what shows tasks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from govray.store import submissions
+from govray.store.registry import ChangedBy
+from govray.store.states import SubmissionState
+from tests.support.tree import ROOT
+
+AT = "2026-11-24T09:00:00Z"
+
+
+def entry(engine: Engine, *, kind: str = "notebook", user: str = "engineer") -> str:
+    """The id of a task that runs, as the queue has it."""
+    with Session(engine) as session:
+        row = submissions.submit(
+            session,
+            kind=kind,
+            name=kind,
+            project="default",
+            config=f"kind: {kind}\n",
+            slots=1,
+            by=ChangedBy(user=user, at=AT),
+        )
+        assert submissions.move(session, row, SubmissionState.RUNNING)
+        session.commit()
+        return row.id
+
+
+def ended(engine: Engine, task: str) -> None:
+    """The task has ended, as the reconciler says."""
+    with Session(engine) as session:
+        row = session.get_one(submissions.Submission, task)
+        assert submissions.move(session, row, SubmissionState.COMPLETED)
+        session.commit()
+
+
+@contextmanager
+def task_process(
+    folder: Path, storage: Path, task: str, text: str
+) -> Iterator[subprocess.Popen[str]]:
+    """``jobs/task.py`` on loopback; killed at the end if it goes on."""
+    config = folder / f"{task}.yaml"
+    config.write_text(text)
+    words = ["--id", task, "--storage", str(storage), "--config", str(config)]
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "jobs/task.py"), *words, "--listen", "127.0.0.1"],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=30)
