@@ -113,7 +113,9 @@ class Settings(BaseModel):
     """A project's config policy: limits, defaults and fixed values. `{}` allows everything."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"pools": ["cpu"], "default_pool": "cpu", "max_slots": 8}]}
+        json_schema_extra={
+            "examples": [{"settings": {"pools": ["cpu"], "default_pool": "cpu", "max_slots": 8}}]
+        }
     )
 
     settings: ProjectSettings
