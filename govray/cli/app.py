@@ -28,13 +28,16 @@ from govray.cli import (
     corpus,
     cosign,
     demo,
+    group,
     init,
     keys,
     login,
     model,
     policy,
+    project,
     remote,
     replay,
+    role,
     runs,
     schema,
     serve,
@@ -42,12 +45,14 @@ from govray.cli import (
     show,
     sign,
     store,
+    template,
     token,
     trace,
     train,
     tune,
     usage,
     verify,
+    workspace,
 )
 from govray.errors import UsageError
 from govray.files.storage_url import check_path
@@ -101,6 +106,11 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(model.app, name="model")
 app.command("serve")(serve.serve)
 app.add_typer(token.app, name="token")
+app.add_typer(workspace.app, name="workspace")
+app.add_typer(project.app, name="project")
+app.add_typer(template.app, name="template")
+app.add_typer(group.app, name="group")
+app.add_typer(role.app, name="role")
 app.add_typer(store.app, name="store")
 app.command("login")(login.login)
 app.command("logout")(login.logout)

@@ -22,7 +22,7 @@ def new(
     role: Annotated[
         str | None,
         typer.Option(
-            "--role", help="The role of a new user: admin, engineer, auditor or supplier."
+            "--role", help="The role of a new user: admin, engineer, auditor, supplier or member."
         ),
     ] = None,
     supplier: Annotated[

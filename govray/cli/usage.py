@@ -1,4 +1,4 @@
-"""``govray usage``: what was used, by project or by user."""
+"""``govray usage``: what was used, by project, user or workspace."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class UsageBy(StrEnum):
 
     project = "project"
     user = "user"
+    workspace = "workspace"
 
 
 def usage(
     by: Annotated[
-        UsageBy, typer.Option("--by", help="Add up by project or by user.")
+        UsageBy, typer.Option("--by", help="Add up by project, user or workspace.")
     ] = UsageBy.project,
     since: Annotated[
         str | None,
@@ -30,18 +31,19 @@ def usage(
     ] = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
-    """Show governed accelerator-hours and attested artifacts, by project or by user."""
+    """Show governed accelerator-hours and attested artifacts, by project, user or workspace."""
     from govray.cli.trust import reference_time
     from govray.governance.formats.document import format_time
     from govray.store.usage import usage as used
 
     start = format_time(reference_time(since)) if since else None
     with opened_session(store) as session:
-        found = used(session, by="user" if by is UsageBy.user else "project", since=start)
+        found = used(session, by=by.value, since=start)
     report(
         [
             {
                 by.value: each.name,
+                "submissions": each.submissions,
                 "trials": each.trials,
                 "workerHours": each.worker_hours,
                 "acceleratorHours": each.accelerator_hours,
@@ -50,11 +52,12 @@ def usage(
             for each in found
         ]
     )
-    numbers = ("trials", "worker-hours", "accelerator-hours", "attested")
+    numbers = ("submissions", "trials", "worker-hours", "accelerator-hours", "attested")
     grid = table(by.value, *numbers, right=numbers)
     for each in found:
         grid.row(
             each.name,
+            str(each.submissions),
             str(each.trials),
             f"{each.worker_hours:.2f}",
             f"{each.accelerator_hours:.2f}",

@@ -38,6 +38,18 @@ def read(path: Path) -> bytes:
     return data
 
 
+def read_text(path: Path) -> str:
+    """The text of the file ``path``, which is UTF-8.
+
+    Raises:
+        UsageError: As `read`, or it is no UTF-8.
+    """
+    try:
+        return read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8 at byte {error.start}", where=str(path)) from None
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a record's file in hex, hashed as it is read, since a record may be large.
 

@@ -13,7 +13,7 @@ from typing import Any
 from sqlmodel import Session
 
 from govray.governance.formats.document import format_time, parse_time
-from govray.service.caller import ROLES, Bound, Caller
+from govray.service.caller import ROLES, Caller, PlaceRole
 from govray.service.tokens import Accepted
 from govray.store.role_bindings import of_caller
 from govray.store.tables import RoleBinding
@@ -56,9 +56,9 @@ def bound(caller: Caller, rows: Any) -> Caller:
     )
 
 
-def _bound(row: RoleBinding) -> Bound:
+def _bound(row: RoleBinding) -> PlaceRole:
     fields: Any = {"role": row.role, "reach": row.scope}
-    return Bound(**fields, place=row.place, until=row.until)
+    return PlaceRole(**fields, place=row.place, until=row.until)
 
 
 def _in_organisation(rows: Any, role: str) -> bool:

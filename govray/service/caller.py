@@ -35,7 +35,7 @@ STAFF: tuple[Role, ...] = ("admin", "engineer", "auditor")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class PlaceRole:
     """A role in ``place``, which is a ``reach``; ``until`` ends it: ``YYYY-MM-DDTHH:MM:SSZ``."""
 
     role: BoundRole
@@ -59,7 +59,7 @@ class Caller:
     scopes: frozenset[str] = frozenset({"read"})
     token: str | None = None
     role_until: str | None = None
-    bound: tuple[Bound, ...] = ()
+    bound: tuple[PlaceRole, ...] = ()
     groups: frozenset[str] = frozenset()
 
     def has(self, scope: Scope) -> bool:

@@ -147,8 +147,8 @@ def submitting(
 ) -> tuple[Project | None, ProjectSettings]:
     """The project that the caller may submit to, and its settings.
 
-    As long as nobody uses projects, who may submit in the whole organisation may name any: there is
-    none but ``default``, and that has no settings.
+    Nobody uses projects as long as there is none but ``default``, and that has no settings. Until
+    then, who may submit in the whole organisation may name any.
 
     Raises:
         Problem: 404, there is no such project that the caller sees; 403, it may not submit.

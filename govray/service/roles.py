@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Protocol, get_args
 
-from govray.service.caller import STAFF, Bound, Caller, Reach, Scope
+from govray.service.caller import STAFF, Caller, PlaceRole, Reach, Scope
 
 Action = Literal[
     "view", "data", "audit", "submit", "stop-own", "stop-any", "template", "promote", "manage"
@@ -95,11 +95,11 @@ def submits(caller: Caller) -> bool:
     return any(places(caller, "submit").values())
 
 
-def _ended(each: Bound, at: str) -> bool:
+def _ended(each: PlaceRole, at: str) -> bool:
     return each.until is not None and each.until <= at
 
 
-def _reaches(each: Bound, project: Placed | None) -> bool:
+def _reaches(each: PlaceRole, project: Placed | None) -> bool:
     match each.reach:
         case "organisation":
             return True

@@ -12,7 +12,7 @@ from sqlalchemy import true
 from sqlmodel import Session
 
 from govray.service import access, places, visibility
-from govray.service.caller import SCOPES, Bound, Caller
+from govray.service.caller import SCOPES, Caller, PlaceRole
 from govray.service.roles import ACTIONS, NEEDS, may, role_in
 from govray.store import role_bindings
 from govray.store.role_bindings import ROLES, Grant
@@ -254,7 +254,7 @@ PLACES = [
 ]
 AT = "2026-11-21T12:00:00Z"
 BOUND = st.builds(
-    Bound,
+    PlaceRole,
     role=st.sampled_from([each for each in ROLES if each != "supplier"]),
     reach=st.sampled_from(["organisation", "workspace", "project", "model"]),
     place=st.sampled_from(["vision", "research", "finance", "payroll", ""]),
@@ -264,9 +264,9 @@ BOUND = st.builds(
 
 @given(st.lists(BOUND, max_size=6), st.sampled_from([None, *PLACES]))
 def test_roles_in_a_project_are_those_of_all_around_it(
-    bound: list[Bound], project: Project | None
+    bound: list[PlaceRole], project: Project | None
 ) -> None:
-    def counts(each: Bound) -> bool:
+    def counts(each: PlaceRole) -> bool:
         around = {("organisation", "")}
         if project is not None:
             around |= {("workspace", project.workspace), ("project", project.name)}
@@ -283,7 +283,7 @@ def test_roles_in_a_project_are_those_of_all_around_it(
 @pytest.mark.parametrize("scope", SCOPES)
 def test_an_action_needs_a_role_and_a_scope(action: str, scope: str) -> None:
     for role in ("viewer", "engineer", "steward", "auditor", "admin"):
-        bound = (Bound(role=role, reach="project", place="vision"),)  # type: ignore[arg-type]
+        bound = (PlaceRole(role=role, reach="project", place="vision"),)  # type: ignore[arg-type]
         caller = Caller(name="x", role="member", scopes=frozenset({scope}), bound=bound)
         enough = SCOPES.index(scope) >= SCOPES.index(NEEDS[action])  # type: ignore[index, arg-type]
         allowed = enough and role in ACTIONS[action]  # type: ignore[index]

@@ -388,3 +388,31 @@ def test_a_provider_that_does_not_answer_lets_nobody_in(provider: Provider) -> N
 def test_settings_that_are_no_provider_are_refused(more: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Oidc(settings("http://127.0.0.1:9/keys", **more))
+
+
+def test_roles_are_bound_to_groups_of_the_provider(provider: Provider, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    given = settings(provider.url, roles={"staff": "member"}, groups_claim="teams")
+    with serve(url, oidc=given) as running:
+
+        def bind(group: str, role: str, scope: str, place: str, **more: str) -> None:
+            body = {"group": group, "role": role, "scope": scope, "place": place, **more}
+            answer = running.client("admin").post("/v1/role-bindings", json=body)
+            assert answer.status_code == 201, answer.text
+
+        bind("vision-team", "viewer", "project", "default")
+        bind("auditors", "auditor", "organisation", "")
+        bind("acme", "supplier", "organisation", "", supplier="acme")
+
+        def reads(path: str, teams: object) -> int:
+            return status(running, provider.token(groups=["staff"], teams=teams), path)
+
+        assert reads("/v1/projects/default", None) == 404
+        assert reads("/v1/projects/default", ["vision-team"]) == 200
+        assert reads("/v1/projects/default", "vision-team") == 200
+        assert reads("/v1/projects/default", ["x" * 300, 7, {"vision-team": 1}]) == 404
+        assert reads("/v1/audit", ["vision-team"]) == 403
+        assert reads("/v1/audit", ["auditors"]) == 200
+        assert reads("/v1/corpora", ["vision-team"]) == 403
+        assert reads("/v1/corpora", ["acme"]) == 200

@@ -60,10 +60,12 @@ def served(url: str, *, auth: bool, port: int | None = None, **more: Any) -> Ite
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    server.force_exit = True
-    thread.join(timeout=20)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        thread.join(timeout=20)
 
 
 @contextmanager

@@ -10,17 +10,16 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
-from pydantic import ValidationError
 from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.service.access import CallerDep
 from govray.service.caller import ROLES, SCOPES, Caller
+from govray.service.checked_fields import checked
 from govray.service.pages.form_fields import FormDep, field, then
 from govray.service.pages.projects import SIGNED_IN
 from govray.service.pages.rendering import render
 from govray.service.pagination import Page, PageDep
-from govray.service.problems import Problem
 from govray.service.project_rules import NowDep, changed_by
 from govray.service.routes.role_bindings import ADMINS, WATCHERS
 from govray.service.routes.tokens import NewToken, made, own, revoked
@@ -81,12 +80,7 @@ def make(
     for name in ("user", "role", "supplier"):
         given |= {name: fields[name]} if fields.get(name) else {}
     scopes = [each for each in SCOPES if each == (fields.get("scope") or "read")]
-    try:
-        new = NewToken.model_validate({**given, "scopes": scopes})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(each) for each in first["loc"])
-        raise Problem(422, "Not valid", f"{where}: {first['msg']}", "Go back") from None
+    new = checked(NewToken, {**given, "scopes": scopes})
     text, row = made(session, caller, new, request.app.state.clock())
     told = {"text": text, "user": row.user, "expires": row.expires}
     session.commit()

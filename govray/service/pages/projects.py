@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
-from pydantic import ValidationError
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlmodel import col
 
@@ -17,10 +16,10 @@ from govray.governance.formats.yaml_overrides import read_mapping, written
 from govray.service import project_rules
 from govray.service.access import CallerDep, require
 from govray.service.caller import Caller
+from govray.service.checked_fields import checked
 from govray.service.pages.form_fields import FormDep, field, then
 from govray.service.pages.rendering import render
 from govray.service.pagination import PageDep
-from govray.service.problems import Problem
 from govray.service.project_rules import NowDep, changed_by, demand, demand_manage, find_project
 from govray.service.roles import may, places, role_in
 from govray.service.routes import projects as routes
@@ -76,19 +75,15 @@ def _managed(session: SessionDep, caller: Caller) -> list[str]:
 
 @router.post("/projects")
 def make(fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep) -> Response:
-    new = _checked(
-        routes.NewProject,
-        name=field(fields, "name"),
-        workspace=field(fields, "workspace"),
-        description=fields.get("description", ""),
-    )
+    names = ("name", "workspace", "description")
+    new = checked(routes.NewProject, {name: fields.get(name, "") for name in names})
     routes.make_project(new, session, caller, at)
     return then(f"/projects/{new.name}")
 
 
 @router.post("/workspaces")
 def make_workspace(fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep) -> Response:
-    new = _checked(routes.NewWorkspace, name=field(fields, "name"))
+    new = checked(routes.NewWorkspace, {"name": field(fields, "name")})
     routes.make_workspace(new, session, caller, at)
     return then("/projects")
 
@@ -173,14 +168,14 @@ def bind(
     project: Name, fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep
 ) -> Response:
     kind, until = field(fields, "kind"), fields.get("until", "")
-    new = _checked(
-        NewBinding,
-        **{kind if kind in ("user", "group") else "user": field(fields, "subject")},
-        role=field(fields, "role"),
-        scope="project",
-        place=project,
-        until=f"{until}T00:00:00Z" if until else None,
-    )
+    asked = {
+        "group" if kind == "group" else "user": field(fields, "subject"),
+        "role": field(fields, "role"),
+        "scope": "project",
+        "place": project,
+        "until": f"{until}T00:00:00Z" if until else None,
+    }
+    new = checked(NewBinding, asked)
     given(session, caller, new, at)
     session.commit()
     return then(f"/projects/{project}")
@@ -194,18 +189,3 @@ def unbind(
     taken(session, caller, field(fields, "binding"), at)
     session.commit()
     return then(f"/projects/{project}")
-
-
-def _checked(model: Any, **fields: Any) -> Any:
-    """A request of ``/v1`` of a form's fields.
-
-    Raises:
-        Problem: 422, one is not valid.
-    """
-    try:
-        return model(**fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(each) for each in first["loc"])
-        what = str(first["msg"]).removeprefix("Value error, ")
-        raise Problem(422, "Not valid", f"{where}: {what}", "Go back and mend it") from None

@@ -1,0 +1,174 @@
+"""Config policies: what they add to a submission, what they refuse, and the limits they state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from govray.errors import Refused, UsageError
+from govray.store import tenancy
+from govray.store.project_settings import (
+    ProjectSettings,
+    Wanted,
+    parse_settings,
+    resolve,
+    with_defaults,
+)
+from govray.store.registry import ChangedBy
+
+ADA = ChangedBy(user="ada", at="2026-11-24T09:00:00Z")
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.fixture
+def session(store: Engine) -> Iterator[Session]:
+    with Session(store) as opened:
+        yield opened
+
+
+def settings(**given: Any) -> ProjectSettings:
+    return parse_settings(given, where="settings")
+
+
+def search(**limit: Any) -> dict[str, Any]:
+    return {"search": {"memorization": limit} if limit else {}}
+
+
+def test_an_empty_policy_allows_and_changes_nothing() -> None:
+    config = {"seed": 1, **search()}
+    resolved = resolve(ProjectSettings(), Wanted(config=config, slots=9), project="p")
+    assert (resolved.config, resolved.changed) == (config, False)
+    assert (resolved.pool, resolved.priority) == ("default", 0)
+    assert ProjectSettings().stored() == {}
+
+
+def test_defaults_lie_below_and_fixed_values_stand_fast() -> None:
+    policy = settings(defaults={"a": {"b": 1, "c": 2}}, fixed={"f": {"g": 3}, "on": True})
+    resolved = resolve(policy, Wanted(config={"a": {"b": 9}}, slots=1), project="p")
+    assert resolved.config == {"a": {"b": 9, "c": 2}, "f": {"g": 3}, "on": True}
+    assert resolved.changed
+    for config, wrong in (
+        ({"f": {"g": 4}}, "f.g"),
+        ({"f": 3}, "f.g"),
+        ({"f": {"g": "hunter2"}}, "f.g"),
+        ({"on": 1}, "on"),
+    ):
+        with pytest.raises(Refused, match=f"{wrong} is fixed") as refused:
+            resolve(policy, Wanted(config=config, slots=1), project="p")
+        assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed"),
+    [
+        ({"tau": 2.0}, True),
+        ({"tau": 1}, True),
+        ({"tau": 2.1}, False),
+        ({"tau": float("inf")}, False),
+        ({"tau": float("nan")}, False),
+        ({"tau": True}, False),
+        ({"tau": "1"}, False),
+        ({"statistic": "x"}, False),
+        ({}, False),
+    ],
+)
+def test_a_search_declares_a_limit_of_memorization_that_is_no_laxer(
+    limit: dict[str, Any], allowed: bool
+) -> None:
+    policy, wanted = settings(memorization_tau=2.0), Wanted(config=search(**limit), slots=1)
+    if allowed:
+        resolve(policy, wanted, project="p")
+    else:
+        with pytest.raises(Refused, match=r"search\.memorization\.tau"):
+            resolve(policy, wanted, project="p")
+    resolve(policy, Wanted(config={}, slots=1), project="p")  # no search
+    resolve(ProjectSettings(), wanted, project="p")  # the control: without the limit
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "allowed"),
+    [
+        (DIGEST, "licences", True),
+        (DIGEST, "other", True),
+        ("sha256:" + "b" * 64, "licences", True),
+        ("sha256:" + "b" * 64, "other", False),
+        ("sha256:" + "b" * 64, None, False),
+        (None, None, False),
+    ],
+)
+def test_a_depth_policy_is_allowed_by_digest_or_by_name(
+    policy: str | None, name: str | None, allowed: bool
+) -> None:
+    wanted = Wanted(config={}, slots=1, policy=policy, policy_name=name)
+    some = settings(depth_policies=[DIGEST, "licences"])
+    if allowed:
+        resolve(some, wanted, project="p")
+    else:
+        with pytest.raises(Refused, match="depth policy"):
+            resolve(some, wanted, project="p")
+    resolve(settings(), wanted, project="p")
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(-5, 20),
+    st.sampled_from(["cpu", "gpu", "big"]),
+    st.integers(1, 20),
+    st.integers(0, 10),
+)
+def test_what_is_beyond_a_limit_is_refused_and_nothing_else(
+    slots: int, priority: int, pool: str, most: int, highest: int
+) -> None:
+    policy = settings(
+        pools=["cpu", "gpu"],
+        default_pool="cpu",
+        max_priority=highest,
+        max_slots=20,
+        max_slots_per_submission=most,
+    )
+    wanted = Wanted(config={}, slots=slots, pool=pool, priority=priority)
+    wrong = [slots > most, priority > highest, pool == "big"]
+    if not any(wrong):
+        resolved = resolve(policy, wanted, project="p")
+        assert (resolved.slots, resolved.pool, resolved.priority) == (slots, pool, priority)
+        return
+    with pytest.raises(Refused) as refused:
+        resolve(policy, wanted, project="p")
+    assert refused.value.what.count(";") + 1 == sum(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given_", "told"),
+    [
+        ({"pool": 1}, "pool"),
+        ({"pools": ["a"]}, "default_pool"),
+        ({"max_priority": 1, "default_priority": 2}, "default_priority"),
+        ({"max_slots": 1, "max_slots_per_submission": 2}, "max_slots_per_submission"),
+        ({"max_slots": 0}, "max_slots"),
+        ({"max_slots": True}, "max_slots"),
+        ({"share": 0}, "share"),
+        ({"share": float("nan")}, "share"),
+        ({"memorization_tau": float("inf")}, "memorization_tau"),
+        ({"defaults": {"a": "x" * 20_000}}, "defaults"),
+        ({"depth_policies": ["a b"]}, "depth_policies"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_names_the_field(given_: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        settings(**given_)
+
+
+def test_what_is_stored_is_read_back_the_same(session: Session) -> None:
+    policy = settings(share=2.0, max_slots=8, pools=["default"], fixed={"seed": 1})
+    row = tenancy.make_project(session, "vision", workspace="default", by=ADA)
+    tenancy.change_project(session, row, settings=policy.stored(), by=ADA)
+    session.commit()
+    assert parse_settings(row.settings, where="x") == policy
+    assert tenancy.project_limits(session) == {"default": (1.0, None), "vision": (2.0, 8)}
+    assert with_defaults(policy, {}) == {"seed": 1}
