@@ -155,7 +155,7 @@ def test_a_persons_morning(office: Office) -> None:
         expect(page.get_by_text("Nobody has worked on this queue yet")).to_be_visible()
 
         page.get_by_role("link", name="Start an experiment").click()
-        text = FILE.replace("name: python-source-gpt", "name: the-mornings")
+        text = FILE.replace("name: python-source-gpt", "name: the-mornings").strip()
         page.get_by_label("Experiment file").fill(text)
         page.get_by_label("Overrides").fill("max_steps=")
         page.get_by_role("button", name="Check it").click()
