@@ -1,7 +1,7 @@
 """The queue over a real head: jobs that are no training, so that what Ray does is seen by itself.
 
-A job adds lines to the file of its submission, under a lock, and ends with 75 on SIGTERM as a driver
-does. One gives way, one is killed, and the head dies with all that it knew.
+A job adds lines to the file of its submission, under a lock. On SIGTERM it ends with 75, as a
+driver does. One gives way, one is killed, and the head dies with all that it knew.
 """
 
 from __future__ import annotations
