@@ -123,7 +123,6 @@ def test_a_queue_outlives_its_drivers_and_its_head(tmp_path: Path, forked: Forke
         [victim] = [id for id in begun if id != gave_way]
         os.kill(int((work / f"{victim}.pid").read_text()), 9)
         until(lambda: row(victim).failures == 1)
-        assert row(victim).why == "its driver was ended by signal 9"
         until(lambda: sum(row(id).state is S.RUNNING for id in everyone) == 2)
 
         known = {job.name for job in cluster.running()}
