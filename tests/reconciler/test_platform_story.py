@@ -105,7 +105,7 @@ class Platform:
     def search(self, name: str, user: str, project: str) -> str:
         section = {
             "searcher": "grid",
-            "metric": "train/loss",
+            "metric": "loss",
             "goal": "min",
             "space": {"optimizer.lr": {"choice": [1e-3, 1e-2]}},
             "max_trials": 2,

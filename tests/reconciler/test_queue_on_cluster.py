@@ -1,0 +1,142 @@
+"""The queue over a real head: jobs that are no training, so that what Ray does is seen by itself.
+
+A job adds lines to the file of its submission, under a lock. On SIGTERM it ends with 75, as a
+driver does. One gives way, one is killed, and the head dies with all that it knew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlmodel import Session
+
+from govray.governance.formats.code_archive import archive_folder
+from govray.reconciler.queue_order import SlotLimits
+from govray.reconciler.ray_jobs import RayJobs
+from govray.reconciler.reconcile import Reconciler, Retries
+from govray.store import submissions
+from govray.store.database import open_store
+from govray.store.registry import ChangedBy
+from govray.store.states import SubmissionState
+from govray.store.tables import Submission
+from govray.train.run_folder.clock import instant, now
+from tests.support.forked_workers import Forked
+from tests.support.ray_nodes import ray_nodes
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+S = SubmissionState
+LINES = 12
+PATIENCE_S = 600.0
+
+JOB = """
+import fcntl, json, os, signal, sys, time
+from pathlib import Path
+
+config, facts = (json.loads(Path(sys.argv[at]).read_text()) for at in (2, 4))
+log = Path(config["work"]) / facts["id"]
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+with log.open("a+") as file:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (log.parent / (facts["id"] + ".pid")).write_text(str(os.getpid()))
+    done = len(log.read_text().splitlines())
+    while done < config["lines"] or (log.parent / "hold").exists():
+        if stopped:
+            sys.exit(75)
+        time.sleep(0.2)
+        if done < config["lines"]:
+            file.write(f"{facts['user']} {done}\\n")
+            file.flush()
+            done += 1
+"""
+
+
+def test_a_queue_outlives_its_drivers_and_its_head(tmp_path: Path, forked: Forked) -> None:
+    work, storage, code = (tmp_path / name for name in ("work", "runs", "code"))
+    for folder in (work, storage, code / "jobs"):
+        folder.mkdir(parents=True)
+    (code / "jobs" / "train.py").write_text(JOB)
+    (work / "hold").touch()
+    archive = archive_folder(code, storage)
+    engine = open_store(f"sqlite:///{tmp_path / 'queue.db'}", create=True)
+    config = json.dumps({"work": str(work), "lines": LINES})
+
+    def put(name: str, priority: int = 0) -> str:
+        with Session(engine) as session:
+            row = submissions.submit(
+                session,
+                kind="train",
+                name=name,
+                project="research",
+                config=config,
+                slots=1,
+                by=ChangedBy(user="ada", at=now(), token=None),
+                priority=priority,
+                archive=archive,
+            )
+            session.commit()
+            return row.id
+
+    def row(id: str) -> Submission:
+        with Session(engine) as session:
+            return session.get_one(Submission, id)
+
+    def lines(id: str) -> list[str]:
+        path = work / id
+        return path.read_text().splitlines() if path.exists() else []
+
+    with ray_nodes(forked, workers=0, cpus=0) as nodes:
+        cluster = RayJobs(nodes.dashboard, storage)
+        reconciler = Reconciler(
+            engine,
+            cluster,
+            SlotLimits(pools={"default": 2}),
+            holder="the test",
+            clock=instant,
+            retries=Retries(first_s=0.5),
+        )
+
+        def until(condition: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not condition():
+                assert time.monotonic() < deadline, [row(id) for id in everyone]
+                reconciler.once()
+                time.sleep(0.5)
+
+        one, two, three = everyone = [put(name) for name in ("one", "two", "three")]
+        until(lambda: len([id for id in everyone if lines(id)]) == 2)
+        begun = [id for id in everyone if lines(id)]
+
+        urgent = put("urgent", priority=9)
+        everyone.append(urgent)
+        until(lambda: bool(lines(urgent)))
+        [gave_way] = [id for id in begun if row(id).state is S.QUEUED]
+        assert row(gave_way).why == "it gave way to a higher priority"
+        assert row(gave_way).failures == 0
+
+        [victim] = [id for id in begun if id != gave_way]
+        os.kill(int((work / f"{victim}.pid").read_text()), 9)
+        until(lambda: row(victim).failures == 1)
+        until(lambda: sum(row(id).state is S.RUNNING for id in everyone) == 2)
+
+        known = {job.name for job in cluster.running()}
+        assert known == {row(id).job for id in everyone if row(id).state is S.RUNNING}
+        nodes.head.held.set()
+        nodes.head.kill()
+        before = {id: row(id).state for id in everyone}
+        assert reconciler.once().unreachable is not None
+        assert {id: row(id).state for id in everyone} == before
+        (work / "hold").unlink()
+        nodes.head.held.clear()
+        until(lambda: all(row(id).state is S.COMPLETED for id in everyone))
+        assert nodes.head.starts >= 2
+
+    for id in (one, two, three, urgent):
+        assert lines(id) == [f"ada {number}" for number in range(LINES)]
+    engine.dispose()
