@@ -253,7 +253,8 @@ def _tell_cost(cost: ExperimentCheck) -> None:
     report(cost.model_dump(by_alias=True))
     line(f"{cost.name}: {cost.kind}, for project {cost.project} in pool {cost.pool}")
     field("workers", f"{cost.slots} at once, {cost.gpus:g} GPUs")
-    field("steps", f"{int(cost.steps):,} of {cost.trials:,} trials together, at most")
+    together = f", of {cost.trials:,} trials together" if cost.trials > 1 else ""
+    field("steps", f"at most {int(cost.steps):,}{together}")
     field("rows", f"{cost.rows_per_step:g} a step")
     if cost.tokens is not None:
         field("tokens", f"{int(cost.tokens):,}")
