@@ -57,6 +57,21 @@ def reads_corpora(caller: Caller) -> bool:
     return caller.role in _CORPUS_ROLES or any(places(caller, "data").values())
 
 
+def is_admin(caller: Caller) -> bool:
+    """Whether the caller is an admin of the organisation."""
+    return caller.role == "admin"
+
+
+def administers(caller: Caller) -> bool:
+    """Whether the caller is that, with a token that is good for it."""
+    return is_admin(caller) and caller.has("admin")
+
+
+def watches(caller: Caller) -> bool:
+    """Whether the caller sees who is in the organisation, and has which roles."""
+    return caller.role in AUDITING
+
+
 def reads_audit(caller: Caller) -> bool:
     """Whether there may be entries of the audit log that the caller reads, as `AUDITORS`."""
     found = places(caller, "audit")

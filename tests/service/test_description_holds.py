@@ -54,6 +54,12 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
         "experiment": ("e1",),
         "trial": ("done",),
         "submission": ("s-one",),
+        "workspace": ("default",),
+        "project": ("default",),
+        "name": ("small",),
+        "binding": (names["binding"],),
+        "user": ("disabled",),
+        "token": ("0" * 12,),
         "index": ("0", "8", "9"),
         "path": ("0/000.p/9", "entries/000.p/9"),
     }

@@ -94,7 +94,10 @@ def test_the_store_answers_as_it_was_filled(running: Service, client: TestClient
     assert commits[0]["bytes"] == str(2**40)
 
     used = client.get("/v1/usage?by=user").json()
-    assert [(each["name"], each["trials"]) for each in used["items"]] == [("ada", 2)]
+    assert [(each["name"], each["trials"]) for each in used["items"]] == [
+        ("ada", 2),
+        ("engineer", 0),
+    ]
     assert client.get("/v1/usage?since=2026-11-21T09:10:00Z").json()["items"][0]["trials"] == 1
     assert client.get("/v1/usage?since=yesterday").status_code == 422
 

@@ -24,6 +24,7 @@ from govray.service.project_rules import NowDep, changed_by
 from govray.service.routes.role_bindings import ADMINS, WATCHERS
 from govray.service.routes.tokens import NewToken, made, own, revoked
 from govray.service.session import SessionDep
+from govray.service.visibility import administers
 from govray.store import role_bindings
 from govray.store.tables import GroupMember, Token, User
 
@@ -48,7 +49,7 @@ def users(request: Request, caller: CallerDep, session: SessionDep, page: PageDe
         users=rows,
         groups=groups,
         after=after,
-        changes=caller.role == "admin" and caller.has("admin"),
+        changes=administers(caller),
     )
 
 
@@ -104,7 +105,7 @@ def _tokens(
 ) -> HTMLResponse:
     statement = select(Token).where(own(caller))
     rows, after = page.rows(session, statement, _TOKEN, [str, str])
-    admin = caller.role == "admin" and caller.has("admin")
+    admin = administers(caller)
     return render(
         request,
         caller,

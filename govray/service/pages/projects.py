@@ -25,6 +25,7 @@ from govray.service.roles import may, places, role_in
 from govray.service.routes import projects as routes
 from govray.service.routes.role_bindings import NewBinding, given, taken
 from govray.service.session import SessionDep
+from govray.service.visibility import administers
 from govray.store import tenancy
 from govray.store.database import begin_writing
 from govray.store.project_settings import parse_settings
@@ -54,19 +55,15 @@ def listing(
         projects=[(row, sorted(role_in(caller, row, at=at))) for row in rows],
         after=after,
         workspaces=_managed(session, caller),
-        organisation=_is_admin(caller),
+        organisation=administers(caller),
     )
-
-
-def _is_admin(caller: Caller) -> bool:
-    return caller.role == "admin" and caller.has("admin")
 
 
 def _managed(session: SessionDep, caller: Caller) -> list[str]:
     """The workspaces where the caller may make projects."""
     w = Workspace
     found = select(col(w.name)).where(col(w.archived).is_(False)).order_by(col(w.name))
-    if not _is_admin(caller):
+    if not administers(caller):
         if not caller.has("admin"):
             return []
         found = found.where(col(w.name).in_(sorted(places(caller, "manage")["workspace"])))

@@ -30,6 +30,7 @@ from govray.service.project_rules import (
 )
 from govray.service.roles import role_in
 from govray.service.session import SessionDep
+from govray.service.visibility import is_admin
 from govray.store import tables, tenancy
 from govray.store.database import begin_writing
 from govray.store.project_settings import ProjectSettings, parse_settings
@@ -113,7 +114,7 @@ class Settings(BaseModel):
     """A project's config policy: limits, defaults and fixed values. `{}` allows everything."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"pools": ["cpu"], "default_pool": "cpu", "max_slots": 8}]}
+        json_schema_extra={"examples": [{"settings": {"pools": ["cpu"], "default_pool": "cpu"}}]}
     )
 
     settings: ProjectSettings
@@ -193,7 +194,7 @@ def make_project(new: NewProject, session: SessionDep, caller: CallerDep, at: No
     """
     demand_manage(session, caller, "workspace", new.workspace, at=at)
     begin_writing(session)
-    if caller.role != "admin" and _is_used(session, new.name):
+    if not is_admin(caller) and _is_used(session, new.name):
         raise Problem(
             409,
             "Refused",

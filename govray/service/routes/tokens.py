@@ -24,6 +24,7 @@ from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem, not_found
 from govray.service.project_rules import changed_by
 from govray.service.session import SessionDep
+from govray.service.visibility import administers, is_admin
 from govray.store import tables
 from govray.store.database import begin_writing
 from govray.store.tables import Token, User
@@ -129,12 +130,12 @@ def made(session: Session, caller: Caller, new: NewToken, at: datetime) -> tuple
     user = new.user or caller.name
     others = user != caller.name or new.role is not None or new.supplier is not None
     need: Scope = "admin" if others else "write"
-    if (others and caller.role != "admin") or not caller.has(need):
+    if (others and not is_admin(caller)) or not caller.has(need):
         raise Problem(
             403,
             "Not allowed",
             "Tokens of others are made by admins"
-            if others and caller.role != "admin"
+            if others and not is_admin(caller)
             else f"The token has not the scope {need}",
             "Ask an admin, or use a token with that scope",
         )
@@ -208,6 +209,6 @@ def revoked(session: Session, caller: Caller, token: str, at: datetime) -> Token
 
 def own(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Token`: the caller's; all of them for an admin with a token for that."""
-    if caller.role == "admin" and caller.has("admin"):
+    if administers(caller):
         return true()
     return col(tables.Token.user) == caller.name
