@@ -1,8 +1,8 @@
 """The queue's entries: put in, asked to stop, and moved from state to state by compare-and-set.
 
 Who submits writes an entry in state QUEUED. A reconciler, which alone talks to the cluster, moves
-it on. Both ask for a change by naming the state that they saw. Of two that change one entry at once,
-one is told no and looks again. So nothing is started twice, however many processes there are.
+it on. Both ask for a change by naming the state that they saw. Of two that change one entry at
+once, one is told no and looks again. So nothing is started twice, however many processes there are.
 
 Which waiting entry is next is not decided here. Functions take a session and never commit. Times
 are arguments.

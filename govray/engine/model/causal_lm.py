@@ -189,7 +189,7 @@ class CausalLM(nn.Module):
             ).logits
         output = self.language_model(input_ids=tokens, use_cache=True)
         past.cache = getattr(output, "past_key_values", None)
-        if not hasattr(past.cache, "batch_repeat_interleave"):
+        if not _repeats(past.cache):
             raise UsageError(
                 "the architecture keeps no keys and values that rows could share",
                 where=type(self.language_model).__name__,
@@ -295,6 +295,17 @@ def _from_folder(
     return model
 
 
+def _repeats(cache: Any) -> bool:
+    """Whether all that a cache of transformers keeps of one row can be repeated for many.
+
+    Layers that keep a recurrent state, as state space models do, repeat none of it.
+    """
+    return hasattr(cache, "batch_repeat_interleave") and all(
+        hasattr(layer, "batch_repeat_interleave") and not hasattr(layer, "recurrent_states")
+        for layer in getattr(cache, "layers", ())
+    )
+
+
 def _config_class(transformers: ModuleType, fields: Mapping[str, Any], where: str) -> Any:
     model_type = fields.get("model_type")
     known = {
@@ -303,7 +314,7 @@ def _config_class(transformers: ModuleType, fields: Mapping[str, Any], where: st
         if kind.__module__.startswith("transformers.")
     }
     if model_type not in known:
-        near = nearest(str(model_type), known)
+        near = nearest(model_type, known) if isinstance(model_type, str) else None
         hint = f"Did you mean {near}?" if near else "Such as gpt2, llama, mistral or qwen3"
         raise UsageError(
             f"model_type {model_type!r} is no causal language model that transformers has",
