@@ -25,7 +25,7 @@ from sqlalchemy import Engine, or_, update
 from sqlmodel import Session, col, select
 
 from govray.alerts import cloud_event, signature
-from govray.alerts.sending import LIMIT_S, Answered, post
+from govray.alerts.sending import LIMIT_S, ReceiverAnswer, post
 from govray.governance.formats.document import format_time
 from govray.store.states import DeliveryState
 from govray.store.tables import Alert, Delivery, Webhook
@@ -88,7 +88,7 @@ class Deliverer:
         source: str,
         clock: Callable[[], datetime],
         allowed: Collection[str] = (),
-        send: Callable[..., Answered] = post,
+        send: Callable[..., ReceiverAnswer] = post,
         jitter: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311 (no secret)
     ) -> None:
         self._engine, self._key, self._holder = engine, key, holder
@@ -195,7 +195,7 @@ class Deliverer:
             with self._lock:
                 self._under_way[held.webhook] -= 1
 
-    def _note(self, held: _Held, answer: Answered) -> None:
+    def _note(self, held: _Held, answer: ReceiverAnswer) -> None:
         """Write down what became of a try, unless another holds the delivery by now."""
         d, tries = Delivery, held.tries + 1
         values: dict[str, object] = {

@@ -25,7 +25,7 @@ LONGEST_WHY = 300
 
 
 @dataclass(frozen=True)
-class Answered:
+class ReceiverAnswer:
     """What became of one try: the answer's status, or why there is none."""
 
     status: int | None = None
@@ -59,7 +59,7 @@ def post(
     allowed: Collection[str] = (),
     limit: float = LIMIT_S,
     resolve: Resolve = socket.getaddrinfo,
-) -> Answered:
+) -> ReceiverAnswer:
     """Send ``body`` to ``url``. Whatever goes wrong is in the answer.
 
     Args:
@@ -75,7 +75,7 @@ def post(
         context = ssl.create_default_context() if secure else None
         connection = _Pinned(host, port, address, context)
     except GovrayError as error:
-        return Answered(why=str(error)[:LONGEST_WHY])
+        return ReceiverAnswer(why=str(error)[:LONGEST_WHY])
 
     def end() -> None:
         late.set()
@@ -90,11 +90,11 @@ def post(
     try:
         connection.timeout = limit
         connection.request("POST", target, body, {"User-Agent": f"govray/{__version__}", **headers})
-        return Answered(connection.getresponse().status)
+        return ReceiverAnswer(connection.getresponse().status)
     except (OSError, http.client.HTTPException) as error:
         if late.is_set() or isinstance(error, TimeoutError):
-            return Answered(why=f"no answer within {limit:g} s")
-        return Answered(why=_reason(error))
+            return ReceiverAnswer(why=f"no answer within {limit:g} s")
+        return ReceiverAnswer(why=_reason(error))
     finally:
         timer.cancel()
         connection.close()

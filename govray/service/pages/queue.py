@@ -2,7 +2,7 @@
 
 Staff sees all of it, and others what is submitted to projects that they see.
 
-How many slots a pool has stands in the reconciler's settings, not in the store, so the page says
+How many slots a pool has stands in the reconciler's settings, not in the store. So the page says
 what is held and what is waited for, and no more.
 """
 
@@ -46,7 +46,7 @@ _SHOWN: tuple[Any, ...] = (
 
 
 @dataclass(frozen=True)
-class Pool:
+class PoolUse:
     """What a pool's entries hold, and what they wait for."""
 
     name: str
@@ -117,7 +117,7 @@ def listing(
     )
 
 
-def _pools(session: Session, caller: Caller) -> list[Pool]:
+def _pools(session: Session, caller: Caller) -> list[PoolUse]:
     s = Submission
     counted = session.execute(
         select(col(s.pool), col(s.state), func.count(), func.sum(col(s.slots)))
@@ -130,7 +130,7 @@ def _pools(session: Session, caller: Caller) -> list[Pool]:
         waiting = [row for row in own if row[1] == SubmissionState.QUEUED]
         holding = [row for row in own if row[1] != SubmissionState.QUEUED]
         sums = [sum(row[i] for row in rows) for rows in (holding, waiting) for i in (2, 3)]
-        found.append(Pool(name, *sums))
+        found.append(PoolUse(name, *sums))
     return found
 
 
