@@ -2,8 +2,8 @@
 
 Staff sees all of it, and others what is submitted to projects that they see.
 
-How many slots a pool has stands in the reconciler's settings, not in the store, so the page says
-what is held and what is waited for, and no more.
+How many slots a pool has stands in the reconciler's settings, not in the store. So the page says
+what is held and what is waited for.
 """
 
 from __future__ import annotations
