@@ -3,11 +3,7 @@
 Staff sees all of it, and others what is submitted to projects that they see.
 
 How many slots a pool has stands in the reconciler's settings, not in the store. So the page says
-<<<<<<< HEAD
 what is held and what is waited for, and no more.
-=======
-what is held and what is waited for.
->>>>>>> sessions
 """
 
 from __future__ import annotations
