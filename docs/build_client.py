@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT / "docs"))
 from build_site import openapi  # noqa: E402 (beside this script)
 
 FOLDER = ROOT / "govray" / "client"
-LEFT_OUT = {"stream_metrics"}
-"""A stream that does not end by itself: `list_metrics` has the same numbers."""
+LEFT_OUT = {"stream_log", "stream_metrics"}
+"""Streams that do not end by themselves: `get_log` and `list_metrics` have the same."""
 UNSENT = {"limit", "cursor", "if-none-match"}
 """Parameters that are the client's own business."""
 WIDTH = 96
@@ -120,6 +120,9 @@ def function(method: str, path: str, operation: Json, schemas: Json) -> Iterator
     signature = [f"{python_name(p['name'])}: {typed(p['schema'], 'documents.')}" for p in needed]
     if raw:
         signature.append("data: bytes")
+    free = not sent and not raw and "requestBody" in operation
+    if free:
+        signature.append("body: dict[str, Any]")
     told = [(python_name(p["name"]), p.get("description", "")) for p in given if p["required"]]
     more = []
     for name, (kind, demanded, words) in sent.items():
@@ -145,6 +148,8 @@ def function(method: str, path: str, operation: Json, schemas: Json) -> Iterator
     if sent:
         values = ", ".join(f'"{name}": {python_name(name)}' for name in sent)
         arguments.append(f"body={{{values}}}")
+    if free:
+        arguments.append("body=body")
     if raw:
         arguments += ["data=data", f"kind={raw!r}"]
     verb = "pages" if pages else "ask"
@@ -153,6 +158,8 @@ def function(method: str, path: str, operation: Json, schemas: Json) -> Iterator
     call = f"self.{verb}({chr(44).join(arguments)})"
     if pages:
         yield f"        return {call}"
+    elif answer == "None":
+        yield f"        {call}"
     else:
         yield f"        answer: {answer} = {call}"
         yield "        return answer"
@@ -168,6 +175,8 @@ def body_of(operation: Json, schemas: Json) -> tuple[dict[str, tuple[str, bool, 
         several = schema.get("anyOf", [schema])
         fields: dict[str, tuple[str, bool, str]] = {}
         for one in several:
+            if "$ref" not in one:  # an object whose fields the service does not name
+                return {}, None
             part = schemas[one["$ref"].rpartition("/")[2]]
             for name, field in part["properties"].items():
                 demanded = len(several) == 1 and name in part.get("required", [])
@@ -180,6 +189,8 @@ def body_of(operation: Json, schemas: Json) -> tuple[dict[str, tuple[str, bool, 
 
 def answer_of(operation: Json, schemas: Json) -> tuple[str, bool]:
     """The type of an answer, and whether it comes in pages."""
+    if "204" in operation["responses"]:
+        return "None", False
     kind, each = next(
         (kind, each)
         for status, answer in operation["responses"].items()
@@ -187,7 +198,7 @@ def answer_of(operation: Json, schemas: Json) -> tuple[str, bool]:
         for kind, each in answer["content"].items()
     )
     schema = each.get("schema", {})
-    if kind.startswith("text/plain"):
+    if kind.startswith(("text/plain", "text/csv", "application/yaml")):
         return "str", False
     if kind != "application/json":
         return "bytes", False

@@ -16,7 +16,7 @@ from govray.errors import UsageError
 
 if TYPE_CHECKING:
     from govray.client import Client
-    from govray.client.documents import ExperimentCheck, Submission
+    from govray.client.documents import ExperimentCheck, QueueEntry
 
 app = typer.Typer(
     name="govray --server URL",
@@ -265,7 +265,7 @@ def _tell_cost(cost: ExperimentCheck) -> None:
         field("not said", each)
 
 
-def _tell(row: Submission) -> None:
+def _tell(row: QueueEntry) -> None:
     report(row.model_dump(by_alias=True))
     line(f"{row.id}  {row.state}")
     field("name", f"{row.name}, {row.kind}")

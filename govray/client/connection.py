@@ -74,7 +74,8 @@ class Connection:
         """Send one request, and read its answer.
 
         Args:
-            answer: What it is: ``bytes``, ``str``, or a type that its JSON is validated as.
+            answer: What it is: ``bytes``, ``str``, or a type that its JSON is validated as; None
+                where there is none.
             query: Parameters; those that are None are not sent. Likewise of ``header`` and
                 ``body``, the fields of a JSON object.
             data: A body of another ``kind``, in the place of ``body``.
@@ -91,8 +92,8 @@ class Connection:
         if data is not None:
             headers["Content-Type"] = kind
         raw = self._read(method, _with_query(path, query), data, headers)
-        if answer is bytes:
-            return raw
+        if answer is None or answer is bytes:
+            return raw if answer else None
         try:
             return raw.decode() if answer is str else _adapter(answer).validate_json(raw)
         except (ValidationError, UnicodeDecodeError):

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from govray.client.answered import Answered
 
+DeliveryState: TypeAlias = Literal["PENDING", "DELIVERED", "DEAD"]
 ExperimentState: TypeAlias = Literal[
     "ACTIVE",
     "PAUSED",
@@ -81,6 +82,25 @@ class AuditAnswer(Answered):
     weights: str
     """Digest of the weights that were scored."""
     document: dict[str, Any]
+
+
+class Binding(Answered):
+    """A role that somebody has in some place."""
+
+    id: str
+    subject_kind: Literal["user", "group"] = Field(alias="subjectKind")
+    subject: str
+    role: str
+    scope: Literal["organisation", "workspace", "project", "model"]
+    place: str
+    """The name of the workspace, project or model; else empty."""
+    supplier: str | None = None
+    """The authority that a supplier is."""
+    until: str | None = None
+    """When it ends by itself."""
+    made: str
+    user: str
+    """Who gave it."""
 
 
 class Change(Answered):
@@ -313,6 +333,13 @@ class ExperimentCheck(Answered):
     """The file with the overrides."""
 
 
+class ExperimentTags(Answered):
+    """The tags of one experiment."""
+
+    tags: list[str]
+    """All of them, at most 20. A tag is up to 64 letters, digits, . _ -."""
+
+
 class ExplanationAnswer(Answered):
     """Which rules decide what, for one class in one model."""
 
@@ -327,6 +354,19 @@ class ExplanationAnswer(Answered):
     phases: list[PhaseAnswer]
     """The later ones."""
     memorization: str | None
+
+
+class Filled(Answered):
+    """An experiment file, made of a template and overrides."""
+
+    text: str
+
+
+class Group(Answered):
+    """A group of this store."""
+
+    name: str
+    members: int
 
 
 class GroupAnswer(Answered):
@@ -357,6 +397,19 @@ class GroupLineage(Answered):
     pretrained: list[str]
     transitive: list[str]
     removed: str | None = None
+
+
+class Happened(Answered):
+    """Something that happened, as it was noticed."""
+
+    id: str
+    kind: str
+    subject: str
+    """The trial, experiment, submission, corpus or attestation."""
+    at: str
+    noticed: str
+    project: str | None = None
+    data: dict[str, Any]
 
 
 class Health(Answered):
@@ -428,6 +481,13 @@ class LedgerHead(Answered):
     root: str
 
 
+class Line(Answered):
+    """A line, and the byte that it begins at."""
+
+    at: str
+    text: str
+
+
 class Lineage(Answered):
     """Which data trained which layers of one model, as one attestation states it.
 
@@ -481,7 +541,7 @@ class LineageCell(Answered):
 
 
 class LineageRun(Answered):
-    """The run. ``initial_weights`` and ``ancestry`` as in the attestation."""
+    """The run. What is optional is as in the attestation."""
 
     id: str
     name: str
@@ -489,6 +549,56 @@ class LineageRun(Answered):
     finished: str
     initial_weights: dict[str, str] | None = Field(default=None, alias="initialWeights")
     ancestry: list[Ancestor] | None = None
+    submission: Submission | None = None
+
+
+class Log(Answered):
+    """A log by its name: `driver-N`, or `rank-R-A` of rank R in attempt A."""
+
+    name: str
+    bytes: str
+
+
+class Logs(Answered):
+    """The logs of a trial: drivers first, then by attempt and rank."""
+
+    items: list[Log]
+
+
+class MadeToken(Answered):
+    """A token that was made. ``token`` is told here and never again."""
+
+    id: str
+    user: str
+    name: str
+    """What it is for."""
+    scopes: list[str]
+    created: str
+    expires: str
+    revoked: str | None = None
+    token: str
+
+
+class MadeWebhook(Answered):
+    """A new webhook, with its secret."""
+
+    id: str
+    url: str
+    kinds: list[str]
+    """What it is told of."""
+    project: str | None = None
+    """Only what belongs to this project."""
+    created: str
+    """It is told of what happens from then on."""
+    user: str
+    secret: str
+    """Signs what is sent. It is not shown again."""
+
+
+class Member(Answered):
+    """A user in a group."""
+
+    user: str
 
 
 class MemorizationAnswer(Answered):
@@ -555,6 +665,15 @@ class ModelUse(Answered):
     """The base groups in name order, then adapters."""
 
 
+class OpenedTask(Answered):
+    """Where to look at a task."""
+
+    url: str
+    """Good once."""
+    seconds: int
+    """How long it is good."""
+
+
 class OutcomeAnswer(Answered):
     """What a policy means for one class."""
 
@@ -566,6 +685,19 @@ class OutcomeAnswer(Answered):
     """The later ones."""
     rank: int | None
     memorization: str | None
+
+
+class Part(Answered):
+    """Lines of a log that follow one another, or that were searched for."""
+
+    name: str
+    size: str
+    """Bytes that the log has."""
+    begin: str
+    """The byte that this part begins at."""
+    next: str
+    """Give it as `from`, for the next part."""
+    lines: list[Line]
 
 
 class PhaseAnswer(Answered):
@@ -605,6 +737,47 @@ class Probe(Answered):
     status: Literal["ok"] = "ok"
 
 
+class Project(Answered):
+    """A project, and the roles that you have in it."""
+
+    name: str
+    description: str
+    archived: bool
+    """It takes no projects any more."""
+    created: str
+    user: str
+    """Who made it."""
+    workspace: str
+    roles: list[str]
+
+
+class ProjectSettings(Answered):
+    """What an administrator sets for a project. An empty one allows everything."""
+
+    pools: list[str] | None = None
+    """pools that may be used; all of them"""
+    default_pool: str = "default"
+    """pool of a submission that names none"""
+    default_priority: int = 0
+    """priority of one that says none"""
+    max_priority: int | None = None
+    """highest priority that may be asked"""
+    share: float = 1.0
+    """weight beside other projects, fair share"""
+    max_slots: int | None = None
+    """slots held at the same time, all together"""
+    max_slots_per_submission: int | None = None
+    """slots of one submission"""
+    depth_policies: list[str] | None = None
+    """depth policies that may be used, by digest or by name; all of them"""
+    memorization_tau: float | None = None
+    """the laxest limit of memorization that a search may declare"""
+    defaults: dict[str, Any] | None = None
+    """values of an experiment that lie below the file's own"""
+    fixed: dict[str, Any] | None = None
+    """values that no file may have otherwise"""
+
+
 class Promoted(Answered):
     """A change of stage that was made."""
 
@@ -623,6 +796,49 @@ class Quarantined(Answered):
     rule: str
     reason: str
     records: int
+
+
+class QueueEntry(Answered):
+    """An entry of the queue."""
+
+    id: str
+    kind: str
+    """`train` or `tune`, or another task."""
+    name: str
+    project: str
+    user: str
+    state: SubmissionState
+    pool: str
+    priority: int
+    slots: int
+    """Workers that it holds while it runs."""
+    position: int | None = None
+    """Its place in its pool's queue by priority and time, from 1, while it waits. A pool that is
+    shared by project may take another first.
+    """
+    policy: str | None = None
+    """Digest of the depth policy that it has to have."""
+    archive: str | None = None
+    """Digest of its working directory."""
+    forked_from: str | None = Field(default=None, alias="forkedFrom")
+    """The submission that it is a fork of."""
+    run: str | None = None
+    """The run or search that it became."""
+    job: str | None = None
+    """The cluster's name of its last job."""
+    attempt: int
+    """Jobs so far."""
+    failures: int
+    """Jobs that failed since its last progress."""
+    submitted: str
+    started: str | None = None
+    finished: str | None = None
+    why: str | None = None
+    """Why it is in its state."""
+    archived: bool
+    tags: list[str]
+    config: str
+    """The experiment file, as it was sent or with its overrides."""
 
 
 class RecordAnswer(Answered):
@@ -656,6 +872,22 @@ class Removal(Answered):
     removed: str
 
 
+class Removed(Answered):
+    """A webhook that is no more."""
+
+    id: str
+
+
+class Reverified(Answered):
+    """What verifying a model again gave, for as long as it gave that."""
+
+    outcome: Literal["verified", "failed", "could not check"]
+    why: str | None = None
+    since: str
+    checked: str
+    """When it was verified last."""
+
+
 class Selection(Answered):
     """A search that a run was a trial of, or the early stopping that it was under.
 
@@ -676,6 +908,29 @@ class Selection(Answered):
     corpora: list[str]
     validation: dict[str, Any] | None = None
     ended: int | None = None
+
+
+class SentEvent(Answered):
+    """One event for one webhook."""
+
+    webhook: str
+    alert: str
+    """The event's id."""
+    state: DeliveryState
+    tries: int
+    due: str
+    """When it is tried next, if it is pending."""
+    status: int | None = None
+    """The receiver's last answer."""
+    why: str | None = None
+    """Why there was none."""
+    delivered: str | None = None
+
+
+class Settings(Answered):
+    """A project's config policy: limits, defaults and fixed values. `{}` allows everything."""
+
+    settings: ProjectSettings
 
 
 class Sighting(Answered):
@@ -760,46 +1015,24 @@ class Subjects(Answered):
 
 
 class Submission(Answered):
-    """An entry of the queue."""
+    """One submission, which becomes one run or one search and no other.
+
+    Attributes:
+        id: Its own; no other submission has it.
+        user: Who submitted it.
+        project: What it counts for.
+        policy: Digest of the depth policy that it was submitted under, if that was decided
+            then.
+        submitted: When.
+        archive: Digest of the working directory that its job gets, if it was archived.
+    """
 
     id: str
-    kind: str
-    """`train` or `tune`, or another task."""
-    name: str
-    project: str
     user: str
-    state: SubmissionState
-    pool: str
-    priority: int
-    slots: int
-    """Workers that it holds while it runs."""
-    position: int | None = None
-    """Its place in its pool's queue by priority and time, from 1, while it waits. A pool that is
-    shared by project may take another first.
-    """
+    project: str
     policy: str | None = None
-    """Digest of the depth policy that it has to have."""
-    archive: str | None = None
-    """Digest of its working directory."""
-    forked_from: str | None = Field(default=None, alias="forkedFrom")
-    """The submission that it is a fork of."""
-    run: str | None = None
-    """The run or search that it became."""
-    job: str | None = None
-    """The cluster's name of its last job."""
-    attempt: int
-    """Jobs so far."""
-    failures: int
-    """Jobs that failed since its last progress."""
     submitted: str
-    started: str | None = None
-    finished: str | None = None
-    why: str | None = None
-    """Why it is in its state."""
-    archived: bool
-    tags: list[str]
-    config: str
-    """The experiment file, as it was sent or with its overrides."""
+    archive: str | None = None
 
 
 class SubmissionItem(Answered):
@@ -843,6 +1076,59 @@ class SubmissionItem(Answered):
     tags: list[str]
 
 
+class Task(Answered):
+    """A task in the queue."""
+
+    id: str
+    kind: Literal["notebook", "shell", "tensorboard", "command", "inference"]
+    name: str
+    project: str
+    user: str
+    state: SubmissionState
+    pool: str
+    submitted: str
+    started: str | None
+    finished: str | None
+    why: str | None
+    shown: bool
+    """Whether it can be opened: it answers over HTTP while it runs."""
+
+
+class Template(Answered):
+    """A template without its text."""
+
+    project: str
+    name: str
+    changed: str
+    user: str
+    """Who changed it last."""
+
+
+class TemplateText(Answered):
+    """A template."""
+
+    project: str
+    name: str
+    changed: str
+    user: str
+    """Who changed it last."""
+    text: str
+    """The experiment file."""
+
+
+class TokenItem(Answered):
+    """A token without its secret, which nobody has but its bearer."""
+
+    id: str
+    user: str
+    name: str
+    """What it is for."""
+    scopes: list[str]
+    created: str
+    expires: str
+    revoked: str | None = None
+
+
 class Trial(Answered):
     """One run."""
 
@@ -877,22 +1163,35 @@ class TrustRootItem(Answered):
 
 
 class Usage(Answered):
-    """Usage by project or user, by name."""
+    """Usage by project, user or workspace, by name."""
 
-    by: Literal["project", "user"]
+    by: Literal["project", "user", "workspace"]
     items: list[Used]
 
 
 class Used(Answered):
-    """What one project or user used."""
+    """What one project, user or workspace used."""
 
     name: str
+    submissions: int
+    """Entries of the queue that were made."""
     trials: int
     worker_hours: float = Field(alias="workerHours")
     accelerator_hours: float = Field(alias="acceleratorHours")
     """Hours of what Ray gave a worker as a GPU."""
     attested: int
     """Attestations in the index of these trials' runs."""
+
+
+class User(Answered):
+    """Somebody with tokens of this store."""
+
+    name: str
+    role: str
+    """In the whole organisation."""
+    supplier: str | None = None
+    disabled: bool
+    created: str
 
 
 class Version(Answered):
@@ -944,3 +1243,31 @@ class VersionWithHistory(Answered):
     public: bool
     """Anyone may read its attestation."""
     history: list[Change]
+    reverified: list[Reverified]
+    """What verifying it again gave, the newest first; `govray alerts run` does so."""
+
+
+class Webhook(Answered):
+    """An address that is told of events."""
+
+    id: str
+    url: str
+    kinds: list[str]
+    """What it is told of."""
+    project: str | None = None
+    """Only what belongs to this project."""
+    created: str
+    """It is told of what happens from then on."""
+    user: str
+
+
+class Workspace(Answered):
+    """A part of the organisation."""
+
+    name: str
+    description: str
+    archived: bool
+    """It takes no projects any more."""
+    created: str
+    user: str
+    """Who made it."""

@@ -52,6 +52,9 @@ class Operations(Connection):
     ) -> Iterator[documents.Entry]:
         """The audit log, the latest first. For admins and auditors.
 
+        Those of a workspace or project read what was done to it, and to what was submitted to
+        it.
+
         Args:
             user: Of this user.
             subject: Entries about this.
@@ -65,13 +68,15 @@ class Operations(Connection):
         )
 
     def get_usage(
-        self, *, by: Literal["project", "user"] | None = None, since: str | None = None
+        self, *, by: Literal["project", "user", "workspace"] | None = None, since: str | None = None
     ) -> documents.Usage:
-        """Governed accelerator-hours and attested artifacts. For staff.
+        """Governed accelerator-hours, submissions and attested artifacts, of what you may read.
+
+        A project that nobody made is in no workspace, and counts for the name ``-`` there.
 
         Args:
             by: What usage is counted by.
-            since: Trials that started then or later.
+            since: Trials that started, and submissions made, then or later.
         """
         answer: documents.Usage = self.ask(
             "GET", "/v1/usage", documents.Usage, query={"by": by, "since": since}
@@ -85,19 +90,21 @@ class Operations(Connection):
         project: str | None = None,
         user: str | None = None,
         name: str | None = None,
+        tag: str | None = None,
     ) -> Iterator[documents.Experiment]:
-        """All experiments, the latest first.
+        """The experiments that you may read, the latest first.
 
         Args:
             state: In this state.
             project: Of this project.
             user: Of this user.
             name: Of this name.
+            tag: A tag that they have.
         """
         return self.pages(
             "/v1/experiments",
             documents.Experiment,
-            query={"state": state, "project": project, "user": user, "name": name},
+            query={"state": state, "project": project, "user": user, "name": name, "tag": tag},
         )
 
     def submit_experiment(
@@ -113,7 +120,7 @@ class Operations(Connection):
         archive: str | None = None,
         policy: str | None = None,
         idempotency_key: str | None = None,
-    ) -> documents.Submission:
+    ) -> documents.QueueEntry:
         """Put an experiment into the queue. It is checked against the whole schema first.
 
         Errors of the file name the line and the field. Nothing runs yet: the entry waits until
@@ -134,10 +141,10 @@ class Operations(Connection):
             idempotency_key: Of your choice, new for each submission. The same request with the
                 same key answers the same submission, and makes no second one.
         """
-        answer: documents.Submission = self.ask(
+        answer: documents.QueueEntry = self.ask(
             "POST",
             "/v1/experiments",
-            documents.Submission,
+            documents.QueueEntry,
             header={"Idempotency-Key": idempotency_key},
             body={
                 "file": file,
@@ -171,7 +178,7 @@ class Operations(Connection):
         state: documents.TrialState | None = None,
         policy: str | None = None,
     ) -> Iterator[documents.Trial]:
-        """All trials, the latest first.
+        """The trials that you may read, the latest first.
 
         Args:
             experiment: An experiment's id.
@@ -318,84 +325,187 @@ class Operations(Connection):
             },
         )
 
-    def get_submission(self, submission: str) -> documents.Submission:
+    def get_submission(self, submission: str) -> documents.QueueEntry:
         """One submission, with its file, its place in the queue, and why it is in its state.
 
         Args:
             submission: A submission's id.
         """
-        answer: documents.Submission = self.ask(
-            "GET", f"/v1/submissions/{segment(submission)}", documents.Submission
+        answer: documents.QueueEntry = self.ask(
+            "GET", f"/v1/submissions/{segment(submission)}", documents.QueueEntry
         )
         return answer
 
-    def tag_submission(self, submission: str, *, tags: list[str]) -> documents.Submission:
+    def tag_submission(self, submission: str, *, tags: list[str]) -> documents.QueueEntry:
         """Replace a submission's tags. Nothing else of it can be changed.
 
         Args:
             submission: A submission's id.
             tags: Words to find it by: letters, digits and `_.:/-`.
         """
-        answer: documents.Submission = self.ask(
+        answer: documents.QueueEntry = self.ask(
             "PATCH",
             f"/v1/submissions/{segment(submission)}",
-            documents.Submission,
+            documents.QueueEntry,
             body={"tags": tags},
         )
         return answer
 
-    def stop_submission(self, submission: str) -> documents.Submission:
+    def stop_submission(self, submission: str) -> documents.QueueEntry:
         """Stop it after its current step and a commit; what waits leaves the queue.
 
         Args:
             submission: A submission's id.
         """
-        answer: documents.Submission = self.ask(
-            "POST", f"/v1/submissions/{segment(submission)}:stop", documents.Submission
+        answer: documents.QueueEntry = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:stop", documents.QueueEntry
         )
         return answer
 
-    def kill_submission(self, submission: str) -> documents.Submission:
+    def kill_submission(self, submission: str) -> documents.QueueEntry:
         """End it at once. Steps since its last checkpoint are lost.
 
         Args:
             submission: A submission's id.
         """
-        answer: documents.Submission = self.ask(
-            "POST", f"/v1/submissions/{segment(submission)}:kill", documents.Submission
+        answer: documents.QueueEntry = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:kill", documents.QueueEntry
         )
         return answer
 
-    def resume_submission(self, submission: str) -> documents.Submission:
+    def resume_submission(self, submission: str) -> documents.QueueEntry:
         """Put what was stopped, killed or failed back into the queue. It goes on from its commit.
 
         Args:
             submission: A submission's id.
         """
-        answer: documents.Submission = self.ask(
-            "POST", f"/v1/submissions/{segment(submission)}:resume", documents.Submission
+        answer: documents.QueueEntry = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:resume", documents.QueueEntry
         )
         return answer
 
-    def archive_submission(self, submission: str) -> documents.Submission:
+    def archive_submission(self, submission: str) -> documents.QueueEntry:
         """Take what has ended out of the list. Nothing is deleted.
 
         Args:
             submission: A submission's id.
         """
-        answer: documents.Submission = self.ask(
-            "POST", f"/v1/submissions/{segment(submission)}:archive", documents.Submission
+        answer: documents.QueueEntry = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:archive", documents.QueueEntry
         )
         return answer
 
-    def unarchive_submission(self, submission: str) -> documents.Submission:
+    def unarchive_submission(self, submission: str) -> documents.QueueEntry:
         """Put it back into the list.
 
         Args:
             submission: A submission's id.
         """
-        answer: documents.Submission = self.ask(
-            "POST", f"/v1/submissions/{segment(submission)}:unarchive", documents.Submission
+        answer: documents.QueueEntry = self.ask(
+            "POST", f"/v1/submissions/{segment(submission)}:unarchive", documents.QueueEntry
+        )
+        return answer
+
+    def get_tags(self, experiment: str) -> documents.ExperimentTags:
+        """The tags of an experiment, sorted.
+
+        Args:
+            experiment: An experiment's id.
+        """
+        answer: documents.ExperimentTags = self.ask(
+            "GET", f"/v1/experiments/{segment(experiment)}/tags", documents.ExperimentTags
+        )
+        return answer
+
+    def put_tags(self, experiment: str, *, tags: list[str]) -> documents.ExperimentTags:
+        """Replace the tags of an experiment. An empty list removes them.
+
+        Args:
+            experiment: An experiment's id.
+            tags: All of them, at most 20. A tag is up to 64 letters, digits, . _ -.
+        """
+        answer: documents.ExperimentTags = self.ask(
+            "PUT",
+            f"/v1/experiments/{segment(experiment)}/tags",
+            documents.ExperimentTags,
+            body={"tags": tags},
+        )
+        return answer
+
+    def download_metrics(
+        self, trial: str, *, group: str | None = None, name: str | None = None
+    ) -> str:
+        """All numbers of a trial that count, as CSV. What a restart superseded is not in it.
+
+        A group or name that a spreadsheet would take for a formula has an apostrophe before it.
+
+        Args:
+            trial: A trial's id.
+            group: Only this group.
+            name: Only this name.
+        """
+        answer: str = self.ask(
+            "GET",
+            f"/v1/trials/{segment(trial)}/metrics.csv",
+            str,
+            query={"group": group, "name": name},
+        )
+        return answer
+
+    def download_decisions(self, trial: str) -> list[documents.Decision]:
+        """All decisions of a trial, each with its reason and evidence, by source and number.
+
+        Args:
+            trial: A trial's id.
+        """
+        answer: list[documents.Decision] = self.ask(
+            "GET", f"/v1/trials/{segment(trial)}/decisions.json", list[documents.Decision]
+        )
+        return answer
+
+    def download_config(self, experiment: str) -> str:
+        """What an experiment asked for, as YAML. It is what the run recorded, defaults included.
+
+        Args:
+            experiment: An experiment's id.
+        """
+        answer: str = self.ask("GET", f"/v1/experiments/{segment(experiment)}/config.yaml", str)
+        return answer
+
+    def list_logs(self, trial: str) -> documents.Logs:
+        """The logs that a trial's folder keeps; none where the folder is out of reach. For staff.
+
+        Args:
+            trial: A trial's id.
+        """
+        answer: documents.Logs = self.ask(
+            "GET", f"/v1/trials/{segment(trial)}/logs", documents.Logs
+        )
+        return answer
+
+    def get_log(
+        self,
+        name: str,
+        trial: str,
+        *,
+        search: str | None = None,
+        from_: int | None = None,
+        lines: int | None = None,
+    ) -> documents.Part:
+        """Lines of a log. `next` is where the next part begins. For staff.
+
+        Args:
+            name: Of the log.
+            trial: A trial's id.
+            search: Only lines with this text, in any case.
+            from_: Begin at this byte. Without it: the last lines, or of a search the first.
+            lines: Lines at most.
+        """
+        answer: documents.Part = self.ask(
+            "GET",
+            f"/v1/trials/{segment(trial)}/logs/{segment(name)}",
+            documents.Part,
+            query={"search": search, "from": from_, "lines": lines},
         )
         return answer
 
@@ -858,6 +968,523 @@ class Operations(Connection):
         """
         answer: documents.MemorizationAnswer = self.ask(
             "GET", f"/v1/attestations/{segment(digest)}/memorization", documents.MemorizationAnswer
+        )
+        return answer
+
+    def list_workspaces(self) -> Iterator[documents.Workspace]:
+        """The workspaces that you see, by name."""
+        return self.pages("/v1/workspaces", documents.Workspace)
+
+    def make_workspace(self, *, name: str, description: str | None = None) -> documents.Workspace:
+        """Make a workspace. For admins of the organisation."""
+        answer: documents.Workspace = self.ask(
+            "POST",
+            "/v1/workspaces",
+            documents.Workspace,
+            body={"name": name, "description": description},
+        )
+        return answer
+
+    def get_workspace(self, workspace: str) -> documents.Workspace:
+        """One workspace.
+
+        Args:
+            workspace: Its name.
+        """
+        answer: documents.Workspace = self.ask(
+            "GET", f"/v1/workspaces/{segment(workspace)}", documents.Workspace
+        )
+        return answer
+
+    def change_workspace(
+        self, workspace: str, *, description: str | None = None, archived: bool | None = None
+    ) -> documents.Workspace:
+        """Describe, archive or bring back a workspace. For its admins.
+
+        Args:
+            workspace: Its name.
+        """
+        answer: documents.Workspace = self.ask(
+            "PATCH",
+            f"/v1/workspaces/{segment(workspace)}",
+            documents.Workspace,
+            body={"description": description, "archived": archived},
+        )
+        return answer
+
+    def list_projects(self, *, workspace: str | None = None) -> Iterator[documents.Project]:
+        """The projects that you see, by name.
+
+        Args:
+            workspace: Of this workspace only.
+        """
+        return self.pages("/v1/projects", documents.Project, query={"workspace": workspace})
+
+    def make_project(
+        self, *, name: str, workspace: str, description: str | None = None
+    ) -> documents.Project:
+        """Make a project in a workspace. For admins of that.
+
+        Experiments of this name that nobody's project had become its own. So only an admin of
+        the organisation makes a project whose name experiments have.
+        """
+        answer: documents.Project = self.ask(
+            "POST",
+            "/v1/projects",
+            documents.Project,
+            body={"name": name, "workspace": workspace, "description": description},
+        )
+        return answer
+
+    def get_project(self, project: str) -> documents.Project:
+        """One project.
+
+        Args:
+            project: Its name.
+        """
+        answer: documents.Project = self.ask(
+            "GET", f"/v1/projects/{segment(project)}", documents.Project
+        )
+        return answer
+
+    def change_project(
+        self, project: str, *, description: str | None = None, archived: bool | None = None
+    ) -> documents.Project:
+        """Describe, archive or bring back a project. For its admins.
+
+        Args:
+            project: Its name.
+        """
+        answer: documents.Project = self.ask(
+            "PATCH",
+            f"/v1/projects/{segment(project)}",
+            documents.Project,
+            body={"description": description, "archived": archived},
+        )
+        return answer
+
+    def get_project_settings(self, project: str) -> documents.Settings:
+        """What may be submitted to a project, and what is the default there.
+
+        Args:
+            project: Its name.
+        """
+        answer: documents.Settings = self.ask(
+            "GET", f"/v1/projects/{segment(project)}/settings", documents.Settings
+        )
+        return answer
+
+    def set_project_settings(self, project: str, body: dict[str, Any]) -> documents.Settings:
+        """Replace a project's config policy. For its admins.
+
+        The body is the policy itself, as `settings` of the answer has it. Submissions that wait
+        already keep what they were accepted with.
+
+        Args:
+            project: Its name.
+        """
+        answer: documents.Settings = self.ask(
+            "PUT", f"/v1/projects/{segment(project)}/settings", documents.Settings, body=body
+        )
+        return answer
+
+    def list_templates(self, project: str) -> Iterator[documents.Template]:
+        """The templates of a project, by name.
+
+        Args:
+            project: Its name.
+        """
+        return self.pages(f"/v1/projects/{segment(project)}/templates", documents.Template)
+
+    def get_template(self, project: str, name: str) -> documents.TemplateText:
+        """One template, with its text.
+
+        Args:
+            project: Its name.
+            name: The template's name.
+        """
+        answer: documents.TemplateText = self.ask(
+            "GET",
+            f"/v1/projects/{segment(project)}/templates/{segment(name)}",
+            documents.TemplateText,
+        )
+        return answer
+
+    def put_template(self, project: str, name: str, *, text: str) -> documents.TemplateText:
+        """Make a template, or replace it. For data stewards and admins of the project.
+
+        Args:
+            project: Its name.
+            name: The template's name.
+        """
+        answer: documents.TemplateText = self.ask(
+            "PUT",
+            f"/v1/projects/{segment(project)}/templates/{segment(name)}",
+            documents.TemplateText,
+            body={"text": text},
+        )
+        return answer
+
+    def delete_template(self, project: str, name: str) -> None:
+        """Delete a template. For data stewards and admins of the project.
+
+        Args:
+            project: Its name.
+            name: The template's name.
+        """
+        self.ask("DELETE", f"/v1/projects/{segment(project)}/templates/{segment(name)}", None)
+
+    def fill_template(
+        self, project: str, name: str, *, set: list[str] | None = None
+    ) -> documents.Filled:
+        """The experiment file that a template makes with overrides. Nothing is submitted.
+
+        Args:
+            project: Its name.
+            name: The template's name.
+            set: `path=value`, each applied after the one before; `+path=value` adds.
+        """
+        answer: documents.Filled = self.ask(
+            "POST",
+            f"/v1/projects/{segment(project)}/templates/{segment(name)}:fill",
+            documents.Filled,
+            body={"set": set},
+        )
+        return answer
+
+    def list_role_bindings(
+        self,
+        *,
+        scope: Literal["organisation", "workspace", "project", "model"] | None = None,
+        place: str | None = None,
+        user: str | None = None,
+        group: str | None = None,
+    ) -> Iterator[documents.Binding]:
+        """The roles of the places that you see, and your own. Ended ones too.
+
+        Args:
+            scope: Of such places only.
+            place: Of this place only.
+            user: Of this user only.
+            group: Of this group only.
+        """
+        return self.pages(
+            "/v1/role-bindings",
+            documents.Binding,
+            query={"scope": scope, "place": place, "user": user, "group": group},
+        )
+
+    def bind_role(
+        self,
+        *,
+        role: Literal["admin", "engineer", "steward", "auditor", "viewer", "supplier"],
+        scope: Literal["organisation", "workspace", "project", "model"],
+        user: str | None = None,
+        group: str | None = None,
+        place: str | None = None,
+        supplier: str | None = None,
+        until: str | None = None,
+    ) -> documents.Binding:
+        """Give a role in a place. For admins of it.
+
+        The same role of the same subject again gets another end.
+
+        Args:
+            user: The user; `oidc:SUBJECT` of an identity provider.
+            group: The group, in place of a user.
+        """
+        answer: documents.Binding = self.ask(
+            "POST",
+            "/v1/role-bindings",
+            documents.Binding,
+            body={
+                "role": role,
+                "scope": scope,
+                "user": user,
+                "group": group,
+                "place": place,
+                "supplier": supplier,
+                "until": until,
+            },
+        )
+        return answer
+
+    def unbind_role(self, binding: str) -> None:
+        """Take a role away. For admins of its place. The last admin of all stays.
+
+        Args:
+            binding: The binding's id.
+        """
+        self.ask("DELETE", f"/v1/role-bindings/{segment(binding)}", None)
+
+    def list_groups(self) -> Iterator[documents.Group]:
+        """The groups of this store, by name. An identity provider's are not listed."""
+        return self.pages("/v1/groups", documents.Group)
+
+    def list_group_members(self, group: str) -> Iterator[documents.Member]:
+        """Who is in a group, by name. A group without members is no group.
+
+        Args:
+            group: Its name.
+        """
+        return self.pages(f"/v1/groups/{segment(group)}/members", documents.Member)
+
+    def add_group_member(self, group: str, user: str) -> documents.Member:
+        """Put a user into a group, which its first member makes. For admins of the organisation.
+
+        Args:
+            group: Its name.
+            user: The user's name.
+        """
+        answer: documents.Member = self.ask(
+            "PUT", f"/v1/groups/{segment(group)}/members/{segment(user)}", documents.Member
+        )
+        return answer
+
+    def remove_group_member(self, group: str, user: str) -> None:
+        """Take a user out of a group. For admins of the organisation.
+
+        Args:
+            group: Its name.
+            user: The user's name.
+        """
+        self.ask("DELETE", f"/v1/groups/{segment(group)}/members/{segment(user)}", None)
+
+    def list_users(self) -> Iterator[documents.User]:
+        """The users, by name. For admins and auditors of the organisation."""
+        return self.pages("/v1/users", documents.User)
+
+    def change_user(self, user: str, *, disabled: bool) -> documents.User:
+        """Disable or enable a user. For admins of the organisation. The last of them stays.
+
+        Args:
+            user: The user's name.
+            disabled: No token of a disabled user is accepted.
+        """
+        answer: documents.User = self.ask(
+            "PATCH", f"/v1/users/{segment(user)}", documents.User, body={"disabled": disabled}
+        )
+        return answer
+
+    def list_tokens(self) -> Iterator[documents.TokenItem]:
+        """Your tokens; for admins of the organisation all of them. By user."""
+        return self.pages("/v1/tokens", documents.TokenItem)
+
+    def make_token(
+        self,
+        *,
+        user: str | None = None,
+        role: Literal["admin", "engineer", "auditor", "supplier", "member"] | None = None,
+        supplier: str | None = None,
+        scopes: list[Literal["read", "write", "admin"]] | None = None,
+        name: str | None = None,
+        days: int | None = None,
+    ) -> documents.MadeToken:
+        """Make a token of your own; for admins anyone's, and its user if that is new.
+
+        Args:
+            user: Another user's, for admins.
+            role: Of a user who is new, for admins.
+            supplier: The authority that a new supplier is.
+        """
+        answer: documents.MadeToken = self.ask(
+            "POST",
+            "/v1/tokens",
+            documents.MadeToken,
+            body={
+                "user": user,
+                "role": role,
+                "supplier": supplier,
+                "scopes": scopes,
+                "name": name,
+                "days": days,
+            },
+        )
+        return answer
+
+    def revoke_token(self, token: str) -> documents.TokenItem:
+        """Revoke a token of your own, for ever; for admins anyone's. It ends within two seconds.
+
+        Args:
+            token: The token's id.
+        """
+        answer: documents.TokenItem = self.ask(
+            "POST", f"/v1/tokens/{segment(token)}:revoke", documents.TokenItem
+        )
+        return answer
+
+    def list_alerts(
+        self,
+        *,
+        kind: Literal[
+            "run.completed",
+            "run.error",
+            "run.flag",
+            "run.gate",
+            "run.rollback",
+            "run.log",
+            "search.completed",
+            "submission.error",
+            "credential.expiring",
+            "model.unverified",
+            "model.verified",
+        ]
+        | None = None,
+        project: str | None = None,
+    ) -> Iterator[documents.Happened]:
+        """What happened and was noticed, the latest first. For staff.
+
+        Args:
+            kind: Only events of this kind.
+            project: Only events of this project.
+        """
+        return self.pages(
+            "/v1/alerts", documents.Happened, query={"kind": kind, "project": project}
+        )
+
+    def list_webhooks(self) -> Iterator[documents.Webhook]:
+        """The webhooks, without their secrets. For admins."""
+        return self.pages("/v1/webhooks", documents.Webhook)
+
+    def add_webhook(
+        self,
+        *,
+        url: str,
+        events: list[
+            Literal[
+                "run.completed",
+                "run.error",
+                "run.flag",
+                "run.gate",
+                "run.rollback",
+                "run.log",
+                "search.completed",
+                "submission.error",
+                "credential.expiring",
+                "model.unverified",
+                "model.verified",
+            ]
+        ]
+        | None = None,
+        project: str | None = None,
+    ) -> documents.MadeWebhook:
+        """Make a webhook, and show its secret, once. For admins.
+
+        Args:
+            url: https. No user name, no fragment.
+            events: None: all of them.
+            project: Only what belongs to this project.
+        """
+        answer: documents.MadeWebhook = self.ask(
+            "POST",
+            "/v1/webhooks",
+            documents.MadeWebhook,
+            body={"url": url, "events": events, "project": project},
+        )
+        return answer
+
+    def remove_webhook(self, webhook: str) -> documents.Removed:
+        """Remove a webhook, with what was still to be sent to it. For admins.
+
+        Args:
+            webhook: Of the webhook.
+        """
+        answer: documents.Removed = self.ask(
+            "DELETE", f"/v1/webhooks/{segment(webhook)}", documents.Removed
+        )
+        return answer
+
+    def test_webhook(self, webhook: str) -> documents.SentEvent:
+        """Put a test event into line for a webhook. For admins.
+
+        Args:
+            webhook: Of the webhook.
+        """
+        answer: documents.SentEvent = self.ask(
+            "POST", f"/v1/webhooks/{segment(webhook)}:test", documents.SentEvent
+        )
+        return answer
+
+    def list_deliveries(
+        self, webhook: str, *, state: documents.DeliveryState | None = None
+    ) -> Iterator[documents.SentEvent]:
+        """What was or is to be sent to a webhook, by event. For admins.
+
+        Args:
+            webhook: Of the webhook.
+            state: `DEAD`: those that were given up.
+        """
+        return self.pages(
+            f"/v1/webhooks/{segment(webhook)}/deliveries",
+            documents.SentEvent,
+            query={"state": state},
+        )
+
+    def resend_delivery(self, webhook: str, event: str) -> documents.SentEvent:
+        """Let an event be sent again, such as one that was given up. For admins.
+
+        Args:
+            webhook: Of the webhook.
+            event: Of the event.
+        """
+        answer: documents.SentEvent = self.ask(
+            "POST",
+            f"/v1/webhooks/{segment(webhook)}/deliveries/{segment(event)}:resend",
+            documents.SentEvent,
+        )
+        return answer
+
+    def list_tasks(self) -> Iterator[documents.Task]:
+        """The caller's tasks, the newest first; an admin sees those of all."""
+        return self.pages("/v1/tasks", documents.Task)
+
+    def submit_task(
+        self,
+        *,
+        name: str,
+        config: str,
+        project: str | None = None,
+        pool: str | None = None,
+        priority: int | None = None,
+    ) -> documents.Task:
+        """Put a task in the queue.
+
+        Args:
+            config: The task file, as docs/interactive.md has it.
+        """
+        answer: documents.Task = self.ask(
+            "POST",
+            "/v1/tasks",
+            documents.Task,
+            body={
+                "name": name,
+                "config": config,
+                "project": project,
+                "pool": pool,
+                "priority": priority,
+            },
+        )
+        return answer
+
+    def get_task(self, task: str) -> documents.Task:
+        """One task, for whom it is and for admins.
+
+        Args:
+            task: The task's id in the queue.
+        """
+        answer: documents.Task = self.ask("GET", f"/v1/tasks/{segment(task)}", documents.Task)
+        return answer
+
+    def open_task(self, task: str) -> documents.OpenedTask:
+        """An address that shows the task, good once and for a minute.
+
+        It sets a cookie of the task's own host, and nothing of it is good for this service.
+
+        Args:
+            task: The task's id in the queue.
+        """
+        answer: documents.OpenedTask = self.ask(
+            "POST", f"/v1/tasks/{segment(task)}:open", documents.OpenedTask
         )
         return answer
 

@@ -25,7 +25,7 @@ class Client(Operations):
 
     def follow(
         self, submission: str, *, every_s: float = 2.0, timeout_s: float | None = None
-    ) -> Iterator[documents.Submission]:
+    ) -> Iterator[documents.QueueEntry]:
         """A submission each time that it has changed, from now until it has ended.
 
         Args:

@@ -47,7 +47,7 @@ from govray.store import leases, submissions
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
 
-LEASE = "reconciler"
+
 LEASE_S = 30.0
 """How long another process waits before it takes over from one that died."""
 
@@ -165,12 +165,14 @@ class Reconciler:
     def release(self) -> None:
         """Let another process take over at once."""
         with Session(self._engine) as session:
-            leases.release(session, LEASE, self._holder, at=self._now())
+            leases.release(session, leases.RECONCILER, self._holder, at=self._now())
 
     def _keep_lease(self, session: Session) -> None:
         now = self._clock()
         until = format_time(now + timedelta(seconds=LEASE_S))
-        if not leases.take(session, LEASE, self._holder, at=format_time(now), until=until):
+        if not leases.take(
+            session, leases.RECONCILER, self._holder, at=format_time(now), until=until
+        ):
             self._swept = None
             raise LostLease
 

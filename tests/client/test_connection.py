@@ -12,7 +12,7 @@ import pytest
 
 from govray.client import Client, connect, connection
 from govray.client.connection import checked_url, segment
-from govray.client.documents import Model, Submission
+from govray.client.documents import Model, QueueEntry
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from tests.support.listening import listening
 from tests.support.people import Service
@@ -40,7 +40,7 @@ def client(service: Service, address: str, kind: str) -> Client:
 def test_a_submission_by_the_client_is_typed(service: Service, address: str) -> None:
     ada = client(service, address, "engineer")
     made = ada.submit_experiment(file=FILE, set=["max_steps=7"], tags=["a"], idempotency_key="k")
-    assert isinstance(made, Submission)
+    assert isinstance(made, QueueEntry)
     assert (made.state, made.user, made.tags, made.forked_from) == (
         "QUEUED",
         "engineer",

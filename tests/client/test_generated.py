@@ -42,7 +42,7 @@ def test_a_change_of_the_description_would_be_seen(builder: Any, description: An
     changed = {**path, "operationId": "halt_submission"}
     whole = {**description, "paths": {"/v1/submissions/{submission}:stop": {"post": changed}}}
     text = builder.modules(whole)["operations.py"]
-    assert "def halt_submission(self, submission: str) -> documents.Submission:" in text
+    assert "def halt_submission(self, submission: str) -> documents.QueueEntry:" in text
     assert text != (ROOT / "govray" / "client" / "operations.py").read_text()
 
 

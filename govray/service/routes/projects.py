@@ -101,7 +101,7 @@ class NewProject(NewWorkspace):
     workspace: Name
 
 
-class Change(BaseModel):
+class PlaceChange(BaseModel):
     """What is to be changed. What is absent stays."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"archived": True}]})
@@ -151,7 +151,7 @@ def workspace(workspace: PlaceName, session: SessionDep, caller: CallerDep) -> W
 
 @router.patch("/workspaces/{workspace}")
 def change_workspace(
-    workspace: PlaceName, change: Change, session: SessionDep, caller: CallerDep, at: NowDep
+    workspace: PlaceName, change: PlaceChange, session: SessionDep, caller: CallerDep, at: NowDep
 ) -> Workspace:
     """Describe, archive or bring back a workspace. For its admins."""
     demand_manage(session, caller, "workspace", workspace, at=at)
@@ -220,7 +220,7 @@ def project(project: PlaceName, session: SessionDep, caller: CallerDep, at: NowD
 
 @router.patch("/projects/{project}")
 def change_project(
-    project: PlaceName, change: Change, session: SessionDep, caller: CallerDep, at: NowDep
+    project: PlaceName, change: PlaceChange, session: SessionDep, caller: CallerDep, at: NowDep
 ) -> Project:
     """Describe, archive or bring back a project. For its admins."""
     row = demand(session, caller, "manage", project, at=at)

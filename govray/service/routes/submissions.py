@@ -183,7 +183,7 @@ class SubmissionItem(Answer):
     tags: list[str]
 
 
-class Submission(SubmissionItem):
+class QueueEntry(SubmissionItem):
     """An entry of the queue."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{**_ITEM, "config": _FILE}]})
@@ -249,7 +249,7 @@ class ExperimentCheck(Answer):
     file: str = Field(description="The file with the overrides.")
 
 
-class Tags(Answer):
+class SubmissionTags(Answer):
     """Tags in the place of those that a submission has."""
 
     model_config = ConfigDict(
@@ -266,7 +266,7 @@ def submit_experiment(
     session: SessionDep,
     caller: CallerDep,
     key: Key = None,
-) -> Submission:
+) -> QueueEntry:
     """Put an experiment into the queue. It is checked against the whole schema first.
 
     Errors of the file name the line and the field. Nothing runs yet: the entry waits until the
@@ -331,27 +331,27 @@ def list_submissions(
 
 
 @router.get("/submissions/{submission}")
-def get_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> Submission:
+def get_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
     """One submission, with its file, its place in the queue, and why it is in its state."""
     return answer(session, find_submission(session, caller, submission))
 
 
 @router.patch("/submissions/{submission}", dependencies=[ACTS])
 def tag_submission(
-    submission: SubmissionId, given: Tags, session: SessionDep, caller: CallerDep
-) -> Submission:
+    submission: SubmissionId, given: SubmissionTags, session: SessionDep, caller: CallerDep
+) -> QueueEntry:
     """Replace a submission's tags. Nothing else of it can be changed."""
     return answer(session, acting.retag(session, caller, submission, given.tags))
 
 
 @router.post("/submissions/{submission}:stop", dependencies=[ACTS])
-def stop_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> Submission:
+def stop_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
     """Stop it after its current step and a commit; what waits leaves the queue."""
     return answer(session, acting.ask(session, caller, submission, "stop"))
 
 
 @router.post("/submissions/{submission}:kill", dependencies=[ACTS])
-def kill_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> Submission:
+def kill_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
     """End it at once. Steps since its last checkpoint are lost."""
     return answer(session, acting.ask(session, caller, submission, "kill"))
 
@@ -359,7 +359,7 @@ def kill_submission(submission: SubmissionId, session: SessionDep, caller: Calle
 @router.post("/submissions/{submission}:resume", dependencies=[ACTS])
 def resume_submission(
     submission: SubmissionId, session: SessionDep, caller: CallerDep
-) -> Submission:
+) -> QueueEntry:
     """Put what was stopped, killed or failed back into the queue. It goes on from its commit."""
     return answer(session, acting.ask(session, caller, submission, "resume"))
 
@@ -367,7 +367,7 @@ def resume_submission(
 @router.post("/submissions/{submission}:archive", dependencies=[ACTS])
 def archive_submission(
     submission: SubmissionId, session: SessionDep, caller: CallerDep
-) -> Submission:
+) -> QueueEntry:
     """Take what has ended out of the list. Nothing is deleted."""
     return answer(session, acting.ask(session, caller, submission, "archive"))
 
@@ -375,15 +375,15 @@ def archive_submission(
 @router.post("/submissions/{submission}:unarchive", dependencies=[ACTS])
 def unarchive_submission(
     submission: SubmissionId, session: SessionDep, caller: CallerDep
-) -> Submission:
+) -> QueueEntry:
     """Put it back into the list."""
     return answer(session, acting.ask(session, caller, submission, "unarchive"))
 
 
-def answer(session: Session, row: tables.Submission) -> Submission:
+def answer(session: Session, row: tables.Submission) -> QueueEntry:
     """A submission as it is answered, with its place if it waits."""
     place = queue.places(session, [row.id]).get(row.id)
-    return Submission(**{**row.model_dump(include=set(Submission.model_fields)), "position": place})
+    return QueueEntry(**{**row.model_dump(include=set(QueueEntry.model_fields)), "position": place})
 
 
 def estimate(session: Session, caller: Caller, ready: Ready) -> ExperimentCheck:

@@ -60,7 +60,7 @@ def check_tagging(session: Session, caller: Caller, experiment: tables.Experimen
 Tag = Annotated[str, Field(pattern=TAG)]
 
 
-class Tags(Answer):
+class ExperimentTags(Answer):
     """The tags of one experiment."""
 
     model_config = ConfigDict(
@@ -73,18 +73,22 @@ class Tags(Answer):
 
 
 @router.get("/experiments/{experiment}/tags")
-def tags(known: KnownExperiment, session: SessionDep) -> Tags:
+def tags(known: KnownExperiment, session: SessionDep) -> ExperimentTags:
     """The tags of an experiment, sorted."""
-    return Tags(tags=tags_of(session, [known.id]).get(known.id, []))
+    return ExperimentTags(tags=tags_of(session, [known.id]).get(known.id, []))
 
 
 @router.put("/experiments/{experiment}/tags", dependencies=[TAGGERS])
 def put_tags(
-    given: Tags, known: KnownExperiment, session: SessionDep, caller: CallerDep, audit: AuditDep
-) -> Tags:
+    given: ExperimentTags,
+    known: KnownExperiment,
+    session: SessionDep,
+    caller: CallerDep,
+    audit: AuditDep,
+) -> ExperimentTags:
     """Replace the tags of an experiment. An empty list removes them."""
     check_tagging(session, caller, known)
-    return Tags(tags=tag(session, audit, known.id, given.tags))
+    return ExperimentTags(tags=tag(session, audit, known.id, given.tags))
 
 
 def tag(session: Session, audit: Audit, experiment: str, tags: list[str]) -> list[str]:
