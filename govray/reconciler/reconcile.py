@@ -47,7 +47,6 @@ from govray.store import leases, submissions
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
 
-
 LEASE_S = 30.0
 """How long another process waits before it takes over from one that died."""
 

@@ -136,7 +136,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
 
     Raises:
         Problem: 403, the caller may not. 404, there is no such project, or submission to fork.
-            422, the file, an override or the policy is wrong.
+            422, something that was sent is wrong.
         Refused: It is beyond a limit of the project.
         CouldNotCheck: This service cannot check files.
     """

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, delete, or_
+from sqlalchemy import ColumnElement, and_, or_
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
@@ -313,17 +313,3 @@ def _check(session: Session, grant: Grant, *, at: str) -> None:
 def _told(row: RoleBinding) -> dict[str, str | None]:
     told = {"subject": f"{row.subject_kind} {row.subject}", "role": row.role, "until": row.until}
     return told | ({"supplier": row.supplier} if row.supplier else {})
-
-
-def forget_group(session: Session, group: str, *, by: ChangedBy) -> None:
-    """End a group: its members, and the roles that it has.
-
-    Raises:
-        Refused: No admin of the organisation would be left.
-    """
-    with keeping_an_admin(session):
-        b = RoleBinding
-        session.execute(delete(GroupMember).where(col(GroupMember.group) == group))
-        session.execute(delete(b).where(col(b.subject_kind) == "group", col(b.subject) == group))
-    log(session, by, "group.end", f"group {group}", {})
-    session.flush()

@@ -80,8 +80,9 @@ def usage(
         .where(col(s.submitted) >= (since or ""), true() if submissions is None else submissions)
         .group_by(asker)
     ).all()
-    made, entries = {row[0]: row[1] for row in attested}, {row[0]: row[1] for row in asked}
-    used = {row[0]: row for row in spent}
+    made = {row[0] or NOWHERE: row[1] for row in attested}
+    entries = {row[0] or NOWHERE: row[1] for row in asked}
+    used = {row[0] or NOWHERE: row for row in spent}
     return tuple(
         Usage(
             name=name,
@@ -100,5 +101,5 @@ def _owner(by: By, table: Any) -> Any:
     if by != "workspace":
         return col(table.project if by == "project" else table.user)
     p = tables.Project
-    named = select(p.workspace).where(p.name == table.project).scalar_subquery()
-    return func.coalesce(named, NOWHERE)
+    # No parameter stands in it: PostgreSQL would not see that it groups by what it selects.
+    return select(p.workspace).where(p.name == table.project).scalar_subquery()

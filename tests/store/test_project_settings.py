@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.errors import Refused, UsageError
-from govray.store import tenancy
+from govray.store import role_bindings, submissions, tenancy
 from govray.store.project_settings import (
     ProjectSettings,
     Wanted,
@@ -21,6 +21,9 @@ from govray.store.project_settings import (
     with_defaults,
 )
 from govray.store.registry import ChangedBy
+from govray.store.role_bindings import Grant
+from govray.store.tables import User
+from govray.store.usage import usage
 
 ADA = ChangedBy(user="ada", at="2026-11-24T09:00:00Z")
 DIGEST = "sha256:" + "a" * 64
@@ -172,3 +175,52 @@ def test_what_is_stored_is_read_back_the_same(session: Session) -> None:
     assert parse_settings(row.settings, where="x") == policy
     assert tenancy.project_limits(session) == {"default": (1.0, None), "vision": (2.0, 8)}
     assert with_defaults(policy, {}) == {"seed": 1}
+
+
+@pytest.mark.parametrize("by", ["project", "user", "workspace"])
+def test_usage_is_added_up_on_both_databases(session: Session, by: str) -> None:
+    tenancy.make_workspace(session, "research", by=ADA)
+    tenancy.make_project(session, "vision", workspace="research", by=ADA)
+    for project in ("vision", "vision", "unmade"):
+        submissions.submit(
+            session, kind="train", name="x", project=project, config="a: 1", slots=1, by=ADA
+        )
+    found = {each.name: each.submissions for each in usage(session, by=by)}  # type: ignore[arg-type]
+    assert (
+        found
+        == {
+            "project": {"unmade": 1, "vision": 2},
+            "user": {"ada": 3},
+            "workspace": {"-": 1, "research": 2},
+        }[by]
+    )
+
+
+def test_groups_and_their_roles_are_found_on_both_databases(session: Session) -> None:
+    session.add(User(name="ada", role="member", created=ADA.at))
+    session.flush()
+    role_bindings.add_member(session, "seers", "ada", by=ADA)
+    for subject_kind, subject, until in (
+        ("group", "seers", None),
+        ("group", "given", "2026-11-25T00:00:00Z"),
+        ("group", "others", None),
+        ("user", "ada", None),
+    ):
+        grant = Grant(
+            subject_kind=subject_kind,
+            subject=subject,
+            role="viewer",
+            scope="project",
+            place="default",
+            until=until,
+        )
+        role_bindings.bind(session, grant, by=ADA)
+
+    def subjects(at: str) -> set[str]:
+        return {row.subject for row in role_bindings.of_caller(session, "ada", ["given"], at=at)}
+
+    assert subjects("2026-11-24T23:59:59Z") == {"seers", "given", "ada"}
+    assert subjects("2026-11-25T00:00:00Z") == {"seers", "ada"}
+    role_bindings.remove_member(session, "seers", "ada", by=ADA)
+    assert subjects("2026-11-25T00:00:00Z") == {"ada"}
+    assert not role_bindings.has_admin(session)
