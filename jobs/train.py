@@ -15,7 +15,7 @@ import argparse
 import sys
 
 from govray.errors import GovrayError
-from govray.governance.attestation.submission import read_submission
+from govray.governance.submission.submission import read_submission
 from govray.printable import printable
 from govray.train.inputs.experiment_config import read_experiment
 

@@ -14,7 +14,7 @@ import argparse
 import sys
 
 from govray.errors import GovrayError
-from govray.governance.attestation.submission import read_submission
+from govray.governance.submission.submission import read_submission
 from govray.printable import printable
 from govray.tune.search_config import read_search
 

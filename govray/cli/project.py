@@ -85,7 +85,7 @@ def settings(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Show a project's config policy, or replace it by a file's."""
-    from govray.governance.formats.yaml_overrides import read_mapping, written
+    from govray.governance.submission.yaml_overrides import read_mapping, written
     from govray.store import tenancy
     from govray.store.project_settings import parse_settings
 

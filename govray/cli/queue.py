@@ -158,7 +158,7 @@ def submit(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Put an experiment into the queue, straight into the store."""
-    from govray.governance.formats.code_archive import archive_folder
+    from govray.governance.submission.code_archive import archive_folder
     from govray.store import submissions
     from govray.tune.experiment_cost import experiment_cost
 

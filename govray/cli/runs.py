@@ -164,7 +164,7 @@ def code(
 
     Its digest is checked first. Nothing of it is executed.
     """
-    from govray.governance.formats.code_archive import open_archive
+    from govray.governance.submission.code_archive import open_archive
     from govray.train.inputs.recorded_inputs import code_storage
     from govray.train.inputs.run_record import read_record
 
@@ -191,7 +191,7 @@ def resume(
     ] = None,
 ) -> None:
     """Continue a run, or attest a finished one."""
-    from govray.governance.attestation.submission import read_submission
+    from govray.governance.submission.submission import read_submission
     from govray.train.driver.trainer import from_experiment
     from govray.train.inputs.run_record import read_record
 

@@ -26,9 +26,9 @@ from ray.job_submission import JobSubmissionClient
 
 from govray.errors import GovrayError
 from govray.files.place import Place
-from govray.governance.attestation.submission import Submission as Submitted
 from govray.governance.formats import canonical_json
-from govray.governance.formats.code_archive import open_archive
+from govray.governance.submission.code_archive import open_archive
+from govray.governance.submission.submission import Submission as Submitted
 from govray.reconciler.entrypoint import entrypoint
 from govray.reconciler.job import Job, JobRefused, JobState, Unreachable
 from govray.store.tables import Submission

@@ -20,7 +20,7 @@ from sqlmodel import Session, col, select
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
-from govray.governance.formats.yaml_overrides import read_mapping, written
+from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.service import project_rules
 from govray.service.caller import Caller
 from govray.service.experiment_check import FILE, Check, ExperimentFacts, facts, file_text
@@ -67,7 +67,7 @@ class Asked:
     Attributes:
         file: The text, or the mapping that it would hold.
         fork_of: A submission, in place of a file. What is None is as that has it.
-        overrides: ``path=value``, as `govray.governance.formats.yaml_overrides` reads them.
+        overrides: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them.
         archive: Digest of a working directory on shared storage.
         policy: Digest of the signed depth policy that the run has to have.
         key: What makes a second request of the same body the same request.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from govray.errors import CouldNotCheck, GovrayError
-from govray.governance.formats.yaml_overrides import overridden_text, read_mapping, written
+from govray.governance.submission.yaml_overrides import overridden_text, read_mapping, written
 from govray.service.problems import Problem, not_valid
 
 LONGEST_FILE = 1 << 16

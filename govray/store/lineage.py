@@ -42,13 +42,13 @@ from govray.governance.attestation.model_attestation import (
     Removal,
 )
 from govray.governance.attestation.selection_taint import Selection
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Share
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
 from govray.governance.policy.route import ADAPTER
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.prepare_manifest import Quarantined
+from govray.governance.submission.submission import Submission
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from govray.errors import Refused, UsageError
-from govray.governance.formats.yaml_overrides import below, leaves, written
+from govray.governance.submission.yaml_overrides import below, leaves, written
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Priority = Annotated[int, Field(ge=-1000, le=1000)]

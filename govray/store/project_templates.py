@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from sqlmodel import Session, select
 
 from govray.errors import Refused, UsageError
-from govray.governance.formats.yaml_overrides import overridden_text, read_mapping
+from govray.governance.submission.yaml_overrides import overridden_text, read_mapping
 from govray.store.registry import ChangedBy
 from govray.store.tables import Project, Template
 from govray.store.tenancy import check_name, log

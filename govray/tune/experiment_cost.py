@@ -13,7 +13,7 @@ from typing import Literal
 
 from govray.errors import UsageError
 from govray.governance.formats.strict_yaml import read_yaml
-from govray.governance.formats.yaml_overrides import read_mapping
+from govray.governance.submission.yaml_overrides import read_mapping
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.tune.search_config import SearchFile, parse_search
 

@@ -37,9 +37,9 @@ from govray.files.place import Place
 from govray.files.storage_url import check_path
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.attestation.selection_taint import Selection
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
+from govray.governance.submission.submission import Submission
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.driver.waiting_line import WaitingLine

@@ -24,9 +24,9 @@ from typing import Any, Literal, get_args
 
 from govray.errors import Malformed, UsageError
 from govray.files.atomic_file import sync_folder, write_whole
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
+from govray.governance.submission.submission import Submission
 from govray.tune.search_config import SearchFile, parse_search
 
 SEARCH = "search.json"

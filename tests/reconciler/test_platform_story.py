@@ -28,8 +28,8 @@ from ray.job_submission import JobSubmissionClient
 from sqlmodel import Session, col, select
 
 import govray
-from govray.governance.formats.code_archive import archive_folder
 from govray.governance.record.ledger import Leaf, read_leaves
+from govray.governance.submission.code_archive import archive_folder
 from govray.service import tokens
 from govray.store import submissions
 from govray.store.database import open_store

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
-from govray.governance.formats.code_archive import archive_folder
+from govray.governance.submission.code_archive import archive_folder
 from govray.reconciler.queue_order import SlotLimits
 from govray.reconciler.ray_jobs import RayJobs
 from govray.reconciler.reconcile import Reconciler, Retries

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
-from govray.governance.attestation.submission import read_submission
-from govray.governance.formats.code_archive import archive_folder
+from govray.governance.submission.code_archive import archive_folder
+from govray.governance.submission.submission import read_submission
 from govray.reconciler.entrypoint import entrypoint
 from govray.reconciler.job import JobRefused, JobState, Unreachable
 from govray.reconciler.ray_jobs import CONFIG, FACTS, RayJobs

@@ -9,7 +9,7 @@ import pytest
 from sqlmodel import Session
 
 from govray.governance.attestation.model_attestation import Attestation
-from govray.governance.attestation.submission import Submission
+from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.store.database import open_store
 from govray.store.model_index import index_model

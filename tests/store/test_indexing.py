@@ -25,12 +25,12 @@ from govray.governance.attestation.memorization_manifest import (
     MemorizationManifest,
     seal_memorization_manifest,
 )
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.policy.credential import Period
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.gates import Gate
+from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import verify
 from govray.store import rebuild as rebuilding
 from govray.store import tables

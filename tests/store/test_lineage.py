@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from govray.errors import Malformed, UsageError
 from govray.governance.attestation.model_attestation import Attestation, Removal
 from govray.governance.attestation.selection_taint import Selection
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.record.ancestry import Ancestor
+from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.store.lineage import Lineage, decode, encode, lineage, of_corpora, of_group
 from tests.support.world import AT, World

@@ -9,10 +9,10 @@ from typing import Any
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import folder_name
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
 from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.submission.submission import Submission
 from govray.governance.trust.anchor import TrustAnchor
 from govray.train.index.indexer import IndexSettings
 from govray.train.inputs.experiment_config import parse_experiment

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from govray.errors import GovrayError, UsageError
-from govray.governance.formats.yaml_overrides import overridden_text
+from govray.governance.submission.yaml_overrides import overridden_text
 from govray.tune.experiment_cost import ExperimentCost, experiment_cost
 from tests.support.tree import ROOT
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from govray.errors import Malformed, Refused, UsageError
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
+from govray.governance.submission.submission import Submission
 from govray.train.driver import ray_cluster
 from govray.tune import search, search_record
 from govray.tune.search import base_trainer, find_unfinished, run

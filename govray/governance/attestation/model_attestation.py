@@ -25,7 +25,6 @@ from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.selection_taint import Selection, ended_early
-from govray.governance.attestation.submission import Submission
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.bounds import Natural, Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Count, Digest, Document, Name, Timestamp
@@ -39,6 +38,7 @@ from govray.governance.record.incidents import Findings, Incidents, follow, subj
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest, Quarantined
 from govray.governance.record.prepared_records import RecordCounts
+from govray.governance.submission.submission import Submission
 from govray.governance.trust.trust_state import Verified
 
 DISCLAIMER = (

@@ -22,7 +22,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.errors import Refused
-from govray.governance.formats.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
+from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.service import acting, problems
 from govray.service.access import Caller, CallerDep
 from govray.service.acting import DEFAULT, Asked

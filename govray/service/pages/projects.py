@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlmodel import col
 
-from govray.governance.formats.yaml_overrides import read_mapping, written
+from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.service import project_rules
 from govray.service.access import CallerDep, require
 from govray.service.caller import Caller

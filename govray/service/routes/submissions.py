@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import String, cast, func
 from sqlmodel import Session, col, select
 
-from govray.governance.formats.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
+from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.service import acting
 from govray.service.access import CallerDep, require
 from govray.service.acting import Asked, Ready

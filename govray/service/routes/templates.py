@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.errors import UsageError
-from govray.governance.formats.yaml_overrides import (
+from govray.governance.submission.yaml_overrides import (
     LONGEST_OVERRIDE,
     LONGEST_TEXT,
     MOST_OVERRIDES,

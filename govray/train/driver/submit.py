@@ -1,7 +1,7 @@
 """Submit an experiment as a Ray job: what `ray job submit -- python jobs/train.py` does.
 
 Where the storage of the runs can be reached from here, the working directory is archived there
-first (`govray.governance.formats.code_archive`). The job then gets that very archive.
+first (`govray.governance.submission.code_archive`). The job then gets that very archive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ray.job_submission import JobSubmissionClient
 
 from govray.errors import Refused, UsageError
 from govray.files.place import Place, place
-from govray.governance.formats.code_archive import archive_folder, archive_place
+from govray.governance.submission.code_archive import archive_folder, archive_place
 from govray.printable import holds_key
 from govray.train.driver.job_environment import runtime_env
 from govray.train.inputs.experiment_config import Experiment

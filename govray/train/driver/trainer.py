@@ -36,12 +36,12 @@ from govray.files.atomic_file import make_folder
 from govray.files.place import Place, place
 from govray.files.storage_url import check_path
 from govray.governance.attestation.model_folder import MODEL
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
-from govray.governance.formats.code_archive import check_digest
 from govray.governance.formats.keys import Signer, read_password
 from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
+from govray.governance.submission.code_archive import check_digest
+from govray.governance.submission.submission import Submission
 from govray.train.attest.write_model import signed_files, write_model
 from govray.train.driver import attempts
 from govray.train.driver.discovery import discover

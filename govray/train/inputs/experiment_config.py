@@ -31,7 +31,6 @@ from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference
 from govray.governance.formats.row_schema import RowKind, RowSchema
 from govray.governance.formats.strict_yaml import Source
-from govray.governance.formats.yaml_overrides import overridden
 from govray.governance.record.canary import (
     FORMAT,
     Canaries,
@@ -42,6 +41,7 @@ from govray.governance.record.canary import (
     check_format,
 )
 from govray.governance.record.prepare_manifest import ReserveShare
+from govray.governance.submission.yaml_overrides import overridden
 from govray.train.experiment.checkpoint import CheckpointEvery
 from govray.train.experiment.ema import Ema
 from govray.train.experiment.environment import JobEnvironment
@@ -425,7 +425,7 @@ def read_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     """Read and validate an experiment file.
 
     Args:
-        overrides: ``path=value``, as `govray.governance.formats.yaml_overrides` reads them.
+        overrides: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them.
 
     Raises:
         UsageError: The file is missing, is not YAML, or does not fit the schema. Names each field

@@ -14,12 +14,12 @@ from typing import Any
 from govray.data.records_file import PREPARED
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.files.place import Place
-from govray.governance.formats.code_archive import archive_place
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy, verify_policy
 from govray.governance.policy.route import Route
 from govray.governance.record.prepare_manifest import MANIFEST_FILE, Manifest, verify_manifest
+from govray.governance.submission.code_archive import archive_place
 from govray.governance.trust.trust_state import TrustState, Verified
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.planning import routes_of

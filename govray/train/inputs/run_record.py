@@ -16,11 +16,11 @@ from govray.files.atomic_file import make_folder, write_whole
 from govray.files.place import Place
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.selection_taint import Selection
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.submission.submission import Submission
 from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import RECORDED, Experiment, parse_experiment
 from govray.train.inputs.pretrained import Start

@@ -21,8 +21,8 @@ from datetime import datetime
 from govray.data.admission import Prepared
 from govray.errors import Refused
 from govray.governance.attestation.selection_taint import Selection
-from govray.governance.attestation.submission import Submission
 from govray.governance.policy.credential import Credential
+from govray.governance.submission.submission import Submission
 from govray.governance.trust.trust_state import Verified
 from govray.train.inputs.run_record import RunRecord
 from govray.train.inputs.verified_inputs import Inputs

@@ -14,8 +14,8 @@ from ray.runtime_env import RuntimeEnv
 
 from govray.errors import GovrayError, Malformed, Refused, UsageError
 from govray.governance.attestation.environment import SETUP, Setup, differences
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
+from govray.governance.submission.submission import Submission
 from govray.train.driver import submit as submitting
 from govray.train.driver.job_environment import runtime_env
 from govray.train.driver.submit import reachable

@@ -20,7 +20,7 @@ from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import SETUP, Setup
 from govray.governance.formats import canonical_json
-from govray.governance.formats.code_archive import open_archive
+from govray.governance.submission.code_archive import open_archive
 from govray.train import GovernedTrainer
 from govray.train.attest.write_model import write_model
 from govray.train.driver import submit as submitting

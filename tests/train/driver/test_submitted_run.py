@@ -14,10 +14,10 @@ import yaml
 from govray import cli
 from govray.errors import CouldNotCheck, Refused, Stopped, UsageError
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.submission import Submission
 from govray.governance.formats import canonical_json
-from govray.governance.formats.code_archive import archive_folder
 from govray.governance.formats.dsse import Envelope
+from govray.governance.submission.code_archive import archive_folder
+from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import verify
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs import run_listing

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import UsageError
-from govray.governance.formats.yaml_overrides import (
+from govray.governance.submission.yaml_overrides import (
     LONGEST_TEXT,
     MOST_OVERRIDES,
     Override,

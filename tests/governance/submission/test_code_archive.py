@@ -13,8 +13,9 @@ import pytest
 
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
 from govray.files.bucket_path import BucketPath
-from govray.governance.formats import canonical_json, code_archive
-from govray.governance.formats.code_archive import (
+from govray.governance.formats import canonical_json
+from govray.governance.submission import code_archive
+from govray.governance.submission.code_archive import (
     archive_folder,
     archive_place,
     open_archive,

@@ -1,0 +1,1 @@
+"""What somebody hands in: who and for what, the working directory, an experiment with changes."""
