@@ -275,7 +275,7 @@ def version(
         return _reference(row)
     fields = _full(session, row).model_dump()
     again = [
-        Reverified(outcome=each.outcome, why=each.why, since=each.since, checked=each.checked)  # type: ignore[arg-type]
+        Reverified(outcome=each.outcome, why=each.why, since=each.since, checked=each.checked)
         for each in changes(session, row.attestation)
     ]
     return VersionWithHistory(**fields, history=_history(session, row), reverified=again)
