@@ -172,8 +172,8 @@ async def stream(
     """A log as it grows, as server-sent events of lines, until the trial ends. For staff."""
     engine: Engine = request.app.state.engine
     streams: Streams = request.app.state.streams
-    seen = re.fullmatch("[0-9]{1,15}", last_event_id or "")
-    at = int(seen[0]) if seen else start
+    known_id = re.fullmatch("[0-9]{1,15}", last_event_id or "")
+    at = int(known_id[0]) if known_id else start
     until = time.monotonic() + MAX_SECONDS
     while time.monotonic() < until and not (streams.stopping or await request.is_disconnected()):
         try:

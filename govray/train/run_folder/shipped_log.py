@@ -1,7 +1,7 @@
 """What a process prints, shipped to the run's folder, where it outlives machine and session.
 
 ``<run>/logs/rank-<rank>-<attempt>.log`` is a worker's output, ``driver-<driver>.log`` a driver's.
-A thread reads what the process has written to its own standard output and error. These have to be
+A thread reads what the process has written to its own standard output and error. They must be
 files, as they are under Ray and in jobs. On a disk it appends. On an object store it writes the
 whole object anew, once a minute and at the end.
 
