@@ -33,6 +33,7 @@ KEPT = frozenset(
     {"account", "token", "audit", "model", "modelversion", "experimenttag", "submission", "lease"}
     | {"workspace", "project", "groupmember", "rolebinding", "template"}
     | {"webhook", "alert", "delivery", "reverification"}
+    | {"browsersession", "signinattempt", "task_ticket"}
 )
 """The tables that storage does not know."""
 
