@@ -7,7 +7,6 @@ proxy in front.
 from __future__ import annotations
 
 import ipaddress
-import socket
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from govray.errors import Refused, UsageError
 from govray.files.place import Place
 
 if TYPE_CHECKING:
+    import socket
     from types import FrameType
 
     import uvicorn
@@ -190,6 +190,8 @@ def _listen(host: str, port: int, option: str) -> socket.socket:
     Raises:
         UsageError: The address is taken, or does not belong to this machine.
     """
+    import socket
+
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
