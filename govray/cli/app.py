@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,6 +62,8 @@ from govray.cli import (
 from govray.errors import UsageError
 from govray.files.storage_url import check_path
 
+HELP = ("--help", "-h")
+
 
 class Verbs(TyperGroup):
     """The verbs. To a verb that stands in a family, such as ``lint``, an error names the family."""
@@ -86,7 +89,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": [*reversed(HELP)]},
 )
 
 app.command("demo")(demo.demo)
@@ -129,11 +132,33 @@ app.command("schema")(schema.schema)
 
 
 @cache
-def _command(of: typer.Typer) -> Any:
-    """Reading the signatures of all verbs takes a quarter of a second: once in a process."""
-    command = typer.main.get_command(of)
+def _command(of: typer.Typer, word: str | None = None) -> Any:
+    """The verbs of ``of``: all, or what a line that begins with ``word`` needs of them.
+
+    Reading the signatures of all takes a quarter of a second, so it is done for what is named.
+    """
+    command = typer.main.get_command(_needed(of, word) if word else of)
     _refuse_urls(command)
     return command
+
+
+def _needed(of: typer.Typer, word: str) -> typer.Typer:
+    """``of`` with the one verb or family that ``word`` names; all of it if it names none.
+
+    For help it has all, with families whose verbs are left out: their names are not shown.
+    """
+    part = copy(of)
+    if word in HELP:
+        part.registered_groups = [copy(each) for each in of.registered_groups]
+        for each in part.registered_groups:
+            assert each.typer_instance is not None  # `add_typer` gives one
+            each.typer_instance = copy(each.typer_instance)
+            each.typer_instance.registered_commands = []
+            each.typer_instance.registered_groups = []
+        return part
+    part.registered_commands = [each for each in of.registered_commands if each.name == word]
+    part.registered_groups = [each for each in of.registered_groups if each.name == word]
+    return part if part.registered_commands or part.registered_groups else of
 
 
 def _refuse_urls(command: Any) -> None:
@@ -169,7 +194,8 @@ def _chosen(words: Sequence[str]) -> tuple[Any, list[str]]:
         server_option.use(server)
         return there, rest
     server_option.use(None)
-    return _command(app), rest
+    word = rest[0] if rest else HELP[0]
+    return _command(app, word), rest
 
 
 def run(words: Sequence[str]) -> int:
