@@ -60,13 +60,14 @@ def main() -> int:
             listen=arguments.listen,
             environment=dict(os.environ),
             stop=stop,
-            on_ready=lambda found: print(f"{found.kind} {id} answers", flush=True),
+            on_ready=lambda found: print(printable(f"{found.kind} {id} answers"), flush=True),
             note=lambda text: print(printable(text), flush=True),
         )
     except GovrayError as error:
         print(f"govray: {error}", file=sys.stderr)
         return error.exit_code
-    print(f"{task.kind} {id} ended: nobody used it for {task.idle_minutes:g} minutes")
+    why = f"nobody used it for {task.idle_minutes:g} minutes"
+    print(printable(f"{task.kind} {id} ended: {why}"))
     return 0
 
 

@@ -58,7 +58,10 @@ def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: R
         (["verfy", "x"], "Did you mean 'verify'?"),
         (["policy", "lnt", "x"], "Did you mean 'lint'?"),
         (["lint", "x"], "Did you mean 'policy lint'?"),
-        (["new", "x"], "Did you mean 'keys new' or 'token new' or 'workspace new' or 'project new'?"),
+        (
+            ["new", "x"],
+            "Did you mean 'keys new' or 'token new' or 'workspace new' or 'project new'?",
+        ),
         (["verify", "x", "--trust-rot", "y"], "--trust-root"),
         (["keys"], "Missing command"),
         (["show"], "Missing argument"),
