@@ -174,6 +174,13 @@ PLACES = {
     "store upgrade": ("--store {word}", "--store sqlite:///{file}"),
     "store index": ("{runs} --trust-root root.json", "runs --trust-root {file}"),
     "store rebuild": ("{runs} --trust-root root.json", "runs --trust-root {file}"),
+    "webhook add": ("{word}", "https://hooks.example/ --event {word}", "https://a/ --store {word}"),
+    "webhook ls": ("--store {word}",),
+    "webhook rm": ("{word}",),
+    "webhook test": ("{word}",),
+    "webhook deliveries": ("{word}",),
+    "webhook resend": ("{word} {word}",),
+    "alerts run": ("--once --store {word}", "--once --verify-every 1 --trust-root {file}"),
 }
 """Verb → command lines; what stands in braces is hostile."""
 

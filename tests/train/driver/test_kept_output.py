@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from govray import cli
-from govray.errors import UsageError
+from govray.errors import Stopped, UsageError
 from govray.files.bucket_path import BucketPath
 from govray.store import run_logs
 from govray.train.driver import kept_output
@@ -141,7 +141,9 @@ def test_a_run_keeps_what_its_workers_print_and_stops_at_a_line(
         entrypoint="tests.support.printing_gpt:GPT",
         log_policies=[{"pattern": "CUDA*out of memory", "action": "stop"}],
     )
-    run = from_experiment(parse_experiment(text, where="test")).train()
+    with pytest.raises(Stopped):
+        from_experiment(parse_experiment(text, where="test")).train()
+    [run] = (deployment.folder / "runs").glob("printing-*")
     found = run_listing.inspect(run)
     assert found.state == "stopped"
     matched = [each for each in events.read(run) if isinstance(each, events.LogMatched)]
