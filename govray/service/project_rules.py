@@ -23,6 +23,7 @@ from govray.store.project_settings import (
     ProjectSettings,
     Resolved,
     Wanted,
+    check_place,
     parse_settings,
     resolve,
     with_defaults,
@@ -181,12 +182,38 @@ def check_submission(
         Problem: 404, there is no such project that the caller sees; 403, it may not submit.
         Refused: The project is archived, or ``wanted`` is beyond a limit.
     """
-    row, settings = submitting(session, caller, project, at=at)
-    if row is not None and row.archived:
-        raise Refused("the project is archived", where=f"project {project}")
+    settings = _open_project(session, caller, project, at=at)
     policy = session.get(Policy, wanted.policy) if wanted.policy else None
     known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
     return resolve(settings, known, project=project)
+
+
+def check_task(
+    session: Session,
+    caller: Caller,
+    project: str,
+    *,
+    slots: int,
+    pool: str,
+    priority: int,
+    at: str,
+) -> None:
+    """Return if the caller may submit such a task to ``project``.
+
+    Raises:
+        Problem: As `submitting`.
+        Refused: The project is archived, or the task is beyond a limit.
+    """
+    settings = _open_project(session, caller, project, at=at)
+    check_place(settings, slots=slots, pool=pool, priority=priority, project=project)
+
+
+def _open_project(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:
+    """The settings of a project that takes submissions. Raises as `check_task`."""
+    row, settings = submitting(session, caller, project, at=at)
+    if row is not None and row.archived:
+        raise Refused("the project is archived", where=f"project {project}")
+    return settings
 
 
 def _not_allowed(caller: Caller, action: Action, where: str) -> Problem:

@@ -167,6 +167,22 @@ def resolve(settings: ProjectSettings, wanted: Wanted, *, project: str) -> Resol
     )
 
 
+def check_place(
+    settings: ProjectSettings, *, slots: int, pool: str, priority: int, project: str
+) -> None:
+    """Return if something that is no experiment may run so: a task has no values to look at.
+
+    Raises:
+        Refused: It is beyond a limit; all that is wrong is named.
+    """
+    if wrong := _outside(settings, slots, pool, priority):
+        raise Refused(
+            "; ".join(wrong),
+            where=f"project {project}",
+            do="Ask an admin of the project to change its settings, or change what you submit",
+        )
+
+
 def _outside(settings: ProjectSettings, slots: int, pool: str, priority: int) -> list[str]:
     wrong = []
     if settings.pools is not None and pool not in settings.pools:

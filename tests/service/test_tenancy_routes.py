@@ -13,6 +13,7 @@ from sqlmodel import Session, select
 from govray.governance.formats.document import format_time
 from govray.service import acting, project_rules, tokens
 from govray.service.routes import role_bindings as routes
+from govray.service.routes import tasks as task_routes
 from govray.store import role_bindings
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry, Submission, Token
@@ -363,3 +364,32 @@ def test_may_act_is_asked_of_the_project(org: Service) -> None:
     made = submit(org, "engineer").json()["id"]
     answer = org.client("eve").post(f"/v1/submissions/{made}:kill")
     assert (answer.status_code, "engineer submitted it" in answer.text) == (403, True)
+
+
+TASK = {"name": "look", "config": "kind: notebook\n", "project": "vision"}
+
+
+def test_a_task_keeps_to_the_limits_of_its_project(org: Service) -> None:
+    settings(org, pools=["cpu"], default_pool="cpu", max_priority=5)
+    engineer = org.client("engineer")
+
+    def status(**more: Any) -> int:
+        code: int = engineer.post("/v1/tasks", json={**TASK, "pool": "cpu", **more}).status_code
+        return code
+
+    assert status() == 201
+    assert status(pool="gpu") == 409
+    assert status(priority=6) == 409
+    assert status(project="nobodys") == 404
+    assert org.client("admin").patch("/v1/projects/vision", json={"archived": True}).is_success
+    assert status() == 409
+
+
+def test_without_the_project_s_check_a_task_goes_anywhere(
+    org: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    settings(org, pools=["cpu"], default_pool="cpu")
+    monkeypatch.setattr(task_routes, "check_task", lambda *_, **__: None)
+    body = {**TASK, "pool": "gpu", "project": "nobodys"}
+    assert org.client("engineer").post("/v1/tasks", json=body).status_code == 201
