@@ -138,6 +138,24 @@ def demand_manage(
     return None if None in ends else max(each for each in ends if each is not None)
 
 
+def check_lent(caller: Caller, until: str | None, what: str) -> None:
+    """Return if what the caller gives ends no later than its own role in the organisation.
+
+    Args:
+        until: When what is given ends; None: never.
+        what: What it is, as a subject.
+
+    Raises:
+        Refused: The caller's role is lent, and this would outlive it.
+    """
+    own = caller.role_until
+    if own is not None and (until is None or until > own):
+        raise Refused(
+            f"your own role ends at {own}, and {what} would last longer",
+            do="Ask an admin whose role lasts, or give an earlier end",
+        )
+
+
 def settings_of(row: Project) -> ProjectSettings:
     """The config policy of a project."""
     return parse_settings(row.settings, where=f"project {row.name}")
