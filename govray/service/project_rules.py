@@ -229,9 +229,22 @@ def check_task(
 def _open_project(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:
     """The settings of a project that takes submissions. Raises as `check_task`."""
     row, settings = submitting(session, caller, project, at=at)
-    if row is not None and row.archived:
-        raise Refused("the project is archived", where=f"project {project}")
+    check_not_archived(row)
     return settings
+
+
+def check_not_archived(row: Project | None) -> None:
+    """Return if what is put into the queue may run in the project ``row``.
+
+    Raises:
+        Refused: It is archived.
+    """
+    if row is not None and row.archived:
+        raise Refused(
+            "the project is archived",
+            where=f"project {row.name}",
+            do="Ask an admin of the project to take it out of the archive",
+        )
 
 
 def _not_allowed(caller: Caller, action: Action, where: str) -> Problem:

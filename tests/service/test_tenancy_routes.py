@@ -423,3 +423,13 @@ def test_without_the_check_a_lent_admin_stays_for_ever(
     monkeypatch.setattr(token_routes, "check_lent", lambda *_: None)
     monkeypatch.setattr(routes, "check_lent", lambda *_: None)
     assert _gives_what_lasts(org) == [201, 201, 200]
+
+
+def test_nothing_goes_back_into_the_queue_of_an_archived_project(org: Service) -> None:
+    engineer, admin = org.client("engineer"), org.client("admin")
+    path = f"/v1/submissions/{submit(org, 'engineer').json()['id']}"
+    assert engineer.post(f"{path}:stop").is_success
+    for archived, status in ((True, 409), (False, 200)):  # the second is the control
+        body = {"archived": archived}
+        assert admin.patch("/v1/projects/vision", json=body).is_success
+        assert engineer.post(f"{path}:resume").status_code == status
