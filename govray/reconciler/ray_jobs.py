@@ -180,6 +180,16 @@ class RayJobs:
                 where=f"submission {row.id}",
                 do="Submit it with its folder, or name working_dir in queue.yaml",
             )
+        for name in (CONFIG, FACTS):
+            # Written all the same it would be an error of the system, as if the storage were away:
+            # tried for ever, while nothing behind it starts.
+            if (folder / name).is_dir():
+                raise JobRefused(
+                    f"its working directory has a folder {name}, the name of a file that the queue "
+                    "puts there",
+                    where=f"submission {row.id}",
+                    do="Rename the folder, and submit again",
+                )
         (folder / CONFIG).write_text(row.config, encoding="utf-8")
         (folder / FACTS).write_bytes(facts(row))
         return folder

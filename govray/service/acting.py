@@ -229,9 +229,11 @@ def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
 
     Raises:
         Problem: 403, the caller may not; 404, there is none.
-        Refused: In its state that means nothing.
+        Refused: In its state that means nothing, or its project is archived.
     """
     row = _of_caller(session, caller, id_, verb)
+    if verb == "resume":
+        project_rules.check_not_archived(session.get(tables.Project, row.project))
     if verb in ("archive", "unarchive"):
         submissions.archive(session, row, verb == "archive", by=changed_by(caller))
     else:

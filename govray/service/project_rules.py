@@ -23,6 +23,7 @@ from govray.store.project_settings import (
     ProjectSettings,
     Resolved,
     Wanted,
+    check_place,
     parse_settings,
     resolve,
     with_defaults,
@@ -137,6 +138,24 @@ def demand_manage(
     return None if None in ends else max(each for each in ends if each is not None)
 
 
+def check_lent(caller: Caller, until: str | None, what: str) -> None:
+    """Return if what the caller gives ends no later than its own role in the organisation.
+
+    Args:
+        until: When what is given ends; None: never.
+        what: What it is, as a subject.
+
+    Raises:
+        Refused: The caller's role is lent, and this would outlive it.
+    """
+    own = caller.role_until
+    if own is not None and (until is None or until > own):
+        raise Refused(
+            f"your own role ends at {own}, and {what} would last longer",
+            do="Ask an admin whose role lasts, or give an earlier end",
+        )
+
+
 def settings_of(row: Project) -> ProjectSettings:
     """The config policy of a project."""
     return parse_settings(row.settings, where=f"project {row.name}")
@@ -181,12 +200,51 @@ def check_submission(
         Problem: 404, there is no such project that the caller sees; 403, it may not submit.
         Refused: The project is archived, or ``wanted`` is beyond a limit.
     """
-    row, settings = submitting(session, caller, project, at=at)
-    if row is not None and row.archived:
-        raise Refused("the project is archived", where=f"project {project}")
+    settings = _open_project(session, caller, project, at=at)
     policy = session.get(Policy, wanted.policy) if wanted.policy else None
     known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
     return resolve(settings, known, project=project)
+
+
+def check_task(
+    session: Session,
+    caller: Caller,
+    project: str,
+    *,
+    slots: int,
+    pool: str,
+    priority: int,
+    at: str,
+) -> None:
+    """Return if the caller may submit such a task to ``project``.
+
+    Raises:
+        Problem: As `submitting`.
+        Refused: The project is archived, or the task is beyond a limit.
+    """
+    settings = _open_project(session, caller, project, at=at)
+    check_place(settings, slots=slots, pool=pool, priority=priority, project=project)
+
+
+def _open_project(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:
+    """The settings of a project that takes submissions. Raises as `check_task`."""
+    row, settings = submitting(session, caller, project, at=at)
+    check_not_archived(row)
+    return settings
+
+
+def check_not_archived(row: Project | None) -> None:
+    """Return if what is put into the queue may run in the project ``row``.
+
+    Raises:
+        Refused: It is archived.
+    """
+    if row is not None and row.archived:
+        raise Refused(
+            "the project is archived",
+            where=f"project {row.name}",
+            do="Ask an admin of the project to take it out of the archive",
+        )
 
 
 def _not_allowed(caller: Caller, action: Action, where: str) -> Problem:

@@ -175,6 +175,13 @@ def add_member(session: Session, group: str, user: str, *, by: ChangedBy) -> Gro
     return row
 
 
+def ends_of_group(session: Session, group: str) -> Sequence[str | None]:
+    """When the roles of a group end; None: never."""
+    b = RoleBinding
+    of_group = select(b.until).where(b.subject_kind == "group", b.subject == group)
+    return session.exec(of_group.distinct().limit(MOST_BINDINGS)).all()
+
+
 def remove_member(session: Session, group: str, user: str, *, by: ChangedBy) -> None:
     """Take a user out of a group.
 

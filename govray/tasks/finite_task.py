@@ -18,6 +18,7 @@ from govray.errors import Stopped, UsageError
 from govray.files.place import Place
 from govray.printable import lines
 from govray.tasks.endpoint import task_folder
+from govray.tasks.jupyter import without_secrets
 from govray.tasks.kept_files import LARGEST, KeptFiles
 
 OUTPUT = "output.log"
@@ -28,6 +29,8 @@ GRACE_SECONDS = 30.0
 
 def run_command(argv: Sequence[str], *, id: str, storage: Place, stop: Event) -> int:
     """Run a program to its end and return its exit code; that of a signal as a shell has it.
+
+    It is anybody's code, as a notebook is: it gets no private key by its environment.
 
     Args:
         argv: The program and its arguments. No shell reads them.
@@ -41,7 +44,7 @@ def run_command(argv: Sequence[str], *, id: str, storage: Place, stop: Event) ->
     """
     with tempfile.TemporaryDirectory(prefix="govray-task-") as folder:
         files = KeptFiles(task_folder(storage, id), Path(folder), lambda text: print(text))
-        environment = {**os.environ, "GOVRAY_TASK_FILES": str(files.path)}
+        environment = {**without_secrets(os.environ), "GOVRAY_TASK_FILES": str(files.path)}
         try:
             process = subprocess.Popen(  # noqa: S603 - what the task file says, no shell
                 argv,

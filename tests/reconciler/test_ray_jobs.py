@@ -223,6 +223,19 @@ def test_what_cannot_become_a_job_is_not_accepted(
     assert dashboard.jobs == {}
 
 
+@pytest.mark.parametrize("name", [CONFIG, FACTS])
+def test_a_folder_in_the_place_of_the_queue_s_file_is_refused_for_good(
+    dashboard: Dashboard, storage: Path, name: str
+) -> None:
+    """Were it `Unreachable`, it would be tried for ever, and nothing behind it would start."""
+    inside = storage.parent / "code" / name
+    inside.mkdir(parents=True)
+    (inside / "a.txt").write_text("a")
+    with pytest.raises(JobRefused, match=name):
+        RayJobs(dashboard.address, storage).start(row(storage))
+    assert dashboard.jobs == {}
+
+
 def test_without_a_folder_a_job_gets_that_of_the_cluster(
     dashboard: Dashboard, storage: Path
 ) -> None:

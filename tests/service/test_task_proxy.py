@@ -28,7 +28,7 @@ from govray.service.tasks.app import ProxyBounds, create_tasks_app
 from govray.service.tasks.origin import TaskOrigins, network
 from govray.service.tokens import digest
 from govray.store.database import open_store
-from govray.store.tables import TaskTicket
+from govray.store.tables import TaskTicket, User
 from govray.tasks.endpoint import Endpoint, register, withdraw
 from tests.support.shown_task import ended, entry
 
@@ -206,6 +206,21 @@ def test_bodies_pass_both_ways_and_the_person_does_not(proxy: Proxy, program: Up
     assert "%20" in seen["path"]
     assert "secret" not in json.dumps(seen)
     assert cookie.partition("=")[2] not in json.dumps(seen)
+
+
+def test_who_is_disabled_sees_nothing_without_a_token_too(proxy: Proxy) -> None:
+    """As one who signed in at a provider, and has an account here besides."""
+    secret = proxy.enter().partition("=")[2]
+    with Session(proxy.engine) as session:
+        assert tickets.admitted(session, proxy.task, secret, at=proxy.clock[0])  # the control
+        user = session.get(User, "engineer") or User(
+            name="engineer", role="engineer", created="2026-11-24T09:00:00Z"
+        )
+        user.disabled = True
+        session.add(user)
+        session.flush()
+        assert not tickets.admitted(session, proxy.task, secret, at=proxy.clock[0])
+        session.rollback()
 
 
 def test_a_ticket_is_good_once_for_a_minute_and_for_one_task(proxy: Proxy) -> None:

@@ -13,6 +13,8 @@ from sqlmodel import Session, select
 from govray.governance.formats.document import format_time
 from govray.service import acting, project_rules, tokens
 from govray.service.routes import role_bindings as routes
+from govray.service.routes import tasks as task_routes
+from govray.service.routes import tokens as token_routes
 from govray.store import role_bindings
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry, Submission, Token
@@ -363,3 +365,71 @@ def test_may_act_is_asked_of_the_project(org: Service) -> None:
     made = submit(org, "engineer").json()["id"]
     answer = org.client("eve").post(f"/v1/submissions/{made}:kill")
     assert (answer.status_code, "engineer submitted it" in answer.text) == (403, True)
+
+
+TASK = {"name": "look", "config": "kind: notebook\n", "project": "vision"}
+
+
+def test_a_task_keeps_to_the_limits_of_its_project(org: Service) -> None:
+    settings(org, pools=["cpu"], default_pool="cpu", max_priority=5)
+    engineer = org.client("engineer")
+
+    def status(**more: Any) -> int:
+        code: int = engineer.post("/v1/tasks", json={**TASK, "pool": "cpu", **more}).status_code
+        return code
+
+    assert status() == 201
+    assert status(pool="gpu") == 409
+    assert status(priority=6) == 409
+    assert status(project="nobodys") == 404
+    assert org.client("admin").patch("/v1/projects/vision", json={"archived": True}).is_success
+    assert status() == 409
+
+
+def test_without_the_project_s_check_a_task_goes_anywhere(
+    org: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    settings(org, pools=["cpu"], default_pool="cpu")
+    monkeypatch.setattr(task_routes, "check_task", lambda *_, **__: None)
+    body = {**TASK, "pool": "gpu", "project": "nobodys"}
+    assert org.client("engineer").post("/v1/tasks", json=body).status_code == 201
+
+
+def _gives_what_lasts(org: Service) -> list[int]:
+    """What lea is answered, who is admin for thirty days, to what would last longer than that."""
+    assert bind(org, "admin", "lea", "admin", "", scope="organisation", until=UNTIL).is_success
+    body = {"group": "keepers", "role": "admin", "scope": "organisation"}
+    assert org.client("admin").post("/v1/role-bindings", json=body).is_success
+    lea = org.client("lea")
+    return [
+        lea.post("/v1/tokens", json={"user": "admin", "scopes": ["admin"]}).status_code,
+        lea.post("/v1/tokens", json={"user": "new", "role": "admin", "days": 1}).status_code,
+        lea.put("/v1/groups/keepers/members/lea").status_code,
+    ]
+
+
+def test_a_lent_admin_makes_no_token_and_no_member_that_outlives_the_role(org: Service) -> None:
+    assert _gives_what_lasts(org) == [409, 409, 409]
+    lea = org.client("lea")
+    assert lea.post("/v1/tokens", json={"user": "max", "days": 20}).status_code == 201
+    assert lea.put("/v1/groups/readers/members/max").status_code == 200
+
+
+def test_without_the_check_a_lent_admin_stays_for_ever(
+    org: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    monkeypatch.setattr(token_routes, "check_lent", lambda *_: None)
+    monkeypatch.setattr(routes, "check_lent", lambda *_: None)
+    assert _gives_what_lasts(org) == [201, 201, 200]
+
+
+def test_nothing_goes_back_into_the_queue_of_an_archived_project(org: Service) -> None:
+    engineer, admin = org.client("engineer"), org.client("admin")
+    path = f"/v1/submissions/{submit(org, 'engineer').json()['id']}"
+    assert engineer.post(f"{path}:stop").is_success
+    for archived, status in ((True, 409), (False, 200)):  # the second is the control
+        body = {"archived": archived}
+        assert admin.patch("/v1/projects/vision", json=body).is_success
+        assert engineer.post(f"{path}:resume").status_code == status

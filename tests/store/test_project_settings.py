@@ -67,6 +67,31 @@ def test_defaults_lie_below_and_fixed_values_stand_fast() -> None:
         assert "hunter2" not in str(refused.value)
 
 
+RANGE = {"uniform": [0.1, 0.9]}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"optimizer.lr": RANGE},
+        {"optimizer": RANGE},
+        {"optimizer.lr.part": RANGE},
+        {"seed": {"one_of": [{"value": 1, "space": {"optimizer.lr": RANGE}}]}},
+    ],
+)
+def test_a_search_does_not_vary_what_is_fixed(space: dict[str, Any]) -> None:
+    policy = settings(fixed={"optimizer": {"lr": 0.5}})
+    config = {"search": {"space": space}}
+    with pytest.raises(Refused, match=r"optimizer\.lr is fixed, and the search varies it"):
+        resolve(policy, Wanted(config=config, slots=1), project="p")
+
+
+@pytest.mark.parametrize("space", [{"optimizer.lrs": RANGE}, {"seed": RANGE}, [], None, {1: [2]}])
+def test_a_search_may_vary_the_rest(space: Any) -> None:
+    policy = settings(fixed={"optimizer": {"lr": 0.5}})
+    resolve(policy, Wanted(config={"search": {"space": space}}, slots=1), project="p")
+
+
 @pytest.mark.parametrize(
     ("limit", "allowed"),
     [

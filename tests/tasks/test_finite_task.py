@@ -33,6 +33,15 @@ def test_output_and_code_are_the_programs(
         run_command(("/no/such",), id="s-1", storage=tmp_path, stop=Event())
 
 
+def test_a_command_gets_no_private_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOVRAY_KEY", "hunter2")
+    monkeypatch.setenv("OTHER", "stays")
+    words = (sys.executable, "-c", "import os; print([*os.environ.values()])")
+    run_command(words, id="s-1", storage=tmp_path, stop=Event())
+    assert "hunter2" not in output(tmp_path)
+    assert "stays" in output(tmp_path)  # the control
+
+
 def test_it_ends_when_told_to(tmp_path: Path) -> None:
     stop = Event()
     Timer(0.5, stop.set).start()

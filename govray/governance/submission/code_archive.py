@@ -48,6 +48,7 @@ MOST = 20_000
 """Files."""
 
 _LONGEST = 1 << 10  # bytes of a name
+_LONGEST_PART = 255  # bytes of a name between two slashes: what file systems hold
 _OVERHEAD = 256 + 2 * _LONGEST  # bytes that a zip spends on a file, at most
 _LARGEST_KEY = 1 << 16  # bytes of a file
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -232,6 +233,7 @@ def _safe(name: str) -> bool:
     parts = name.split("/")
     return (
         all(part not in ("", ".", "..") for part in parts)
+        and all(len(part.encode("utf-8", "surrogatepass")) <= _LONGEST_PART for part in parts)
         and not any(mark in name for mark in "\\:\0")
         and len(name.encode("utf-8", "surrogatepass")) <= _LONGEST
     )

@@ -20,7 +20,7 @@ from govray.service.answer import Answer, example
 from govray.service.caller import BoundRole, Caller, Reach
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem, not_found
-from govray.service.project_rules import NowDep, PlaceName, changed_by, demand_manage
+from govray.service.project_rules import NowDep, PlaceName, changed_by, check_lent, demand_manage
 from govray.service.session import SessionDep
 from govray.service.visibility import watches
 from govray.store import role_bindings, tables
@@ -239,6 +239,9 @@ def add_member(
 ) -> Member:
     """Put a user into a group, which its first member makes. For admins of the organisation."""
     begin_writing(session)
+    if caller.role_until is not None:
+        for until in role_bindings.ends_of_group(session, group):
+            check_lent(caller, until, f"a role of the group {group}")
     row = role_bindings.add_member(session, group, user, by=changed_by(caller, at))
     session.commit()
     return Member.model_validate(row)

@@ -22,6 +22,7 @@ from govray.service.answer import Answer
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem, not_found
+from govray.service.project_rules import NowDep, check_task
 from govray.service.session import SessionDep
 from govray.service.tasks.origin import TaskOrigins
 from govray.service.tasks.tickets import ENTRY_SECONDS, ticket
@@ -38,6 +39,8 @@ USERS = Depends(require("admin", "engineer"))
 WRITES = Depends(require("admin", "engineer", scope="write"))
 
 Kind = Literal["notebook", "shell", "tensorboard", "command", "inference"]
+SLOTS = 1
+"""What a task holds."""
 _SHOWN = frozenset({"notebook", "shell", "tensorboard"})
 
 _TaskId = Annotated[
@@ -142,9 +145,18 @@ def list_tasks(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing
 
 
 @router.post("/tasks", status_code=201, dependencies=[WRITES])
-def submit_task(new: NewTask, session: SessionDep, caller: CallerDep) -> Task:
+def submit_task(new: NewTask, session: SessionDep, caller: CallerDep, at: NowDep) -> Task:
     """Put a task in the queue."""
     task = read_task(new.config, where="config")
+    check_task(
+        session,
+        caller,
+        new.project,
+        slots=SLOTS,
+        pool=new.pool,
+        priority=new.priority,
+        at=at,
+    )
     row = submissions.submit(
         session,
         kind=task.kind,
@@ -153,7 +165,7 @@ def submit_task(new: NewTask, session: SessionDep, caller: CallerDep) -> Task:
         pool=new.pool,
         priority=new.priority,
         config=new.config,
-        slots=1,
+        slots=SLOTS,
         by=ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token),
     )
     shown = _shown(row)

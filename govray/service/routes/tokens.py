@@ -6,7 +6,7 @@ outlive its end.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -22,7 +22,7 @@ from govray.service.answer import Answer, example
 from govray.service.caller import Caller, Scope
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem, not_found
-from govray.service.project_rules import changed_by
+from govray.service.project_rules import changed_by, check_lent
 from govray.service.session import SessionDep
 from govray.service.visibility import administers, is_admin
 from govray.store import tables
@@ -144,6 +144,11 @@ def made(session: Session, caller: Caller, new: NewToken, at: datetime) -> tuple
             raise Problem(
                 403, "Not allowed", f"Your own token has not the scope {scope}", "Ask for less"
             )
+    if others:
+        ends = format_time(at + timedelta(days=new.days))
+        check_lent(caller, ends, "the token")
+        if new.role is not None:
+            check_lent(caller, None, "a new user's role")
     if not new.name.isprintable():
         raise Problem(422, "Not valid", "body.name: it cannot be printed")
     begin_writing(session)

@@ -3,7 +3,8 @@
 A ticket goes through an address bar, so it is worth nothing afterwards. It is exchanged for a
 session, whose secret is in a cookie that only the task's own host gets. Of both the store has the
 SHA-256. Each is bound to one task. A session ends with its time. It ends as well when the token of
-the person who asked is revoked or expires, or when its user is disabled.
+the person who asked is revoked or expires, or when its user is disabled. Without a token, for a
+person who signed in at a provider, the time and the user alone end it.
 
 Functions take a session of the database and never commit. Times are arguments.
 """
@@ -89,6 +90,9 @@ def _good(session: Session, task: str, secret: str, use: str, at: datetime) -> T
     # The digest is the key: to find a row is to know the secret, whatever the search's time tells.
     row = session.get(TaskTicket, digest(secret))
     if row is None or row.task != task or row.use != use or at >= parse_time(row.expires):
+        return None
+    user = session.get(User, row.user)
+    if user is not None and user.disabled:
         return None
     if row.token is not None:
         found = session.exec(

@@ -188,6 +188,7 @@ HOSTILE = {
     "root": ([entry("/etc/evil")], "leads out"),
     "drive": ([entry("C:evil")], "leads out"),
     "backslash": ([entry("a\\..\\..\\evil")], "leads out"),
+    "long part": ([entry(f"a/{'b' * 256}")], "leads out"),
     "empty part": ([entry("a//b")], "leads out"),
     "file and folder": ([entry("a"), entry("a/b")], "leads out"),
     "twice": ([entry("a"), entry("a")], "twice"),
