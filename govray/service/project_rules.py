@@ -25,6 +25,7 @@ from govray.store.project_settings import (
     Wanted,
     parse_settings,
     resolve,
+    resolve_place,
     with_defaults,
 )
 from govray.store.registry import ChangedBy
@@ -182,11 +183,36 @@ def check_submission(
         Refused: The project is archived, or ``wanted`` is beyond a limit.
     """
     row, settings = submitting(session, caller, project, at=at)
-    if row is not None and row.archived:
-        raise Refused("the project is archived", where=f"project {project}")
+    _demand_open(row, project)
     policy = session.get(Policy, wanted.policy) if wanted.policy else None
     known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
     return resolve(settings, known, project=project)
+
+
+def check_task(
+    session: Session,
+    project: str,
+    caller: Caller,
+    *,
+    slots: int,
+    pool: str | None,
+    priority: int | None,
+    at: str,
+) -> tuple[str, int]:
+    """The pool and priority of a task that is submitted to ``project``.
+
+    Raises:
+        Problem: 404, there is no such project that the caller sees; 403, it may not submit.
+        Refused: The project is archived, or the task is beyond a limit.
+    """
+    row, settings = submitting(session, caller, project, at=at)
+    _demand_open(row, project)
+    return resolve_place(settings, slots=slots, pool=pool, priority=priority, project=project)
+
+
+def _demand_open(row: Project | None, project: str) -> None:
+    if row is not None and row.archived:
+        raise Refused("the project is archived", where=f"project {project}")
 
 
 def _not_allowed(caller: Caller, action: Action, where: str) -> Problem:

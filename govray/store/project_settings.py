@@ -143,20 +143,14 @@ def resolve(settings: ProjectSettings, wanted: Wanted, *, project: str) -> Resol
         Refused: It is beyond a limit; all that is wrong is named.
     """
     config = with_defaults(settings, wanted.config)
-    pool = settings.default_pool if wanted.pool is None else wanted.pool
-    priority = settings.default_priority if wanted.priority is None else wanted.priority
+    pool, priority = _chosen(settings, wanted.pool, wanted.priority)
     wrong = [
         *_outside(settings, wanted.slots, pool, priority),
         *_otherwise(settings, config),
         *_lax(settings, config),
         *_other_policy(settings, wanted),
     ]
-    if wrong:
-        raise Refused(
-            "; ".join(wrong[:20]),
-            where=f"project {project}",
-            do="Ask an admin of the project to change its settings, or change what you submit",
-        )
+    _refuse(wrong, project)
     return Resolved(
         config=config,
         slots=wanted.slots,
@@ -165,6 +159,37 @@ def resolve(settings: ProjectSettings, wanted: Wanted, *, project: str) -> Resol
         policy=wanted.policy,
         changed=config != dict(wanted.config),
     )
+
+
+def resolve_place(
+    settings: ProjectSettings, *, slots: int, pool: str | None, priority: int | None, project: str
+) -> tuple[str, int]:
+    """The pool and priority of what has no experiment file, within this project's limits.
+
+    What settings say of files and of depth policies means nothing to it.
+
+    Raises:
+        Refused: It is beyond a limit; all that is wrong is named.
+    """
+    pool, priority = _chosen(settings, pool, priority)
+    _refuse(_outside(settings, slots, pool, priority), project)
+    return pool, priority
+
+
+def _chosen(settings: ProjectSettings, pool: str | None, priority: int | None) -> tuple[str, int]:
+    return (
+        settings.default_pool if pool is None else pool,
+        settings.default_priority if priority is None else priority,
+    )
+
+
+def _refuse(wrong: list[str], project: str) -> None:
+    if wrong:
+        raise Refused(
+            "; ".join(wrong[:20]),
+            where=f"project {project}",
+            do="Ask an admin of the project to change its settings, or change what you submit",
+        )
 
 
 def _outside(settings: ProjectSettings, slots: int, pool: str, priority: int) -> list[str]:
