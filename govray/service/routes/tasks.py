@@ -19,9 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session, col, select
 
 from govray.service import acting, project_rules
-from govray.service.access import Audit, AuditDep, CallerDep, require
+from govray.service.access import AuditDep, CallerDep, require
 from govray.service.acting import Act
 from govray.service.answer import Answer
+from govray.service.audit_log import Audit
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem
@@ -209,9 +210,9 @@ def entrance(
     """An address that lets ``caller`` in to a task once; committed, and in the audit log.
 
     Raises:
-        Problem: 404, there is no such task that the caller sees; 403, it is neither its owner nor
-            an admin of its project; 409, it shows nothing, or this service shows none; 410, it
-            ended.
+        Problem: 404, there is no such task that the caller sees. 403, the caller is neither its
+            owner nor an admin of its project. 409, it shows nothing, or this service shows none.
+            410, it ended.
     """
     row = _find(session, caller, task)
     act = Act(
