@@ -43,7 +43,6 @@ ON_RAY = (
     "tests/inference/test_serve_model.py::test_a_model_answers",
     "tests/reconciler/test_platform_story.py",
     "tests/reconciler/test_queue_on_cluster.py",
-    "tests/reconciler/test_task_on_cluster.py",
     "tests/service/test_serve_app.py",
     "tests/train/attest/test_write_model.py",
     "tests/train/driver/test_autoscaled_run.py",
