@@ -39,7 +39,7 @@ BELOW: dict[str, frozenset[str]] = {
     "inference": frozenset(
         {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks"}
     ),
-    "reconciler": frozenset({"errors", "printable", "files", "governance", "store"}),
+    "reconciler": frozenset({"errors", "printable", "files", "governance", "store", "tasks"}),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
     ),

@@ -1434,9 +1434,13 @@ class Operations(Connection):
         )
         return answer
 
-    def list_tasks(self) -> Iterator[documents.Task]:
-        """The caller's tasks, the newest first; an admin sees those of all."""
-        return self.pages("/v1/tasks", documents.Task)
+    def list_tasks(self, *, user: str | None = None) -> Iterator[documents.Task]:
+        """The tasks that you may see, the newest first.
+
+        Args:
+            user: Whose they are.
+        """
+        return self.pages("/v1/tasks", documents.Task, query={"user": user})
 
     def submit_task(
         self,
@@ -1447,10 +1451,13 @@ class Operations(Connection):
         pool: str | None = None,
         priority: int | None = None,
     ) -> documents.Task:
-        """Put a task in the queue.
+        """Put a task in the queue, with the project's defaults and within its limits.
 
         Args:
             config: The task file, as docs/interactive.md has it.
+            project: The project that it counts for.
+            pool: The pool of nodes to run in; the project's own if left out.
+            priority: Of a pool's queue the highest goes first; the project's if left out.
         """
         answer: documents.Task = self.ask(
             "POST",
@@ -1467,7 +1474,7 @@ class Operations(Connection):
         return answer
 
     def get_task(self, task: str) -> documents.Task:
-        """One task, for whom it is and for admins.
+        """One task.
 
         Args:
             task: The task's id in the queue.

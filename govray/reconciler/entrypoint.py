@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Mapping
 
 from govray.errors import UsageError, suggestion
+from govray.tasks.task_file import KINDS
 
 _TASK = "python jobs/task.py --id {id} --storage {storage} --config {config} --user {user}"
 
 ENTRYPOINTS: Mapping[str, str] = {
     "train": "python jobs/train.py --config {config} --submission {submission}",
     "tune": "python jobs/tune.py --config {config} --submission {submission}",
-    **dict.fromkeys(("notebook", "shell", "tensorboard", "command", "inference"), _TASK),
+    **dict.fromkeys(KINDS, _TASK),
 }
 """What a kind runs. ``{config}`` and ``{submission}`` are files of the working directory."""
 

@@ -113,7 +113,7 @@ class RayJobs:
                     submission=FACTS,
                     id=row.id,
                     user=row.user,
-                    storage=str(self._storage),
+                    storage=_from_anywhere(self._storage),
                 )
                 environment = self._runtime_env(row, folder)
             except OSError as error:
@@ -294,6 +294,11 @@ def _submission(value: Any) -> str:
     """The submission that a job is of, by its metadata; nothing if it is of none."""
     metadata = value.get("metadata") if isinstance(value, dict) else None
     return str(metadata.get("govray.submission", "")) if isinstance(metadata, dict) else ""
+
+
+def _from_anywhere(storage: Place) -> str:
+    """The storage as a job names it, whose working directory is another."""
+    return str(storage.absolute() if isinstance(storage, Path) else storage)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -187,7 +187,7 @@ class Reconciler:
             else:
                 self._end(session, row, vanished(row.state), done)
         elif job.ended:
-            self._end(session, row, outcome(row.state, job), done)
+            self._end(session, row, outcome(row.state, job, row.kind), done)
         elif row.state is not SubmissionState.RUNNING:
             self._keep_lease(session)
             self._cluster.stop(row.job)

@@ -33,7 +33,7 @@ from govray.store.project_settings import Wanted
 from govray.store.registry import ChangedBy
 from govray.store.tables import Submission
 
-Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "tag"]
+Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "tag", "open"]
 
 DEFAULT = "default"
 """The project of what names none."""
@@ -50,6 +50,7 @@ class Act:
         slots: Workers that it holds.
         owner: Who submitted it; None: nobody has yet.
         facts: What the file says, of a submission to be.
+        what: Of what kind it is, for who reads why not.
     """
 
     verb: Verb
@@ -58,6 +59,7 @@ class Act:
     slots: int
     owner: str | None = None
     facts: ExperimentFacts | None = None
+    what: Literal["experiments", "tasks"] = "experiments"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,7 @@ def may_act(session: Session, caller: Caller, project: str, request: Act) -> Non
         raise Problem(
             403,
             "Not allowed",
-            f"The role {caller.role} with this token cannot {request.verb} experiments"
+            f"The role {caller.role} with this token cannot {request.verb} {request.what}"
             + (f" in the project {project}" if caller.bound else ""),
             "Use a token of an engineer or admin with the scope write",
         )

@@ -23,9 +23,9 @@ from govray.store.project_settings import (
     ProjectSettings,
     Resolved,
     Wanted,
-    check_place,
     parse_settings,
     resolve,
+    resolve_place,
     with_defaults,
 )
 from govray.store.registry import ChangedBy
@@ -200,7 +200,8 @@ def check_submission(
         Problem: 404, there is no such project that the caller sees; 403, it may not submit.
         Refused: The project is archived, or ``wanted`` is beyond a limit.
     """
-    settings = _open_project(session, caller, project, at=at)
+    row, settings = submitting(session, caller, project, at=at)
+    check_not_archived(row)
     policy = session.get(Policy, wanted.policy) if wanted.policy else None
     known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
     return resolve(settings, known, project=project)
@@ -208,29 +209,23 @@ def check_submission(
 
 def check_task(
     session: Session,
-    caller: Caller,
     project: str,
+    caller: Caller,
     *,
     slots: int,
-    pool: str,
-    priority: int,
+    pool: str | None,
+    priority: int | None,
     at: str,
-) -> None:
-    """Return if the caller may submit such a task to ``project``.
+) -> tuple[str, int]:
+    """The pool and priority of a task that is submitted to ``project``.
 
     Raises:
-        Problem: As `submitting`.
+        Problem: 404, there is no such project that the caller sees; 403, it may not submit.
         Refused: The project is archived, or the task is beyond a limit.
     """
-    settings = _open_project(session, caller, project, at=at)
-    check_place(settings, slots=slots, pool=pool, priority=priority, project=project)
-
-
-def _open_project(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:
-    """The settings of a project that takes submissions. Raises as `check_task`."""
     row, settings = submitting(session, caller, project, at=at)
     check_not_archived(row)
-    return settings
+    return resolve_place(settings, slots=slots, pool=pool, priority=priority, project=project)
 
 
 def check_not_archived(row: Project | None) -> None:

@@ -143,20 +143,14 @@ def resolve(settings: ProjectSettings, wanted: Wanted, *, project: str) -> Resol
         Refused: It is beyond a limit; all that is wrong is named.
     """
     config = with_defaults(settings, wanted.config)
-    pool = settings.default_pool if wanted.pool is None else wanted.pool
-    priority = settings.default_priority if wanted.priority is None else wanted.priority
+    pool, priority = _chosen(settings, wanted.pool, wanted.priority)
     wrong = [
         *_outside(settings, wanted.slots, pool, priority),
         *_otherwise(settings, config),
         *_lax(settings, config),
         *_other_policy(settings, wanted),
     ]
-    if wrong:
-        raise Refused(
-            "; ".join(wrong[:20]),
-            where=f"project {project}",
-            do="Ask an admin of the project to change its settings, or change what you submit",
-        )
+    _refuse(wrong, project)
     return Resolved(
         config=config,
         slots=wanted.slots,
@@ -167,17 +161,32 @@ def resolve(settings: ProjectSettings, wanted: Wanted, *, project: str) -> Resol
     )
 
 
-def check_place(
-    settings: ProjectSettings, *, slots: int, pool: str, priority: int, project: str
-) -> None:
-    """Return if something that is no experiment may run so: a task has no values to look at.
+def resolve_place(
+    settings: ProjectSettings, *, slots: int, pool: str | None, priority: int | None, project: str
+) -> tuple[str, int]:
+    """The pool and priority of what has no experiment file, within this project's limits.
+
+    What settings say of files and of depth policies means nothing to it.
 
     Raises:
         Refused: It is beyond a limit; all that is wrong is named.
     """
-    if wrong := _outside(settings, slots, pool, priority):
+    pool, priority = _chosen(settings, pool, priority)
+    _refuse(_outside(settings, slots, pool, priority), project)
+    return pool, priority
+
+
+def _chosen(settings: ProjectSettings, pool: str | None, priority: int | None) -> tuple[str, int]:
+    return (
+        settings.default_pool if pool is None else pool,
+        settings.default_priority if priority is None else priority,
+    )
+
+
+def _refuse(wrong: list[str], project: str) -> None:
+    if wrong:
         raise Refused(
-            "; ".join(wrong),
+            "; ".join(wrong[:20]),
             where=f"project {project}",
             do="Ask an admin of the project to change its settings, or change what you submit",
         )
@@ -199,42 +208,15 @@ _ABSENT = object()
 
 
 def _otherwise(settings: ProjectSettings, config: Mapping[str, Any]) -> list[str]:
-    """Values that the file has otherwise than they are fixed. They are not repeated.
-
-    A search's trials take what its space names in the place of what the file has.
-    """
+    """Values that the file has otherwise than they are fixed. They are not repeated."""
     wrong = []
-    varied = _varied(config)
     for each in leaves(settings.fixed):
         found: Any = config
         for step in each.path:
             found = found.get(step, _ABSENT) if isinstance(found, Mapping) else _ABSENT
         if not _same(found, each.value):
             wrong.append(f"{each.name} is fixed, and the file has another value")
-        dotted = ".".join(each.path)
-        if any(_overlap(name, dotted) for name in varied):
-            wrong.append(f"{each.name} is fixed, and the search varies it")
     return wrong
-
-
-def _varied(config: Mapping[str, Any]) -> set[str]:
-    """The names that a search's trials vary, those of its options' own spaces too."""
-    search = config.get("search")
-    found: set[str] = set()
-    pending = [search.get("space")] if isinstance(search, Mapping) else []
-    while pending:
-        space = pending.pop()
-        for name, given in space.items() if isinstance(space, Mapping) else ():
-            found.add(str(name))
-            options = given.get("one_of") if isinstance(given, Mapping) else None
-            for option in options if isinstance(options, list) else ():
-                pending.append(option.get("space") if isinstance(option, Mapping) else None)
-    return found
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Whether two dotted names are one value, or one is a part of the other's."""
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _same(found: Any, fixed: Any) -> bool:

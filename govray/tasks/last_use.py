@@ -4,7 +4,8 @@ Its ``/api/status`` knows of HTTP requests, WebSocket messages, terminals and wh
 jupyter-server-proxy forwards. A kernel that computes counts as used, whether anyone watches or not.
 To ask counts as no use.
 
-Source: Jupyter Server's REST API, ``/api/status`` and ``/api/kernels``.
+Source: Jupyter Server's REST API, ``/api/status`` and ``/api/kernels``; in its 2.21.1
+``APIHandler.update_api_activity`` and ``ServerWebApplication.last_activity``.
 """
 
 from __future__ import annotations

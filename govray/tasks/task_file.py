@@ -93,7 +93,13 @@ TaskFile: TypeAlias = Annotated[
     Field(discriminator="kind"),
 ]
 
-KINDS = ("notebook", "shell", "tensorboard", "command", "inference")
+SHOWN = ("notebook", "shell", "tensorboard")
+"""Kinds that answer over HTTP: the code that they end with is `jobs/task.py`'s own."""
+
+FINITE = ("command", "inference")
+"""Kinds that end by themselves, with a code of the program's."""
+
+KINDS = (*SHOWN, *FINITE)
 
 _READ: TypeAdapter[Any] = TypeAdapter(TaskFile)
 

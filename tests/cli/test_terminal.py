@@ -108,9 +108,9 @@ PLACES = {
     "queue resume": ("{word} --user {word}",),
     "login": ("--server {word}", "--server http://{word}/ --token {word}"),
     "logout": ("--server {word}",),
-    "notebook": ("--idle-minutes {word}", "--storage {file}"),
-    "shell": ("--idle-minutes {word}", "--storage {file}"),
-    "tensorboard": ("--idle-minutes {word}", "--storage {file}"),
+    "notebook": ("--idle-minutes {word}",),  # with another word it starts
+    "shell": ("--idle-minutes {word}",),  # with another word it starts
+    "tensorboard": ("--idle-minutes {word}",),  # with another word it starts
     "adapter remove": (
         "{model} acme --key key.pem --trust-root root.json",
         "model acme --key {word} --trust-root root.json",
@@ -160,17 +160,6 @@ PLACES = {
     ),
     "role ls": ("--user {word}", "--project {word}"),
     "role unbind": ("{word}",),
-    "webhook add": ("{word}", "https://{word}/", "https://hooks.example/{word}"),
-    "webhook ls": ("--store {word}",),
-    "webhook rm": ("{word}",),
-    "webhook test": ("{word}",),
-    "webhook deliveries": ("{word}",),
-    "webhook resend": ("{word} {word}",),
-    "alerts run": (
-        "--once --store {word}",
-        "--once --source {word} --allow-host {word}",
-        "--once --verify-every 1 --trust-root {file} --revocations {file}",
-    ),
     "store upgrade": ("--store {word}", "--store sqlite:///{file}"),
     "store index": ("{runs} --trust-root root.json", "runs --trust-root {file}"),
     "store rebuild": ("{runs} --trust-root root.json", "runs --trust-root {file}"),

@@ -21,6 +21,7 @@ from govray.reconciler.job import JobRefused, JobState, Unreachable
 from govray.reconciler.ray_jobs import CONFIG, FACTS, RayJobs
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
+from govray.tasks.task_file import KINDS
 
 CONFIG_TEXT = "name: tiny\n"
 
@@ -246,6 +247,20 @@ def test_without_a_folder_a_job_gets_that_of_the_cluster(
         RayJobs(dashboard.address, storage, working_dir=storage).start(
             row(storage, archive=None, job="s-1-2")
         )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_has_its_file_and_a_storage_that_its_folder_does_not_move(
+    dashboard: Dashboard, storage: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(storage.parent)
+    text = f"kind: {kind}\n"
+    RayJobs(dashboard.address, Path("runs")).start(row(storage, kind=kind, config=text))
+    words = f"--id s-1 --storage {storage} --config {CONFIG} --user ada"
+    assert dashboard.jobs["s-1-1"]["entrypoint"] == f"python jobs/task.py {words}"
+    [package] = dashboard.packages.values()
+    with zipfile.ZipFile(io.BytesIO(package)) as sent:
+        assert sent.read(CONFIG).decode() == text
 
 
 def test_no_name_of_a_file_becomes_a_command() -> None:

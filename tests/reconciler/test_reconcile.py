@@ -25,10 +25,12 @@ from govray.reconciler.reconcile import (
 )
 from govray.store.states import SubmissionState
 from govray.store.tables import Lease, Submission
+from govray.tasks.task_file import FINITE, KINDS, SHOWN
 from tests.support.pretended_cluster import RUNS_FOR
 from tests.support.queued import Queued
 
 S, J = SubmissionState, JobState
+TOLD = "govray: it was told to end\nTask finished"
 
 
 @pytest.fixture
@@ -111,6 +113,74 @@ def test_what_follows_an_end(
     found = outcome(state, Job(name="s-1", submission="s", **job))  # type: ignore[arg-type]
     assert (found.after, found.failure) == (after, failure)
     assert found.after is not S.ERROR or found.why == "no"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state", "job", "after", "why"),
+    [
+        (SHOWN, S.RUNNING, {"state": J.SUCCEEDED, "code": 0}, S.COMPLETED, "nobody used it"),
+        (FINITE, S.RUNNING, {"state": J.SUCCEEDED, "code": 0}, S.COMPLETED, None),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "code": 75, "message": TOLD}, S.QUEUED, "told"),
+        (KINDS, S.PREEMPTING, {"state": J.STOPPED}, S.QUEUED, "it gave way"),
+        (KINDS, S.STOPPING, {"state": J.STOPPED}, S.STOPPED, None),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "code": 2, "message": "govray: no"}, S.ERROR, "no"),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "code": 137}, S.QUEUED, "signal 9"),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "message": "node lost"}, S.QUEUED, "node lost"),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "code": 69, "message": TOLD}, S.QUEUED, "69"),
+        # A program's own codes are final, also those that mean more where govray says them.
+        *(
+            (FINITE, S.RUNNING, {"state": J.FAILED, "code": c, "message": "x"}, S.ERROR, f"{c}: x")
+            for c in (1, 2, 5, 69, 75, 128, 255)
+        ),
+        (FINITE, S.PREEMPTING, {"state": J.FAILED, "code": 5}, S.ERROR, "code 5"),
+        (FINITE, S.KILLING, {"state": J.FAILED, "code": 5}, S.KILLED, None),
+        (SHOWN, S.RUNNING, {"state": J.FAILED, "code": 1, "message": "Traceback"}, S.QUEUED, "1"),
+    ],
+)
+def test_what_follows_the_end_of_a_task(
+    kinds: tuple[str, ...],
+    state: SubmissionState,
+    job: dict[str, Any],
+    after: SubmissionState,
+    why: str | None,
+) -> None:
+    for kind in kinds:
+        found = outcome(state, Job(name="s-1", submission="s", **job), kind)
+        assert found.after is after, (kind, found)
+        assert why in found.why if why and found.why else found.why is why, (kind, found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_gives_way_comes_back_and_ends(queue: Queued, kind: str) -> None:
+    id = queue.put(kind=kind, slots=4, config=f"kind: {kind}\n")
+    queue.passed()
+    queue.put(priority=1)
+    queue.passed()
+    assert queue.state(id) is S.PREEMPTING
+    queue.until_rest()
+    assert (queue.state(id), queue.row(id).attempt) == (S.COMPLETED, 2)
+
+
+def test_a_program_that_fails_is_not_run_again(queue: Queued) -> None:
+    command, train = queue.put(kind="command", config="kind: command\nargv: [x]\n"), queue.put()
+    queue.passed()
+    for id in (command, train):
+        queue.cluster.end(f"{id}-1", J.FAILED, code=75, message="bye")
+    queue.passed()
+    assert (queue.state(command), queue.row(command).why) == (
+        S.ERROR,
+        "its program ended with code 75: bye",
+    )
+    # Negative control: of a run the same code is a commit on request, and it goes on at once.
+    assert (queue.state(train), queue.row(train).attempt) == (S.RUNNING, 2)
+
+
+def test_a_task_counts_its_slots_against_its_projects_limit(store: Engine) -> None:
+    limits = SlotLimits(pools={"default": 4}, others=ProjectLimit(max_slots=1))
+    queue = Queued(store, limits=limits)
+    one, two = (queue.put(kind="notebook", slots=1) for _ in range(2))
+    queue.passed()
+    assert (queue.state(one), queue.state(two)) == (S.RUNNING, S.QUEUED)
 
 
 def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:

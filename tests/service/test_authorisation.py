@@ -334,8 +334,8 @@ CASES = [
         f"/v1/webhooks/{WEBHOOK}/deliveries/{0:064x}:resend",
         ok=(404,),
     ),
-    # Tasks: one's own; nobody here has one. This service shows none.
-    get("/v1/tasks", WRITERS),
+    # Tasks: as submissions; nobody here has one. This service shows none.
+    get("/v1/tasks", STAFF),
     Case(
         "POST",
         "/v1/tasks",
@@ -344,7 +344,7 @@ CASES = [
         {"name": "look", "config": "kind: notebook\n"},
         ok=(201,),
     ),
-    get("/v1/tasks/{task}", WRITERS, "/v1/tasks/s-none", ok=(404,)),
+    get("/v1/tasks/{task}", STAFF, "/v1/tasks/s-none", ok=(404,)),
     Case("POST", "/v1/tasks/{task}:open", WRITERS, "/v1/tasks/s-none:open", ok=(404,)),
     # The pages: the same rules.
     get("/", ALL),

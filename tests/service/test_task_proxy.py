@@ -21,14 +21,17 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from govray.errors import UsageError
+from govray.governance.formats.document import format_time
 from govray.service import tokens
 from govray.service.caller import Caller
 from govray.service.tasks import gate, tickets
 from govray.service.tasks.app import ProxyBounds, create_tasks_app
 from govray.service.tasks.origin import TaskOrigins, network
 from govray.service.tokens import digest
+from govray.store import submissions
 from govray.store.database import open_store
-from govray.store.tables import TaskTicket, User
+from govray.store.states import SubmissionState
+from govray.store.tables import Submission, TaskTicket, User
 from govray.tasks.endpoint import Endpoint, register, withdraw
 from tests.support.shown_task import ended, entry
 
@@ -263,6 +266,22 @@ def test_a_session_ends_with_its_time_and_with_the_persons_token(proxy: Proxy) -
     assert proxy.get(cookie) == 401
 
 
+def test_a_session_without_a_token_ends_with_its_user(proxy: Proxy) -> None:
+    cookie = proxy.enter()
+    assert proxy.get(cookie) == 207
+    with Session(proxy.engine) as session:
+        tokens.new(session, "engineer", role="engineer", at=START)
+        user = session.exec(select(User).where(User.name == "engineer")).one()
+        user.disabled = True
+        session.commit()
+        assert not tickets.admitted(
+            session, proxy.task, cookie.partition("=")[2], at=proxy.clock[0]
+        )
+        user.disabled = False
+        session.commit()
+        assert tickets.admitted(session, proxy.task, cookie.partition("=")[2], at=proxy.clock[0])
+
+
 @pytest.mark.parametrize(
     "cookie",
     ["", "govray_task=", "govray_task=guess", "govray_task=" + "x" * 5000, "govray_token=x"],
@@ -404,3 +423,21 @@ def test_networks_are_networks() -> None:
     assert network("10.0.0.0/8") == ipaddress.ip_network("10.0.0.0/8")
     with pytest.raises(UsageError):
         network("ten")
+
+
+@pytest.mark.parametrize("again", [None, "2026-11-24T09:00:05Z", "2026-11-24T08:00:00Z"])
+def test_a_task_that_gave_way_is_not_over_and_comes_back(proxy: Proxy, again: str | None) -> None:
+    """``again``: when its next job was started. One before the end is the job that ended."""
+    cookie = proxy.enter()
+    withdraw(proxy.storage, proxy.task, "stopped", at=START)
+    with Session(proxy.engine) as session:
+        row = session.get_one(Submission, proxy.task)
+        assert submissions.move(session, row, SubmissionState.PREEMPTING)
+        assert submissions.move(session, row, SubmissionState.QUEUED)
+        if again is not None:
+            assert submissions.move(
+                session, row, SubmissionState.RUNNING, changes={"started": again}
+            )
+        session.commit()
+    over = again is not None and again < format_time(START)
+    assert proxy.get(cookie) == (410 if over else 503)

@@ -13,7 +13,6 @@ from sqlmodel import Session, select
 from govray.governance.formats.document import format_time
 from govray.service import acting, project_rules, tokens
 from govray.service.routes import role_bindings as routes
-from govray.service.routes import tasks as task_routes
 from govray.service.routes import tokens as token_routes
 from govray.store import role_bindings
 from govray.store.database import open_store
@@ -391,7 +390,9 @@ def test_without_the_project_s_check_a_task_goes_anywhere(
 ) -> None:
     """Negative control."""
     settings(org, pools=["cpu"], default_pool="cpu")
-    monkeypatch.setattr(task_routes, "check_task", lambda *_, **__: None)
+    monkeypatch.setattr(
+        project_rules, "check_task", lambda *_, pool, priority, **__: (pool or "gpu", priority or 0)
+    )
     body = {**TASK, "pool": "gpu", "project": "nobodys"}
     assert org.client("engineer").post("/v1/tasks", json=body).status_code == 201
 

@@ -1,7 +1,9 @@
 """Notebooks, shells, TensorBoard, commands and inference: submitting them, and opening them.
 
-A task is an entry of the queue. Engineers and admins submit; each sees and opens their own, an
-admin those of others. A task of somebody else answers as if it were not there.
+A task is an entry of the queue, and goes by its project as an experiment does
+(`govray.service.acting.may_act`). Who may submit there submits tasks, within the project's pools,
+priorities and slots. Who sees the project's submissions sees its tasks. Its owner opens a task, and
+an admin of the project or of the organisation.
 
 To open a task gives an address on the task's own host, good once and for a minute. Nothing of the
 task goes through this service's own origin (`govray.service.tasks.origin` says why).
@@ -12,36 +14,38 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session, col, select
 
-from govray.governance.formats.document import format_time
+from govray.service import acting, project_rules
 from govray.service.access import AuditDep, CallerDep, require
+from govray.service.acting import Act
 from govray.service.answer import Answer
+from govray.service.audit_log import Audit
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
-from govray.service.problems import Problem, not_found
-from govray.service.project_rules import NowDep, check_task
+from govray.service.problems import Problem
+from govray.service.roles import submits
 from govray.service.session import SessionDep
 from govray.service.tasks.origin import TaskOrigins
 from govray.service.tasks.tickets import ENTRY_SECONDS, ticket
+from govray.service.visibility import RUN_READERS, absent
+from govray.service.visibility import submissions as readable
 from govray.store import submissions
-from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.submissions import LONGEST_CONFIG
 from govray.store.tables import Submission
-from govray.tasks.task_file import KINDS, read_task
+from govray.tasks.task_file import KINDS, SHOWN, read_task
 
 router = APIRouter(tags=["tasks"])
 
-USERS = Depends(require("admin", "engineer"))
-WRITES = Depends(require("admin", "engineer", scope="write"))
+WRITES = Depends(require("admin", "engineer", scope="write", bound=submits))
+
+SLOTS = 1
+"""That a task holds while it runs."""
 
 Kind = Literal["notebook", "shell", "tensorboard", "command", "inference"]
-SLOTS = 1
-"""What a task holds."""
-_SHOWN = frozenset({"notebook", "shell", "tensorboard"})
 
 _TaskId = Annotated[
     str,
@@ -104,9 +108,13 @@ class NewTask(BaseModel):
     config: Annotated[str, Field(max_length=LONGEST_CONFIG)] = Field(
         description="The task file, as docs/interactive.md has it."
     )
-    project: _Word = "default"
-    pool: _Word = "default"
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    project: _Word = Field(acting.DEFAULT, description="The project that it counts for.")
+    pool: _Word | None = Field(
+        None, description="The pool of nodes to run in; the project's own if left out."
+    )
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = Field(
+        None, description="Of a pool's queue the highest goes first; the project's if left out."
+    )
 
 
 class OpenedTask(Answer):
@@ -128,12 +136,19 @@ class OpenedTask(Answer):
     seconds: int = Field(description="How long it is good.")
 
 
-@router.get("/tasks", dependencies=[USERS])
-def list_tasks(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Task]:
-    """The caller's tasks, the newest first; an admin sees those of all."""
-    statement = select(Submission).where(col(Submission.kind).in_(KINDS))
-    if caller.role != "admin":
-        statement = statement.where(col(Submission.user) == caller.name)
+@router.get("/tasks", dependencies=[RUN_READERS])
+def list_tasks(
+    session: SessionDep,
+    caller: CallerDep,
+    page: PageDep,
+    user: Annotated[
+        str | None, Query(max_length=200, description="Whose they are.", examples=["ada"])
+    ] = None,
+) -> Listing[Task]:
+    """The tasks that you may see, the newest first."""
+    statement = select(Submission).where(col(Submission.kind).in_(KINDS), readable(caller))
+    if user is not None:
+        statement = statement.where(col(Submission.user) == user)
     rows, following = page.rows(
         session,
         statement,
@@ -145,38 +160,35 @@ def list_tasks(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing
 
 
 @router.post("/tasks", status_code=201, dependencies=[WRITES])
-def submit_task(new: NewTask, session: SessionDep, caller: CallerDep, at: NowDep) -> Task:
-    """Put a task in the queue."""
+def submit_task(new: NewTask, session: SessionDep, caller: CallerDep) -> Task:
+    """Put a task in the queue, with the project's defaults and within its limits."""
     task = read_task(new.config, where="config")
-    check_task(
-        session,
-        caller,
-        new.project,
-        slots=SLOTS,
-        pool=new.pool,
-        priority=new.priority,
-        at=at,
+    by = acting.changed_by(caller)
+    pool, priority = project_rules.check_task(
+        session, new.project, caller, slots=SLOTS, pool=new.pool, priority=new.priority, at=by.at
     )
+    act = Act(verb="submit", what="tasks", pool=pool, priority=priority, slots=SLOTS)
+    acting.may_act(session, caller, new.project, act)
     row = submissions.submit(
         session,
         kind=task.kind,
         name=new.name,
         project=new.project,
-        pool=new.pool,
-        priority=new.priority,
+        pool=pool,
+        priority=priority,
         config=new.config,
         slots=SLOTS,
-        by=ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token),
+        by=by,
     )
     shown = _shown(row)
     session.commit()
     return shown
 
 
-@router.get("/tasks/{task}", dependencies=[USERS])
+@router.get("/tasks/{task}", dependencies=[RUN_READERS])
 def get_task(task: _TaskId, session: SessionDep, caller: CallerDep) -> Task:
-    """One task, for whom it is and for admins."""
-    return _shown(_own(session, caller, task))
+    """One task."""
+    return _shown(_find(session, caller, task))
 
 
 @router.post("/tasks/{task}:open", dependencies=[WRITES])
@@ -187,8 +199,31 @@ def open_task(
 
     It sets a cookie of the task's own host, and nothing of it is good for this service.
     """
-    row = _own(session, caller, task)
     origins: TaskOrigins | None = request.app.state.settings.tasks
+    url = entrance(session, caller, task, origins, audit)
+    return OpenedTask(url=url, seconds=ENTRY_SECONDS)
+
+
+def entrance(
+    session: Session, caller: Caller, task: str, origins: TaskOrigins | None, audit: Audit
+) -> str:
+    """An address that lets ``caller`` in to a task once; committed, and in the audit log.
+
+    Raises:
+        Problem: 404, there is no such task that the caller sees. 403, the caller is neither its
+            owner nor an admin of its project. 409, it shows nothing, or this service shows none.
+            410, it ended.
+    """
+    row = _find(session, caller, task)
+    act = Act(
+        verb="open",
+        what="tasks",
+        pool=row.pool,
+        priority=row.priority,
+        slots=row.slots,
+        owner=row.user,
+    )
+    acting.may_act(session, caller, row.project, act)
     if origins is None:
         raise Problem(
             409,
@@ -196,7 +231,7 @@ def open_task(
             "This service shows no tasks",
             "Its operator starts it with govray serve --tasks-port",
         )
-    if row.kind not in _SHOWN:
+    if row.kind not in SHOWN:
         raise Problem(409, "Refused", f"A task of the kind {row.kind} shows nothing")
     if row.state in submissions.ENDED:
         raise Problem(
@@ -205,28 +240,26 @@ def open_task(
     secret = ticket(session, row.id, caller, at=datetime.now(UTC))
     audit.write(session, "task opened", row.id, {"kind": row.kind, "owner": row.user})
     session.commit()
-    return OpenedTask(
-        url=f"{origins.of(task)}/tasks/{task}/enter?ticket={secret}", seconds=ENTRY_SECONDS
-    )
+    return f"{origins.of(task)}/tasks/{task}/enter?ticket={secret}"
 
 
-def _own(session: Session, caller: Caller, task: str) -> Submission:
+def _find(session: Session, caller: Caller, task: str) -> Submission:
     """The task, if the caller may see it.
 
     Raises:
         Problem: 404.
     """
-    row = session.get(Submission, task)
-    if (
-        row is not None
-        and row.kind in KINDS
-        and (caller.role == "admin" or row.user == caller.name)
-    ):
-        return row
-    raise not_found("task", task, "Look at /v1/tasks", hidden=row is not None)
+    row = session.exec(
+        select(Submission).where(
+            col(Submission.id) == task, col(Submission.kind).in_(KINDS), readable(caller)
+        )
+    ).one_or_none()
+    if row is None:
+        raise absent(caller, "task", task, "Look at /v1/tasks")
+    return row
 
 
 def _shown(row: Submission) -> Task:
     return Task.model_validate(
-        {**row.model_dump(include=set(Task.model_fields)), "shown": row.kind in _SHOWN}
+        {**row.model_dump(include=set(Task.model_fields)), "shown": row.kind in SHOWN}
     )

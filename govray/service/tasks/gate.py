@@ -5,7 +5,8 @@
    A browser always sends it then; who sends none is no browser, and holds no cookie by accident.
 3. The cookie is that of a session for this task that goes on (`tickets`). Without: 401, whether
    there is such a task or not. Tokens of the service count for nothing here.
-4. The queue says that the task runs, and the task says where. It ended: 410. Not yet: 503.
+4. The queue says that the task runs, and the task says where. It ended: 410. Not yet, or not now
+   since it gave way and comes back: 503.
 5. The address lies in a network that the operator named.
 
 What was found is remembered for `REMEMBERED` seconds. A guess takes from its address's bucket.
@@ -146,6 +147,8 @@ class TaskGate:
             raise Problem(
                 502, "No answer", "What the task says of its address cannot be read"
             ) from None
+        if row is not None and _of_earlier_start(row, found):
+            found = None
         if isinstance(found, Ended):
             raise _gone(f"This task has ended: {found.why}")
         if found is None:
@@ -164,6 +167,13 @@ class TaskGate:
                 "Its operator names networks with govray serve --tasks-network",
             )
         return found
+
+
+def _of_earlier_start(row: Submission, found: Endpoint | Ended | None) -> bool:
+    """Whether a job wrote it that another follows: the task gave way, or its node was lost."""
+    if row.state is SubmissionState.QUEUED:
+        return True
+    return isinstance(found, Ended) and row.started is not None and found.at < row.started
 
 
 def _stranger() -> Problem:

@@ -3,8 +3,8 @@
 A ticket goes through an address bar, so it is worth nothing afterwards. It is exchanged for a
 session, whose secret is in a cookie that only the task's own host gets. Of both the store has the
 SHA-256. Each is bound to one task. A session ends with its time. It ends as well when the token of
-the person who asked is revoked or expires, or when its user is disabled. Without a token, for a
-person who signed in at a provider, the time and the user alone end it.
+the person who asked is revoked or expires, or when its user is disabled. Who asked without a token
+was signed in by a provider: what ends is then the user or the time, not the signing in.
 
 Functions take a session of the database and never commit. Times are arguments.
 """
@@ -91,10 +91,11 @@ def _good(session: Session, task: str, secret: str, use: str, at: datetime) -> T
     row = session.get(TaskTicket, digest(secret))
     if row is None or row.task != task or row.use != use or at >= parse_time(row.expires):
         return None
-    user = session.get(User, row.user)
-    if user is not None and user.disabled:
-        return None
-    if row.token is not None:
+    if row.token is None:
+        disabled = select(User.name).where(User.name == row.user, col(User.disabled).is_(True))
+        if session.exec(disabled).first() is not None:
+            return None
+    else:
         found = session.exec(
             select(Token, User).where(Token.id == row.token, User.name == Token.user)
         ).one_or_none()
