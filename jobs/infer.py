@@ -43,7 +43,7 @@ def main() -> int:
         print(f"govray: {error}", file=sys.stderr)
         return error.exit_code
     print(printable(f"texts  {task.output}"))
-    print(f"model  {attestation}")
+    print(printable(f"model  {attestation}"))
     return 0
 
 

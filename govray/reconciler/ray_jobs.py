@@ -181,8 +181,8 @@ class RayJobs:
                 do="Submit it with its folder, or name working_dir in queue.yaml",
             )
         for name in (CONFIG, FACTS):
-            # Written all the same it would be an error of the system, as if the storage were away:
-            # tried for ever, while nothing behind it starts.
+            # Written all the same it would be an error of the system, as if the storage were away.
+            # That is tried for ever, while nothing behind it starts.
             if (folder / name).is_dir():
                 raise JobRefused(
                     f"its working directory has a folder {name}, the name of a file that the queue "

@@ -31,7 +31,7 @@ compare-and-set lets one of them move each entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -46,6 +46,7 @@ from govray.reconciler.queue_order import Holding, SlotLimits, Waiting
 from govray.store import leases, submissions
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
+from govray.store.tenancy import project_limits
 
 LEASE_S = 30.0
 """How long another process waits before it takes over from one that died."""
@@ -243,8 +244,9 @@ class Reconciler:
 
     def _refuse(self, session: Session, done: QueuePass) -> None:
         """End what can never start, also while no cluster answers."""
+        limits = limits_now(session, self._limits)
         for row in submissions.waiting(session, without_config=True):
-            why = queue_order.never(row.pool, row.project, row.slots, self._limits)
+            why = queue_order.never(row.pool, row.project, row.slots, limits)
             if why is not None:
                 changes = {"why": why, "finished": self._now()}
                 self._move(session, row, SubmissionState.ERROR, changes, done)
@@ -255,7 +257,8 @@ class Reconciler:
         rows = {row.id: row for row in submissions.waiting(session, without_config=True)}
         held = {row.id: row for row in submissions.holding(session)}
         waits = [self._waiting(row) for row in rows.values()]
-        decision = queue_order.decide(waits, map(_holding, held.values()), self._limits)
+        limits = limits_now(session, self._limits)
+        decision = queue_order.decide(waits, map(_holding, held.values()), limits)
         self._write_positions(session, rows, decision)
         for id in decision.preempt:
             row = held[id]
@@ -336,6 +339,25 @@ def waiting(row: Submission, *, ready: bool = True) -> Waiting:
         submitted=(row.submitted, row.id),
         ready=ready,
     )
+
+
+def limits_now(session: Session, stated: SlotLimits) -> SlotLimits:
+    """The limits that are ``stated`` for the queue, with what projects' own settings say now.
+
+    Of two numbers of slots the lower counts. The share of a project that is stated for the queue
+    stays; of others it is their own.
+    """
+    projects = dict(stated.projects)
+    for name, (share, most) in project_limits(session).items():
+        limit = projects.get(name) or replace(stated.others, share=share)
+        if most is not None:
+            limit = replace(
+                limit,
+                max_slots=min(most, limit.max_slots if limit.max_slots is not None else most),
+                in_pool={pool: min(most, slots) for pool, slots in limit.in_pool.items()},
+            )
+        projects[name] = limit
+    return replace(stated, projects=projects)
 
 
 def _holding(row: Submission) -> Holding:

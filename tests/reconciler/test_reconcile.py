@@ -22,9 +22,10 @@ from govray.reconciler.reconcile import (
     QueuePass,
     Reconciler,
     Retries,
+    limits_now,
 )
 from govray.store.states import SubmissionState
-from govray.store.tables import Lease, Submission
+from govray.store.tables import Lease, Project, Submission
 from govray.tasks.task_file import FINITE, KINDS, SHOWN
 from tests.support.pretended_cluster import RUNS_FOR
 from tests.support.queued import Queued
@@ -181,6 +182,26 @@ def test_a_task_counts_its_slots_against_its_projects_limit(store: Engine) -> No
     one, two = (queue.put(kind="notebook", slots=1) for _ in range(2))
     queue.passed()
     assert (queue.state(one), queue.state(two)) == (S.RUNNING, S.QUEUED)
+
+
+def test_a_project_s_own_settings_limit_what_it_holds(store: Engine) -> None:
+    queue = Queued(store, limits=SlotLimits(pools={"default": 4}))
+    ids = [queue.put(slots=1, project="default") for _ in range(3)]
+    with Session(store) as session:
+        project = session.get_one(Project, queue.row(ids[0]).project)
+        project.settings = {"max_slots": 1, "share": 3.0}
+        session.add(project)
+        session.commit()
+        stated = SlotLimits(
+            pools={"default": 4},
+            projects={project.name: ProjectLimit(max_slots=2, in_pool={"gpu": 3})},
+        )
+        [limit] = limits_now(session, stated).projects.values()
+        assert (limit.share, limit.most("default"), limit.most("gpu")) == (1.0, 1, 1)
+        [own] = limits_now(session, SlotLimits(pools={"default": 4})).projects.values()
+        assert (own.share, own.max_slots) == (3.0, 1)
+    queue.passed()
+    assert [queue.state(id) for id in ids] == [S.RUNNING, S.QUEUED, S.QUEUED]
 
 
 def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:
