@@ -53,6 +53,9 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
         "group": (names["group"], "adapter:acme"),
         "experiment": ("e1",),
         "trial": ("done",),
+        "name": ("rank-0-1.log",),
+        "webhook": ("w-000000000000",),
+        "event": ("0" * 64,),
         "index": ("0", "8", "9"),
         "path": ("0/000.p/9", "entries/000.p/9"),
     }
