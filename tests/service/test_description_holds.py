@@ -60,6 +60,9 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
         "binding": (names["binding"],),
         "user": ("disabled",),
         "token": ("0" * 12,),
+        "name": ("rank-0-1.log",),
+        "webhook": ("w-000000000000",),
+        "event": ("0" * 64,),
         "index": ("0", "8", "9"),
         "path": ("0/000.p/9", "entries/000.p/9"),
     }
