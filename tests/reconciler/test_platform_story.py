@@ -256,7 +256,13 @@ def act(
     # Preemption: the newest start of the lowest priority gives way, and comes back.
     urgent = platform.submit("urgent", "ada", "research", priority=10)
     everyone.append(urgent)
-    platform.until(lambda rows: rows[urgent].state is S.RUNNING, "the urgent one runs")
+    platform.until(
+        lambda rows: (
+            rows[urgent].state is S.RUNNING
+            and any(row.attempt and row.state is S.QUEUED for row in rows.values())
+        ),
+        "one has given way to the urgent one",
+    )
     [gave_way] = [row for row in platform.rows().values() if row.attempt and row.state is S.QUEUED]
     assert gave_way.id in first
     assert gave_way.why == "it gave way to a higher priority"

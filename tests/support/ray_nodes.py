@@ -175,7 +175,10 @@ def _descendants(pid: int) -> Iterator[int]:
 
 def _agent_ports() -> list[str]:
     """Ports of a node's agents. A raylet that is to find them out gives up after half a minute."""
-    names = ("dashboard-agent-grpc-port", "dashboard-agent-listen-port", "runtime-env-agent-port")
+    names = (
+        *("dashboard-agent-grpc-port", "dashboard-agent-listen-port"),
+        *("runtime-env-agent-port", "metrics-export-port"),
+    )
     return [f"--{name}={port}" for name, port in zip(names, _free_ports(len(names)), strict=True)]
 
 
