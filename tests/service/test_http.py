@@ -103,7 +103,7 @@ def test_what_allow_says_is_what_is_taken(shelf: Library) -> None:
 @pytest.mark.parametrize(
     ("path", "known"),
     [
-        ("/v1/experiments?stat=ACTIVE", "cursor, limit, name, project, state, user"),
+        ("/v1/experiments?stat=ACTIVE", "cursor, limit, name, project, state, tag, user"),
         ("/v1/health?x", None),
         ("/v1/models/first/versions/1.0.0?history=1", "none"),
         ("/v1/ledgers/run-first/proofs/inclusion?index=0&sizes=3", "index, size"),

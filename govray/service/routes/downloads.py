@@ -43,7 +43,8 @@ Name = Annotated[
 
 
 def _file(media_type: str, description: str, example: str) -> dict[int | str, dict[str, Any]]:
-    content = {media_type: {"schema": {"type": "string"}, "example": example}}
+    # No schema: a text of another format is not what JSON Schema describes.
+    content = {media_type: {"example": example}}
     return {200: {"description": description, "content": content}}
 
 
