@@ -16,7 +16,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from govray.alerts import delivery
 from govray.alerts.delivery import MOST_TRIES, Deliverer, delay
-from govray.alerts.sending import Answered
+from govray.alerts.sending import ReceiverAnswer
 from govray.errors import UsageError
 from govray.governance.formats.document import format_time
 from govray.store import webhooks
@@ -182,10 +182,10 @@ def test_of_two_processes_one_sends(scene: Scene, monkeypatch: pytest.MonkeyPatc
     sent: list[str] = []
     go = threading.Event()
 
-    def slow(_url: str, _body: bytes, headers: dict[str, str], **_: object) -> Answered:
+    def slow(_url: str, _body: bytes, headers: dict[str, str], **_: object) -> ReceiverAnswer:
         sent.append(headers["webhook-id"])
         go.wait(10)
-        return Answered(204)
+        return ReceiverAnswer(204)
 
     first, second = scene.deliverer("one", send=slow), scene.deliverer("two", send=slow)
     event = scene.event(webhook)
@@ -206,9 +206,9 @@ def test_what_a_killed_process_held_is_sent_by_another(scene: Scene) -> None:
     event = scene.event(webhook)
     sent: list[str] = []
 
-    def keep(_url: str, _body: bytes, headers: dict[str, str], **_: object) -> Answered:
+    def keep(_url: str, _body: bytes, headers: dict[str, str], **_: object) -> ReceiverAnswer:
         sent.append(headers["webhook-id"])
-        return Answered(204)
+        return ReceiverAnswer(204)
 
     killed, other = scene.deliverer("one", send=keep), scene.deliverer("two", send=keep)
     assert len(killed._take(webhook, 1)) == 1  # and then it is gone
@@ -224,12 +224,12 @@ def test_one_slow_receiver_does_not_hold_up_another(scene: Scene) -> None:
     quick, _ = scene.hook("https://quick.example/")
     go, arrived = threading.Event(), threading.Event()
 
-    def send(url: str, *_: object, **__: object) -> Answered:
+    def send(url: str, *_: object, **__: object) -> ReceiverAnswer:
         if "slow" in url:
             go.wait(10)
         else:
             arrived.set()
-        return Answered(204)
+        return ReceiverAnswer(204)
 
     for number in range(20):
         scene.event(slow, str(number))
