@@ -208,15 +208,42 @@ _ABSENT = object()
 
 
 def _otherwise(settings: ProjectSettings, config: Mapping[str, Any]) -> list[str]:
-    """Values that the file has otherwise than they are fixed. They are not repeated."""
+    """Values that the file has otherwise than they are fixed. They are not repeated.
+
+    A search's trials take what its space names in the place of what the file has.
+    """
     wrong = []
+    varied = _varied(config)
     for each in leaves(settings.fixed):
         found: Any = config
         for step in each.path:
             found = found.get(step, _ABSENT) if isinstance(found, Mapping) else _ABSENT
         if not _same(found, each.value):
             wrong.append(f"{each.name} is fixed, and the file has another value")
+        dotted = ".".join(each.path)
+        if any(_overlap(name, dotted) for name in varied):
+            wrong.append(f"{each.name} is fixed, and the search varies it")
     return wrong
+
+
+def _varied(config: Mapping[str, Any]) -> set[str]:
+    """The names that a search's trials vary, those of its options' own spaces too."""
+    search = config.get("search")
+    found: set[str] = set()
+    pending = [search.get("space")] if isinstance(search, Mapping) else []
+    while pending:
+        space = pending.pop()
+        for name, given in space.items() if isinstance(space, Mapping) else ():
+            found.add(str(name))
+            options = given.get("one_of") if isinstance(given, Mapping) else None
+            for option in options if isinstance(options, list) else ():
+                pending.append(option.get("space") if isinstance(option, Mapping) else None)
+    return found
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two dotted names are one value, or one is a part of the other's."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _same(found: Any, fixed: Any) -> bool:

@@ -93,7 +93,7 @@ def test_a_store_that_cannot_be_written_is_said_in_a_sentence(
     monkeypatch.setattr("govray.store.database.BUSY_MS", 50)
     with closing(sqlite3.connect("govray.db")) as other:
         other.execute("BEGIN IMMEDIATE")
-        assert main(["store", "index", "runs", "--trust-root", "root.json"]) == 1
+        assert main(["store", "index", "runs", "--trust-root", "root.json"]) == 69
     said = capsys.readouterr().err
     assert "database is locked" in said
     assert "bug" not in said
