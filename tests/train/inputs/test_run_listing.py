@@ -185,7 +185,7 @@ def test_the_verbs_say_what_the_files_say(run: Path, capsys: pytest.CaptureFixtu
     assert (first["tail"], second["tail"]) == (["second"], None)
     for words in (["ls", str(run.parent)], ["show", str(run)], ["logs", str(run)]):
         assert cli.main(["runs", *words]) == 0
-    assert "not on this machine" in capsys.readouterr().out
+    assert "neither kept nor on this machine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", ["stop", "kill"])
