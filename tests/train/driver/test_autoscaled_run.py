@@ -42,7 +42,7 @@ def train_loop(config):
     run = govern(model, optimizer_of(config, model), schedule_of(config))
     for batch in run.batches():
         if Path("HELD").exists():
-            time.sleep(0.3)
+            time.sleep(0.6)
         run.report(run.step(batch, loss))
 """
 
@@ -59,7 +59,7 @@ def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
     (tmp_path / "own_loop.py").write_text(LOOP.replace("HELD", str(held)))
     settings = {
         "entrypoint": "own_loop:train_loop",
-        "checkpoint": {"every_steps": 5, "save_trial_latest": 2},
+        "checkpoint": {"every_steps": 10, "save_trial_latest": 2},
         "max_steps": STEPS,
     }
     gang = tmp_path / "gang.yaml"
