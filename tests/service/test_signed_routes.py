@@ -45,7 +45,7 @@ def statuses(shelf: Library, path: str) -> dict[str, int]:
 
 
 FOR_STAFF = {"admin": 200, "engineer": 200, "auditor": 200, "supplier": 404}
-FOR_STAFF |= {"other supplier": 404, "public": 404}
+FOR_STAFF |= {"other supplier": 404, "member": 404, "public": 404}
 
 
 # Attestations
