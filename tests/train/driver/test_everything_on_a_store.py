@@ -120,7 +120,7 @@ def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
         wait_for(lambda: any(runs.glob("tiny-*/checkpoint_*/manifest.json")), first)
         os.killpg(first.pid, signal.SIGSTOP)  # it has the run, and does not end meanwhile
         [run] = [path.parent.parent for path in runs.glob("tiny-*/record/run.json")]
-        refused = govray("runs", "resume", str(run), code=2)
+        refused = govray("runs", "resume", str(run), code=69)
         assert "the run is being driven by process" in refused
     finally:
         if first.poll() is None:
