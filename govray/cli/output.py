@@ -94,6 +94,8 @@ DEFAULT_KEY = "env:GOVRAY_KEY"
 out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
 err = Console(highlight=False, markup=False, emoji=False, stderr=True)
 
+_UNBOUNDED = out.options.update_width(1 << 20)
+
 
 @contextmanager
 def results(*, as_json: bool) -> Iterator[None]:
@@ -166,5 +168,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> TextGrid:
 
 
 def print_table(grid: TextGrid) -> None:
-    """Write a table to standard output."""
+    """Write a table to standard output; in a file or pipe, each row is one line."""
+    if not out.file.isatty():
+        grid.width = out.measure(grid, options=_UNBOUNDED).maximum
     out.print(grid)
