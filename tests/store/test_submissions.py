@@ -48,6 +48,12 @@ def test_an_entry_is_queued_in_order_and_who_submitted_it_is_logged(session: Ses
     assert [entry.subject for entry in entries] == [first.id, second.id]
 
 
+def test_a_scripts_entries_of_one_second_stay_in_order(session: Session) -> None:
+    made = [put(session).id for _ in range(20)]
+    assert len({row.submitted for row in submissions.waiting(session)}) == 1
+    assert [row.id for row in submissions.waiting(session)] == made == sorted(made)
+
+
 def test_of_two_that_start_one_entry_one_is_told_no(store: Engine, session: Session) -> None:
     row = put(session)
     with Session(store) as other:

@@ -60,8 +60,13 @@ class RayNodes:
         self._python = forked.python
         self._ending = threading.Event()
         self.head = _Unit(self, "head", self._head_words())
-        joining = [f"--address={self.address}", f"--num-cpus={cpus}"]
-        self.workers = [_Unit(self, f"worker-{i}", joining) for i in range(workers)]
+        joining = (f"--address={self.address}", f"--num-cpus={cpus}")
+        self.workers = [
+            # Each has a folder of its own, as machines have. In one that two share, a node removes
+            # the working directory of a job that ended on it, though it still runs on the other.
+            _Unit(self, name, [*joining, f"--temp-dir={self.folder / name}"])
+            for name in (f"worker-{i}" for i in range(workers))
+        ]
 
     def start(self) -> None:
         """Start all nodes, and wait until Ray Jobs answer."""
