@@ -39,11 +39,11 @@ def test_lines_arrive_while_the_process_goes_on(tmp_path: Path) -> None:
         with out.open("a") as more:
             more.write("first\nhal")
             more.flush()
-            for _ in range(500):
-                if seen:
+            for _ in range(3000):
+                if (tmp_path / "logs" / NAME).is_file() and shipped(tmp_path):
                     break
                 time.sleep(0.01)
-            assert shipped(tmp_path) == ["first"]
+            assert shipped(tmp_path) == seen == ["first"]
             more.write("f\nlast without an end")
         err.write_text("an error\n")
         log.write("Traceback\n  File")
