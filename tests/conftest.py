@@ -67,6 +67,14 @@ ON_RAY = (
 )
 """Tests that start a Ray cluster, here or in a process of their own. They get the mark ``ray``."""
 
+OWN_PORTS = (
+    "tests/reconciler/test_platform_story.py",
+    "tests/reconciler/test_queue_on_cluster.py",
+    "tests/train/driver/test_autoscaled_run.py",
+    "tests/tune/test_search_from_no_node.py",
+)
+"""Of these, those whose cluster takes free ports alone: it can stand beside another."""
+
 MARKS = {
     "browser": {"chromium", "page"},
     "database": {"postgres"},
@@ -188,9 +196,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
 
 class TwoLanes(LoadScopeScheduling):
     """One process runs what is `ON_RAY`, in order: two Ray clusters on one machine want the same
-    ports. The other takes the rest, file by file, since module fixtures are dear."""
+    ports. The other begins with those that have `OWN_PORTS`, and takes the rest file by file, since
+    module fixtures are dear."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(OWN_PORTS):
+            return "own ports"
         return "ray" if on_ray(nodeid) else nodeid.partition("::")[0]
 
 

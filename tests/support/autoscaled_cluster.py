@@ -70,7 +70,7 @@ def autoscaled_cluster(
             *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"),
             *(f"--port={port}", "--num-cpus=0", f"--temp-dir={folder}", "--disable-usage-stats"),
             *(f"--dashboard-port={others[0]}", f"--ray-client-server-port={others[1]}"),
-            f"--autoscaling-config={file}",
+            *("--dashboard-agent-listen-port=0", f"--autoscaling-config={file}"),
         ],
         env=environment,
         stdout=(folder / "head.log").open("w"),
