@@ -200,7 +200,8 @@ class Reconciler:
         if found.failure:
             assert row.started is not None
             progress = self._committed(row, parse_time(row.started))
-            changes["failures"] = failures = 1 if progress else row.failures + 1
+            since = 0 if found.told else 1
+            changes["failures"] = failures = since if progress else row.failures + 1
             if failures > self._retries.most:
                 after = SubmissionState.ERROR
                 changes["why"] = f"{failures} tries ended without a new commit; {found.why}"
