@@ -837,8 +837,10 @@ class QueueEntry(Answered):
     """Why it is in its state."""
     archived: bool
     tags: list[str]
-    config: str
-    """The experiment file, as it was sent or with its overrides."""
+    config: str | None
+    """The experiment file, as it was sent or with its overrides. A task's file is for who
+    submitted it, and for engineers and admins of its project; null for others.
+    """
 
 
 class RecordAnswer(Answered):

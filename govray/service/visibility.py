@@ -31,6 +31,7 @@ from govray.service.problems import Problem, not_found
 from govray.service.roles import places
 from govray.store import lineage, tables
 from govray.store.lineage import Lineage
+from govray.store.run_owners import RUN_KINDS
 from govray.store.semantic_version import parse_version
 
 DigestPath = Annotated[
@@ -69,13 +70,13 @@ def administers(caller: Caller) -> bool:
 
 def watches(caller: Caller) -> bool:
     """Whether the caller sees who is in the organisation, and has which roles."""
-    return caller.role in AUDITING
+    return not caller.roles.isdisjoint(AUDITING)
 
 
 def reads_audit(caller: Caller) -> bool:
     """Whether there may be entries of the audit log that the caller reads, as `AUDITORS`."""
     found = places(caller, "audit")
-    return caller.role in AUDITING or any(
+    return watches(caller) or any(
         found[r] for r in ("organisation", "workspace", "project")
     )
 
@@ -128,6 +129,19 @@ def trials(caller: Caller) -> ColumnElement[bool]:
 def submissions(caller: Caller) -> ColumnElement[bool]:
     """Condition on `Submission`: those that the caller may read."""
     return in_projects(caller, tables.Submission.project)
+
+
+def reads_file(session: Session, caller: Caller, row: tables.Submission) -> bool:
+    """Whether the caller may read the file of a submission that it may read.
+
+    An experiment's file is in its run's record, for all who read that. A task's file has the words
+    of a command: for who submitted it, and who may submit in its project.
+    """
+    if row.kind in RUN_KINDS or row.user == caller.name:
+        return True
+    s = tables.Submission
+    found = select(col(s.id)).where(col(s.id) == row.id, in_projects(caller, s.project, "task-file"))
+    return session.execute(found).first() is not None
 
 
 def reads_whole(caller: Caller, attestation: Any) -> bool:
@@ -215,7 +229,7 @@ def audit_entries(caller: Caller) -> ColumnElement[bool]:
 
     Entries of reads name addresses, not places: they are for auditors of the organisation.
     """
-    if caller.role in AUDITING:
+    if watches(caller):
         return true()
     p, s, w = tables.Project, tables.Submission, tables.Workspace
     found = places(caller, "audit")

@@ -16,7 +16,8 @@ from govray.store.experiment_tags import MOST_TAGS, TAG, replace_tags
 from govray.store.tables import Experiment, Submission
 
 _LONGEST_ID = 64  # characters
-_RUNS = ("train", "tune")  # kinds of submission that become one
+RUN_KINDS = ("train", "tune")
+"""The kinds of submission that become a run or a search. All others are tasks."""
 
 
 def run_name(row: Submission) -> str:
@@ -30,7 +31,7 @@ def submission_of(session: Session, name: str) -> Submission | None:
     ends = [name[at:] for at in dashes if len(name) - at <= _LONGEST_ID]
     rows = session.exec(
         select(Submission)
-        .where(col(Submission.id).in_(ends), col(Submission.kind).in_(_RUNS))
+        .where(col(Submission.id).in_(ends), col(Submission.kind).in_(RUN_KINDS))
         .options(defer(Submission.config))  # type: ignore[arg-type]
     )
     return next((row for row in rows if run_name(row) == name), None)
@@ -40,7 +41,7 @@ def submitted_runs(session: Session) -> dict[str, Submission]:
     """The name of each run or search that was submitted → its submission. One query."""
     rows = session.exec(
         select(Submission)
-        .where(col(Submission.kind).in_(_RUNS))
+        .where(col(Submission.kind).in_(RUN_KINDS))
         .options(defer(Submission.config))  # type: ignore[arg-type]
     )
     return {run_name(row): row for row in rows}
