@@ -333,11 +333,11 @@ def test_an_auditor_who_becomes_an_engineer_still_reads_the_audit_log(
             id_ = role_bindings.bind(session, grant, by=BY).id
             session.commit()
         service.clock[0] = NOW + timedelta(seconds=20)
-        assert client.get("/v1/role-bindings").status_code == 200
+        assert client.get("/v1/groups").status_code == 200
         assert client.get(reads).json()["items"]  # of no place: for an organisation's auditor
         # Negative control: the greater role alone.
         monkeypatch.setattr(Caller, "roles", property(lambda self: frozenset({self.role})))
-        assert client.get("/v1/role-bindings").status_code == 403
+        assert client.get("/v1/groups").status_code == 403
         assert client.get(reads).json()["items"] == []
     finally:
         monkeypatch.undo()
