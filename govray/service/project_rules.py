@@ -22,10 +22,11 @@ from govray.service.visibility import absent
 from govray.store.project_settings import (
     ProjectSettings,
     Resolved,
+    TaskKind,
     Wanted,
     parse_settings,
     resolve,
-    resolve_place,
+    resolve_task,
     with_defaults,
 )
 from govray.store.registry import ChangedBy
@@ -200,8 +201,7 @@ def check_submission(
         Problem: 404, there is no such project that the caller sees; 403, it may not submit.
         Refused: The project is archived, or ``wanted`` is beyond a limit.
     """
-    row, settings = submitting(session, caller, project, at=at)
-    check_not_archived(row)
+    settings = _in_use(session, caller, project, at=at)
     policy = session.get(Policy, wanted.policy) if wanted.policy else None
     known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
     return resolve(settings, known, project=project)
@@ -212,6 +212,7 @@ def check_task(
     project: str,
     caller: Caller,
     *,
+    kind: TaskKind,
     slots: int,
     pool: str | None,
     priority: int | None,
@@ -223,9 +224,22 @@ def check_task(
         Problem: 404, there is no such project that the caller sees; 403, it may not submit.
         Refused: The project is archived, or the task is beyond a limit.
     """
+    settings = _in_use(session, caller, project, at=at)
+    return resolve_task(
+        settings, kind=kind, slots=slots, pool=pool, priority=priority, project=project
+    )
+
+
+def _in_use(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:
+    """The settings of a project that the caller may submit to.
+
+    Raises:
+        Problem: As `submitting`.
+        Refused: The project is archived.
+    """
     row, settings = submitting(session, caller, project, at=at)
     check_not_archived(row)
-    return resolve_place(settings, slots=slots, pool=pool, priority=priority, project=project)
+    return settings
 
 
 def check_not_archived(row: Project | None) -> None:

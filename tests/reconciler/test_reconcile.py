@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, delete, event
 from sqlmodel import Session
 
+from govray.reconciler import reconcile
 from govray.reconciler.job import Job, JobState
 from govray.reconciler.outcome import outcome
 from govray.reconciler.queue_order import ProjectLimit, SlotLimits
@@ -203,6 +204,19 @@ def test_a_project_s_own_settings_limit_what_it_holds(store: Engine) -> None:
         assert (own.share, own.max_slots) == (3.0, 1)
     queue.passed()
     assert [queue.state(id) for id in ids] == [S.RUNNING, S.QUEUED, S.QUEUED]
+
+
+def test_a_pass_reads_the_projects_once(queue: Queued, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+
+    def noted(session: Session) -> dict[str, tuple[float, int | None]]:
+        read.append(session)
+        return {}
+
+    monkeypatch.setattr(reconcile, "project_limits", noted)
+    queue.put()
+    queue.passed()
+    assert len(read) == 1
 
 
 def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:

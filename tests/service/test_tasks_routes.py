@@ -127,6 +127,7 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             assert admin.post("/v1/role-bindings", json=bound).is_success
         settings = {"pools": ["gpu", "cpu"], "default_pool": "gpu", "max_priority": 5}
         settings |= {"default_priority": 2, "depth_policies": ["licences"]}
+        settings |= {"tasks": ["notebook", "command"]}
         assert admin.put("/v1/projects/vision/settings", json=settings).is_success
         yield service
 
@@ -153,6 +154,7 @@ def test_who_may_submit_in_a_project_submits_tasks_there(tenants: Service) -> No
     [
         ({"pool": "default"}, "the pool default is none of"),
         ({"priority": 6}, "priority 6 is above"),
+        ({"config": "kind: shell\n"}, "tasks of the kind shell are none of notebook, command"),
     ],
 )
 def test_a_task_is_within_the_limits_of_its_project(
