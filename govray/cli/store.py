@@ -256,7 +256,8 @@ def _key(store: str) -> bytes:
 
 
 def _index(engine: Engine, storage: Place, settings: IndexSettings) -> IndexReport:
-    from govray.train.index.indexer import IndexedSearch, index_storage
+    from govray.train.index.indexed_search import IndexedSearch
+    from govray.train.index.indexer import index_storage
 
     found: list[IndexedSearch] = []
     left_out: dict[str, str] = {}

@@ -131,7 +131,6 @@ class Queue:
             raise UsageError("the file holds no token", where=where, do="Write Ray's token into it")
         return text
 
-
     def check_address(self, source: str) -> None:
         """Return if nobody on the way to the dashboard reads what is sent there.
 

@@ -44,7 +44,8 @@ def bound(caller: Caller, rows: Any) -> Caller:
         caller.role,
     )
     if role != caller.role and caller.role in STAFF:
-        found.append(PlaceRole(role=caller.role, reach="organisation"))
+        own: Any = caller.role  # `BoundRole` has those of the staff
+        found.append(PlaceRole(role=own, reach="organisation"))
     supplier = caller.supplier if role == caller.role else None
     if role == "supplier" and supplier is None:
         supplier = next(row.supplier for row in rows if row.role == "supplier")

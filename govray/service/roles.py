@@ -24,7 +24,16 @@ from typing import Literal, Protocol, get_args
 from govray.service.caller import STAFF, Caller, PlaceRole, Reach, Scope
 
 Action = Literal[
-    "view", "data", "audit", "task-file", "submit", "stop-own", "stop-any", "template", "promote", "manage"
+    "view",
+    "data",
+    "audit",
+    "task-file",
+    "submit",
+    "stop-own",
+    "stop-any",
+    "template",
+    "promote",
+    "manage",
 ]
 
 ACTIONS: Mapping[str, frozenset[str]] = {

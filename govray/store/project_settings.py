@@ -248,10 +248,9 @@ def _otherwise(settings: ProjectSettings, config: Mapping[str, Any]) -> list[str
     return wrong
 
 
-SEARCHED = ("hyperparameters", "optimizer", "schedule", "seed") + (
-    "data.rows_per_step",
-    "data.mixture",
-    "data.epochs",
+SEARCHED = (
+    *("hyperparameters", "optimizer", "schedule", "seed"),
+    *("data.rows_per_step", "data.mixture", "data.epochs"),
 )
 """What a searcher may vary: `govray.tune.search_config.VARIABLE`."""
 

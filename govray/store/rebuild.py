@@ -83,7 +83,7 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
             try:
                 with Session(connection) as session:
                     begin_writing(session)
-                    before = set(session.scalars(select(tables.Experiment.id)))
+                    before = {each.id for each in session.scalars(select(tables.Experiment))}
                     _exchange(session.connection(), schema)
                     _settle_owners(session, before)
                     session.commit()

@@ -48,8 +48,13 @@ def submitted_runs(session: Session) -> dict[str, Submission]:
 
 
 def settle(experiment: Experiment, row: Submission) -> None:
-    """Make an experiment the project's and the user's that its submission says."""
+    """Make an experiment the project's and the user's that its submission says, and name it there.
+
+    A row that is read from another store is left as it is.
+    """
     experiment.project, experiment.user = row.project, row.user
+    if row.run is None:
+        row.run = experiment.id
 
 
 def copy_tags(session: Session, row: Submission) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import true
 from sqlmodel import Session
 
-from govray.service import access, places, visibility
+from govray.service import access, places, visibility, visible_runs
 from govray.service.bound_roles import bound
 from govray.service.caller import SCOPES, Caller, PlaceRole, Role
 from govray.service.roles import ACTIONS, NEEDS, may, role_in
@@ -109,7 +109,7 @@ def test_without_the_condition_on_projects_elsewhere_is_read(
     held: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    for module in (places, visibility):
+    for module in (places, visibility, visible_runs):
         monkeypatch.setattr(module, "in_projects", lambda *_: true())
     found = leaks(held, ("viewer",))
     for address in ("/v1/experiments", "/v1/trials", "/v1/attestations", "/v1/submissions"):

@@ -46,7 +46,11 @@ class Reading:
             self._token = tokens.new(session, self._user, role=role, at=NOW - timedelta(days=1))
             if how == "role":
                 grant = Grant(
-                    subject_kind="user", subject=self._user, role="viewer", scope="project", place="default"
+                    subject_kind="user",
+                    subject=self._user,
+                    role="viewer",
+                    scope="project",
+                    place="default",
                 )
                 self._binding = role_bindings.bind(session, grant, by=BY).id
             session.commit()

@@ -13,7 +13,7 @@ from httpx import Response
 from sqlalchemy import true
 from sqlmodel import Session, col, select
 
-from govray.service import acting, project_rules, visibility
+from govray.service import acting, project_rules, visible_runs
 from govray.service.routes import tasks as routes
 from govray.service.tasks.origin import TaskOrigins
 from govray.store.database import open_store
@@ -241,7 +241,7 @@ def test_the_words_of_a_command_are_for_its_owner_and_engineers_and_admins_there
     asked = tenants.client("admin").get(f"/new?fork={task}", headers={"accept": "text/html"})
     assert (asked.status_code, "s3cr3t" in asked.text) == (422, False)
     # Negative control: by the rule of experiments' files viewers read it, too.
-    monkeypatch.setattr(visibility, "RUN_KINDS", ("train", "tune", "command"))
+    monkeypatch.setattr(visible_runs, "RUN_KINDS", ("train", "tune", "command"))
     assert readers() == all_but | {"max", "auditor"}
 
 

@@ -223,7 +223,10 @@ def test_a_copy_of_a_run_is_refused(store: Engine, storage: Path, world: World) 
         with Session(store) as session, pytest.raises(Refused, match="Index one of the two"):
             index_run(session, other, other / name, settings(world))
     inside = Path(shutil.copytree(storage / "tiny-1", storage / "copied"))
-    with Session(store) as session, pytest.raises(Refused, match="Names of runs are those of their folders"):
+    with (
+        Session(store) as session,
+        pytest.raises(Refused, match="Names of runs are those of their folders"),
+    ):
         index_run(session, storage, inside, settings(world))
 
 

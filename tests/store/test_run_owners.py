@@ -36,7 +36,6 @@ from tests.support.runs_on_storage import (
 )
 from tests.support.world import World
 
-
 ON_A_FILE = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 """What does not depend on the database."""
 
@@ -108,6 +107,8 @@ def test_the_queue_says_whose_a_run_and_a_search_are(
     assert (len(found[f"tiny-{one}"]), found[record.folder.name]) == (MOST_TAGS, ["wide"])
     assert "a/b" not in found[f"tiny-{one}"]
     with Session(store) as session:
+        runs = session.exec(select(tables.Submission.run)).all()
+        assert set(runs) == {f"tiny-{one}", record.folder.name}  # for the pages' links
         assert {each.name: each.trials for each in usage(session)} == {"alpha": 1, "beta": 2}
         replace_tags(session, f"tiny-{one}", ["mine"])
         session.commit()

@@ -15,8 +15,8 @@ Invariants
   folder claims gives no rights. Project and user are those of the queue's row
   (`govray.store.run_owners`), or else those of `IndexSettings`. A name is its folder's own.
 
-`govray.tune.index_source` describes searches as `IndexedSearch`. Rows of what storage no longer has
-are not removed.
+`govray.tune.index_source` describes searches as `indexed_search` has them. Rows of what storage no
+longer has are not removed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from govray.store.states import (
 )
 from govray.train.index import event_rows
 from govray.train.index.checkpoint_rows import found_on_storage, put_checkpoints
-from govray.train.index.event_rows import Decided, MetricValue
+from govray.train.index.indexed_search import IndexedSearch, SearchTrial
 from govray.train.index.model_rows import MEMORIZATION, index_run_audit, index_run_model
 from govray.train.index.run_claims import (
     REPLAYS,
@@ -85,38 +85,6 @@ _EXPERIMENT_STATES: Mapping[TrialState, ExperimentState] = {
     TrialState.CANCELED: ExperimentState.CANCELED,
     TrialState.ERROR: ExperimentState.ERROR,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchTrial:
-    """What a search knows of one of its runs.
-
-    Attributes:
-        values: Dotted name to value: what was drawn for it.
-        state: How the search ended it, if it did; else the folder decides.
-        objective: What the search compares, as last reported.
-        numbers: Metrics that it reported at commits.
-        decisions: The search's decisions about it.
-    """
-
-    values: Mapping[str, Any]
-    state: TrialState | None = None
-    why: str | None = None
-    objective: float | None = None
-    numbers: Sequence[MetricValue] = ()
-    decisions: Sequence[Decided] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexedSearch:
-    """One search: an experiment of many trials. ``trials`` is by the name of the run's folder."""
-
-    folder: Path
-    name: str
-    started: str
-    config: Mapping[str, Any]
-    concluded: bool
-    trials: Mapping[str, SearchTrial]
 
 
 @dataclass(frozen=True, kw_only=True)
