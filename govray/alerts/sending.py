@@ -1,8 +1,8 @@
 """One POST to one receiver, within bounds of time and size, without redirects and proxies.
 
 Of the answer only the status counts, so its body is never read. The whole exchange ends at a time,
-however slowly a name is resolved and the receiver answers, in TLS's handshake too: a timeout of a
-socket alone begins anew with each byte.
+however slowly the receiver answers: a timeout of a socket alone begins anew with each byte. The
+name's address and the handshake of TLS are part of it.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from govray.store.usage import usage
 from govray.train.index import indexer, run_claims
 from govray.train.index.indexer import IndexReport, index_storage
 from govray.train.index.model_rows import index_run_model
+from govray.train.index.run_names import is_replay, is_trial_of, trial_name
 from govray.train.run_folder import events
 from govray.tune.index_source import searches
 from tests.support.runs_on_storage import (
@@ -200,6 +201,50 @@ def test_nobody_reads_a_model_by_taking_its_run_s_name(
     assert read == ([] if defended else [victim])
     assert owners(store).get(victim) == (("alpha", "ada") if defended else None)
     assert (str(storage / victim) in report.left_out) is not defended
+
+
+@ON_A_FILE
+@pytest.mark.parametrize("place", ["search", "replays"])
+def test_nobody_takes_another_run_s_name_for_a_run_within_his_own(
+    store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    hers = put(store, "alpha", "ada")
+    kind = "tune" if place == "search" else "train"
+    his = put(store, "beta", "eve", kind=kind)
+    own = f"tiny-search-{his}" if kind == "tune" else f"tiny-{his}"
+    theirs = trial_name(f"tiny-search-{hers}", 0)  # a trial's name follows from its search's
+    forged = []
+    for name in (f"tiny-{hers}", theirs):
+        if kind == "tune":
+            above = storage / own
+            if not above.exists():
+                begin_search(above)
+            forged.append(begun(above, name, world))
+        else:
+            if not (storage / own).exists():
+                begun(storage, own, world)
+            above = storage / own / "replays"
+            forged.append(begin_run(above, name, world, replay_of=own))
+    assert index(store, storage, world).left_out.keys() == set(map(str, forged))
+    # Negative control: then they are runs of his project, as is what is signed of such runs.
+    monkeypatch.setattr(run_claims, "is_trial_of", lambda *_: True)
+    monkeypatch.setattr(run_claims, "is_replay", lambda _: True)
+    assert index(store, storage, world).left_out == {}
+    with Session(store) as session:
+        for name in (f"tiny-{hers}", theirs):
+            trial = session.get_one(tables.Trial, name)
+            assert session.get_one(tables.Experiment, trial.experiment).project == "beta"
+
+
+def test_trials_clones_and_replays_are_known_by_name() -> None:
+    name = trial_name("gpt-search-s-1", 12)
+    assert is_trial_of("gpt-search-s-1", name)
+    assert is_trial_of("gpt-search-s-1", f"{name}.3")
+    assert is_trial_of("a", trial_name("a", 123_456))
+    for other in (f"{name}x", f"{name}.", f"x{name}", trial_name("gpt-search-s-2", 12), "trial"):
+        assert not is_trial_of("gpt-search-s-1", other)
+    assert is_replay("replay-20261124-090000-1a2b")
+    assert not is_replay("tiny-replay-1")
 
 
 @ON_A_FILE

@@ -197,7 +197,9 @@ def index_run(
             settle(indexed, owner)
         return known
     record, found = read_record(folder), runs.inspect(folder)
-    refuse_another_place(session, record, below, search.folder.name if search else "")
+    refuse_another_place(
+        session, settings.queue, record, below, search.folder.name if search else ""
+    )
     log = events.read(folder)
     told = search.trials.get(folder.name) if search else None
     experiment = _experiment(session, storage, record, settings, search)
