@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -143,7 +144,7 @@ def rebuild(
 
     def fill(new: Engine) -> None:
         for storage, told in zip(storages, settings, strict=True):
-            part = _index(new, storage, told)
+            part = _index(new, storage, replace(told, queue=engine))
             whole.runs += part.runs
             whole.models += part.models
             whole.left_out |= part.left_out
@@ -255,7 +256,8 @@ def _key(store: str) -> bytes:
 
 
 def _index(engine: Engine, storage: Place, settings: IndexSettings) -> IndexReport:
-    from govray.train.index.indexer import IndexedSearch, index_storage
+    from govray.train.index.indexed_search import IndexedSearch
+    from govray.train.index.indexer import index_storage
 
     found: list[IndexedSearch] = []
     left_out: dict[str, str] = {}

@@ -770,6 +770,10 @@ class ProjectSettings(Answered):
     """slots of one submission"""
     depth_policies: list[str] | None = None
     """depth policies that may be used, by digest or by name; all of them"""
+    tasks: list[Literal["notebook", "shell", "tensorboard", "command", "inference"]] | None = None
+    """kinds of tasks that may be submitted; all of them, but with depth_policies tensorboard and
+    inference alone
+    """
     memorization_tau: float | None = None
     """the laxest limit of memorization that a search may declare"""
     defaults: dict[str, Any] | None = None
@@ -837,8 +841,10 @@ class QueueEntry(Answered):
     """Why it is in its state."""
     archived: bool
     tags: list[str]
-    config: str
-    """The experiment file, as it was sent or with its overrides."""
+    config: str | None
+    """The experiment file, as it was sent or with its overrides. A task's file is for who
+    submitted it, and for engineers and admins of its project; null for others.
+    """
 
 
 class RecordAnswer(Answered):

@@ -41,7 +41,7 @@ class AdapterUsers(BaseModel):
         if caller.role == "public":
             return False
         return (
-            caller.role in self.roles
+            not caller.roles.isdisjoint(self.roles)
             or caller.name in self.users
             or (caller.supplier is not None and caller.supplier in self.suppliers)
         )

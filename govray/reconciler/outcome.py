@@ -3,7 +3,8 @@
 A driver's exit code is its own word (`govray.errors`). 0 is done. 75 is a commit on request. 1, 2
 and 3 are refusals, if its last words say ``govray:``; the same input would be refused again.
 Everything else is a death: a signal, a lost node, a traceback. Nobody asked for it, so the entry
-goes back to the queue.
+goes back to the queue. A 75 that the queue did not ask for is believed if there is a new commit.
+Else any program could come back for ever, so without one it counts as a death does.
 
 A notebook, a shell or TensorBoard ends with 0 when nobody used it. A command or inference ends with
 the program's own code, and that is final: a program that fails is not run again unasked. So its 75
@@ -41,11 +42,13 @@ class Outcome:
 
     Attributes:
         failure: Whether the job ended without being asked to. Such ends are counted.
+        told: Whether it says that somebody else asked. With a new commit that is no failure.
     """
 
     after: SubmissionState
     why: str | None = None
     failure: bool = False
+    told: bool = False
 
 
 def outcome(state: SubmissionState, job: Job, kind: str = "train") -> Outcome:
@@ -60,7 +63,8 @@ def outcome(state: SubmissionState, job: Job, kind: str = "train") -> Outcome:
     if job.state is JobState.STOPPED:
         return Outcome(SubmissionState.STOPPED, "its job was stopped on the cluster")
     if job.code == Stopped.exit_code:
-        return Outcome(SubmissionState.QUEUED, "its driver was told to stop, not by the queue")
+        why = "its driver was told to stop, not by the queue"
+        return Outcome(SubmissionState.QUEUED, why, failure=True, told=True)
     return Outcome(SubmissionState.QUEUED, _death(job), failure=True)
 
 

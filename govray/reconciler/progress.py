@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
+from govray.store.run_owners import run_name
 from govray.store.tables import Submission
 
 _COMMITS = ("checkpoint_*/manifest.json", "*/checkpoint_*/manifest.json")
@@ -33,11 +34,6 @@ def committed_below(storage: Place) -> Callable[[Submission, datetime], bool]:
             return False
 
     return committed
-
-
-def run_name(row: Submission) -> str:
-    """The folder of the one run or search that a submission becomes."""
-    return f"{row.name}-{row.id}"
 
 
 def modified(path: Place) -> datetime:

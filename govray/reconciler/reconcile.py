@@ -149,11 +149,12 @@ class Reconciler:
         with Session(self._engine, expire_on_commit=False) as session:
             try:
                 self._keep_lease(session)
-                self._refuse(session, done)
+                limits = limits_now(session, self._limits)
+                self._refuse(session, limits, done)
                 for row in submissions.holding(session):
                     self._follow(session, row, done)
                 self._sweep(session, done)
-                self._turn(session, done)
+                self._turn(session, limits, done)
             except Unreachable as error:
                 session.rollback()
                 done.unreachable = str(error)
@@ -200,7 +201,8 @@ class Reconciler:
         if found.failure:
             assert row.started is not None
             progress = self._committed(row, parse_time(row.started))
-            changes["failures"] = failures = 1 if progress else row.failures + 1
+            since = 0 if found.told else 1
+            changes["failures"] = failures = since if progress else row.failures + 1
             if failures > self._retries.most:
                 after = SubmissionState.ERROR
                 changes["why"] = f"{failures} tries ended without a new commit; {found.why}"
@@ -242,22 +244,20 @@ class Reconciler:
 
     # What waits
 
-    def _refuse(self, session: Session, done: QueuePass) -> None:
+    def _refuse(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
         """End what can never start, also while no cluster answers."""
-        limits = limits_now(session, self._limits)
         for row in submissions.waiting(session, without_config=True):
             why = queue_order.never(row.pool, row.project, row.slots, limits)
             if why is not None:
                 changes = {"why": why, "finished": self._now()}
                 self._move(session, row, SubmissionState.ERROR, changes, done)
 
-    def _turn(self, session: Session, done: QueuePass) -> None:
+    def _turn(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
         """Start and preempt as the order says, and write down who is where in the line."""
         session.rollback()  # a transaction of its own sees what was asked meanwhile
         rows = {row.id: row for row in submissions.waiting(session, without_config=True)}
         held = {row.id: row for row in submissions.holding(session)}
         waits = [self._waiting(row) for row in rows.values()]
-        limits = limits_now(session, self._limits)
         decision = queue_order.decide(waits, map(_holding, held.values()), limits)
         self._write_positions(session, rows, decision)
         for id in decision.preempt:

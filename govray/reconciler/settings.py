@@ -1,7 +1,8 @@
 """``queue.yaml``: which cluster, whose runs, how many slots, for whom. Read strictly.
 
 The token of a cluster is not in the file. It is in a file of mode 0600 that this one names, or in
-the variable that Ray itself reads, ``RAY_AUTH_TOKEN``.
+the variable that Ray itself reads, ``RAY_AUTH_TOKEN``. It is sent with each request, so only over
+https or within this machine.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -101,10 +104,14 @@ class Queue:
 
         Raises:
             UsageError: The file cannot be read, or is empty.
-            Refused: Others than its owner may read it.
+            Refused: Others than its owner may read it, or it would be sent in the clear.
         """
         if self.token_file is None:
-            return os.environ.get(TOKEN_VARIABLE) or None
+            found = os.environ.get(TOKEN_VARIABLE) or None
+            if found is not None:
+                self.check_address(TOKEN_VARIABLE)
+            return found
+        self.check_address("token_file")
         where = str(self.token_file)
         try:
             with self.token_file.open("rb") as file:
@@ -124,6 +131,34 @@ class Queue:
             raise UsageError("the file holds no token", where=where, do="Write Ray's token into it")
         return text
 
+    def check_address(self, source: str) -> None:
+        """Return if nobody on the way to the dashboard reads what is sent there.
+
+        Args:
+            source: What the token is from.
+
+        Raises:
+            Refused: It is http, and the dashboard is not on this machine.
+        """
+        if not _is_private(self.address):
+            raise Refused(
+                f"the token of {source} would be sent to {self.address} in the clear",
+                where="address",
+                do="Give an https:// address, or run this on the head node with "
+                "http://127.0.0.1:8265",
+            )
+
+
+def _is_private(address: str) -> bool:
+    """Whether an address is https, or on this machine."""
+    parts = urlsplit(address)
+    if parts.scheme == "https" or parts.hostname == "localhost":
+        return True
+    try:
+        return ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
+
 
 def read_queue(path: Path) -> Queue:
     """What the file says.
@@ -132,6 +167,7 @@ def read_queue(path: Path) -> Queue:
         UsageError: It cannot be read; a field is missing, unknown or out of range; or a project's
             limit names a pool that there is not.
         Malformed: It is not YAML.
+        Refused: It names a token that would be sent in the clear.
     """
     do = "See docs/queue.md, and the example deploy/queue.yaml"
     try:
@@ -158,7 +194,7 @@ def read_queue(path: Path) -> Queue:
         place(file.storage)
     except ValueError as error:
         raise UsageError(str(error), where=source.where("storage"), do=do) from None
-    return Queue(
+    queue = Queue(
         address=file.address.rstrip("/"),
         storage=file.storage,
         store=file.store,
@@ -171,6 +207,9 @@ def read_queue(path: Path) -> Queue:
         token_file=Path(file.token_file).expanduser() if file.token_file else None,
         working_dir=Path(file.working_dir) if file.working_dir else None,
     )
+    if queue.token_file is not None:
+        queue.check_address("token_file")
+    return queue
 
 
 def _first(error: pydantic.ValidationError, source: Source, do: str) -> UsageError:

@@ -111,6 +111,22 @@ class AccessGate:
             return PUBLIC
         return (await self._counted(sent, address)).caller
 
+    async def again(self, request: Request) -> Caller | None:
+        """Who sent ``request``, of an answer that goes on; None if what it carries has ended.
+
+        Raises:
+            Problem: 429, it is no longer remembered, and the bucket of guesses is empty.
+        """
+        if not self._auth:
+            return LOCAL
+        try:
+            sent = _sent(request)
+            if sent is None:
+                return PUBLIC
+            return (await self._accepted(sent, f"guesses of {_address(request)}")).caller
+        except NotAccepted:
+            return None
+
     def take(self, request: Request) -> None:
         """Take a request from the bucket of its address, for a route that asks nobody who they are.
 
@@ -341,7 +357,7 @@ def require(
             return caller
         if caller.role == "public":
             raise _unauthorized("This needs a token")
-        if caller.role in roles or bound(caller):
+        if not caller.roles.isdisjoint(roles) or bound(caller):
             raise Problem(
                 403,
                 "Not allowed",

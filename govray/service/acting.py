@@ -31,6 +31,7 @@ from govray.store import submissions, tables
 from govray.store.database import begin_writing
 from govray.store.project_settings import Wanted
 from govray.store.registry import ChangedBy
+from govray.store.run_owners import RUN_KINDS
 from govray.store.tables import Submission
 
 Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "tag", "open"]
@@ -144,7 +145,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
     """
     if (asked.file is None) == (asked.fork_of is None):
         raise not_valid("body.file", "Send either a file, or forkOf with a submission")
-    origin = find_submission(session, caller, asked.fork_of) if asked.fork_of else None
+    origin = forked(session, caller, asked.fork_of) if asked.fork_of else None
     given = origin.config if origin else asked.file
     assert given is not None  # one of both
     text = file_text(given, asked.overrides)
@@ -187,6 +188,18 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
     )
     may_act(session, caller, ready.project, act)
     return ready
+
+
+def forked(session: Session, caller: Caller, id_: str) -> Submission:
+    """The experiment that is to be forked.
+
+    Raises:
+        Problem: 404, there is none that the caller reads; 422, it is a task.
+    """
+    row = find_submission(session, caller, id_)
+    if row.kind not in RUN_KINDS:
+        raise not_valid("body.forkOf", f"{row.id} is a task, and has no experiment file")
+    return row
 
 
 def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Submission:

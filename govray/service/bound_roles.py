@@ -1,7 +1,8 @@
 """The roles that a caller has in parts of the organisation, read once for each accepted token.
 
 A role of a whole organisation that `Caller.role` knows becomes that, if it is the greater one. So
-an engineer of the organisation is the same by an account and by a group.
+an engineer of the organisation is the same by an account and by a group. The account's own role
+then stays among the others. Roles add up: an auditor who becomes an engineer still audits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from sqlmodel import Session
 
 from govray.governance.formats.document import format_time, parse_time
-from govray.service.caller import ROLES, Caller, PlaceRole
+from govray.service.caller import ROLES, STAFF, Caller, PlaceRole
 from govray.service.tokens import Accepted
 from govray.store.role_bindings import of_caller
 from govray.store.tables import RoleBinding
@@ -33,7 +34,7 @@ def with_roles(session: Session, accepted: Accepted, *, at: datetime) -> Accepte
 
 def bound(caller: Caller, rows: Any) -> Caller:
     """``caller`` with the roles of ``rows``, which are `RoleBinding`."""
-    found = tuple(_bound(row) for row in rows if row.role != "supplier")
+    found = [_bound(row) for row in rows if row.role != "supplier"]
     role = next(
         (
             each
@@ -42,6 +43,9 @@ def bound(caller: Caller, rows: Any) -> Caller:
         ),
         caller.role,
     )
+    if role != caller.role and caller.role in STAFF:
+        own: Any = caller.role  # `BoundRole` has those of the staff
+        found.append(PlaceRole(role=own, reach="organisation"))
     supplier = caller.supplier if role == caller.role else None
     if role == "supplier" and supplier is None:
         supplier = next(row.supplier for row in rows if row.role == "supplier")
@@ -51,7 +55,7 @@ def bound(caller: Caller, rows: Any) -> Caller:
         caller,
         role=role,
         supplier=supplier,
-        bound=found,
+        bound=tuple(found),
         role_until=max(ends) if lent else None,
     )
 

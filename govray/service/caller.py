@@ -9,8 +9,9 @@ member     what is public, and what the roles bound to workspaces and projects a
 public     no token: attestations marked public, their policies and roots, ledger proofs
 ========== ==================================================================================
 
-These are the roles in the whole organisation. Further roles are bound to parts of it, and say there
-what `govray.service.roles` has in a table.
+These are the roles in the whole organisation. Of several the first counts, and none takes away what
+another allows. Further roles are bound to parts of it, and say there what `govray.service.roles`
+has in a table.
 
 A scope narrows what a token of that role is good for: ``admin`` includes ``write``, which
 includes ``read``. Searches and checks that change nothing are reads, whatever their method.
@@ -62,6 +63,11 @@ class Caller:
     bound: tuple[PlaceRole, ...] = ()
     groups: frozenset[str] = frozenset()
 
+    @property
+    def roles(self) -> frozenset[str]:
+        """All roles in the whole organisation: ``role``, and what adds to it."""
+        return frozenset({self.role, *(b.role for b in self.bound if b.reach == "organisation")})
+
     def has(self, scope: Scope) -> bool:
         """Whether the token is good for ``scope``."""
         return any(each in self.scopes for each in SCOPES[SCOPES.index(scope) :])
@@ -76,4 +82,4 @@ LOCAL = Caller(name="local", role="admin", scopes=frozenset(SCOPES))
 
 def permitted(caller: Caller, roles: Iterable[str], scope: Scope) -> bool:
     """Whether ``caller`` has one of ``roles`` and a token that is good for ``scope``."""
-    return caller.role in roles and caller.has(scope)
+    return not caller.roles.isdisjoint(roles) and caller.has(scope)

@@ -19,12 +19,13 @@ from govray.store import tables
 
 def is_staff(caller: Caller) -> bool:
     """Whether the caller reads every corpus, and every run."""
-    return caller.role in STAFF
+    return not caller.roles.isdisjoint(STAFF)
 
 
 def everywhere(caller: Caller, action: Action) -> bool:
-    """Whether the caller may do ``action`` in the whole organisation, by ``Caller.role``."""
-    return caller.role in (STAFF if action in ("view", "data") else ACTIONS[action] & set(STAFF))
+    """Whether the caller may do ``action`` in the whole organisation, by a role of `STAFF`."""
+    allowed = STAFF if action in ("view", "data") else ACTIONS[action] & set(STAFF)
+    return not caller.roles.isdisjoint(allowed)
 
 
 def in_projects(caller: Caller, column: Any, action: Action = "view") -> ColumnElement[bool]:

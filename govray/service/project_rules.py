@@ -6,26 +6,27 @@ not change is a 403.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
 from sqlalchemy import ColumnElement, false, or_, select, true
-from sqlmodel import Session, SQLModel, col
+from sqlmodel import Session, col
 
 from govray.errors import Refused
 from govray.governance.formats.document import format_time
+from govray.service.absence import find_one
 from govray.service.caller import Caller, Reach
 from govray.service.places import everywhere, in_projects, is_staff
 from govray.service.problems import Problem
 from govray.service.roles import NEEDS, Action, may, places
-from govray.service.visibility import absent
 from govray.store.project_settings import (
     ProjectSettings,
     Resolved,
+    TaskKind,
     Wanted,
     parse_settings,
     resolve,
-    resolve_place,
+    resolve_task,
     with_defaults,
 )
 from govray.store.registry import ChangedBy
@@ -67,32 +68,16 @@ def workspaces(caller: Caller) -> ColumnElement[bool]:
     return or_(own, col(w.name).in_(inside))
 
 
-Found = TypeVar("Found", bound=SQLModel)
-
-
-def _found(
-    session: Session,
-    caller: Caller,
-    table: type[Found],
-    named: tuple[str, str],
-    *conditions: ColumnElement[bool],
-) -> Found:
-    row: Found | None = session.execute(select(table).where(*conditions)).scalar_one_or_none()
-    if row is None:
-        raise absent(caller, *named, f"See the list of {named[0]}s")
-    return row
-
-
 def find_project(session: Session, caller: Caller, name: str) -> Project:
     """The project. Raises 404."""
-    where = col(Project.name) == name, projects(caller)
-    return _found(session, caller, Project, ("project", name), *where)
+    named, own = ("project", name, "See the list of projects"), projects(caller)
+    return find_one(session, caller, Project, named, col(Project.name) == name, own)
 
 
 def find_workspace(session: Session, caller: Caller, name: str) -> Workspace:
     """The workspace. Raises 404."""
-    where = col(Workspace.name) == name, workspaces(caller)
-    return _found(session, caller, Workspace, ("workspace", name), *where)
+    named, own = ("workspace", name, "See the list of workspaces"), workspaces(caller)
+    return find_one(session, caller, Workspace, named, col(Workspace.name) == name, own)
 
 
 def demand(session: Session, caller: Caller, action: Action, project: str, *, at: str) -> Project:
@@ -200,8 +185,7 @@ def check_submission(
         Problem: 404, there is no such project that the caller sees; 403, it may not submit.
         Refused: The project is archived, or ``wanted`` is beyond a limit.
     """
-    row, settings = submitting(session, caller, project, at=at)
-    check_not_archived(row)
+    settings = _in_use(session, caller, project, at=at)
     policy = session.get(Policy, wanted.policy) if wanted.policy else None
     known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
     return resolve(settings, known, project=project)
@@ -212,6 +196,7 @@ def check_task(
     project: str,
     caller: Caller,
     *,
+    kind: TaskKind,
     slots: int,
     pool: str | None,
     priority: int | None,
@@ -223,9 +208,22 @@ def check_task(
         Problem: 404, there is no such project that the caller sees; 403, it may not submit.
         Refused: The project is archived, or the task is beyond a limit.
     """
+    settings = _in_use(session, caller, project, at=at)
+    return resolve_task(
+        settings, kind=kind, slots=slots, pool=pool, priority=priority, project=project
+    )
+
+
+def _in_use(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:
+    """The settings of a project that the caller may submit to.
+
+    Raises:
+        Problem: As `submitting`.
+        Refused: The project is archived.
+    """
     row, settings = submitting(session, caller, project, at=at)
     check_not_archived(row)
-    return resolve_place(settings, slots=slots, pool=pool, priority=priority, project=project)
+    return settings
 
 
 def check_not_archived(row: Project | None) -> None:

@@ -5,7 +5,8 @@ and in the project. A role that has ended does not count. Of a token's scope eac
 
 ========== ============================================================================
 viewer     sees runs, models and usage of the place
-engineer   submits there too, stops what it submitted, promotes the place's models
+engineer   submits there too, stops what it submitted, promotes the place's models, and sees
+           the files of others' tasks
 steward    the data steward: reads the corpora that the place's models used, signs off which
            data its templates name, and so writes them
 auditor    sees what a viewer and a steward see, and the place's entries of the audit log
@@ -23,13 +24,23 @@ from typing import Literal, Protocol, get_args
 from govray.service.caller import STAFF, Caller, PlaceRole, Reach, Scope
 
 Action = Literal[
-    "view", "data", "audit", "submit", "stop-own", "stop-any", "template", "promote", "manage"
+    "view",
+    "data",
+    "audit",
+    "task-file",
+    "submit",
+    "stop-own",
+    "stop-any",
+    "template",
+    "promote",
+    "manage",
 ]
 
 ACTIONS: Mapping[str, frozenset[str]] = {
     "view": frozenset({"viewer", "engineer", "steward", "auditor", "admin"}),
     "data": frozenset({"steward", "auditor", "admin"}),
     "audit": frozenset({"auditor", "admin"}),
+    "task-file": frozenset({"engineer", "admin"}),
     "submit": frozenset({"engineer", "admin"}),
     "stop-own": frozenset({"engineer", "admin"}),
     "stop-any": frozenset({"admin"}),
@@ -43,6 +54,7 @@ NEEDS: Mapping[str, Scope] = {
     "view": "read",
     "data": "read",
     "audit": "read",
+    "task-file": "read",
     "submit": "write",
     "stop-own": "write",
     "stop-any": "write",

@@ -5,6 +5,9 @@ count where the file says nothing. ``fixed`` values are added there too. A file 
 else than what is fixed is refused, not changed: who submits has to know what will run. Everything
 else is a limit, and what is beyond one is refused with all that is wrong.
 
+A policy binds files and not code: a job runs the working directory that it was submitted with. So
+where depth policies are limited, tasks are refused that run any program (`ANY_PROGRAM`).
+
 Pure: no store, no clock.
 """
 
@@ -13,17 +16,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from govray.errors import Refused, UsageError
-from govray.governance.submission.yaml_overrides import below, leaves, written
+from govray.governance.submission.yaml_overrides import Override, below, leaves, written
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Priority = Annotated[int, Field(ge=-1000, le=1000)]
 Slots = Annotated[int, Field(ge=1, le=100_000)]
 PolicyName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s\x00]+$")]
+
+TaskKind = Literal["notebook", "shell", "tensorboard", "command", "inference"]
+
+ANY_PROGRAM: tuple[TaskKind, ...] = ("notebook", "shell", "command")
+"""Kinds of tasks that run what their user likes, so they can train without a depth policy."""
 
 LONGEST_DEFAULTS = 1 << 14
 """Characters of ``defaults`` or ``fixed``, as YAML."""
@@ -49,6 +57,13 @@ class ProjectSettings(BaseModel):
         max_length=MOST_NAMES,
         strict=False,
         description="depth policies that may be used, by digest or by name; all of them",
+    )
+    tasks: tuple[TaskKind, ...] | None = Field(
+        None,
+        max_length=16,
+        strict=False,
+        description="kinds of tasks that may be submitted; all of them, but with depth_policies "
+        "tensorboard and inference alone",
     )
     memorization_tau: float | None = Field(
         None, description="the laxest limit of memorization that a search may declare"
@@ -161,18 +176,23 @@ def resolve(settings: ProjectSettings, wanted: Wanted, *, project: str) -> Resol
     )
 
 
-def resolve_place(
-    settings: ProjectSettings, *, slots: int, pool: str | None, priority: int | None, project: str
+def resolve_task(
+    settings: ProjectSettings,
+    *,
+    kind: TaskKind,
+    slots: int,
+    pool: str | None,
+    priority: int | None,
+    project: str,
 ) -> tuple[str, int]:
-    """The pool and priority of what has no experiment file, within this project's limits.
-
-    What settings say of files and of depth policies means nothing to it.
+    """The pool and priority of a task, which has no experiment file, within this project's limits.
 
     Raises:
         Refused: It is beyond a limit; all that is wrong is named.
     """
     pool, priority = _chosen(settings, pool, priority)
-    _refuse(_outside(settings, slots, pool, priority), project)
+    wrong = [*_outside(settings, slots, pool, priority), *_other_task(settings, kind)]
+    _refuse(wrong, project)
     return pool, priority
 
 
@@ -210,7 +230,8 @@ _ABSENT = object()
 def _otherwise(settings: ProjectSettings, config: Mapping[str, Any]) -> list[str]:
     """Values that the file has otherwise than they are fixed. They are not repeated.
 
-    A search's trials take what its space names in the place of what the file has.
+    A search's trials take what its space names in the place of what the file has. Other fields of
+    the search change values, too (`_by_the_way`).
     """
     wrong = []
     varied = _varied(config)
@@ -223,6 +244,34 @@ def _otherwise(settings: ProjectSettings, config: Mapping[str, Any]) -> list[str
         dotted = ".".join(each.path)
         if any(_overlap(name, dotted) for name in varied):
             wrong.append(f"{each.name} is fixed, and the search varies it")
+        wrong += [f"{each.name} is fixed, and {why}" for why in _by_the_way(config, each, varied)]
+    return wrong
+
+
+SEARCHED = (
+    *("hyperparameters", "optimizer", "schedule", "seed"),
+    *("data.rows_per_step", "data.mixture", "data.epochs"),
+)
+"""What a searcher may vary: `govray.tune.search_config.VARIABLE`."""
+
+_OF_AN_OPTIMIZER = ("optimizer.arguments", "optimizer.weight_decay", "optimizer.betas")
+"""What a trial drops that draws another optimizer, for they are of the file's own."""
+
+
+def _by_the_way(config: Mapping[str, Any], fixed: Override, varied: set[str]) -> list[str]:
+    """How a search changes a fixed value without naming it."""
+    search = config.get("search")
+    if not isinstance(search, Mapping):
+        return []
+    dotted, wrong = ".".join(fixed.path), []
+    longest, searcher = search.get("max_time"), search.get("searcher")
+    if dotted == "max_steps" and longest is not None and not _same(longest, fixed.value):
+        wrong.append("search.max_time is another length of its trials")
+    if "optimizer.name" in varied and any(_overlap(dotted, each) for each in _OF_AN_OPTIMIZER):
+        wrong.append("another optimizer.name of the search drops it")
+    own = isinstance(searcher, str) and not searcher.isidentifier()
+    if own and any(_overlap(dotted, each) for each in SEARCHED):
+        wrong.append("a searcher of your own may vary it")
     return wrong
 
 
@@ -275,6 +324,19 @@ def _other_policy(settings: ProjectSettings, wanted: Wanted) -> list[str]:
     if {wanted.policy, wanted.policy_name} & set(settings.depth_policies):
         return []
     return [f"the depth policy {wanted.policy} is not allowed"]
+
+
+def _other_task(settings: ProjectSettings, kind: TaskKind) -> list[str]:
+    if settings.tasks is not None:
+        if kind in settings.tasks:
+            return []
+        return [f"tasks of the kind {kind} are none of {', '.join(settings.tasks) or 'nothing'}"]
+    if settings.depth_policies is not None and kind in ANY_PROGRAM:
+        return [
+            f"a {kind} can train under any depth policy or none, and the project allows some alone "
+            "(its setting tasks may allow it all the same)"
+        ]
+    return []
 
 
 def _problem(detail: Any) -> str:

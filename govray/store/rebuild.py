@@ -7,7 +7,8 @@ old one unchanged.
 What cannot be derived from storage is kept: accounts, tokens, tags, the registry and the audit
 log. So are the queue, webhooks with what they were told, and workspaces with their projects and
 roles. So are the owners of experiments, the public attestations, and the seen heads of ledgers.
-Lost is what storage has no longer: deleted runs and checkpoints.
+Lost is what storage has no longer: deleted runs and checkpoints. What the queue knows of a run's
+owner counts before what the old index had.
 
 `rebuild` derives nothing: it is given what fills the new index.
 """
@@ -28,6 +29,7 @@ from sqlmodel import Session
 from govray.errors import Refused
 from govray.store import tables
 from govray.store.database import begin_writing, connect, sqlite_file
+from govray.store.run_owners import copy_tags, settle, submitted_runs
 
 KEPT = frozenset(
     {"account", "token", "audit", "model", "modelversion", "experimenttag", "submission", "lease"}
@@ -81,7 +83,9 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
             try:
                 with Session(connection) as session:
                     begin_writing(session)
+                    before = {each.id for each in session.scalars(select(tables.Experiment))}
                     _exchange(session.connection(), schema)
+                    _settle_owners(session, before)
                     session.commit()
             finally:
                 connection.rollback()
@@ -208,6 +212,16 @@ def _exchange(connection: Connection, schema: str) -> None:
     if kept_public:
         of_digest = update(attestation).where(attestation.c.digest == bindparam("known"))
         connection.execute(of_digest.values(public=True), kept_public)
+
+
+def _settle_owners(session: Session, before: set[str]) -> None:
+    """Give each run that was submitted to its submission's owner; a new one gets the tags too."""
+    owners = submitted_runs(session)
+    for experiment in session.scalars(select(tables.Experiment)):
+        if (row := owners.get(experiment.id)) is not None:
+            settle(experiment, row)
+            if experiment.id not in before:
+                copy_tags(session, row)
 
 
 def _require_registered(connection: Connection, schema: str) -> None:

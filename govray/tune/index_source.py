@@ -13,7 +13,7 @@ from govray.errors import GovrayError
 from govray.governance.formats.document import format_time
 from govray.store.states import TrialState
 from govray.train.index.event_rows import Decided, MetricValue
-from govray.train.index.indexer import IndexedSearch, SearchTrial
+from govray.train.index.indexed_search import IndexedSearch, SearchTrial
 from govray.tune import search_record as records
 from govray.tune.objective import TrialReport
 from govray.tune.search import stand

@@ -27,6 +27,7 @@ from govray.files.atomic_file import sync_folder, write_whole
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.submission.submission import Submission
+from govray.train.index.run_names import trial_name
 from govray.tune.search_config import SearchFile, parse_search
 
 SEARCH = "search.json"
@@ -93,9 +94,7 @@ class SearchRecord:
 
     def drawn(self, values: Mapping[str, Any]) -> TrialRecord:
         """Record a new trial before it starts, and return it."""
-        # A run's name is that of its ledger, so no other search uses it.
-        token = canonical_json.sha256(self.folder.name.encode()).removeprefix("sha256:")[:8]
-        name = f"trial-{len(self.trials):04d}-{token}"
+        name = trial_name(self.folder.name, len(self.trials))
         self._append({"kind": "drawn", "trial": name, "values": dict(values)})
         return self.trials[name]
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import ssl
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -132,6 +136,93 @@ def test_a_receiver_that_takes_its_time_is_left(receiver: Receiver, slow: dict[s
     answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.4)
     assert answer.why == "no answer within 0.4 s"
     assert time.monotonic() - began < 2
+
+
+@contextmanager
+def dripping_tls(seconds: float) -> Iterator[int]:
+    """A port where a handshake begins, one byte at a time, and never ends within ``seconds``."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            accepted, _ = server.accept()
+            with accepted, suppress(OSError):
+                # A record of 16 KiB with a ServerHello, whose first bytes are its random ones.
+                accepted.sendall(bytes.fromhex("1603034000 02003ffc 0303"))
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    accepted.sendall(b"r")
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_a_handshake_that_drips_is_left_too(
+    monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """Its own timeout would begin after that of the connection."""
+    connect = socket.create_connection
+
+    def slowly(*given: Any) -> socket.socket:
+        time.sleep(0.8)
+        return connect(*given)
+
+    monkeypatch.setattr(sending.socket, "create_connection", slowly)
+    if not defended:  # as before: the handshake goes over a socket that nobody can end
+        real = ssl.SSLContext.wrap_socket
+
+        def at_once(self: ssl.SSLContext, sock: socket.socket, **more: Any) -> ssl.SSLSocket:
+            return real(self, sock, **more | {"do_handshake_on_connect": True})
+
+        monkeypatch.setattr(ssl.SSLContext, "wrap_socket", at_once)
+    with dripping_tls(2.5) as port:
+        began = time.monotonic()
+        url = f"https://localhost:{port}/"
+        answer = post(url, b"{}", {}, allowed={"localhost"}, limit=1.2)
+        took = time.monotonic() - began
+    assert answer.why == "no answer within 1.2 s"
+    assert (took < 1.6) == defended
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_a_name_server_that_takes_its_time_is_left_too(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    def slow(_host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        time.sleep(1.0)
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    if not defended:
+        monkeypatch.setattr(sending, "_within", lambda _, look: look())
+    began = time.monotonic()
+    answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.2, resolve=slow)
+    assert (time.monotonic() - began < 0.9) == defended
+    assert not answer.accepted or not defended
+    assert (answer.why == "its name has no address within 0.2 s") == defended
+
+
+def test_who_connects_after_the_end_sends_nothing(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time may run out while there is no socket to close yet."""
+    real = socket.create_connection
+
+    def late(*given: Any) -> socket.socket:
+        made = real(*given)
+        time.sleep(0.3)
+        return made
+
+    monkeypatch.setattr(sending.socket, "create_connection", late)
+    answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.1)
+    assert answer.why == "no answer within 0.1 s"
+    assert receiver.got == []
+    # Negative control: without a look at the time it is sent.
+    monkeypatch.setattr(sending._Pinned, "_check_in_time", lambda _: None)
+    post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.1)
+    assert len(receiver.got) == 1
 
 
 def test_what_nobody_answers_is_said() -> None:

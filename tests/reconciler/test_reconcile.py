@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, delete, event
 from sqlmodel import Session
 
+from govray.reconciler import reconcile
 from govray.reconciler.job import Job, JobState
 from govray.reconciler.outcome import outcome
 from govray.reconciler.queue_order import ProjectLimit, SlotLimits
@@ -92,7 +93,7 @@ def test_what_can_never_start_ends_at_once_with_the_reason(queue: Queued) -> Non
         (S.RUNNING, {"state": J.FAILED, "code": 69, "message": "govray: no node"}, S.QUEUED, True),
         (S.RUNNING, {"state": J.FAILED, "code": 1, "message": "Traceback"}, S.QUEUED, True),
         (S.RUNNING, {"state": J.FAILED, "message": "Job supervisor actor died"}, S.QUEUED, True),
-        (S.RUNNING, {"state": J.FAILED, "code": 75}, S.QUEUED, False),
+        (S.RUNNING, {"state": J.FAILED, "code": 75}, S.QUEUED, True),
         (S.RUNNING, {"state": J.STOPPED}, S.STOPPED, False),
         (S.RUNNING, {"state": J.FAILED, "code": 1, "message": "govray: no"}, S.ERROR, False),
         (S.RUNNING, {"state": J.FAILED, "code": 2, "message": "x\ngovray: no"}, S.ERROR, False),
@@ -164,6 +165,7 @@ def test_a_task_gives_way_comes_back_and_ends(queue: Queued, kind: str) -> None:
 
 def test_a_program_that_fails_is_not_run_again(queue: Queued) -> None:
     command, train = queue.put(kind="command", config="kind: command\nargv: [x]\n"), queue.put()
+    queue.commits.add(train)
     queue.passed()
     for id in (command, train):
         queue.cluster.end(f"{id}-1", J.FAILED, code=75, message="bye")
@@ -204,6 +206,19 @@ def test_a_project_s_own_settings_limit_what_it_holds(store: Engine) -> None:
     assert [queue.state(id) for id in ids] == [S.RUNNING, S.QUEUED, S.QUEUED]
 
 
+def test_a_pass_reads_the_projects_once(queue: Queued, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+
+    def noted(session: Session) -> dict[str, tuple[float, int | None]]:
+        read.append(session)
+        return {}
+
+    monkeypatch.setattr(reconcile, "project_limits", noted)
+    queue.put()
+    queue.passed()
+    assert len(read) == 1
+
+
 def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:
     id = queue.put()
     queue.passed()
@@ -234,6 +249,48 @@ def test_who_dies_again_and_again_without_a_commit_ends(queue: Queued) -> None:
     )
     # The control: who commits between deaths is tried again without end.
     assert (queue.state(getting_on), queue.row(getting_on).failures) == (S.QUEUED, 1)
+
+
+def test_who_says_again_and_again_that_it_was_told_to_stop_ends(queue: Queued) -> None:
+    id, getting_on = queue.put(), queue.put()
+    queue.commits.add(getting_on)
+
+    def told() -> None:
+        for job in queue.cluster.live():
+            queue.cluster.end(job.name, J.FAILED, code=75)
+
+    queue.passed()
+    told()
+    queue.passed()
+    row = queue.row(id)
+    assert (row.state, row.failures, row.attempt) == (S.QUEUED, 1, 1)  # and waits
+    # The control: with a commit it is believed, and goes on at once.
+    assert (queue.state(getting_on), queue.row(getting_on).attempt) == (S.RUNNING, 2)
+    for _ in range(queue.retries.most):
+        queue.wait(1000)
+        queue.passed()
+        told()
+        queue.passed()
+    assert queue.state(id) is S.ERROR
+    assert queue.row(id).why == (
+        "3 tries ended without a new commit; its driver was told to stop, not by the queue"
+    )
+    assert queue.row(getting_on).failures == 0
+
+
+def test_a_commit_in_between_counts_from_nothing_again(queue: Queued) -> None:
+    id = queue.put()
+    for commits, failures in ((False, 1), (False, 2), (True, 0), (False, 1)):
+        queue.wait(1000)
+        queue.passed()
+        (queue.commits.add if commits else queue.commits.discard)(id)
+        queue.cluster.end(queue.cluster.live()[0].name, J.FAILED, code=75)
+        queue.passed()
+        assert queue.row(id).failures == failures
+        if queue.state(id) is S.RUNNING:  # at once
+            queue.cluster.end(queue.cluster.live()[0].name, J.STOPPED)
+            queue.passed()
+            queue.ask(id, "resume")
 
 
 def test_waits_double_up_to_the_longest() -> None:

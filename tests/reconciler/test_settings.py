@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from govray.errors import GovrayError, Refused, UsageError
-from govray.reconciler.settings import read_queue
+from govray.reconciler.settings import Queue, read_queue
 from tests.support.tree import ROOT
 
 GOOD = """\
@@ -80,7 +80,8 @@ def test_a_token_is_read_from_a_file_of_its_owner_alone(
     token = tmp_path / "token"
     token.write_text("abc\n")
     token.chmod(0o600)
-    queue = read_queue(written(tmp_path, f"{GOOD}token_file: {token}\n"))
+    here = GOOD.replace("http://head", "http://127.0.0.1")
+    queue = read_queue(written(tmp_path, f"{here}token_file: {token}\n"))
     assert queue.token() == "abc"
     token.chmod(0o640)
     with pytest.raises(Refused, match="others than its owner may read"):
@@ -88,7 +89,48 @@ def test_a_token_is_read_from_a_file_of_its_owner_alone(
     token.unlink()
     with pytest.raises(UsageError, match="cannot be read"):
         queue.token()
-    plain = read_queue(written(tmp_path, GOOD))
+    plain = read_queue(written(tmp_path, here))
     assert plain.token() is None
     monkeypatch.setenv("RAY_AUTH_TOKEN", "def")
     assert plain.token() == "def"
+
+
+@pytest.mark.parametrize(
+    ("address", "private"),
+    [
+        ("http://head:8265", False),
+        ("http://10.0.0.5:8265/", False),
+        ("http://localhost.example:8265", False),
+        ("http://127.0.0.1.example", False),
+        ("http://[2001:db8::1]:8265", False),
+        ("http://0.0.0.0:8265", False),
+        ("https://head:8265", True),
+        ("http://localhost:8265", True),
+        ("http://127.0.0.1:8265", True),
+        ("http://127.9.9.9", True),
+        ("http://[::1]:8265", True),
+    ],
+)
+def test_a_token_is_never_sent_in_the_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, private: bool
+) -> None:
+    (token := tmp_path / "token").write_text("abc")
+    token.chmod(0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "def")
+    plain = GOOD.replace("http://head:8265/", address)
+    named = written(tmp_path, f"{plain}token_file: {token}\n")
+    if private:
+        assert read_queue(named).token() == "abc"
+        assert read_queue(written(tmp_path, plain)).token() == "def"
+        return
+    with pytest.raises(Refused, match="the token of token_file would be sent"):
+        read_queue(named)
+    # Negative control: without the check it is what Ray's client would be given.
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "check_address", lambda *_: None)
+        assert read_queue(named).token() == "abc"
+    from_variable = read_queue(written(tmp_path, plain))
+    with pytest.raises(Refused, match="the token of RAY_AUTH_TOKEN would be sent"):
+        from_variable.token()
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    assert from_variable.token() is None  # a cluster that asks for none

@@ -13,7 +13,7 @@ from fastapi.routing import iter_route_contexts
 from sqlalchemy import true
 from sqlmodel import Session, select
 
-from govray.service import access, visibility
+from govray.service import access, visibility, visible_corpora, visible_models
 from govray.service.routes import corpora, records
 from govray.store.tables import AuditEntry
 from tests.support.people import KINDS
@@ -504,7 +504,8 @@ def test_without_the_condition_on_corpora_the_table_does_not_hold(
     """Negative control."""
     for module in (visibility, corpora, records):
         monkeypatch.setattr(module, "own_corpora", lambda _: true())
-    monkeypatch.setattr(visibility, "supplied", lambda _: true())
+    for module in (visibility, visible_corpora, visible_models):
+        monkeypatch.setattr(module, "supplied", lambda _: true())
     assert any("200, not" in each for each in differences(place, "/v1/corpora/"))
     for part in ("/first/versions/1.0.0/lineage", "/v1/corpora", "/v1/records/"):
         assert any("tells supplier of" in each for each in differences(place, part)), part

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from sqlalchemy import true
 from sqlmodel import Session
 
-from govray.service import access, places, visibility
-from govray.service.caller import SCOPES, Caller, PlaceRole
+from govray.service import access, places, visibility, visible_runs
+from govray.service.bound_roles import bound
+from govray.service.caller import SCOPES, Caller, PlaceRole, Role
 from govray.service.roles import ACTIONS, NEEDS, may, role_in
 from govray.store import role_bindings
 from govray.store.role_bindings import ROLES, Grant
-from govray.store.tables import Project
+from govray.store.tables import Project, RoleBinding
 from tests.support.library import library
 from tests.support.people import NOW
 from tests.support.places import BY, GRANTS, READS, RUNS, UNTIL, Places, placed
@@ -108,7 +109,7 @@ def test_without_the_condition_on_projects_elsewhere_is_read(
     held: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    for module in (places, visibility):
+    for module in (places, visibility, visible_runs):
         monkeypatch.setattr(module, "in_projects", lambda *_: true())
     found = leaks(held, ("viewer",))
     for address in ("/v1/experiments", "/v1/trials", "/v1/attestations", "/v1/submissions"):
@@ -289,6 +290,61 @@ def test_an_action_needs_a_role_and_a_scope(action: str, scope: str) -> None:
         allowed = enough and role in ACTIONS[action]  # type: ignore[index]
         assert may(caller, action, PLACES[0], at=AT) == allowed  # type: ignore[arg-type]
         assert not may(caller, action, PLACES[1], at=AT)  # type: ignore[arg-type]
+
+
+ROWS = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(ROLES),
+        "scope": st.sampled_from(["organisation", "workspace", "project"]),
+        "place": st.just("vision"),
+        "supplier": st.just("acme"),
+    }
+).map(lambda given: RoleBinding(**given))
+ASKS = (
+    *(visibility.is_staff, visibility.is_admin, visibility.watches, visibility.reads_audit),
+    *(visibility.reads_runs, visibility.reads_corpora, visibility.promotes),
+)
+
+
+def rights(caller: Caller) -> set[str]:
+    """What a caller may do in the whole organisation, and what may be open to it at all."""
+    return {
+        *(f"{action} everywhere" for action in ACTIONS if places.everywhere(caller, action)),  # type: ignore[arg-type]
+        *(asks.__name__ for asks in ASKS if asks(caller)),
+    }
+
+
+@given(st.sampled_from(["engineer", "auditor", "supplier", "member"]), st.lists(ROWS, max_size=4))
+def test_roles_add_up_and_none_takes_away(account: Role, rows: list[RoleBinding]) -> None:
+    alone = Caller(name="x", role=account, supplier="acme" if account == "supplier" else None)
+    each = [bound(Caller(name="x", role="member"), [row]) for row in rows]
+    assert rights(bound(alone, rows)) >= set().union(*map(rights, [alone, *each]))
+
+
+def test_an_auditor_who_becomes_an_engineer_still_reads_the_audit_log(
+    held: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = held.library.service
+    client, reads = service.client("auditor"), "/v1/audit?user=viewer"
+    assert service.client("viewer").get("/v1/corpora").status_code == 403
+    grant = Grant(subject_kind="user", subject="auditor", role="engineer", scope="organisation")
+    try:
+        with Session(service.engine) as session:
+            id_ = role_bindings.bind(session, grant, by=BY).id
+            session.commit()
+        service.clock[0] = NOW + timedelta(seconds=20)
+        assert client.get("/v1/groups").status_code == 200
+        assert client.get(reads).json()["items"]  # of no place: for an organisation's auditor
+        # Negative control: the greater role alone.
+        monkeypatch.setattr(Caller, "roles", property(lambda self: frozenset({self.role})))
+        assert client.get("/v1/groups").status_code == 403
+        assert client.get(reads).json()["items"] == []
+    finally:
+        monkeypatch.undo()
+        with Session(service.engine) as session:
+            role_bindings.unbind(session, id_, by=BY)
+            session.commit()
+        service.clock[0] = NOW
 
 
 def test_what_until_says_is_in_the_future_of_the_tests() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, false
 from sqlmodel import Session, col
 
-from govray.service import visibility
+from govray.service import visibility, visible_models, visible_runs
 from govray.service.pages import policy_difference
 from govray.service.pages.comparison import MOST_SIDES
 from govray.service.pages.curves import MOST_ROWS, sampled
@@ -186,8 +186,10 @@ def test_what_may_not_be_read_is_not_compared_or_listed(
     """The conditions of `visibility` decide, of queries here too."""
     client = shelf.service.client("auditor", **PAGE)
     assert "run-first" in client.get("/runs").text  # the control
-    monkeypatch.setattr(visibility, "trials", lambda _: col(Trial.id) == "run-narrow")
-    monkeypatch.setattr(visibility, "experiments", lambda _: false())
+    for module in (visibility, visible_runs, visible_models):
+        monkeypatch.setattr(module, "trials", lambda _: col(Trial.id) == "run-narrow")
+    for module in (visibility, visible_runs):
+        monkeypatch.setattr(module, "experiments", lambda _: false())
     listed = client.get("/runs").text
     assert "run-first" not in listed
     assert "run-narrow" in listed

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import true
 from sqlmodel import Session, select
 
-from govray.service import visibility
+from govray.service import visibility, visible_models
 from govray.store import registry, tables
 from govray.store.database import open_store
 from govray.store.registry import ChangedBy
@@ -96,7 +96,8 @@ def test_who_sees_which_version(running: Service) -> None:
 def test_without_the_filter_a_supplier_would_see_what_is_not_its_own(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visibility, "versions", lambda caller: true())
+    for module in (visibility, visible_models):
+        monkeypatch.setattr(module, "versions", lambda caller: true())
     assert names(running, "other supplier") == ["first", "mixed", "narrow"]
     path = "/v1/models/first/versions/1.0.0"
     assert running.client("other supplier").get(path).status_code == 200

@@ -7,7 +7,7 @@ import hmac
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -119,6 +119,18 @@ def served(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def status(served: Service, token: str, path: str = "/v1/trials") -> int:
     return served.client("public", Authorization=f"Bearer {token}").get(path).status_code
+
+
+def test_a_terminal_asks_the_provider_for_what_the_file_says(
+    served: Service, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = served.client("public").get("/v1/sign-in").json()
+    assert (asked["issuer"], asked["scopes"]) == (None, [])
+    of = settings(provider.url, client_id="govray-cli", scope="openid groups")
+    changed = replace(served.app.state.settings, oidc=of)
+    monkeypatch.setattr(served.app.state, "settings", changed)
+    asked = served.client("public").get("/v1/sign-in").json()
+    assert (asked["clientId"], asked["scopes"]) == ("govray-cli", ["openid", "groups"])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -13,7 +13,7 @@ from httpx import Response
 from sqlalchemy import true
 from sqlmodel import Session, col, select
 
-from govray.service import acting, project_rules
+from govray.service import acting, project_rules, visible_runs
 from govray.service.routes import tasks as routes
 from govray.service.tasks.origin import TaskOrigins
 from govray.store.database import open_store
@@ -127,6 +127,7 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             assert admin.post("/v1/role-bindings", json=bound).is_success
         settings = {"pools": ["gpu", "cpu"], "default_pool": "gpu", "max_priority": 5}
         settings |= {"default_priority": 2, "depth_policies": ["licences"]}
+        settings |= {"tasks": ["notebook", "command"]}
         assert admin.put("/v1/projects/vision/settings", json=settings).is_success
         yield service
 
@@ -153,6 +154,7 @@ def test_who_may_submit_in_a_project_submits_tasks_there(tenants: Service) -> No
     [
         ({"pool": "default"}, "the pool default is none of"),
         ({"priority": 6}, "priority 6 is above"),
+        ({"config": "kind: shell\n"}, "tasks of the kind shell are none of notebook, command"),
     ],
 )
 def test_a_task_is_within_the_limits_of_its_project(
@@ -203,6 +205,44 @@ def test_a_task_is_seen_in_its_project_and_opened_by_its_owner_and_admins(
         patch.setattr(routes, "readable", lambda _: true())
         assert found()["lea"] == (200, 403)
     assert found() == expected
+
+
+def test_the_words_of_a_command_are_for_its_owner_and_engineers_and_admins_there(
+    tenants: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "kind: command\nargv: [python, probe.py, --dsn, s3cr3t]\n"
+    task = submitted(tenants, "eve", config=words).json()["id"]
+    path = f"/submissions/{task}"
+
+    def readers() -> set[str]:
+        found = set()
+        for who in ("eve", "ned", "ada", "admin", "engineer", "max", "auditor"):
+            client = tenants.client(who)
+            page = client.get(path, headers={"accept": "text/html"})
+            answers = [client.get(f"/v1{path}"), page]
+            listed = client.get("/v1/submissions").text + client.get("/v1/tasks").text
+            assert "s3cr3t" not in listed
+            assert task in listed
+            told = {"s3cr3t" in each.text for each in answers}
+            assert len(told) == 1, who  # the page and the route agree
+            found |= {who} if told == {True} else set()
+            if not told.pop():
+                assert answers[0].json()["config"] is None
+                assert "is for who submitted it" in page.text
+        return found
+
+    all_but = {"eve", "ned", "ada", "admin", "engineer"}
+    assert readers() == all_but
+    # Nobody gets at it by a fork, either.
+    forked = tenants.client("admin").post("/v1/experiments", json={"forkOf": task})
+    assert (forked.status_code, "s3cr3t" in forked.text) == (422, False)
+    asked = tenants.client("lea").get(f"/new?fork={task}", headers={"accept": "text/html"})
+    assert (asked.status_code, "s3cr3t" in asked.text) == (404, False)
+    asked = tenants.client("admin").get(f"/new?fork={task}", headers={"accept": "text/html"})
+    assert (asked.status_code, "s3cr3t" in asked.text) == (422, False)
+    # Negative control: by the rule of experiments' files viewers read it, too.
+    monkeypatch.setattr(visible_runs, "RUN_KINDS", ("train", "tune", "command"))
+    assert readers() == all_but | {"max", "auditor"}
 
 
 def test_who_lost_the_role_opens_its_own_task_no_more(tenants: Service) -> None:

@@ -30,7 +30,6 @@ from govray.governance.policy.credential import Period
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.gates import Gate
-from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import verify
 from govray.store import rebuild as rebuilding
 from govray.store import tables
@@ -224,7 +223,10 @@ def test_a_copy_of_a_run_is_refused(store: Engine, storage: Path, world: World) 
         with Session(store) as session, pytest.raises(Refused, match="Index one of the two"):
             index_run(session, other, other / name, settings(world))
     inside = Path(shutil.copytree(storage / "tiny-1", storage / "copied"))
-    with Session(store) as session, pytest.raises(Refused, match="Names of runs are unique"):
+    with (
+        Session(store) as session,
+        pytest.raises(Refused, match="Names of runs are those of their folders"),
+    ):
         index_run(session, storage, inside, settings(world))
 
 
@@ -307,7 +309,7 @@ def test_two_rebuilds_at_once_are_refused_and_a_killed_one_is_cleared_away(
     def fill(new: Engine) -> None:
         with pytest.raises(Refused, match="another process"):
             rebuild(store, lambda _: None)
-        index_storage(new, written, settings(world))
+        index_storage(new, written, settings(world, queue=store))
 
     # What a rebuild leaves that is killed at its worst: an index beside.
     with ExitStack() as left, pytest.MonkeyPatch.context() as patch:
@@ -565,7 +567,8 @@ def test_rebuilt_from_storage_alone_the_derived_rows_are_equal(
     before = rows_of(store)
     with store.begin() as connection:  # something that storage never said
         connection.execute(tables.TABLES.tables["metric"].update().values(value=0.0))
-    rebuild(store, lambda new: index_storage(new, written, settings(world, project="x", user="y")))
+    other = settings(world, project="x", user="y", queue=store)
+    rebuild(store, lambda new: index_storage(new, written, other))
     assert rows_of(store) == before
     with Session(store) as session:
         assert session.exec(select(tables.ModelVersion)).one().attestation == digest
@@ -589,7 +592,7 @@ def test_a_rebuild_that_fails_leaves_the_index_as_it_was(
     before = rows_of(store)
 
     def dies(new: Engine) -> None:
-        index_storage(new, written, settings(world))
+        index_storage(new, written, settings(world, queue=store))
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -597,43 +600,6 @@ def test_a_rebuild_that_fails_leaves_the_index_as_it_was(
     with pytest.raises(Refused, match=r"cat 1\.0\.0"):
         rebuild(store, lambda new: None)
     assert rows_of(store) == before
-
-
-def test_a_submission_says_whom_an_experiment_belongs_to(
-    store: Engine, tmp_path: Path, world: World
-) -> None:
-    storage = tmp_path / "runs"
-    eve = Submission(id="s-1", user="eve", project="beta", submitted=at(0))
-    begin_run(storage, "tiny-1", world)  # nobody submitted it: the settings say whose it is
-    begin_run(storage, "tiny-s-1", world, submission=eve)
-    record = begin_search(storage / "many-search-s-1")
-    trial = record.drawn({"optimizer.lr": 0.25})
-    begin_run(record.folder, trial.name, world, submission=eve)
-    for folder in (storage / "tiny-1", storage / "tiny-s-1", record.folder / trial.name):
-        happen(folder, [events.AttemptStarted(at=at(0), attempt=1, world_size=2, step=0)])
-        happen(folder, [events.Stopped(at=at(36), step=3)])
-
-    def owners() -> dict[str, tuple[str, str]]:
-        with Session(store) as session:
-            found = session.exec(select(tables.Experiment)).all()
-            return {row.id: (row.project, row.user) for row in found}
-
-    found, _ = searches(storage)
-    index_storage(store, storage, settings(world), found)
-    due = {
-        "tiny-1": ("alpha", "ada"),
-        "tiny-s-1": ("beta", "eve"),
-        record.folder.name: ("beta", "eve"),
-    }
-    assert owners() == due
-    with Session(store) as session:
-        assert {each.name: each.trials for each in usage(session)} == {"alpha": 1, "beta": 2}
-        assert {each.name: each.trials for each in usage(session, by="user")} == {
-            "ada": 1,
-            "eve": 2,
-        }
-    rebuild(store, lambda new: index_storage(new, storage, settings(world, user="bob"), found))
-    assert owners() == due
 
 
 def test_usage_by_project_and_user(store: Engine, written: Path, world: World) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -12,18 +13,23 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.errors import Refused, UsageError
-from govray.store import role_bindings, submissions, tenancy
+from govray.store import project_settings, role_bindings, submissions, tenancy
 from govray.store.project_settings import (
+    SEARCHED,
     ProjectSettings,
+    TaskKind,
     Wanted,
     parse_settings,
     resolve,
+    resolve_task,
     with_defaults,
 )
 from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.tables import User
 from govray.store.usage import usage
+from govray.tasks.task_file import KINDS
+from govray.tune.search_config import VARIABLE
 
 ADA = ChangedBy(user="ada", at="2026-11-24T09:00:00Z")
 DIGEST = "sha256:" + "a" * 64
@@ -90,6 +96,81 @@ def test_a_search_does_not_vary_what_is_fixed(space: dict[str, Any]) -> None:
 def test_a_search_may_vary_the_rest(space: Any) -> None:
     policy = settings(fixed={"optimizer": {"lr": 0.5}})
     resolve(policy, Wanted(config={"search": {"space": space}}, slots=1), project="p")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "search", "why"),
+    [
+        ({"max_steps": 100}, {"max_time": 10}, "max_steps is fixed, and search.max_time"),
+        ({"max_steps": 100}, {"max_time": 100}, None),
+        ({"max_steps": 100}, {"max_time": None}, None),
+        ({"max_steps": 100}, {}, None),
+        ({"seed": 100}, {"max_time": 10}, None),
+        (
+            {"optimizer": {"weight_decay": 0.1}},
+            {"space": {"optimizer.name": {"choice": ["adamw", "sgd"]}}},
+            "another optimizer.name of the search drops it",
+        ),
+        (
+            {"optimizer": {"arguments": {"momentum": 0.9}}},
+            {"space": {"seed": {"one_of": [{"value": 1, "space": {"optimizer.name": 1}}]}}},
+            "another optimizer.name",
+        ),
+        ({"optimizer": {"lr": 0.1}}, {"space": {"optimizer.name": {"choice": ["sgd"]}}}, None),
+        ({"optimizer": {"lr": 0.1}}, {"searcher": "searchers/mine.py"}, "a searcher of your own"),
+        ({"data": {"epochs": 1}}, {"searcher": "./mine.py"}, "a searcher of your own"),
+        ({"data": {"epochs": 1}}, {"searcher": "asha"}, None),
+        ({"governance": {"policy": "p"}}, {"searcher": "searchers/mine.py"}, None),
+    ],
+)
+def test_no_field_of_a_search_goes_round_what_is_fixed(
+    fixed: dict[str, Any],
+    search: dict[str, Any],
+    why: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, wanted = settings(fixed=fixed), Wanted(config={"search": search}, slots=1)
+    if why is None:
+        resolve(policy, wanted, project="p")
+        return
+    with pytest.raises(Refused, match=why):
+        resolve(policy, wanted, project="p")
+    # Negative control: by the file's own values alone it is accepted.
+    monkeypatch.setattr(project_settings, "_by_the_way", lambda *_: [])
+    resolve(policy, wanted, project="p")
+
+
+def test_what_a_searcher_may_vary_is_what_a_search_may() -> None:
+    assert set(SEARCHED) == set(VARIABLE)
+
+
+def test_where_depth_policies_are_limited_no_task_runs_any_program() -> None:
+    def allowed(policy: ProjectSettings) -> set[str]:
+        found = set()
+        for kind in KINDS:
+            with suppress(Refused):
+                resolve_task(policy, kind=kind, slots=1, pool=None, priority=None, project="p")
+                found.add(kind)
+        return found
+
+    assert set(get_args(TaskKind)) == set(KINDS)  # those that there are
+    assert allowed(settings(depth_policies=["licences"])) == {"tensorboard", "inference"}
+    assert allowed(settings(depth_policies=[])) == {"tensorboard", "inference"}
+    some = settings(depth_policies=["licences"], tasks=["command"])
+    assert allowed(some) == {"command"}  # an admin's word, and nothing else
+    assert allowed(settings(tasks=[])) == set()
+    assert allowed(settings()) == set(KINDS)  # the control: nothing is limited
+    with pytest.raises(UsageError, match="tasks"):
+        settings(tasks=["jupyter"])
+    with pytest.raises(Refused, match="its setting tasks may allow it"):
+        resolve_task(
+            settings(depth_policies=["x"]),
+            kind="command",
+            slots=1,
+            pool=None,
+            priority=None,
+            project="p",
+        )
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from govray.service.routes import submissions
 from govray.service.routes.submissions import ACTS, NAME, PRIORITY
 from govray.service.routes.templates import find_template
 from govray.service.session import SessionDep
-from govray.service.visibility import find_submission, in_projects
+from govray.service.visibility import in_projects
 from govray.store.project_templates import MOST_TEMPLATES
 from govray.store.submissions import LONGEST_CONFIG, MOST_TAGS
 from govray.store.tables import Template
@@ -113,7 +113,7 @@ def form(
         text = find_template(session, caller, filled.project, template).text
         filled = replace(filled, file=text)
     if fork:
-        row = find_submission(session, caller, fork)
+        row = acting.forked(session, caller, fork)
         filled = Filled(
             fork=row.id,
             project=row.project,
@@ -182,7 +182,7 @@ def _form(
     filled: Filled,
     problem: Problem | None = None,
 ) -> HTMLResponse:
-    origin = find_submission(session, caller, filled.fork) if filled.fork else None
+    origin = acting.forked(session, caller, filled.fork) if filled.fork else None
     return render(
         request,
         caller,

@@ -21,8 +21,15 @@ from govray.service.pages.rendering import render
 from govray.service.problems import Problem, not_found
 from govray.service.routes.submissions import ID
 from govray.service.session import SessionDep
-from govray.service.visibility import RUN_READERS, experiments, find_submission, trials
+from govray.service.visibility import (
+    RUN_READERS,
+    experiments,
+    find_submission,
+    reads_file,
+    trials,
+)
 from govray.store import submissions
+from govray.store.run_owners import RUN_KINDS
 from govray.store.submissions import ENDED
 from govray.store.tables import Experiment, Submission, Trial
 
@@ -56,11 +63,12 @@ def of_submission(
         caller,
         "submission.html",
         row=row,
+        file=row.config if reads_file(session, caller, row) else None,
         place=submissions.places(session, [row.id]).get(row.id),
         allowed=allowed,
         asked_first=ASKED_FIRST,
         asking=ask if ask in allowed and ask in ASKED_FIRST else "",
-        forks=_may(session, caller, row, "submit"),
+        forks=row.kind in RUN_KINDS and _may(session, caller, row, "submit"),
         run=_run(session, caller, row),
     )
 

@@ -5,7 +5,7 @@ Its id is the position, so a reader that comes back with Last-Event-ID misses no
 has grown since is sent again, whole. The last event is ``end`` with the trial's state.
 
 The store is polled; a stream holds no connection and no thread between polls. Streams are bounded
-in number, and in time, so that a token that has ended since is noticed: a reader reconnects.
+in number and in time. One whose reader may no longer read ends (`govray.service.stream_reader`).
 What arrives for a step after a later one was sent is not in the stream; the listing has it.
 """
 
@@ -26,6 +26,7 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.service.problems import Problem
 from govray.service.routes.experiments import KnownTrial
+from govray.service.stream_reader import StreamReader
 from govray.service.visibility import RUN_READERS
 from govray.store.states import TrialState
 from govray.store.tables import Metric, Trial
@@ -94,7 +95,10 @@ async def stream(
     position = read_position(last_event_id)
     streams: Streams = request.app.state.streams
     until = time.monotonic() + MAX_SECONDS
+    reader = StreamReader(request, known.id)
     while time.monotonic() < until and not (streams.stopping or await request.is_disconnected()):
+        if not await reader.may_go_on():
+            return
         # The state first: what was written before the trial ended is then surely read.
         state, rows = await run_in_threadpool(_poll, engine, known.id, position)
         for event, reached in events(rows, position):

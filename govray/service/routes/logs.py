@@ -25,6 +25,7 @@ from govray.service.problems import Problem, not_found
 from govray.service.routes.experiments import KnownTrial
 from govray.service.routes.live_metrics import GOING, Streams, slot
 from govray.service.session import SessionDep
+from govray.service.stream_reader import StreamReader
 from govray.service.visibility import RUN_READERS
 from govray.store import run_logs
 from govray.store.tables import Experiment, Trial
@@ -175,7 +176,10 @@ async def stream(
     known_id = re.fullmatch("[0-9]{1,15}", last_event_id or "")
     at = int(known_id[0]) if known_id else start
     until = time.monotonic() + MAX_SECONDS
+    reader = StreamReader(request, known.id)
     while time.monotonic() < until and not (streams.stopping or await request.is_disconnected()):
+        if not await reader.may_go_on():
+            return
         try:
             going, part = await run_in_threadpool(_poll, engine, known.id, name, at)
         except Problem:

@@ -14,8 +14,6 @@ from govray.service.settings import Settings
 
 router = APIRouter(tags=["service"])
 
-SCOPES = ["openid"]
-
 
 class SignIn(Answer):
     """The identity provider that people sign in to, if there is one."""
@@ -40,4 +38,4 @@ async def get_sign_in(request: Request) -> SignIn:
     oidc = settings.oidc
     if oidc is None or oidc.client_id is None:
         return SignIn(scopes=[])
-    return SignIn(issuer=oidc.issuer, client_id=oidc.client_id, scopes=SCOPES)
+    return SignIn(issuer=oidc.issuer, client_id=oidc.client_id, scopes=oidc.scope.split())

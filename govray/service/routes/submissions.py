@@ -25,7 +25,7 @@ from govray.service.experiment_check import LONGEST_FILE
 from govray.service.pagination import Listing, PageDep
 from govray.service.roles import submits
 from govray.service.session import SessionDep
-from govray.service.visibility import RUN_READERS, find_submission, submissions
+from govray.service.visibility import RUN_READERS, find_submission, reads_file, submissions
 from govray.store import submissions as queue
 from govray.store import tables
 from govray.store.states import SubmissionState
@@ -188,7 +188,10 @@ class QueueEntry(SubmissionItem):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{**_ITEM, "config": _FILE}]})
 
-    config: str = Field(description="The experiment file, as it was sent or with its overrides.")
+    config: str | None = Field(
+        description="The experiment file, as it was sent or with its overrides. A task's file is "
+        "for who submitted it, and for engineers and admins of its project; null for others."
+    )
 
 
 class PolicyKnown(Answer):
@@ -273,7 +276,7 @@ def submit_experiment(
     cluster's reconciler has room for it.
     """
     row = acting.submit(session, caller, _asked(new, key), request.app.state.check)
-    return answer(session, row)
+    return answer(session, caller, row)
 
 
 @router.post("/experiments:check", dependencies=[ACTS])
@@ -333,7 +336,7 @@ def list_submissions(
 @router.get("/submissions/{submission}")
 def get_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
     """One submission, with its file, its place in the queue, and why it is in its state."""
-    return answer(session, find_submission(session, caller, submission))
+    return answer(session, caller, find_submission(session, caller, submission))
 
 
 @router.patch("/submissions/{submission}", dependencies=[ACTS])
@@ -341,19 +344,19 @@ def tag_submission(
     submission: SubmissionId, given: SubmissionTags, session: SessionDep, caller: CallerDep
 ) -> QueueEntry:
     """Replace a submission's tags. Nothing else of it can be changed."""
-    return answer(session, acting.retag(session, caller, submission, given.tags))
+    return answer(session, caller, acting.retag(session, caller, submission, given.tags))
 
 
 @router.post("/submissions/{submission}:stop", dependencies=[ACTS])
 def stop_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
     """Stop it after its current step and a commit; what waits leaves the queue."""
-    return answer(session, acting.ask(session, caller, submission, "stop"))
+    return answer(session, caller, acting.ask(session, caller, submission, "stop"))
 
 
 @router.post("/submissions/{submission}:kill", dependencies=[ACTS])
 def kill_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
     """End it at once. Steps since its last checkpoint are lost."""
-    return answer(session, acting.ask(session, caller, submission, "kill"))
+    return answer(session, caller, acting.ask(session, caller, submission, "kill"))
 
 
 @router.post("/submissions/{submission}:resume", dependencies=[ACTS])
@@ -361,7 +364,7 @@ def resume_submission(
     submission: SubmissionId, session: SessionDep, caller: CallerDep
 ) -> QueueEntry:
     """Put what was stopped, killed or failed back into the queue. It goes on from its commit."""
-    return answer(session, acting.ask(session, caller, submission, "resume"))
+    return answer(session, caller, acting.ask(session, caller, submission, "resume"))
 
 
 @router.post("/submissions/{submission}:archive", dependencies=[ACTS])
@@ -369,7 +372,7 @@ def archive_submission(
     submission: SubmissionId, session: SessionDep, caller: CallerDep
 ) -> QueueEntry:
     """Take what has ended out of the list. Nothing is deleted."""
-    return answer(session, acting.ask(session, caller, submission, "archive"))
+    return answer(session, caller, acting.ask(session, caller, submission, "archive"))
 
 
 @router.post("/submissions/{submission}:unarchive", dependencies=[ACTS])
@@ -377,13 +380,16 @@ def unarchive_submission(
     submission: SubmissionId, session: SessionDep, caller: CallerDep
 ) -> QueueEntry:
     """Put it back into the list."""
-    return answer(session, acting.ask(session, caller, submission, "unarchive"))
+    return answer(session, caller, acting.ask(session, caller, submission, "unarchive"))
 
 
-def answer(session: Session, row: tables.Submission) -> QueueEntry:
+def answer(session: Session, caller: Caller, row: tables.Submission) -> QueueEntry:
     """A submission as it is answered, with its place if it waits."""
-    place = queue.places(session, [row.id]).get(row.id)
-    return QueueEntry(**{**row.model_dump(include=set(QueueEntry.model_fields)), "position": place})
+    found = row.model_dump(include=set(QueueEntry.model_fields))
+    found["position"] = queue.places(session, [row.id]).get(row.id)
+    if not reads_file(session, caller, row):
+        found["config"] = None
+    return QueueEntry(**found)
 
 
 def estimate(session: Session, caller: Caller, ready: Ready) -> ExperimentCheck:

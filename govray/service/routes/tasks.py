@@ -12,7 +12,7 @@ task goes through this service's own origin (`govray.service.tasks.origin` says 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -33,6 +33,7 @@ from govray.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.service.visibility import RUN_READERS, absent
 from govray.service.visibility import submissions as readable
 from govray.store import submissions
+from govray.store.project_settings import TaskKind
 from govray.store.states import SubmissionState
 from govray.store.submissions import LONGEST_CONFIG
 from govray.store.tables import Submission
@@ -44,8 +45,6 @@ WRITES = Depends(require("admin", "engineer", scope="write", bound=submits))
 
 SLOTS = 1
 """That a task holds while it runs."""
-
-Kind = Literal["notebook", "shell", "tensorboard", "command", "inference"]
 
 _TaskId = Annotated[
     str,
@@ -79,7 +78,7 @@ class Task(Answer):
     model_config = ConfigDict(json_schema_extra={"examples": [_TASK]})
 
     id: str
-    kind: Kind
+    kind: TaskKind
     name: str
     project: str
     user: str
@@ -165,7 +164,14 @@ def submit_task(new: NewTask, session: SessionDep, caller: CallerDep) -> Task:
     task = read_task(new.config, where="config")
     by = acting.changed_by(caller)
     pool, priority = project_rules.check_task(
-        session, new.project, caller, slots=SLOTS, pool=new.pool, priority=new.priority, at=by.at
+        session,
+        new.project,
+        caller,
+        kind=task.kind,
+        slots=SLOTS,
+        pool=new.pool,
+        priority=new.priority,
+        at=by.at,
     )
     act = Act(verb="submit", what="tasks", pool=pool, priority=priority, slots=SLOTS)
     acting.may_act(session, caller, new.project, act)

@@ -30,7 +30,7 @@ _SECRET_VALUES = re.compile(
     (?:AKIA|ASIA)[0-9A-Z]{16}             # AWS
     | \bgh[oprsu]_[A-Za-z0-9]{20} | \bgithub_pat_\w{20} | \bglpat-[\w-]{20}
     | \bhf_[A-Za-z0-9]{20} | \bsk-[\w-]{20} | \bxox[a-z]-[\w-]{10} | \bAIza[\w-]{35}
-    | \bgovr_[\w-]{20}
+    | \bgov[rs]_[\w-]{20}
     | \beyJ[\w-]{8,}\.[\w-]{8,}\.         # a JSON Web Token
     | ://[^/\s@]*:[^/\s@]+@               # a URL with a password
     | \A[0-9a-fA-F]{64}\Z                 # a bare key of 32 bytes

@@ -9,10 +9,14 @@ Invariants
 * A checkpoint is COMPLETED only while all its files are there in their sizes. One that is being
   written is ACTIVE, or ERROR once nobody writes it.
 * A model that does not verify is reported and left out, and stops nothing else. Its run stays
-  indexed: the run's record does not depend on the model.
+  indexed: the run's record does not depend on the model. The model of a run that is left out is
+  left out too.
+* Whoever submits a run can write anything into its folder, and other folders beside it. So what a
+  folder claims gives no rights. Project and user are those of the queue's row
+  (`govray.store.run_owners`), or else those of `IndexSettings`. A name is its folder's own.
 
-`govray.tune.index_source` describes searches as `IndexedSearch`. Rows of what storage no longer has
-are not removed.
+`govray.tune.index_source` describes searches as `indexed_search` has them. Rows of what storage no
+longer has are not removed.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.trust.anchor import TrustAnchor
 from govray.store import tables
 from govray.store.database import begin_writing
+from govray.store.run_owners import copy_tags, settle
 from govray.store.states import (
     EXPERIMENT,
     TRIAL,
@@ -46,8 +51,14 @@ from govray.store.states import (
 )
 from govray.train.index import event_rows
 from govray.train.index.checkpoint_rows import found_on_storage, put_checkpoints
-from govray.train.index.event_rows import Decided, MetricValue
+from govray.train.index.indexed_search import IndexedSearch, SearchTrial
 from govray.train.index.model_rows import MEMORIZATION, index_run_audit, index_run_model
+from govray.train.index.run_claims import (
+    REPLAYS,
+    refuse_another_place,
+    refuse_false_claim,
+    submitted,
+)
 from govray.train.index.trial_rows import profiles, put_decisions, put_numbers
 from govray.train.inputs import run_listing as runs
 from govray.train.inputs.run_record import RunRecord, read_record
@@ -77,51 +88,21 @@ _EXPERIMENT_STATES: Mapping[TrialState, ExperimentState] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchTrial:
-    """What a search knows of one of its runs.
-
-    Attributes:
-        values: Dotted name to value: what was drawn for it.
-        state: How the search ended it, if it did; else the folder decides.
-        objective: What the search compares, as last reported.
-        numbers: Metrics that it reported at commits.
-        decisions: The search's decisions about it.
-    """
-
-    values: Mapping[str, Any]
-    state: TrialState | None = None
-    why: str | None = None
-    objective: float | None = None
-    numbers: Sequence[MetricValue] = ()
-    decisions: Sequence[Decided] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexedSearch:
-    """One search: an experiment of many trials. ``trials`` is by the name of the run's folder."""
-
-    folder: Path
-    name: str
-    started: str
-    config: Mapping[str, Any]
-    concluded: bool
-    trials: Mapping[str, SearchTrial]
-
-
-@dataclass(frozen=True, kw_only=True)
 class IndexSettings:
     """What the indexer must be told, because storage does not have it.
 
     Attributes:
         anchor: Reads what models are verified against. Called each time, because lists change.
         key: The store's secret.
-        project, user: Owner of new experiments that nobody submitted.
+        project, user: Owner of new experiments that no submission of the queue became.
+        queue: The store with the queue, where that is not the one that is written: in a rebuild.
     """
 
     anchor: Callable[[], TrustAnchor]
     key: bytes
     project: str
     user: str
+    queue: Engine | None = None
 
 
 @dataclass
@@ -164,11 +145,13 @@ def _index(
     search: IndexedSearch | None,
     report: IndexReport,
 ) -> None:
-    for each in (folder, *runs.list_runs(folder / "replays")):
+    for each in (folder, *runs.list_runs(folder / REPLAYS)):
         with _reported(report, each), Session(engine) as session:
             index_run(session, storage, each, settings, search)
             session.commit()
             report.runs += 1
+        if str(each) in report.left_out:
+            continue  # what is signed names a run, and this folder is not shown to be its own
         with _reported(report, each / MODEL), Session(engine) as session:
             report.models += index_run_model(session, each, anchor, settings.key)
             session.commit()
@@ -197,7 +180,7 @@ def index_run(
 
     Raises:
         Refused: Another run of this name is in the index, or its indexed state cannot change to
-            this one.
+            this one. Or the folder claims to be another run, or that of another submission.
         GovrayError: The folder is not a run's, or was damaged.
     """
     begin_writing(session)
@@ -209,8 +192,14 @@ def index_run(
     known = session.exec(of_folder.join(tables.Experiment).where(here)).first()
     if known and search is None and (known.state, known.read_bytes) == (_ENDED, size):
         put_checkpoints(session, known.id, found_on_storage(folder, writing=False))
+        indexed = session.get_one(tables.Experiment, known.experiment)
+        if (owner := submitted(session, settings.queue, indexed.id)) is not None:
+            settle(indexed, owner)
         return known
     record, found = read_record(folder), runs.inspect(folder)
+    refuse_another_place(
+        session, settings.queue, record, below, search.folder.name if search else ""
+    )
     log = events.read(folder)
     told = search.trials.get(folder.name) if search else None
     experiment = _experiment(session, storage, record, settings, search)
@@ -299,6 +288,9 @@ def _experiment(
         known = replayed and session.get_one(tables.Experiment, replayed.experiment)
     name = search.folder.name if search else record.run_id
     known = known or session.get(tables.Experiment, name)
+    owner = submitted(session, settings.queue, known.id if known else name)
+    if owner is None and record.submission and not record.replay_of:
+        refuse_false_claim(session, settings.queue, record.submission.id, name)
     if known is not None:
         if known.storage != str(storage):
             raise Refused(
@@ -306,24 +298,30 @@ def _experiment(
                 where=str(storage),
                 do="Index one of the two; if it was moved, say `govray store rebuild`",
             )
+        if owner is not None:
+            settle(known, owner)
         return known
-    given, of = record.experiment, record.submission
+    given = record.experiment
     config = search.config if search else given.model_dump(mode="json") if given else record.config
     row = tables.Experiment(
         id=name,
         name=search.name if search else given.name if given else record.run_id,
         kind="search" if search else "run",
         state=ExperimentState.ACTIVE,
-        project=of.project if of else settings.project,
-        user=of.user if of else settings.user,
+        project=settings.project,
+        user=settings.user,
         storage=str(storage),
         config={
             name: value for name, value in config.items() if not name.startswith("attestation_key")
         },
         started=search.started if search else format_time(record.started),
     )
+    if owner is not None:
+        settle(row, owner)
     session.add(row)
     session.flush()
+    if owner is not None and settings.queue is None:
+        copy_tags(session, owner)
     return row
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sqlmodel import Session, select
 
 from govray.data.records_file import find_prepared, reader
-from govray.errors import Malformed
+from govray.errors import Malformed, Refused
 from govray.files.place import Place, place
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import verify_memorization_manifest
@@ -32,6 +32,7 @@ def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: b
 
     Raises:
         VerificationFailed, CouldNotCheck: It does not verify by the anchor.
+        Refused: It is another run's.
     """
     model = (folder / model_folder.MODEL).resolve()
     if not model.is_dir():
@@ -68,6 +69,7 @@ def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: b
         tiles=folder.resolve() / TILES,
         corpora=corpora,
         records=None if prepared is None else reader(prepared),
+        run=record.run_id,
     )
     return 1
 
@@ -81,17 +83,25 @@ def index_folder(
     tiles: Place | None = None,
     corpora: Place | None = None,
     records: ReadPart | None = None,
+    run: str | None = None,
 ) -> None:
     """Verify and index one model folder; with ``tiles``, write its ledger there too.
 
     The secrets of its corpora are taken from the folder ``corpora``, as far as they are there. Its
     records are read by ``records``, if they do not stand in its manifest. Without it nobody finds
-    them.
+    them. In the folder of a ``run`` it has to be that run's own, for it is downloaded from there.
 
     Raises:
         VerificationFailed, CouldNotCheck: It does not verify by the anchor.
+        Refused: It is another run's.
     """
     verified = verify(model, trust_root=anchor, records=records)
+    if run is not None and (signed := verified.attestation.run.id) != run:
+        raise Refused(
+            f"the model is that of the run {signed}, and lies in the folder of {run}",
+            where=str(model),
+            do="Leave a model in its own run's folder; `govray model register` takes any folder",
+        )
     place = None if tiles is None else str(tiles)
     if tiles is not None:
         write_table(tile_folder(str(tiles)), verified.ledger.leaves)

@@ -42,7 +42,7 @@ READ_BYTES = 1 << 20
 CUT = "(this log is cut here: it has its most bytes)"
 
 _TOKEN = re.compile(
-    r"govr_\w+|whsec_[\w+/=]+|eyJ[\w-]+\.[\w-]+\.[\w-]*|[Bb]earer\s+\S+|\bAKIA[0-9A-Z]{16}\b"
+    r"gov[rs]_[\w-]+|whsec_[\w+/=]+|eyJ[\w-]+\.[\w-]+\.[\w-]*|[Bb]earer\s+\S+|\bAKIA[0-9A-Z]{16}\b"
 )
 _MOST_OF_KEY = 200
 """Lines of a private key that are left out behind its first, unless it ends before."""

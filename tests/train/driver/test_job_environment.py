@@ -78,6 +78,7 @@ def sha256(data: bytes) -> str:
         ("env_vars", {"A": HEX}, "looks like a key"),
         ("env_vars", {"A": "ghp_0123456789abcdefghij"}, "looks like a key"),
         ("env_vars", {"A": "govr_abcdefghijklmnopqrst_x"}, "looks like a key"),
+        ("env_vars", {"A": "govs_abcdefghijklmnopqrst_x"}, "looks like a key"),
         ("env_vars", {"A": "postgresql://ada:word@db/x"}, "looks like a key"),
         ("env_vars", {"A": "MC4CAQAwBQYDK2VwBCIEIA"}, "looks like a key"),
         ("env_vars", {"A=B": "x"}, "letters, digits"),

@@ -75,6 +75,8 @@ KEY = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\nMORE\n-----END PRIVATE KEY
         ("a \x1b[31mred\x1b[0m line", ["a \\x1b[31mred\\x1b[0m line"]),
         ("10%\r20%\r30%", ["30%"]),
         ("token govr_0123456789ab_abc here", ["token [cut] here"]),
+        ("cookie govs_0123456789ab_a-c; path=/", ["cookie [cut]; path=/"]),
+        ("token=govr_0123456789ab_-a-c", ["token=[cut]"]),
         ("Authorization: Bearer abc.def", ["Authorization: [cut]"]),
         ("whsec_" + "A" * 44, ["[cut]"]),
         (f"{KEY}\nafter", [HIDDEN, "after"]),
