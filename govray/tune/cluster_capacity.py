@@ -5,7 +5,7 @@ all. So no trial holds some of its workers while it waits for others, and any nu
 waits is demand that an autoscaler sees, from no node on. A trial that waits has a process of its
 own, though, and its hyperparameters are drawn. So no more start than find room, or than may soon.
 
-On a cluster that no autoscaler serves, a trial that fits no node is refused at once.
+On a cluster that no autoscaler serves, a trial that fits no node is refused once all have joined.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import ray
 from ray.util import placement_group_table
 
 from govray.errors import UsageError
 from govray.train.driver.gang import need as words
 from govray.train.driver.gang import places
-from govray.train.driver.ray_cluster import autoscales
+from govray.train.driver.ray_cluster import autoscales, nodes_in_time
 from govray.train.inputs.experiment_config import Resources
 from govray.tune.search_config import SearchFile
 
@@ -37,7 +36,8 @@ def concurrent_trials(file: SearchFile) -> int:
     Raises:
         UsageError: The cluster has no room for one, and no autoscaler.
     """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    resources = file.experiment.resources
+    nodes = nodes_in_time(lambda nodes: trials_that_fit(nodes, resources, most=1) > 0)
     return trials_at_once(file, nodes, scales=autoscales())
 
 

@@ -26,7 +26,7 @@ from ray.core.generated.autoscaler_pb2 import (  # type: ignore[attr-defined]  #
 from ray.util import placement_group, remove_placement_group
 
 from govray.errors import UsageError
-from govray.train.driver.ray_cluster import autoscales
+from govray.train.driver.ray_cluster import autoscales, nodes_in_time
 from govray.train.driver.waiting_line import WaitingLine
 
 Resources = Mapping[str, float]
@@ -62,7 +62,7 @@ def await_room(
         return
     assert scaling is not None
     if not autoscales():
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = nodes_in_time(lambda nodes: places(nodes, gang[0]) >= len(gang))
         if (room := places(nodes, gang[0])) < len(gang):
             raise _too_large(gang, f"the cluster has room for {room}, and no autoscaler")
         return

@@ -10,7 +10,7 @@ import ray
 import ray.train
 
 from govray.errors import UsageError
-from govray.train.driver.ray_cluster import autoscales
+from govray.train.driver.ray_cluster import autoscales, nodes_in_time
 
 
 def gpus_per_worker(scaling: ray.train.ScalingConfig | None) -> float:
@@ -38,7 +38,8 @@ def require_gpus(scaling: ray.train.ScalingConfig | None) -> None:
     each = gpus_per_worker(scaling)
     if not each or not ray.is_initialized():
         return
-    has = [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    nodes = nodes_in_time(lambda nodes: any(node.get("GPU", 0.0) >= each for node in nodes))
+    has = [node.get("GPU", 0.0) for node in nodes]
     if max(has, default=0.0) >= each or autoscales():
         return
     said = "none" if not any(has) else f"{max(has):g} on a node at most"

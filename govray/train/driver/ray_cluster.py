@@ -7,20 +7,28 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # it is compiled
 from ray.experimental.internal_kv import _internal_kv_get
 
 from govray.errors import InfrastructureFailed
 from govray.train.driver import scaling_policy
 from govray.train.inputs import operator_key
 
+_ALIVE = 0
+"""``GcsNodeInfo.ALIVE``."""
+
 _HOST_AND_PORT = re.compile(r"\[?(?P<host>[^/\[\]]+)\]?:(?P<port>[0-9]{1,5})")
 _PATIENCE = 10.0
 """Seconds for a connection to a head node."""
+
+JOIN_S = 60.0
+"""Seconds after a node's start in which more may be on their way."""
 
 _READ_ONLY = re.compile("node_[0-9a-f]{56}")
 """What Ray's monitor calls the type of a node that no autoscaler manages."""
@@ -118,3 +126,28 @@ def autoscales() -> bool:
     report = told.get("autoscaler_report") or {}
     types = {**(report.get("active_nodes") or {}), **(report.get("idle_nodes") or {})}
     return any(not _READ_ONLY.fullmatch(name) for name in types)
+
+
+def nodes_in_time(
+    enough: Callable[[list[Mapping[str, float]]], bool],
+) -> list[Mapping[str, float]]:
+    """What each node has in all: resource name to amount.
+
+    This returns as soon as that is enough, and otherwise when no node can be expected any more. The
+    nodes of a head that has just begun join it within seconds, and jobs may be faster. So this
+    waits while the newest node is younger than `JOIN_S`. It doesn't where an autoscaler knows which
+    nodes come, nor where this process started the cluster.
+    """
+    while True:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if enough(nodes) or not os.environ.get("RAY_ADDRESS") or autoscales():
+            return nodes
+        if time.time() - newest_start() > JOIN_S:
+            return nodes
+        time.sleep(1.0)
+
+
+def newest_start() -> float:
+    """When the newest of the nodes that are alive started, in seconds since 1970."""
+    known = GcsClient(ray.get_runtime_context().gcs_address).get_all_node_info().values()
+    return max((node.start_time_ms / 1e3 for node in known if node.state == _ALIVE), default=0.0)

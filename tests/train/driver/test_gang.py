@@ -102,6 +102,7 @@ def test_without_an_autoscaler_a_gang_that_fits_no_nodes_is_refused(
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     monkeypatch.setattr(gang, "autoscales", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS")
     await_room(scaling(2))
     await_room(scaling((2, 9)))
     with pytest.raises(

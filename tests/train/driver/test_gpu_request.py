@@ -30,6 +30,7 @@ def nodes_are(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
         monkeypatch.setattr(ray, "nodes", lambda: [*nodes, gone])
         monkeypatch.setattr(gpu_request, "autoscales", lambda: autoscales)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     return says
 
