@@ -67,10 +67,13 @@ def _empty(service: Service) -> Iterator[None]:
 def add(service: Service, name: str = "one", **more: Any) -> str:
     """The id of a new entry of the queue."""
     state = more.pop("state", None)
+    gift = {name: more.pop(name, None) for name in ("cap", "held", "gives_to")}
     given: dict[str, Any] = {"kind": "train", "project": "default", "config": FILE, "slots": 2}
     by = ChangedBy(user=more.pop("user", "engineer"), at=more.pop("at", "2026-11-21T10:00:00Z"))
     with Session(service.engine) as session:
         row = submit(session, name=name, by=by, **(given | more))
+        for column, value in gift.items():
+            setattr(row, column, value)
         if state is not None:
             row.state = state
             row.started = by.at
@@ -132,6 +135,24 @@ def test_the_queue_shows_what_runs_and_what_waits_in_order(service: Service) -> 
     pools = re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', page)
     numbers = {name: re.findall(r">(\d+)<", cells) for name, cells in pools}
     assert numbers == {"default": ["0", "0", "3", "8"], "gpu": ["1", "3", "0", "0"]}
+
+
+def test_the_queue_says_what_an_entry_gave_back_and_to_staff_for_whom(service: Service) -> None:
+    add(service, "whole", state=S.RUNNING, slots=2)
+    add(service, "giving", state=S.RUNNING, slots=4, cap=3, held=4, gives_to="s-one")
+    add(service, "given", state=S.RUNNING, slots=8, cap=2, held=2, gives_to="s-two")
+    page = html(service, "/queue", "auditor")
+    said = re.findall(r'<span class="small soft">(g.*?)</span>', page)
+    assert [re.sub("<.*?>", "", each) for each in said] == [
+        "gives back 1 of 4 slots to s-one",
+        "gave back 6 of 8 slots to s-two",
+    ]
+    [held] = re.findall(r'<tr><th scope="row">default</th>(.*?)</tr>', page)
+    assert re.findall(r">(\d+)<", held) == ["3", "8", "0", "0"]
+    # Who sees a project alone is not told what there is in others.
+    page = html(service, "/queue", "member")
+    assert page.count("slots to a higher priority") == 2
+    assert "s-one" not in page
 
 
 def test_a_long_queue_goes_on(service: Service) -> None:
