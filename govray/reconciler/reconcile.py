@@ -13,12 +13,11 @@ start that is refused
 preempt
     First PREEMPTING is written, then the job is told to stop. The next pass finds PREEMPTING with a
     job that runs, and tells it again.
-give slots back
-    First the number that is kept is written, then the run is told. The next pass tells it again.
-    The slots stay the entry's until its run has answered. One that does not in `GIVE_BACK_S` gives
-    way whole, as others do.
-get slots again
-    First they are written as the entry's, then the run is told. The next pass tells it again.
+gift
+    It is written, then the run is told. The next pass tells it again. The slots stay the entry's
+    until its run has answered. One that takes longer than `GIVE_BACK_S` is preempted.
+growth
+    It is written, then the run is told. The next pass tells it again.
 stop, kill
     Who asks writes STOPPING or KILLING. From there on it is as with preempt.
 a job's end
@@ -50,7 +49,7 @@ from govray.reconciler.giving_way import Holding
 from govray.reconciler.job import Cluster, JobRefused, Unreachable, job_name
 from govray.reconciler.outcome import Outcome, outcome, vanished
 from govray.reconciler.queue_order import SlotLimits, Waiting
-from govray.reconciler.run_limits import Limits
+from govray.reconciler.run_limits import RunLimits
 from govray.store import leases, submissions
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
@@ -144,7 +143,7 @@ class Reconciler:
         holder: str,
         clock: Callable[[], datetime],
         committed: Callable[[Submission, datetime], bool] = lambda row, since: False,
-        run_limits: Limits | None = None,
+        run_limits: RunLimits | None = None,
         retries: Retries | None = None,
     ) -> None:
         self._engine = engine
@@ -232,7 +231,9 @@ class Reconciler:
             changes["failures"] = 0
         if after in submissions.ENDED:
             changes["finished"] = self._now()
-        self._move(session, row, after, changes, done)
+        moved = self._move(session, row, after, changes, done)
+        if moved and self._run_limits is not None:
+            self._run_limits.tell(row)  # no limit outlasts the entry, whoever runs it next
 
     def _start(self, session: Session, row: Submission, done: QueuePass) -> None:
         """Ask for the job of an entry that is RUNNING. May be repeated.

@@ -6,8 +6,6 @@ so it is preempted whole. So is one whose driver has not made its folder yet.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from govray.errors import Malformed
 from govray.files.place import Place
 from govray.governance.submission.worker_cap import ANSWER, REQUEST, WorkerCap, read_cap, write_cap
@@ -15,21 +13,8 @@ from govray.reconciler.progress import run_name
 from govray.store.tables import Submission
 
 
-class Limits(Protocol):
-    """What tells runs how many workers they may have. Storage that is away is no error here."""
-
-    def reaches(self, row: Submission) -> bool:
-        """Whether the entry's run can be told."""
-
-    def tell(self, row: Submission) -> None:
-        """Let the run know what the entry says. May be repeated; does nothing that is done."""
-
-    def given(self, row: Submission) -> bool:
-        """Whether the run has no more workers than the entry says, and starts no more."""
-
-
 class RunLimits:
-    """The limits of runs below a storage path.
+    """The limits of runs below a storage path. Storage that is away is no error here.
 
     Args:
         storage: Where the runs lie.

@@ -234,6 +234,7 @@ def test_a_stopped_one_frees_what_it_held_and_its_projects_limit_counts_that(
     queue.passed()
     row = queue.row(queue.elastic)
     assert (row.state, row.held, row.cap, row.gives_to) == (S.STOPPED, None, None, None)
+    assert queue.told() == (1, 4)  # whoever goes on with the run by hand has all workers
 
 
 # Crashes

@@ -13,7 +13,7 @@ from sqlmodel import Session, col, select
 from govray.governance.formats.document import format_time
 from govray.reconciler.queue_order import SlotLimits
 from govray.reconciler.reconcile import QueuePass, Reconciler, Retries
-from govray.reconciler.run_limits import Limits, RunLimits
+from govray.reconciler.run_limits import RunLimits
 from govray.store import submissions
 from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
@@ -37,7 +37,7 @@ class Queued:
     storage: Path | None = None
 
     def __post_init__(self) -> None:
-        self.run_limits: Limits | None = RunLimits(self.storage) if self.storage else None
+        self.run_limits: RunLimits | None = RunLimits(self.storage) if self.storage else None
         self._processes = 0
         self.process = self.reconciler()
 

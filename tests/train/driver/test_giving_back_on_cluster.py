@@ -42,8 +42,8 @@ from govray.train.run_folder.clock import instant, now
 from govray.train.state import snapshot
 from tests.support import loops
 from tests.support.deployment import Deployment
+from tests.support.runs_apart import RELATIVE, apart, ran
 from tests.support.solo import run_here
-from tests.train.driver.test_elastic import RELATIVE, apart, ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
