@@ -386,7 +386,8 @@ class Reconciler:
         resized = submissions.resize(session, row, changes)
         session.commit()
         if resized:
-            done.moves.append(Move(row.id, row.name, row.state, row.state, row.why))
+            why = row.why or "it has all its slots again"
+            done.moves.append(Move(row.id, row.name, row.state, row.state, why))
         return resized
 
     def _past(self, at: str | None, seconds: float) -> bool:

@@ -92,7 +92,7 @@ def test_it_gives_back_what_is_needed_goes_on_and_has_it_again(queue: Elastic) -
     assert queue.row(queue.elastic).gives_to == high
     assert queue.cluster.told == set()
     queue.cluster.end(f"{high}-1", JobState.SUCCEEDED, code=0)
-    queue.passed()
+    assert [each.why for each in queue.passed().moves] == [None, "it has all its slots again"]
     assert (queue.told(), shown(queue)) == ((2, 4), (None, None))
     assert queue.passed().moves == []
     queue.until_rest()
