@@ -48,6 +48,7 @@ def run(
     from govray.reconciler.progress import committed_below
     from govray.reconciler.ray_jobs import RayJobs
     from govray.reconciler.reconcile import Reconciler
+    from govray.reconciler.run_limits import RunLimits
     from govray.reconciler.settings import read_queue
     from govray.store.database import open_store
     from govray.train.run_folder.clock import instant
@@ -71,6 +72,7 @@ def run(
             holder=_own_name(),
             clock=instant,
             committed=committed_below(storage),
+            run_limits=RunLimits(storage),
             retries=queue.retries,
         )
         if once:
@@ -178,6 +180,7 @@ def submit(
             project=project,
             config=text,
             slots=asked.slots,
+            least=asked.least,
             by=_by(user),
             pool=pool,
             priority=priority,
@@ -348,6 +351,7 @@ def _show(row: Submission) -> None:
         "project": row.project,
         "user": row.user,
         "pool": f"{row.pool}, {row.slots} slots, priority {row.priority}",
+        "slots": _given(row),
         "place": row.position,
         "job": row.job,
         "tries": row.attempt or None,
@@ -363,13 +367,23 @@ def _show(row: Submission) -> None:
             field(name, value)
 
 
+def _given(row: Submission) -> str | None:
+    """What an elastic entry gave back, and to which; None if it has all its slots."""
+    if row.cap is None:
+        return None
+    held = row.slots if row.held is None else row.held
+    verb = "gives" if held > row.cap else "gave"
+    return f"{verb} back {row.slots - row.cap} of {row.slots} slots to {row.gives_to}"
+
+
 def _to_json(row: Submission) -> dict[str, Any]:
-    """As the service shows it: names in lowerCamelCase, without the file."""
+    """As the service shows it, and what it gives back: names in lowerCamelCase, no file."""
     names = {
         **{name: name for name in ("id", "kind", "name", "project", "user", "state", "position")},
         **{name: name for name in ("pool", "priority", "slots", "policy", "archive")},
         **{"forked_from": "forkedFrom", "run": "run", "job": "job", "attempt": "attempt"},
         **{name: name for name in ("failures", "submitted", "started", "finished", "why")},
         **{"archived": "archived", "tags": "tags"},
+        **{"least": "least", "held": "held", "cap": "cap", "gives_to": "givesTo"},
     }
     return {shown: getattr(row, name) for name, shown in names.items()}

@@ -13,6 +13,11 @@ start that is refused
 preempt
     First PREEMPTING is written, then the job is told to stop. The next pass finds PREEMPTING with a
     job that runs, and tells it again.
+gift
+    It is written, then the run is told. The next pass tells it again. The slots stay the entry's
+    until its run has answered. One that takes longer than `GIVE_BACK_S` is preempted.
+growth
+    It is written, then the run is told. The next pass tells it again.
 stop, kill
     Who asks writes STOPPING or KILLING. From there on it is as with preempt.
 a job's end
@@ -39,10 +44,12 @@ from sqlalchemy import Engine, update
 from sqlmodel import Session, col
 
 from govray.governance.formats.document import format_time, parse_time
-from govray.reconciler import queue_order
+from govray.reconciler import gifts, queue_order
+from govray.reconciler.giving_way import Holding
 from govray.reconciler.job import Cluster, JobRefused, Unreachable, job_name
 from govray.reconciler.outcome import Outcome, outcome, vanished
-from govray.reconciler.queue_order import Holding, SlotLimits, Waiting
+from govray.reconciler.queue_order import SlotLimits, Waiting
+from govray.reconciler.run_limits import RunLimits
 from govray.store import leases, submissions
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
@@ -53,6 +60,9 @@ LEASE_S = 30.0
 
 START_GRACE_S = 120.0
 """How long a start that was written and did not arrive is asked for again."""
+
+GIVE_BACK_S = 120.0
+"""How long an elastic run may take to give workers back, before it is preempted whole."""
 
 SWEEP_S = 60.0
 """Between looks for jobs that nobody follows."""
@@ -120,6 +130,7 @@ class Reconciler:
         holder: This process, by a name that no other has.
         clock: The time, without fractions of a second.
         committed: Whether a run of this entry has a commit that is newer than this time.
+        run_limits: What tells elastic runs to give workers back. Without it all give way whole.
         retries: What becomes of jobs that die.
     """
 
@@ -132,6 +143,7 @@ class Reconciler:
         holder: str,
         clock: Callable[[], datetime],
         committed: Callable[[Submission, datetime], bool] = lambda row, since: False,
+        run_limits: RunLimits | None = None,
         retries: Retries | None = None,
     ) -> None:
         self._engine = engine
@@ -140,6 +152,7 @@ class Reconciler:
         self._holder = holder
         self._clock = clock
         self._committed = committed
+        self._run_limits = run_limits
         self._retries = retries or Retries()
         self._swept: datetime | None = None
 
@@ -184,7 +197,7 @@ class Reconciler:
         assert row.job is not None
         job = self._cluster.look(row.job)
         if job is None:
-            if row.state is SubmissionState.RUNNING and not self._older(row, START_GRACE_S):
+            if row.state is SubmissionState.RUNNING and not self._past(row.started, START_GRACE_S):
                 self._start(session, row, done)
             else:
                 self._end(session, row, vanished(row.state), done)
@@ -193,6 +206,16 @@ class Reconciler:
         elif row.state is not SubmissionState.RUNNING:
             self._keep_lease(session)
             self._cluster.stop(row.job)
+        else:
+            self._follow_gift(session, row, done)
+
+    def _follow_gift(self, session: Session, row: Submission, done: QueuePass) -> None:
+        """Tell a run again how many workers it may have, and see whether it has given some back."""
+        if self._run_limits is None:
+            return
+        self._run_limits.tell(row)
+        if gifts.gives(row) and self._run_limits.given(row):
+            self._resize(session, row, gifts.given(row), done)
 
     def _end(self, session: Session, row: Submission, found: Outcome, done: QueuePass) -> None:
         """Write what follows for an entry of which nothing runs any more."""
@@ -210,7 +233,9 @@ class Reconciler:
             changes["failures"] = 0
         if after in submissions.ENDED:
             changes["finished"] = self._now()
-        self._move(session, row, after, changes, done)
+        moved = self._move(session, row, after, changes, done)
+        if moved and self._run_limits is not None:
+            self._run_limits.tell(row)  # no limit outlasts the entry, whoever runs it next
 
     def _start(self, session: Session, row: Submission, done: QueuePass) -> None:
         """Ask for the job of an entry that is RUNNING. May be repeated.
@@ -218,6 +243,8 @@ class Reconciler:
         One that does not arrive is no reason to leave the others alone.
         """
         self._keep_lease(session)
+        if self._run_limits is not None:
+            self._run_limits.tell(row)  # no limit of an earlier attempt is left
         try:
             self._cluster.start(row)
         except Unreachable as error:
@@ -253,12 +280,13 @@ class Reconciler:
                 self._move(session, row, SubmissionState.ERROR, changes, done)
 
     def _turn(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
-        """Start and preempt as the order says, and write down who is where in the line."""
+        """Start and make room as the order says, and write down who is where in the line."""
         session.rollback()  # a transaction of its own sees what was asked meanwhile
         rows = {row.id: row for row in submissions.waiting(session, without_config=True)}
         held = {row.id: row for row in submissions.holding(session)}
         waits = [self._waiting(row) for row in rows.values()]
-        decision = queue_order.decide(waits, map(_holding, held.values()), limits)
+        holds = [self._holding(row, wanted=bool(waits)) for row in held.values()]
+        decision = queue_order.decide(waits, holds, limits)
         self._write_positions(session, rows, decision)
         for id in decision.preempt:
             row = held[id]
@@ -266,6 +294,7 @@ class Reconciler:
                 assert row.job is not None
                 self._keep_lease(session)
                 self._cluster.stop(row.job)
+        self._give_and_take(session, held, decision, done)
         for id in decision.start:
             row = rows[id]
             attempt = row.attempt + 1
@@ -281,6 +310,36 @@ class Reconciler:
                 if done.unreachable is not None:
                     return  # the next would not arrive either
                 done.unreachable = unreachable
+
+    def _give_and_take(
+        self,
+        session: Session,
+        held: dict[str, Submission],
+        decision: queue_order.Decision,
+        done: QueuePass,
+    ) -> None:
+        """Let running entries give slots back, and others have theirs again."""
+        changes = {
+            **{
+                id: gifts.asked(held[id], each, at=self._now())
+                for id, each in decision.shrink.items()
+            },
+            **{id: gifts.given_again(held[id], each) for id, each in decision.grow.items()},
+        }
+        for id, each in changes.items():
+            self._keep_lease(session)
+            if self._resize(session, held[id], each, done) and self._run_limits is not None:
+                self._run_limits.tell(held[id])
+
+    def _holding(self, row: Submission, *, wanted: bool) -> Holding:
+        """An entry that holds slots. Whether its run can be told is looked at if any waits."""
+        told = self._run_limits
+        elastic = wanted and row.state is SubmissionState.RUNNING and row.least is not None
+        return gifts.holding(
+            row,
+            shrinks=elastic and told is not None and told.reaches(row),
+            late=gifts.gives(row) and self._past(row.capped, GIVE_BACK_S),
+        )
 
     def _waiting(self, row: Submission) -> Waiting:
         since = parse_time(row.started) if row.started else None
@@ -320,9 +379,19 @@ class Reconciler:
             done.moves.append(Move(row.id, row.name, before, after, row.why))
         return moved
 
-    def _older(self, row: Submission, seconds: float) -> bool:
-        assert row.started is not None
-        return self._clock() - parse_time(row.started) > timedelta(seconds=seconds)
+    def _resize(
+        self, session: Session, row: Submission, changes: dict[str, Any], done: QueuePass
+    ) -> bool:
+        """Change what an entry holds or is to keep, and commit; False if another changed it."""
+        resized = submissions.resize(session, row, changes)
+        session.commit()
+        if resized:
+            why = row.why or "it has all its slots again"
+            done.moves.append(Move(row.id, row.name, row.state, row.state, why))
+        return resized
+
+    def _past(self, at: str | None, seconds: float) -> bool:
+        return at is not None and self._clock() - parse_time(at) > timedelta(seconds=seconds)
 
     def _now(self) -> str:
         return format_time(self._clock())
@@ -358,18 +427,6 @@ def limits_now(session: Session, stated: SlotLimits) -> SlotLimits:
             )
         projects[name] = limit
     return replace(stated, projects=projects)
-
-
-def _holding(row: Submission) -> Holding:
-    return Holding(
-        id=row.id,
-        project=row.project,
-        pool=row.pool,
-        priority=row.priority,
-        slots=row.slots,
-        started=(row.started or "", row.id),
-        leaving=row.state is not SubmissionState.RUNNING,
-    )
 
 
 def _places(

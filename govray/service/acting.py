@@ -224,6 +224,7 @@ def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) 
             project=ready.project,
             config=ready.text,
             slots=ready.facts.slots,
+            least=ready.facts.least,
             by=changed_by(caller),
             pool=ready.pool,
             priority=ready.priority,

@@ -42,6 +42,10 @@ class ExperimentFacts(Protocol):
         """Workers that it holds at once."""
 
     @property
+    def least(self) -> int | None:
+        """Slots that it can go on with, if it can give some back."""
+
+    @property
     def gpus(self) -> float:
         """At once."""
 

@@ -50,6 +50,8 @@ ENDED = frozenset(
     }
 )
 
+_GIVES_NOTHING: dict[str, Any] = dict.fromkeys(("cap", "capped", "gives_to", "held"))
+
 
 def new_id(at: str, earlier: int) -> str:
     """A name for a submission made at ``at``, in the order in which they were submitted.
@@ -71,6 +73,7 @@ def submit(
     config: str,
     slots: int,
     by: ChangedBy,
+    least: int | None = None,
     pool: str = "default",
     priority: int = 0,
     policy: str | None = None,
@@ -82,6 +85,7 @@ def submit(
     """Put an entry in the queue.
 
     Args:
+        least: With how many slots it can go on, if it can give some back.
         request: The digests of a request's key and of its body, which `repeated` looks for.
 
     Raises:
@@ -103,6 +107,7 @@ def submit(
         pool=pool,
         priority=priority,
         slots=slots,
+        least=least,
         config=config,
         policy=policy,
         archive=archive,
@@ -161,12 +166,14 @@ def move(
 ) -> bool:
     """Move an entry from the state that ``row`` has to ``after``; False if it has another by now.
 
-    ``row`` is brought up to date in either case. Whoever is moved has no place in a line.
+    ``row`` is brought up to date in either case. Whoever is moved has no place in a line. Who holds
+    no slots any more has none to give back.
 
     Raises:
         Refused: No entry goes from that state to this.
     """
     step(SUBMISSION, row.state, after, f"submission {row.id}")
+    kept: dict[str, Any] = {} if after in HELD else _GIVES_NOTHING
     result: CursorResult[Any] = session.connection().execute(
         update(tables.Submission)
         .where(
@@ -174,11 +181,39 @@ def move(
             col(Submission.state) == row.state,
             col(Submission.attempt) == row.attempt,
         )
-        .values(**{"state": after, "position": None} | dict(changes or {}))
+        .values(**{"state": after, "position": None} | kept | dict(changes or {}))
     )
     session.expire(row)
     session.refresh(row)
     return result.rowcount == 1
+
+
+def resize(session: Session, row: Submission, changes: Mapping[str, Any]) -> bool:
+    """Change what a running entry holds or is to keep; False if another changed it meanwhile.
+
+    ``row`` is brought up to date in either case.
+
+    Args:
+        changes: Columns of those that `Submission` has for it, and ``why``.
+    """
+    result: CursorResult[Any] = session.connection().execute(
+        update(tables.Submission)
+        .where(
+            col(Submission.id) == row.id,
+            col(Submission.state) == SubmissionState.RUNNING,
+            col(Submission.attempt) == row.attempt,
+            col(Submission.cap_number) == row.cap_number,
+        )
+        .values(**changes)
+    )
+    session.expire(row)
+    session.refresh(row)
+    return result.rowcount == 1
+
+
+def slots_held(row: Submission) -> int:
+    """The slots of an entry that holds some: fewer than it asked for once it gave some back."""
+    return row.slots if row.held is None else row.held
 
 
 _ASKED: Mapping[str, Mapping[SubmissionState, SubmissionState]] = {

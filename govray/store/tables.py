@@ -534,12 +534,22 @@ class Submission(SubmissionColumns, table=True):
 
     ``request_key`` and ``request_body`` are digests of a request that may come twice.
 
+    An entry that can go on with ``least`` slots may be told to keep ``cap`` of them, at the time
+    ``capped``, for the entry ``gives_to``. ``cap_number`` counts what it was told. It has given the
+    others back once ``held`` says so. Where these are null it holds all its slots.
+
     Unlike the index of runs this cannot be made again from storage: back it up.
     """
 
     token: str | None = None
     request_key: str | None = Field(default=None, unique=True)
     request_body: str | None = None
+    least: int | None = None
+    cap: int | None = None
+    cap_number: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    capped: str | None = None
+    gives_to: str | None = None
+    held: int | None = None
 
 
 class Lease(SQLModel, table=True):

@@ -34,6 +34,8 @@ class ExperimentCost:
         name: The experiment's.
         workers: Of one run; of an elastic one the most.
         slots: Workers that it holds at once, of all trials together.
+        least: Of an elastic run the slots that it can go on with; None if it needs them all, as
+            every search does.
         gpus: At once.
         trials: 1 without a search.
         steps: Of all trials together, if none ends early.
@@ -47,6 +49,7 @@ class ExperimentCost:
     name: str
     workers: int
     slots: int
+    least: int | None
     gpus: float
     trials: int
     steps: int
@@ -97,6 +100,7 @@ def _cost(experiment: Experiment, found: SearchFile | None, where: str) -> Exper
         name=experiment.name,
         workers=workers,
         slots=at_once * workers,
+        least=min(given) if found is None and isinstance(given, tuple) else None,
         gpus=at_once * workers * experiment.resources.gpus_per_worker,
         trials=trials,
         steps=steps,

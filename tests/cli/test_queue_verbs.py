@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from govray.cli import queue
+from govray.cli.store import opened_session
 from govray.errors import UsageError
 from govray.store.tables import Submission
 from tests.support.command import Run
@@ -70,6 +71,28 @@ def test_a_working_directory_is_archived_beside_the_runs(
     made = run("queue", *words, "--storage", "runs", "--json").json
     digest = made["archive"].removeprefix("sha256:")
     assert (tmp_path / "runs" / "code" / f"{digest}.zip").is_file()
+
+
+def test_show_says_what_an_elastic_entry_gave_back_and_for_whom(
+    file: Path, run: Run, tmp_path: Path
+) -> None:
+    here = Deployment(tmp_path / "there").experiment(resources={"num_workers": [1, 4]})
+    file.write_text(yaml.safe_dump(here))
+    made = run("queue", "submit", file, "--project", "a", "--json").json
+    assert (made["slots"], made["least"], made["cap"]) == (4, 1, None)
+    assert "slots to" not in run("queue", "show", made["id"]).out
+    with opened_session("sqlite:///queue.db") as session:
+        row = session.get_one(Submission, made["id"])
+        row.cap, row.gives_to = 2, "s-urgent"
+        session.add(row)
+        session.commit()
+    assert "gives back 2 of 4 slots to s-urgent" in run("queue", "show", made["id"]).out
+    with opened_session("sqlite:///queue.db") as session:
+        row = session.get_one(Submission, made["id"])
+        row.held = 2
+        session.add(row)
+        session.commit()
+    assert "gave back 2 of 4 slots to s-urgent" in run("queue", "show", made["id"]).out
 
 
 def test_what_is_no_experiment_or_not_there_is_refused(

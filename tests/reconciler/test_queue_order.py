@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from govray.reconciler.giving_way import Holding
 from govray.reconciler.queue_order import (
     Decision,
-    Holding,
+    Gift,
     ProjectLimit,
     SlotLimits,
     Waiting,
@@ -34,7 +35,15 @@ def waits(id: str, *, project: str = "a", priority: int = 0, slots: int = 1) -> 
 
 
 def holds(
-    id: str, *, project: str = "a", priority: int = 0, slots: int = 1, leaving: bool = False
+    id: str,
+    *,
+    project: str = "a",
+    priority: int = 0,
+    slots: int = 1,
+    leaving: bool = False,
+    least: int | None = None,
+    full: int | None = None,
+    cap: int | None = None,
 ) -> Holding:
     return Holding(
         id=id,
@@ -44,6 +53,9 @@ def holds(
         slots=slots,
         started=("", id),
         leaving=leaving,
+        least=least,
+        full=full,
+        cap=cap,
     )
 
 
@@ -143,6 +155,115 @@ def test_where_the_project_s_limit_is_in_the_way_its_own_entries_go() -> None:
     assert decide([waits("9", priority=1)], held, limits).preempt == ("1",)
 
 
+# Giving back
+
+
+def test_an_elastic_entry_gives_back_what_is_needed_and_no_more() -> None:
+    held = [holds("1", slots=4, least=1)]
+    found = decide([waits("9", priority=1, slots=2)], held, FOUR)
+    assert (found.start, found.preempt, found.shrink) == ((), (), {"1": Gift(2, "9")})
+    # The control: who needs all its slots is preempted.
+    rigid = [replace(held[0], least=None)]
+    found = decide([waits("9", priority=1, slots=2)], rigid, FOUR)
+    assert (found.preempt, found.shrink) == (("1",), {})
+
+
+def test_where_gifts_are_not_enough_it_is_preempted_whole() -> None:
+    found = decide([waits("9", priority=1, slots=4)], [holds("1", slots=4, least=1)], FOUR)
+    assert (found.preempt, found.shrink) == (("1",), {})
+
+
+def test_equal_priority_gives_nothing_back() -> None:
+    held = [holds("1", slots=4, least=1, priority=3)]
+    assert decide([waits("9", priority=3)], held, FOUR).shrink == {}
+    assert decide([waits("9", priority=4)], held, FOUR).shrink == {"1": Gift(3, "9")}
+
+
+def test_the_lowest_priority_gives_first_and_is_spent_before_another_is_touched() -> None:
+    six = replace(FOUR, pools={"default": 6})
+    held = [holds("1", slots=3, least=1, priority=1), holds("2", slots=3, least=1)]
+    for slots, shrunk, gone in (
+        (1, {"2": 2}, ()),
+        (2, {"2": 1}, ()),
+        (3, {}, ("2",)),
+        (4, {"1": 2}, ("2",)),
+        (6, {}, ("2", "1")),
+    ):
+        found = decide([waits("9", priority=2, slots=slots)], held, six)
+        assert {id: gift.keeps for id, gift in found.shrink.items()} == shrunk, slots
+        assert found.preempt == gone, slots
+
+
+def test_among_equals_all_give_before_one_is_stopped_the_newest_first() -> None:
+    eight = replace(FOUR, pools={"default": 8})
+    held = [holds("1", slots=3, least=1), holds("2", slots=3, least=1), holds("3", slots=2)]
+    found = decide([waits("9", priority=1, slots=3)], held, eight)
+    assert (found.preempt, found.shrink) == ((), {"1": Gift(2, "9"), "2": Gift(1, "9")})
+
+
+def test_what_is_being_given_back_is_waited_for_and_starts_nobody() -> None:
+    line = [waits("9", priority=1, slots=2)]
+    giving = holds("1", slots=4, least=1, full=4, cap=2)
+    found = decide(line, [giving], FOUR)
+    assert (found.start, found.shrink, found.preempt, found.grow) == ((), {}, (), {})
+    # When it has given them back, they are free.
+    assert decide(line, [replace(giving, slots=2)], FOUR).start == ("9",)
+
+
+def test_a_second_one_gets_more_of_it_and_never_below_its_least() -> None:
+    held = [holds("1", slots=2, least=1, full=4, cap=2), holds("8", priority=5, slots=2)]
+    found = decide([waits("9", priority=1)], held, FOUR)
+    assert found.shrink == {"1": Gift(1, "9")}
+    held[0] = replace(held[0], slots=1, cap=1)
+    held[1] = replace(held[1], slots=3)
+    found = decide([waits("9", priority=1)], held, FOUR)
+    assert (found.shrink, found.preempt) == ({}, ("1",))
+
+
+def test_where_the_projects_limit_is_in_the_way_its_own_gives() -> None:
+    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=3)})
+    held = [holds("1", slots=3, least=1), holds("2", project="b", least=1)]
+    assert decide([waits("9", priority=1)], held, limits).shrink == {"1": Gift(2, "9")}
+
+
+def test_slots_come_again_when_nothing_of_its_priority_waits() -> None:
+    small = holds("1", slots=1, least=1, full=4, cap=1)
+    assert decide([], [small], FOUR).grow == {"1": 4}
+    assert decide([], [small, holds("8", slots=2)], FOUR).grow == {"1": 2}
+    assert decide([], [small, holds("8", slots=3)], FOUR).grow == {}
+    # Nobody needs what was not given back yet.
+    assert decide([], [replace(small, slots=4)], FOUR).grow == {"1": 4}
+
+
+def test_who_waits_with_its_priority_goes_before_it_and_lower_ones_behind_it() -> None:
+    small = holds("1", project="b", slots=1, least=1, full=4, cap=1)
+    found = decide([waits("9", slots=2)], [small], FOUR)
+    assert (found.start, found.grow) == (("9",), {"1": 2})
+    found = decide([waits("9", priority=-1, slots=2)], [small], FOUR)
+    assert (found.start, found.grow) == ((), {"1": 4})
+    held = [small, holds("8", slots=1, priority=9)]
+    for priority, grown in ((0, {}), (7, {}), (-1, {"1": 3})):
+        found = decide([waits("9", priority=priority, slots=4)], held, FOUR)
+        assert (found.start, found.grow) == ((), grown), priority
+
+
+def test_nothing_comes_again_while_a_higher_priority_is_due_soon() -> None:
+    small = holds("1", slots=1, least=1, full=4, cap=1)
+    soon = replace(waits("9", priority=1, slots=2), ready=False)
+    assert decide([soon], [small], FOUR).grow == {}
+    assert decide([replace(soon, priority=-1)], [small], FOUR).grow == {"1": 4}
+
+
+def test_what_comes_again_stays_within_the_projects_limit() -> None:
+    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=3)})
+    small = holds("1", slots=1, least=1, full=4, cap=1)
+    assert decide([], [small], limits).grow == {"1": 3}
+    # Others of its project wait for the limit, so it waits behind them.
+    line = [waits("9", slots=3)]
+    assert decide(line, [small], limits).grow == {}
+    assert decide(line, [replace(small, project="b")], limits).start == ("9",)
+
+
 # Refusal
 
 
@@ -210,11 +331,22 @@ def queues(draw: st.DrawFn) -> tuple[list[Waiting], list[Holding], SlotLimits]:
             priority=draw(PRIORITY),
             slots=draw(st.integers(1, 3)),
             started=(draw(st.sampled_from("xy")), f"h{i}"),
-            leaving=draw(st.booleans()),
+            leaving=draw(st.sampled_from([False, False, True])),
         )
+        if draw(st.booleans()):
+            one = elastic(draw, one)
         if within(limits, [*held, one]):
             held.append(one)
     return line, held, limits
+
+
+def elastic(draw: st.DrawFn, one: Holding) -> Holding:
+    """The same, which has given something back, is about to, or may be told to."""
+    least = draw(st.integers(1, one.slots))
+    full = one.slots + draw(st.integers(0, 2))
+    told = full > one.slots or draw(st.booleans())
+    cap = draw(st.integers(least, one.slots)) if told else None
+    return replace(one, least=least, full=full, cap=cap)
 
 
 Entry = Waiting | Holding
@@ -234,7 +366,19 @@ def within(limits: SlotLimits, entries: Sequence[Entry]) -> bool:
 
 def after(line: list[Waiting], held: list[Holding], found: Decision) -> list[Entry]:
     """Who holds slots when the pass is done."""
-    return [*held, *(one for one in line if one.id in found.start)]
+    grown = [replace(one, slots=found.grow.get(one.id, one.slots)) for one in held]
+    return [*grown, *(one for one in line if one.id in found.start)]
+
+
+def settled(line: list[Waiting], held: list[Holding], found: Decision) -> list[Entry]:
+    """Who holds slots when all have gone and given back as they were told."""
+    return [
+        replace(one, slots=found.shrink[one.id].keeps if one.id in found.shrink else one.keeps)
+        if isinstance(one, Holding) and one.id not in found.grow
+        else one
+        for one in after(line, held, found)
+        if one.id not in found.preempt and not (isinstance(one, Holding) and one.leaving)
+    ]
 
 
 @given(queues())
@@ -277,45 +421,121 @@ def test_no_lower_priority_starts_while_a_higher_one_that_fits_waits(
 
 
 @given(queues())
-def test_only_strictly_lower_priorities_are_preempted_and_each_is_needed(
+def test_only_strictly_lower_priorities_give_way_and_each_slot_is_needed(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    rest = settled(line, held, found)
+    for pool in POOLS:
+        # For each, what would be left if a little less were taken from it.
+        less = {
+            one.id: replace(one, slots=found.shrink[one.id].keeps + 1)
+            if one.id in found.shrink
+            else replace(one, slots=one.keeps - one.spare or one.keeps)
+            for one in held
+            if one.pool == pool and (one.id in found.shrink or one.id in found.preempt)
+        }
+        if not less:
+            continue
+        assert not any(one.leaving for one in less.values())
+        assert [
+            one
+            for one in line
+            if one.pool == pool
+            and one.ready
+            and found.waits.get(one.id, "").startswith(("it needs", "project"))
+            and all(one.priority > victim.priority for victim in less.values())
+            and all(gift.to == one.id for id, gift in found.shrink.items() if id in less)
+            and within(limits, [*rest, one])
+            and not any(
+                within(limits, [*(e for e in rest if e.id != id), spared, one])
+                for id, spared in less.items()
+            )
+        ]
+
+
+@given(queues())
+def test_nobody_is_told_to_keep_less_than_its_least_or_to_hold_more_than_it_asked_for(
     queue: tuple[list[Waiting], list[Holding], SlotLimits],
 ) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
     by_id = {one.id: one for one in held}
-    for pool in POOLS:
-        gone = [by_id[id] for id in found.preempt if by_id[id].pool == pool]
-        if not gone:
+    assert not {*found.shrink} & {*found.grow, *found.preempt}
+    for id, gift in found.shrink.items():
+        one = by_id[id]
+        assert one.least is not None
+        assert one.least <= gift.keeps < one.keeps
+    for id, slots in found.grow.items():
+        one = by_id[id]
+        assert one.cap is not None
+        assert one.full is not None
+        assert max(one.cap, one.slots - 1) < slots <= one.full
+
+
+@given(queues())
+def test_nothing_comes_again_before_what_waits_with_as_high_a_priority(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    for one in held:
+        if one.id not in found.grow:
             continue
-        assert not any(one.leaving for one in gone)
-        [gainer] = [
-            one
-            for one in line
-            if one.pool == pool
-            and one.id in found.waits
-            and one.ready
-            and found.waits[one.id].startswith(("it needs", "project"))
-            and all(one.priority > victim.priority for victim in gone)
-            and _fits_without(line, held, limits, found, one, gone)
-            and not any(
-                _fits_without(line, held, limits, found, one, [v for v in gone if v is not spared])
-                for spared in gone
+        for other in line:
+            if other.id not in found.waits or other.pool != one.pool:
+                continue
+            if other.priority < one.priority:
+                continue
+            # It waits for its project's limit, whatever others hold.
+            alone = [e for e in after(line, held, found) if e.project == other.project]
+            assert other.project != one.project
+            assert not within(limits, [*alone, other])
+
+
+@given(queues())
+def test_a_pass_after_a_pass_takes_nothing_back(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    told = told_so(line, held, found)
+    again = decide([one for one in line if one.id in found.waits], told, limits)
+    assert not {*found.shrink} & {*again.grow}
+    assert not {*found.grow} & {*again.shrink}
+    if not found.start:
+        assert (again.start, again.preempt, again.shrink, again.grow) == ((), (), {}, {})
+
+
+def told_so(line: list[Waiting], held: list[Holding], found: Decision) -> list[Holding]:
+    """Who holds slots after the pass, before any of them has done what it was told."""
+    return [
+        *(
+            replace(
+                one,
+                leaving=one.leaving or one.id in found.preempt,
+                slots=found.grow.get(one.id, one.slots),
+                full=one.full or one.slots,
+                cap=found.shrink[one.id].keeps
+                if one.id in found.shrink
+                else found.grow.get(one.id, one.cap),
             )
-        ][:1]
-        assert gainer.slots <= POOLS[pool]
-
-
-def _fits_without(
-    line: list[Waiting],
-    held: list[Holding],
-    limits: SlotLimits,
-    found: Decision,
-    one: Waiting,
-    gone: list[Holding],
-) -> bool:
-    left = [e for e in after(line, held, found) if e not in gone]
-    left = [e for e in left if not (isinstance(e, Holding) and e.leaving)]
-    return within(limits, [*left, one])
+            for one in held
+        ),
+        *(
+            Holding(
+                id=one.id,
+                project=one.project,
+                pool=one.pool,
+                priority=one.priority,
+                slots=one.slots,
+                started=("z", one.id),
+            )
+            for one in line
+            if one.id in found.start
+        ),
+    ]
 
 
 @given(queues(), st.randoms(use_true_random=False))
@@ -346,34 +566,24 @@ def test_slots_are_left_unused_only_behind_a_head_or_a_limit(
 
 @given(queues())
 def test_passes_come_to_rest(queue: tuple[list[Waiting], list[Holding], SlotLimits]) -> None:
-    """What was decided, done, and what leaves gone: nobody that runs is told to go for ever."""
+    """What was decided, done, and what leaves gone: nobody is told something new for ever."""
     line, held, limits = queue
     for _ in range(40):
         found = decide(line, held, limits)
-        if not found.start and not found.preempt and not any(one.leaving for one in held):
+        moving = any(one.leaving or one.keeps < one.slots for one in held)
+        if not (found.start or found.preempt or found.shrink or found.grow or moving):
             break
-        started = [
-            Holding(
-                id=one.id,
-                project=one.project,
-                pool=one.pool,
-                priority=one.priority,
-                slots=one.slots,
-                started=("z", one.id),
-            )
-            for one in line
-            if one.id in found.start
-        ]
         back = [one for one in held if one.id in found.preempt]
-        held = [one for one in held if not one.leaving and one not in back] + started
-        line = [one for one in line if one.id not in found.start and one.id not in found.refuse]
+        told = told_so(line, held, found)
+        held = [replace(one, slots=one.keeps) for one in told if not one.leaving]
+        line = [one for one in line if one.id in found.waits]
         line += [
             Waiting(
                 id=one.id,
                 project=one.project,
                 pool=one.pool,
                 priority=one.priority,
-                slots=one.slots,
+                slots=one.full or one.slots,
                 submitted=one.started,
             )
             for one in back

@@ -67,10 +67,13 @@ def _empty(service: Service) -> Iterator[None]:
 def add(service: Service, name: str = "one", **more: Any) -> str:
     """The id of a new entry of the queue."""
     state = more.pop("state", None)
+    gift = {name: more.pop(name, None) for name in ("cap", "held", "gives_to")}
     given: dict[str, Any] = {"kind": "train", "project": "default", "config": FILE, "slots": 2}
     by = ChangedBy(user=more.pop("user", "engineer"), at=more.pop("at", "2026-11-21T10:00:00Z"))
     with Session(service.engine) as session:
         row = submit(session, name=name, by=by, **(given | more))
+        for column, value in gift.items():
+            setattr(row, column, value)
         if state is not None:
             row.state = state
             row.started = by.at
@@ -132,6 +135,20 @@ def test_the_queue_shows_what_runs_and_what_waits_in_order(service: Service) -> 
     pools = re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', page)
     numbers = {name: re.findall(r">(\d+)<", cells) for name, cells in pools}
     assert numbers == {"default": ["0", "0", "3", "8"], "gpu": ["1", "3", "0", "0"]}
+
+
+def test_the_queue_says_what_an_entry_gave_back_and_to_staff_for_whom(service: Service) -> None:
+    add(service, "whole", state=S.RUNNING, slots=2)
+    add(service, "giving", state=S.RUNNING, slots=4, cap=3, held=4, gives_to="s-one")
+    add(service, "given", state=S.RUNNING, slots=8, cap=2, held=2, gives_to="s-two")
+    page = html(service, "/queue", "auditor")
+    said = re.findall(r'<span class="small soft">(g.*?)</span>', page)
+    assert sorted(re.sub("<.*?>", "", each) for each in said) == [
+        "gave back 6 of 8 slots to s-two",
+        "gives back 1 of 4 slots to s-one",
+    ]
+    [held] = re.findall(r'<tr><th scope="row">default</th>(.*?)</tr>', page)
+    assert re.findall(r">(\d+)<", held) == ["3", "8", "0", "0"]
 
 
 def test_a_long_queue_goes_on(service: Service) -> None:
@@ -280,7 +297,9 @@ def test_what_a_project_does_not_allow_is_said_in_the_form(service: Service, vis
 def test_who_has_a_role_in_a_project_sees_and_starts_there_and_nowhere_else(
     service: Service, vision: None
 ) -> None:
-    theirs, other = add(service, "theirs", project="vision"), add(service, "other", pool="p2")
+    other = add(service, "other", pool="p2")
+    gift: dict[str, Any] = {"state": S.RUNNING, "slots": 4, "cap": 2, "held": 2, "gives_to": other}
+    theirs = add(service, "theirs", project="vision", **gift)
     html(service, "/queue", "member", 403)
     by = ChangedBy(user="admin", at="2026-11-21T11:00:00Z")
 
@@ -295,6 +314,8 @@ def test_who_has_a_role_in_a_project_sees_and_starts_there_and_nowhere_else(
     page = html(service, "/queue", "member")
     assert (">theirs<" in page, ">other<" in page, ">p2<" in page) == (True, False, False)
     assert "Of what you may see" in page
+    assert "gave back 2 of 4 slots to a higher priority" in page
+    assert other not in page
     assert 'href="/new"' not in page
     assert ">other<" not in html(service, "/submissions", "member")
     html(service, f"/submissions/{other}", "member", 404)

@@ -25,7 +25,7 @@ ENTRIES = (
 
 
 def add_queue(session: Session, run: str) -> None:
-    """`ENTRIES`; the first has become ``run``."""
+    """`ENTRIES`; the first has become ``run``, and has given a slot back."""
     for number, (name, state, user, slots, priority) in enumerate(ENTRIES):
         row = _entry(session, f"{8 + number:02}", name, user, slots, priority)
         row.state = state
@@ -37,6 +37,7 @@ def add_queue(session: Session, run: str) -> None:
             row.why = "the pool has 16 slots, and it asks for 64"
         if number == 0:
             row.run = run
+            row.cap, row.held, row.gives_to = 1, 1, "s-20261120-110000-0a1b2c3d"
     session.flush()
 
 
@@ -46,6 +47,7 @@ def add_hostile_entries(session: Session, text: str) -> str:
     ended = made[1]
     ended.state, ended.why, ended.job, ended.archive = _S.ERROR, text, text, text
     ended.run, ended.policy, ended.tags = text, text, [text]
+    made[0].state, made[0].cap, made[0].gives_to = _S.RUNNING, 0, text
     session.flush()
     return ended.id
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
@@ -12,6 +13,7 @@ from sqlmodel import Session, col, select
 from govray.governance.formats.document import format_time
 from govray.reconciler.queue_order import SlotLimits
 from govray.reconciler.reconcile import QueuePass, Reconciler, Retries
+from govray.reconciler.run_limits import RunLimits
 from govray.store import submissions
 from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
@@ -21,7 +23,10 @@ from tests.support.pretended_cluster import PretendedCluster
 
 @dataclass
 class Queued:
-    """The store, the cluster and the clock; `reconciler` makes a process that works it off."""
+    """The store, the cluster and the clock; `reconciler` makes a process that works it off.
+
+    With a ``storage`` elastic runs below it can be told to give workers back.
+    """
 
     engine: Engine
     limits: SlotLimits = field(default_factory=lambda: SlotLimits(pools={"default": 4}))
@@ -29,8 +34,10 @@ class Queued:
     cluster: PretendedCluster = field(default_factory=PretendedCluster)
     at: datetime = datetime(2026, 11, 24, 9, tzinfo=UTC)
     commits: set[str] = field(default_factory=set)
+    storage: Path | None = None
 
     def __post_init__(self) -> None:
+        self.run_limits: RunLimits | None = RunLimits(self.storage) if self.storage else None
         self._processes = 0
         self.process = self.reconciler()
 
@@ -44,6 +51,7 @@ class Queued:
             holder=f"process-{self._processes}",
             clock=lambda: self.at,
             committed=lambda row, since: row.id in self.commits,
+            run_limits=self.run_limits,
             retries=self.retries,
         )
 

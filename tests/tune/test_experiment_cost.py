@@ -27,7 +27,9 @@ def test_a_run_takes_its_workers_and_steps() -> None:
 
 
 def test_an_elastic_run_may_hold_its_most() -> None:
-    assert cost(TRAIN, "resources.num_workers=[1, 6]").slots == 6
+    elastic = cost(TRAIN, "resources.num_workers=[2, 6]")
+    assert (elastic.slots, elastic.least) == (6, 2)
+    assert cost(TRAIN).least is None  # it needs them all
 
 
 def test_a_stream_that_takes_turns_counts_for_its_share() -> None:

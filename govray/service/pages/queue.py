@@ -1,6 +1,7 @@
 """The queue: who works on it, what each pool holds, what runs and what waits.
 
-Staff sees all of it, and others what is submitted to projects that they see.
+Staff sees all of it, and others what is submitted to projects that they see. So for whom an entry
+gave slots back is named to staff alone.
 
 How many slots a pool has stands in the reconciler's settings, not in the store. So the page says
 what is held and what is waited for, and no more.
@@ -40,7 +41,7 @@ _SHOWN: tuple[Any, ...] = (
     *(Submission.id, Submission.kind, Submission.name, Submission.project, Submission.user),
     *(Submission.state, Submission.pool, Submission.priority, Submission.slots, Submission.run),
     *(Submission.attempt, Submission.submitted, Submission.started, Submission.finished),
-    Submission.why,
+    *(Submission.why, Submission.held, Submission.cap, Submission.gives_to),
 )
 """Columns of a listing: without the files."""
 
@@ -119,8 +120,9 @@ def listing(
 
 def _pools(session: Session, caller: Caller) -> list[PoolUse]:
     s = Submission
+    slots = func.coalesce(col(s.held), col(s.slots))
     counted = session.execute(
-        select(col(s.pool), col(s.state), func.count(), func.sum(col(s.slots)))
+        select(col(s.pool), col(s.state), func.count(), func.sum(slots))
         .where(col(s.state).in_({*HELD, SubmissionState.QUEUED}), readable(caller))
         .group_by(col(s.pool), col(s.state))
     ).all()

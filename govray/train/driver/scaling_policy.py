@@ -1,4 +1,4 @@
-"""How many workers a run has: Ray Train's elastic policy with four changes.
+"""How many workers a run has: Ray Train's elastic policy with five changes.
 
 ``num_workers: [min, max]`` makes a run elastic. When a worker or its node is lost, Ray restarts
 with as many workers as fit. When there is room for more, Ray restarts with more. A restart resumes
@@ -13,6 +13,9 @@ policy does, and `Elastic` changes:
   them to commit first (`govray.train.run_folder.resize_request`).
 * It gives every CPU to workers, so tasks that read data wait for ever. `Elastic` leaves room for
   one such task, unless that would go below the minimum.
+* It knows nothing of a queue. `Elastic` has no more workers than a queue allows, from one look to
+  the next, and answers once it has given the others back
+  (`govray.train.driver.worker_limit`).
 
 Source: `ElasticScalingPolicy` of Ray 2.60. Its private parts are used here; a test compares their
 names with the installed Ray.
@@ -41,6 +44,7 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
 from ray.train.v2._internal.util import time_monotonic
 
 from govray.files.place import Place
+from govray.train.driver.worker_limit import WorkerLimit
 from govray.train.run_folder import events, resize_request
 from govray.train.run_folder.clock import now
 from govray.train.worker.planned_shard import READ_CPUS
@@ -78,19 +82,22 @@ class Elastic(ElasticScalingPolicy):
 
     Args:
         scaling_config: With a pair as ``num_workers``.
-        run_folder: Where the request to commit before a resize is written.
+        run_folder: Where the request to commit before a resize is written, and where a queue says
+            how many workers it allows.
     """
 
     def __init__(self, scaling_config: ray.train.ScalingConfig, run_folder: Place) -> None:
         super().__init__(scaling_config)  # type: ignore[arg-type]  # of v1
         self._run_folder = run_folder
         self._unsure_since: float | None = None
-        self._wanted: ScalingDecision | None = None
+        self._wanted: ResizeDecision | None = None
+        self._limit = WorkerLimit(run_folder)
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """Start as many workers as fit, once the cluster has noticed which nodes are gone."""
         self._wanted = None
         resize_request.clear(self._run_folder)
+        self._look_for_limit()
         if all(_answers(node) for node in _alive()):
             self._unsure_since = None
         else:
@@ -102,17 +109,24 @@ class Elastic(ElasticScalingPolicy):
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
-        """Replace the workers when there is room for more, once they have committed."""
+        """Replace the workers once they have committed: there is room for more, or too many run."""
+        self._look_for_limit()
         if self._wanted is not None:
             self._maybe_send_resource_request()
             if not resize_request.answered(self._run_folder):
                 return NoopDecision()
             resize_request.clear(self._run_folder)
             wanted, self._wanted = self._wanted, None
-            return wanted
-        decision = super().make_decision_for_running_worker_group(
-            worker_group_state, worker_group_status
-        )
+            # The limit may have changed while they committed.
+            return self._get_resize_decision(min(wanted.num_workers, self._most()))
+        if worker_group_state.num_workers > self._most():
+            self._maybe_send_resource_request()
+            decision: ScalingDecision = self._get_resize_decision(self._most())
+        else:
+            self._limit.obeyed(worker_group_state.num_workers)
+            decision = super().make_decision_for_running_worker_group(
+                worker_group_state, worker_group_status
+            )
         if not isinstance(decision, ResizeDecision):
             return decision
         self._wanted = decision
@@ -124,6 +138,21 @@ class Elastic(ElasticScalingPolicy):
         )
         resize_request.ask(self._run_folder)
         return NoopDecision()
+
+    def _look_for_limit(self) -> None:
+        """Look how many workers the queue allows. If it changed, ask Ray for as many at once.
+
+        Another elastic run counts on what this one asks for no longer.
+        """
+        if self._limit.look() and self._coordinator_client is not None:
+            self._send_resource_request()
+
+    def _most(self) -> int:
+        scaling = self.scaling_config
+        return self._limit.most(scaling.min_workers, scaling.max_workers)
+
+    def _get_num_workers_for_resource_request(self) -> int:
+        return self._most()
 
     def _get_reserved_resources(self) -> Any:
         age = time_monotonic() - self._latest_reserved_resources_query_time
@@ -139,11 +168,14 @@ class Elastic(ElasticScalingPolicy):
         return super()._get_reserved_resources()
 
     def _count_possible_workers(self, reserved_resources: dict[str, dict[str, float]]) -> int:
-        possible = int(super()._count_possible_workers(reserved_resources))
+        possible = min(self._room(reserved_resources), self._most())
         nodes = [node["Resources"] for node in _alive()]
         worker = self.scaling_config._resources_per_worker_not_none
         beside = workers_beside_a_reader(nodes, worker)
         return min(possible, max(beside, self.scaling_config.min_workers))
+
+    def _room(self, reserved_resources: dict[str, dict[str, float]]) -> int:
+        return int(super()._count_possible_workers(reserved_resources))
 
 
 def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> int:

@@ -101,6 +101,28 @@ class ResizeWanted(Event):
         return f"room for {self.after} workers instead of {self.before}: commit, then resize"
 
 
+class WorkersLimited(Event):
+    """The queue allows another number of workers: it needs slots, or gives them again."""
+
+    kind: Literal["workersLimited"] = "workersLimited"
+    most: Natural
+
+    @property
+    def text(self) -> str:
+        return f"the queue allows {self.most} worker{'s' * (self.most != 1)} at most"
+
+
+class LimitIgnored(Event):
+    """What should say how many workers the queue allows does not. The limit before it holds."""
+
+    kind: Literal["limitIgnored"] = "limitIgnored"
+    what: Text
+
+    @property
+    def text(self) -> str:
+        return f"a limit of workers is ignored, and nothing changes: {self.what}"
+
+
 class WorkerStarted(Event):
     """One worker of an attempt, and where its output goes, if that is a file."""
 
@@ -308,6 +330,8 @@ AnyEvent: TypeAlias = (
     DriverStarted
     | AttemptStarted
     | ResizeWanted
+    | WorkersLimited
+    | LimitIgnored
     | WorkerStarted
     | Failed
     | Progress

@@ -15,21 +15,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 
 import govray
-from govray.governance.attestation import model_folder
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import Leaf, read_leaves
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
 from govray.train.state import snapshot
 from tests.support.elastic_driver import EVERY, STEPS
+from tests.support.runs_apart import RELATIVE, apart, ran
 
 pytestmark = pytest.mark.slow
-
-RELATIVE = 1e-4
-"""Bound on ‖elastic - fixed‖ / ‖fixed‖ of each tensor: sums over ranks round differently."""
 
 
 @pytest.fixture(scope="module")
@@ -125,21 +121,6 @@ def test_the_event_log_tells_of_the_loss_and_of_each_size(folder: Path) -> None:
     assert (lost.failure, lost.decision) == ("infrastructure", "restart")
     wanted = [each for each in log if isinstance(each, events.ResizeWanted)]
     assert [each.after for each in wanted] == [each.world_size for each in attempts[2:]]
-
-
-def ran(folder: Path, name: str) -> list[tuple[int, float]]:
-    """(step, loss) in the order in which steps were done, those done again included."""
-    lines = (folder / f"{name}.ran.jsonl").read_text().splitlines()
-    return [(step, loss) for step, loss in map(json.loads, lines)]
-
-
-def apart(folder: Path, other: Path) -> float:
-    """The largest relative distance of any tensor."""
-    one, two = (
-        safetensors.torch.load_file(each / model_folder.WEIGHTS) for each in (folder, other)
-    )
-    assert one.keys() == two.keys()
-    return max(float((one[name] - two[name]).norm() / two[name].norm()) for name in one)
 
 
 def test_the_verifier_accepts_both(folder: Path) -> None:
