@@ -17,8 +17,8 @@ from govray.engine.model import gpt
 
 GPT = gpt.GPT
 FOLDER = "GOVRAY_TEST_PACE"
-STEP_S = 4.0
-"""Long enough that four runs which start one after the other are at work together."""
+STEP_S = 1.5
+"""Of each class in a step. Four runs that start one after the other are at work together."""
 
 
 def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:

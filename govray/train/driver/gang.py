@@ -47,8 +47,8 @@ def await_room(
     """Return when the cluster has had room for all workers at once.
 
     Nothing is kept: Ray Train asks for the room again. On a cluster without an autoscaler, this
-    only compares with what the nodes have in all. Before Ray has started nothing is known, and
-    nothing refused.
+    only compares with what the nodes have in all, once they have had time to join. Before Ray has
+    started nothing is known, and nothing refused.
 
     Args:
         scaling: Of the run; of an elastic one the fewest workers count.
@@ -62,7 +62,7 @@ def await_room(
         return
     assert scaling is not None
     if not autoscales():
-        nodes = nodes_in_time(lambda nodes: places(nodes, gang[0]) >= len(gang))
+        nodes = nodes_in_time(lambda nodes: places(nodes, gang[0]) >= len(gang), on_wait=on_wait)
         if (room := places(nodes, gang[0])) < len(gang):
             raise _too_large(gang, f"the cluster has room for {room}, and no autoscaler")
         return

@@ -27,8 +27,11 @@ _HOST_AND_PORT = re.compile(r"\[?(?P<host>[^/\[\]]+)\]?:(?P<port>[0-9]{1,5})")
 _PATIENCE = 10.0
 """Seconds for a connection to a head node."""
 
-JOIN_S = 60.0
-"""Seconds after a node's start in which more may be on their way."""
+JOIN_S = 180.0
+"""Seconds after a node's start in which more may be on their way.
+
+A node gives a head that is gone 60 s by Ray's default, then ends, is started again, and joins.
+"""
 
 _READ_ONLY = re.compile("node_[0-9a-f]{56}")
 """What Ray's monitor calls the type of a node that no autoscaler manages."""
@@ -130,6 +133,8 @@ def autoscales() -> bool:
 
 def nodes_in_time(
     enough: Callable[[list[Mapping[str, float]]], bool],
+    *,
+    on_wait: Callable[[str], None] = lambda line: None,
 ) -> list[Mapping[str, float]]:
     """What each node has in all: resource name to amount.
 
@@ -137,13 +142,21 @@ def nodes_in_time(
     nodes of a head that has just begun join it within seconds, and jobs may be faster. So this
     waits while the newest node is younger than `JOIN_S`. It doesn't where an autoscaler knows which
     nodes come, nor where this process started the cluster.
+
+    Args:
+        enough: Whether nodes like these are.
+        on_wait: Called with a line that says for what this waits.
     """
+    said = False
     while True:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if enough(nodes) or not os.environ.get("RAY_ADDRESS") or autoscales():
             return nodes
         if time.time() - newest_start() > JOIN_S:
             return nodes
+        if not said:
+            on_wait("the cluster is young and has too little room: waiting for more nodes to join")
+            said = True
         time.sleep(1.0)
 
 

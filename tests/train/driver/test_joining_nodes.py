@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import pytest
 import ray
@@ -28,7 +29,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def has_room(nodes: list[object]) -> bool:
+def has_room(nodes: list[Mapping[str, float]]) -> bool:
     return {"CPU": 4.0} in nodes
 
 
@@ -36,7 +37,10 @@ def test_a_node_that_joins_a_young_cluster_counts(
     looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_cluster, "newest_start", time.time)
-    assert nodes_in_time(has_room) == [{}, {"CPU": 4.0}]
+    said: list[str] = []
+    assert nodes_in_time(has_room, on_wait=said.append) == [{}, {"CPU": 4.0}]
+    [line] = said
+    assert "waiting for more nodes" in line
     assert len(looks) == 3
 
 
