@@ -1450,6 +1450,7 @@ class Operations(Connection):
         project: str | None = None,
         pool: str | None = None,
         priority: int | None = None,
+        idempotency_key: str | None = None,
     ) -> documents.Task:
         """Put a task in the queue, with the project's defaults and within its limits.
 
@@ -1458,11 +1459,14 @@ class Operations(Connection):
             project: The project that it counts for.
             pool: The pool of nodes to run in; the project's own if left out.
             priority: Of a pool's queue the highest goes first; the project's if left out.
+            idempotency_key: Of your choice, new for each submission. The same request with the
+                same key answers the same submission, and makes no second one.
         """
         answer: documents.Task = self.ask(
             "POST",
             "/v1/tasks",
             documents.Task,
+            header={"Idempotency-Key": idempotency_key},
             body={
                 "name": name,
                 "config": config,

@@ -196,12 +196,13 @@ def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) 
         Problem: As `prepare`; or 422, the key came with another body before.
         CouldNotCheck: This service cannot check files.
     """
-    request = _request(caller, asked)
-    if request is not None and (row := _repeated(session, request)) is not None:
+    body = {name: value for name, value in vars(asked).items() if name != "key"}
+    request = keyed(caller, asked.key, body)
+    if request is not None and (row := repeated(session, request)) is not None:
         return row
     ready = prepare(session, caller, asked, check)
     begin_writing(session)  # of two with one key the second finds the first
-    if request is not None and (row := _repeated(session, request)) is not None:
+    if request is not None and (row := repeated(session, request)) is not None:
         return row
     try:
         row = submissions.submit(
@@ -310,19 +311,27 @@ def _known_policy(
         ) from None
 
 
-def _request(caller: Caller, asked: Asked) -> tuple[str, str] | None:
-    """The digests of a request's key, which is its caller's own, and of its body."""
-    if asked.key is None:
+def keyed(caller: Caller, key: str | None, body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The digests of a request's key, which is its caller's own, and of its body; None without.
+
+    Raises:
+        Problem: 422, the body is nothing that JSON holds.
+    """
+    if key is None:
         return None
-    body = {name: value for name, value in vars(asked).items() if name != "key"}
     try:
         encoded = canonical_json.encode(body)
     except GovrayError as error:
         raise not_valid("body", error.what) from None
-    return _digest(canonical_json.encode([caller.name, asked.key])), _digest(encoded)
+    return _digest(canonical_json.encode([caller.name, key])), _digest(encoded)
 
 
-def _repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+    """The entry that a request of this key made; None if none did.
+
+    Raises:
+        Problem: 422, it had another body.
+    """
     try:
         return submissions.repeated(session, request)
     except GovrayError as error:

@@ -397,6 +397,7 @@ CASES = [
     get("/submissions", STAFF),
     get("/submissions/{submission}", STAFF, "/submissions/s-one"),
     get("/new", WRITERS),
+    get("/tasks", STAFF),
     # Forms: whoever may, sends none from our own page here.
     *(
         Case("POST", template, WRITERS, path, ok=(403,))
@@ -404,6 +405,9 @@ CASES = [
             ("/new", "/new"),
             ("/submissions", "/submissions"),
             ("/submissions/{submission}/{verb}", "/submissions/s-one/stop"),
+            ("/tasks", "/tasks"),
+            ("/tasks/{task}/open", "/tasks/s-one/open"),
+            ("/tasks/{task}/stop", "/tasks/s-one/stop"),
             ("/models/{model}/{version}/promote", "/models/first/1.0.0/promote"),
         )
     ),

@@ -113,6 +113,7 @@ def paths(site: Site) -> dict[str, str]:
         "hostile-experiment": "/experiments/hostile",
         "hostile-trial": "/trials/run-bad",
         "queue": "/queue",
+        "tasks": "/tasks",
         "submissions": "/submissions",
         **({"hostile-submission": f"/submissions/{site.shown.entry}"} if site.shown.entry else {}),
         "new": "/new",
