@@ -28,12 +28,13 @@ BELOW: dict[str, frozenset[str]] = {
     "errors": frozenset({"printable"}),
     "governance": frozenset({"errors", "files", "printable"}),
     "engine": frozenset({"errors", "governance"}),
-    "checkpoint": frozenset({"errors", "files", "governance"}),
+    "pins": frozenset({"errors", "files", "governance"}),
+    "checkpoint": frozenset({"errors", "files", "governance", "pins"}),
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
     "alerts": frozenset({"errors", "governance", "store"}),
     "tasks": frozenset({"errors", "printable", "files", "governance"}),
-    "service": frozenset({"errors", "files", "governance", "store", "tasks"}),
+    "service": frozenset({"errors", "files", "governance", "pins", "store", "tasks"}),
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
     "inference": frozenset(
@@ -42,6 +43,7 @@ BELOW: dict[str, frozenset[str]] = {
     "reconciler": frozenset({"errors", "printable", "files", "governance", "store", "tasks"}),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
+        | {"pins"}
     ),
     "tune": frozenset(
         {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
@@ -52,7 +54,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts"}
+        | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),

@@ -243,6 +243,51 @@ class Operations(Connection):
         """
         return self.pages(f"/v1/trials/{segment(trial)}/checkpoints", documents.Checkpoint)
 
+    def list_pins(self, trial: str) -> documents.CheckpointPins:
+        """Which checkpoints of a trial stay whatever its rules say, and why.
+
+        Args:
+            trial: A trial's id.
+        """
+        answer: documents.CheckpointPins = self.ask(
+            "GET", f"/v1/trials/{segment(trial)}/pins", documents.CheckpointPins
+        )
+        return answer
+
+    def pin_checkpoint(
+        self, step: int, trial: str, *, reason: str | None = None
+    ) -> documents.CheckpointPin:
+        """Keep a checkpoint, whatever the run's rules say. Once it is pinned, again changes
+        nothing.
+
+        Args:
+            step: The checkpoint's step.
+            trial: A trial's id.
+            reason: A line for who reads it later.
+        """
+        answer: documents.CheckpointPin = self.ask(
+            "POST",
+            f"/v1/trials/{segment(trial)}/checkpoints/{segment(step)}:pin",
+            documents.CheckpointPin,
+            body={"reason": reason},
+        )
+        return answer
+
+    def unpin_checkpoint(self, step: int, trial: str) -> documents.CheckpointPin:
+        """Let the run's rules decide about a checkpoint again. It goes with the next commit, if
+        so.
+
+        Args:
+            step: The checkpoint's step.
+            trial: A trial's id.
+        """
+        answer: documents.CheckpointPin = self.ask(
+            "POST",
+            f"/v1/trials/{segment(trial)}/checkpoints/{segment(step)}:unpin",
+            documents.CheckpointPin,
+        )
+        return answer
+
     def check_experiment(
         self,
         *,

@@ -41,7 +41,7 @@ def add_queue(session: Session, run: str) -> None:
 
 
 def add_hostile_entries(session: Session, text: str) -> str:
-    """Three entries, one of them a task, in whose every field is ``text``; the id of the one that ended."""
+    """Entries, a task too, in whose every field is ``text``; the id of the one that ended."""
     made = [_entry(session, f"{20 + i}", text, text, 1, 0, pool=text, config=text) for i in (0, 1)]
     ended = made[1]
     ended.state, ended.why, ended.job, ended.archive = _S.ERROR, text, text, text
