@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from sqlmodel import Session, col, select
 
+from govray import traces
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
@@ -205,22 +206,25 @@ def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) 
     if request is not None and (row := repeated(session, request)) is not None:
         return row
     try:
-        row = submissions.submit(
-            session,
-            kind=ready.facts.kind,
-            name=ready.facts.name,
-            project=ready.project,
-            config=ready.text,
-            slots=ready.facts.slots,
-            by=changed_by(caller),
-            pool=ready.pool,
-            priority=ready.priority,
-            policy=ready.policy,
-            archive=ready.archive,
-            forked_from=ready.forked_from,
-            tags=asked.tags,
-            request=request,
-        )
+        with traces.span("submission") as span:
+            row = submissions.submit(
+                session,
+                kind=ready.facts.kind,
+                name=ready.facts.name,
+                project=ready.project,
+                config=ready.text,
+                slots=ready.facts.slots,
+                by=changed_by(caller),
+                pool=ready.pool,
+                priority=ready.priority,
+                policy=ready.policy,
+                archive=ready.archive,
+                forked_from=ready.forked_from,
+                tags=asked.tags,
+                request=request,
+                trace=span.traceparent,
+            )
+            span.set(govray_submission=row.id, govray_kind=row.kind)
     except GovrayError as error:
         raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
     session.commit()

@@ -532,7 +532,8 @@ class SubmissionColumns(SQLModel):
 class Submission(SubmissionColumns, table=True):
     """A submission. ``token`` is the id of the token it came with.
 
-    ``request_key`` and ``request_body`` are digests of a request that may come twice.
+    ``request_key`` and ``request_body`` are digests of a request that may come twice. ``trace`` is
+    the span that it came in, as a ``traceparent`` (W3C Trace Context), where traces are on.
 
     Unlike the index of runs this cannot be made again from storage: back it up.
     """
@@ -540,6 +541,7 @@ class Submission(SubmissionColumns, table=True):
     token: str | None = None
     request_key: str | None = Field(default=None, unique=True)
     request_body: str | None = None
+    trace: str | None = None
 
 
 class Lease(SQLModel, table=True):

@@ -31,12 +31,10 @@ from govray.store.states import SubmissionState
 from govray.store.tables import AuditEntry, Submission
 from govray.tasks.endpoint import Endpoint, register
 from govray.tasks.task_file import read_task
-from tests.service.test_pages_browser import serious
-from tests.service.test_tasks_routes import serving_tasks
 from tests.support.chromium import browser
 from tests.support.people import OWN_PAGE, Service, begin_session
-from tests.support.shown_task import entry
-from tests.support.site import served
+from tests.support.shown_task import entry, serving_tasks
+from tests.support.site import serious, served
 
 FORM = {"name": "look", "kind": "notebook", "project": "default", "key": "k" * 22}
 S = SubmissionState

@@ -56,7 +56,7 @@ _LISTED: tuple[Any, ...] = (
 
 
 @dataclass(frozen=True)
-class Filled:
+class TaskForm:
     """The form as somebody filled it in. What is empty is as the task or the project has it."""
 
     name: str = ""
@@ -107,7 +107,7 @@ def listing(
     state: Annotated[str, Query(max_length=32)] = "",
     user: Annotated[str, Query(max_length=256)] = "",
 ) -> HTMLResponse:
-    return _tasks(request, caller, session, page, Filled(), state=state, user=user)
+    return _tasks(request, caller, session, page, TaskForm(), state=state, user=user)
 
 
 @router.post("/tasks", dependencies=[ACTS])
@@ -150,7 +150,7 @@ def _tasks(
     caller: Caller,
     session: Session,
     page: Page,
-    filled: Filled,
+    filled: TaskForm,
     problem: Problem | None = None,
     *,
     state: str = "",
@@ -221,6 +221,6 @@ def _may(session: Session, caller: Caller, row: Any) -> bool:
     return True
 
 
-def _filled(fields: Fields) -> Filled:
-    known = {name: fields[name] for name in Filled.__annotations__ if name in fields}
-    return Filled(**{name: value.replace("\r\n", "\n") for name, value in known.items()})
+def _filled(fields: Fields) -> TaskForm:
+    known = {name: fields[name] for name in TaskForm.__annotations__ if name in fields}
+    return TaskForm(**{name: value.replace("\r\n", "\n") for name, value in known.items()})

@@ -18,6 +18,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session, col, select
 
+from govray import traces
 from govray.service import acting, project_rules
 from govray.service.access import AuditDep, CallerDep, require
 from govray.service.acting import Act
@@ -190,18 +191,21 @@ def submitted(
     )
     act = Act(verb="submit", what="tasks", pool=pool, priority=priority, slots=SLOTS)
     acting.may_act(session, caller, new.project, act)
-    row = submissions.submit(
-        session,
-        kind=task.kind,
-        name=new.name,
-        project=new.project,
-        pool=pool,
-        priority=priority,
-        config=new.config,
-        slots=SLOTS,
-        by=by,
-        request=request,
-    )
+    with traces.span("submission") as span:
+        row = submissions.submit(
+            session,
+            kind=task.kind,
+            name=new.name,
+            project=new.project,
+            pool=pool,
+            priority=priority,
+            config=new.config,
+            slots=SLOTS,
+            by=by,
+            request=request,
+            trace=span.traceparent,
+        )
+        span.set(govray_submission=row.id, govray_kind=row.kind)
     session.commit()
     return row
 
