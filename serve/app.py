@@ -10,7 +10,7 @@ for itself. Numbers for Prometheus go to Ray's metrics agent, which has those of
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import FastAPI
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -36,7 +36,6 @@ class Arguments(BaseModel):
         promotion: The gates before a model's stages.
         oidc: An identity provider's file, as in docs/service.md. Read when the service is deployed.
         revocations: Files of revocation lists, or folders of them, that every node can read.
-        log_format: ``json`` logs one object a line, in the files of the replicas and of Ray Serve.
         proxies: Addresses or networks of the nodes, where HAProxy runs, and of proxies in front of
             them. The client address that they state is trusted.
     """
@@ -47,7 +46,6 @@ class Arguments(BaseModel):
     promotion: DiskPath = Path("policies/promotion.yaml")
     oidc: DiskPath | None = None
     revocations: list[DiskPath] = []
-    log_format: Literal["text", "json"] = "text"
     proxies: list[str] = ["127.0.0.1"]
 
 
@@ -72,20 +70,15 @@ def app(arguments: Arguments) -> Application:
     promotion, proxies = arguments.promotion.resolve(), arguments.proxies
     revocations = tuple(each.resolve() for each in arguments.revocations)
 
-    as_json = arguments.log_format == "json"
-
     def build() -> FastAPI:
         from ray.serve import metrics
         from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
         from govray.service.app import create_app
         from govray.service.prometheus import Forwarded
-        from govray.service.request_log import log_as_json
         from govray.service.settings import Settings
         from govray.tune.experiment_cost import experiment_cost
 
-        if as_json:
-            log_as_json()
         settings = Settings(
             store=store, promotion=promotion, oidc=provider, revocations=revocations
         )
@@ -94,7 +87,7 @@ def app(arguments: Arguments) -> Application:
         return service
 
     # Inside, so that Ray sends the class itself: replicas need govray, but not this folder.
-    @serve.deployment(name="govray", logging_config={"encoding": "JSON" if as_json else "TEXT"})
+    @serve.deployment(name="govray")
     @serve.ingress(build)
     class Service:
         def check_health(self) -> None:

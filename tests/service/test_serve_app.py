@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import httpx
 import pytest
@@ -139,7 +139,6 @@ def tokens(
     tokens = make_tokens(engine, "acme-legal", "umbrella")
     engine.dispose()
     words = ". serve/environment.sh && exec serve run --address local serve.app:app oidc=$PROVIDER"
-    words += " log_format=json"
     environment = os.environ | {
         "GOVRAY_STORE": url,
         "PROVIDER": str(provider.file),
@@ -189,31 +188,6 @@ def test_ray_serve_answers_a_lineage_query(tokens: dict[str, str]) -> None:
         assert "alpha" not in answer.text, "of another supplier"
     assert httpx.get(f"{ADDRESS}/v1/models/gpt", timeout=30).status_code == 404
     assert httpx.get(f"{ADDRESS}/metrics", timeout=30).status_code == 401
-
-
-@pytest.mark.slow
-def test_a_replica_logs_as_json(tokens: dict[str, str]) -> None:
-    with client_of(tokens, "supplier") as client:
-        client.get("/v1/models/gpt?nonsense=sought", headers={"X-Request-Id": "mine-1"})
-    deadline = time.monotonic() + 30
-    while not (found := _logged("mine-1")):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    [line] = found
-    assert (line["level"], line["route"]) == ("info", "/v1/models/{model}")
-    assert line["time"].endswith("+00:00")
-    assert "sought" not in json.dumps(line)
-
-
-def _logged(request: str) -> list[dict[str, Any]]:
-    """The lines of a request in what this session's processes wrote to standard error."""
-    lines = [
-        line
-        for file in Path("/tmp/ray/session_latest/logs").glob("worker-*.err")
-        for line in file.read_text().splitlines()
-        if line.startswith("{") and f'"{request}"' in line
-    ]
-    return [json.loads(each) for each in lines]
 
 
 @pytest.mark.slow
