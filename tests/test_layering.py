@@ -28,20 +28,25 @@ BELOW: dict[str, frozenset[str]] = {
     "errors": frozenset({"printable"}),
     "governance": frozenset({"errors", "files", "printable"}),
     "engine": frozenset({"errors", "governance"}),
-    "checkpoint": frozenset({"errors", "files", "governance"}),
+    "traces": frozenset(),
+    "pins": frozenset({"errors", "files", "governance"}),
+    "checkpoint": frozenset({"errors", "files", "governance", "pins"}),
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
     "alerts": frozenset({"errors", "governance", "store"}),
     "tasks": frozenset({"errors", "printable", "files", "governance"}),
-    "service": frozenset({"errors", "files", "governance", "store", "tasks"}),
+    "service": frozenset({"errors", "files", "governance", "pins", "store", "tasks"} | {"traces"}),
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
     "inference": frozenset(
         {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks"}
     ),
-    "reconciler": frozenset({"errors", "printable", "files", "governance", "store", "tasks"}),
+    "reconciler": frozenset(
+        {"errors", "printable", "files", "governance", "store", "tasks"} | {"traces"}
+    ),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
+        | {"pins", "traces"}
     ),
     "tune": frozenset(
         {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
@@ -52,7 +57,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts"}
+        | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -112,6 +117,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "engine.collective": frozenset({"torch"}),
     "engine.memorization": frozenset({"torch"}),
     "engine.startup": frozenset({"torch", "numpy"}),
+    # Imported where the environment names a collector, and nowhere else.
+    "traces": frozenset({"opentelemetry"}),
+    "pins": frozenset(),
     "checkpoint": frozenset({"torch", "safetensors", "pyarrow"}),
     "data": frozenset({"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic", "obstore"}),
     # In processes of their own, which are sent texts: what Presidio imports stays there.
@@ -157,7 +165,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     ),
 }
 
-# A room holds at most this many modules, unless each is one verb of the command or one route.
+# A room holds at most this many modules, unless each is a verb of the command, a route, or a
+# migration.
 MOST_MODULES = 15
 ONE_EACH = {"cli", "service/routes", "store/migrations/versions"}
 # Flat, since their modules import each other both ways: sub-packages would be circles.

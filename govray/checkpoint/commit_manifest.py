@@ -15,8 +15,8 @@ from typing import Any
 
 from govray.errors import Damaged, Malformed, UsageError
 from govray.governance.formats import canonical_json
+from govray.pins import MANIFEST as MANIFEST
 
-MANIFEST = "manifest.json"
 SCHEMA = "govray.dev/checkpoint/v1"
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

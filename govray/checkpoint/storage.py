@@ -25,6 +25,7 @@ from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
 from govray.files.storage_url import below, check_url
 from govray.governance.formats import canonical_json
+from govray.pins import folder_name as folder_name
 
 FILE = "storage.json"
 POINTER = "final_commit"
@@ -35,11 +36,6 @@ CORRUPT = ".corrupt"
 
 _STEP = re.compile(r"checkpoint_(\d{9})")
 _LEFTOVERS = (PARTIAL, SUPERSEDED, CORRUPT)
-
-
-def folder_name(step: int) -> str:
-    """Name of the commit whose next step is ``step``."""
-    return f"checkpoint_{step:09d}"
 
 
 class Storage(Protocol):

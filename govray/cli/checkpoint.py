@@ -7,7 +7,9 @@ and not govray.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +18,18 @@ from govray.cli.output import field, line, print_table, report, table
 from govray.cli.place_argument import Given, Run, given_place
 from govray.errors import Malformed, UsageError
 
-app = typer.Typer(help="List a run's checkpoints, export one, delete those that nothing keeps.")
+app = typer.Typer(help="List a run's checkpoints, pin one, export one, delete the rest.")
+
+
+Checkpoint = Annotated[
+    Given,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        parser=given_place,
+        help="RUN/checkpoint_000000100, in a run's folder or below its URL.",
+    ),
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For who reads it later.")]
 
 
 @app.command("ls")
@@ -26,9 +39,10 @@ def ls(run: Run) -> None:
     Reads names, sizes and manifests, but no tensors.
     """
     from govray.checkpoint.retention import kept
+    from govray.pins import read_pins
     from govray.train.index import event_rows
     from govray.train.run_folder import events
-    from govray.train.state.garbage_collection import inventory, read_pins
+    from govray.train.state.garbage_collection import inventory
 
     found, pins = inventory(run), read_pins(run)
     times: dict[tuple[int, str], str] = {}
@@ -106,16 +120,35 @@ def gc(
     line(f"{len(gone)} folders, {_bytes(sum(gone.values()))}")
 
 
+@app.command("pin")
+def pin(checkpoint: Checkpoint, reason: Reason = "") -> None:
+    """Keep a checkpoint whatever the run's rules say."""
+    from getpass import getuser
+
+    from govray import pins
+
+    folder = _of_a_disk(checkpoint)
+    with _writing(folder):
+        kept = pins.pin(folder.parent, folder.name, who=getuser(), reason=reason)
+    report({"checkpoint": str(checkpoint), "pin": kept})
+    line(f"{folder.name}  {kept}")
+
+
+@app.command("unpin")
+def unpin(checkpoint: Checkpoint) -> None:
+    """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
+    from govray import pins
+
+    folder = _of_a_disk(checkpoint)
+    with _writing(folder):
+        pins.unpin(folder.parent, folder.name)
+    report({"checkpoint": str(checkpoint), "pin": None})
+    line(f"{folder.name}  is not pinned")
+
+
 @app.command("export")
 def export(
-    checkpoint: Annotated[
-        Given,
-        typer.Argument(
-            metavar="CHECKPOINT",
-            parser=given_place,
-            help="RUN/checkpoint_000000100, in a run's folder or below its URL.",
-        ),
-    ],
+    checkpoint: Checkpoint,
     dcp: Annotated[
         Given,
         typer.Option("--dcp", metavar="OUT", parser=given_place, help="The folder to write."),
@@ -125,8 +158,6 @@ def export(
 
     Every byte is compared with the checkpoint's digests. torch loads OUT into any number of ranks.
     """
-    from pathlib import Path
-
     from govray.train.state.dcp_export import export_dcp
 
     if not isinstance(dcp, Path):
@@ -151,6 +182,27 @@ def export(
     for name in done.removed:
         field("left out", f"adapter {name}, which was removed from the run's model")
     line(f"wrote  {done.folder}  {_bytes(done.size)}")
+
+
+def _of_a_disk(checkpoint: Any) -> Path:
+    """The checkpoint's folder, if it lies on a disk.
+
+    Raises:
+        UsageError: It lies at a URL.
+    """
+    if not isinstance(checkpoint, Path):
+        raise UsageError("nothing is pinned at a URL", where=str(checkpoint))
+    return checkpoint.absolute()
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"its pins cannot be changed: {error.strerror}", where=str(folder.parent)
+        ) from None
 
 
 def _reasons(row: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Queue experiments in front of a plain Ray cluster, by priority and share.")
 
+Tell = Callable[..., None]
+"""Says a line, with facts about it by name."""
+
+LogFormat = Annotated[
+    str, typer.Option("--log-format", help="text, or json: an object a line, on stderr.")
+]
+
 LOOK_S = 2.0
 RETRY_S = 15.0
 """How long the reconciler waits after the store failed."""
@@ -40,6 +48,7 @@ User = Annotated[
 def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="As deploy/queue.yaml.")],
     once: Annotated[bool, typer.Option("--once", help="Make one pass, and end.")] = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Start, stop and follow jobs as the queue's order says, until SIGTERM or SIGINT."""
     from threading import Event
@@ -53,6 +62,7 @@ def run(
     from govray.store.database import open_store
     from govray.train.run_folder.clock import instant
 
+    tell = _teller(log_format)
     queue = read_queue(file)
     storage = place(queue.storage)
     token = queue.token()
@@ -76,12 +86,12 @@ def run(
             retries=queue.retries,
         )
         if once:
-            _one_pass(reconciler)
+            _one_pass(reconciler, tell)
             return
         _until_signal(stop)
         report({"address": queue.address})
         line(f"govray works off the queue on {queue.address}  (stop: Ctrl-C)")
-        _passes(reconciler, stop)
+        _passes(reconciler, stop, tell)
         reconciler.release()
 
 
@@ -252,7 +262,30 @@ def _inside(folder: Path, name: str, where: str) -> str:
     return str(found)
 
 
-def _one_pass(reconciler: Reconciler) -> None:
+def _teller(log_format: str) -> Tell:
+    """What says what happens: a note for people, or a line of JSON for programs.
+
+    Raises:
+        UsageError: There is no such format.
+    """
+    if log_format not in ("text", "json"):
+        raise UsageError(f"{log_format[:40]!r} is neither text nor json", where="--log-format")
+    if log_format == "text":
+        return lambda text, **_facts: note(text)
+    import logging
+
+    from govray.service.request_log import log_as_json
+
+    log_as_json()
+    log = logging.getLogger("govray.queue")
+
+    def tell(text: str, *, wrong: bool = False, **facts: str | None) -> None:
+        log.log(logging.WARNING if wrong else logging.INFO, "%s", text, extra=facts)
+
+    return tell
+
+
+def _one_pass(reconciler: Reconciler, tell: Tell) -> None:
     """Make a pass, and report it.
 
     Raises:
@@ -263,10 +296,10 @@ def _one_pass(reconciler: Reconciler) -> None:
     if done.unreachable or not done.holder:
         raise CouldNotCheck(done.unreachable or "another process works off the queue")
     report([{"id": each.id, "before": each.before, "after": each.after} for each in done.moves])
-    _tell(done, None)
+    _tell(done, None, tell)
 
 
-def _passes(reconciler: Reconciler, stop: Event) -> None:
+def _passes(reconciler: Reconciler, stop: Event, tell: Tell) -> None:
     """Make passes until ``stop``. What fails is told once, and tried again."""
     from sqlalchemy.exc import DBAPIError
 
@@ -277,25 +310,31 @@ def _passes(reconciler: Reconciler, stop: Event) -> None:
         wait = LOOK_S
         try:
             done = reconciler.once()
-            _tell(done, before)
+            _tell(done, before, tell)
             before = done
         except (GovrayError, DBAPIError, OSError) as error:
-            note(f"A pass failed: {describe(error).what}. Trying again in {RETRY_S:g} s.")
+            failed = f"A pass failed: {describe(error).what}. Trying again in {RETRY_S:g} s."
+            tell(failed, wrong=True)
             wait = RETRY_S
         stop.wait(wait)
 
 
-def _tell(done: QueuePass, before: QueuePass | None) -> None:
-    """Note what a pass did, and what is otherwise than before."""
+def _tell(done: QueuePass, before: QueuePass | None, tell: Tell) -> None:
+    """Say what a pass did, and what is otherwise than before."""
     if before is None or done.holder != before.holder:
-        note("This process works off the queue." if done.holder else "Another process does it.")
+        tell("This process works off the queue." if done.holder else "Another process does it.")
     if done.unreachable and (before is None or done.unreachable != before.unreachable):
-        note(f"Nothing moves for now: {done.unreachable}")
+        tell(f"Nothing moves for now: {done.unreachable}", wrong=True)
     for each in done.moves:
         why = f"  {each.why}" if each.why else ""
-        note(f"{each.id}  {each.name}  {each.before} → {each.after}{why}")
+        tell(
+            f"{each.id}  {each.name}  {each.before} → {each.after}{why}",
+            submission=each.id,
+            before=each.before,
+            after=each.after,
+        )
     for job in done.stray:
-        note(f"{job}  nobody follows it: told to stop")
+        tell(f"{job}  nobody follows it: told to stop", wrong=True, job=job)
 
 
 def _until_signal(stop: Event) -> None:

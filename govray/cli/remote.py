@@ -26,7 +26,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="What acts through a service. Say govray login first, or set GOVRAY_TOKEN.",
 )
-runs = typer.Typer(help="List what was submitted, look into one, stop it, kill it or resume it.")
+runs = typer.Typer(
+    help="List what was submitted, look into one, stop it, resume it, pin its checkpoints."
+)
 model = typer.Typer(help="Versions of models: list them, move one to a stage.")
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file, here.")]
@@ -51,6 +53,10 @@ PolicyDigest = Annotated[
 Check = Annotated[bool, typer.Option("--check", help="Submit nothing: say what it would take.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Wait until it has ended.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="A submission's id.")]
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
+Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For who reads it later.")]
 
 _STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, KILLED or ERROR."
 
@@ -149,6 +155,33 @@ def kill(submission: Id) -> None:
 def resume(submission: Id) -> None:
     """Put back into the queue what was stopped, killed or failed."""
     _tell(_client().resume_submission(submission))
+
+
+@runs.command("pins")
+def list_pins(run: RunId) -> None:
+    """List the checkpoints of a run that stay whatever its rules say."""
+    found = _client().list_pins(run).items
+    report([each.model_dump(by_alias=True) for each in found])
+    grid = table("step", "why", right=("step",))
+    for each in found:
+        grid.row(str(each.step), each.reason or "")
+    print_table(grid)
+
+
+@runs.command("pin")
+def pin(run: RunId, step: Step, reason: Reason = "") -> None:
+    """Keep a checkpoint whatever the run's rules say."""
+    done = _client().pin_checkpoint(step, run, reason=reason)
+    report(done.model_dump(by_alias=True))
+    line(f"{run} step {done.step}: {done.reason}")
+
+
+@runs.command("unpin")
+def unpin(run: RunId, step: Step) -> None:
+    """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
+    done = _client().unpin_checkpoint(step, run)
+    report(done.model_dump(by_alias=True))
+    line(f"{run} step {done.step}: not pinned")
 
 
 @model.command("versions")

@@ -154,6 +154,20 @@ class Checkpoint(Answered):
     at: str | None = None
 
 
+class CheckpointPin(Answered):
+    """A checkpoint that stays, and why."""
+
+    step: int
+    reason: str | None
+    """null: nothing pins it."""
+
+
+class CheckpointPins(Answered):
+    """The checkpoints of a trial that stay, by step."""
+
+    items: list[CheckpointPin]
+
+
 class ConsistencyProof(Answered):
     """That the ledger of ``first`` leaves begins that of ``second``: RFC 9162 section 2.1.4."""
 

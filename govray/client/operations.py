@@ -243,6 +243,51 @@ class Operations(Connection):
         """
         return self.pages(f"/v1/trials/{segment(trial)}/checkpoints", documents.Checkpoint)
 
+    def list_pins(self, trial: str) -> documents.CheckpointPins:
+        """Which checkpoints of a trial stay whatever its rules say, and why.
+
+        Args:
+            trial: A trial's id.
+        """
+        answer: documents.CheckpointPins = self.ask(
+            "GET", f"/v1/trials/{segment(trial)}/pins", documents.CheckpointPins
+        )
+        return answer
+
+    def pin_checkpoint(
+        self, step: int, trial: str, *, reason: str | None = None
+    ) -> documents.CheckpointPin:
+        """Keep a checkpoint, whatever the run's rules say. Once it is pinned, again changes
+        nothing.
+
+        Args:
+            step: The checkpoint's step.
+            trial: A trial's id.
+            reason: A line for who reads it later.
+        """
+        answer: documents.CheckpointPin = self.ask(
+            "POST",
+            f"/v1/trials/{segment(trial)}/checkpoints/{segment(step)}:pin",
+            documents.CheckpointPin,
+            body={"reason": reason},
+        )
+        return answer
+
+    def unpin_checkpoint(self, step: int, trial: str) -> documents.CheckpointPin:
+        """Let the run's rules decide about a checkpoint again. It goes with the next commit, if
+        so.
+
+        Args:
+            step: The checkpoint's step.
+            trial: A trial's id.
+        """
+        answer: documents.CheckpointPin = self.ask(
+            "POST",
+            f"/v1/trials/{segment(trial)}/checkpoints/{segment(step)}:unpin",
+            documents.CheckpointPin,
+        )
+        return answer
+
     def check_experiment(
         self,
         *,
@@ -1450,6 +1495,7 @@ class Operations(Connection):
         project: str | None = None,
         pool: str | None = None,
         priority: int | None = None,
+        idempotency_key: str | None = None,
     ) -> documents.Task:
         """Put a task in the queue, with the project's defaults and within its limits.
 
@@ -1458,11 +1504,14 @@ class Operations(Connection):
             project: The project that it counts for.
             pool: The pool of nodes to run in; the project's own if left out.
             priority: Of a pool's queue the highest goes first; the project's if left out.
+            idempotency_key: Of your choice, new for each submission. The same request with the
+                same key answers the same submission, and makes no second one.
         """
         answer: documents.Task = self.ask(
             "POST",
             "/v1/tasks",
             documents.Task,
+            header={"Idempotency-Key": idempotency_key},
             body={
                 "name": name,
                 "config": config,

@@ -32,6 +32,7 @@ from govray.governance.submission.submission import Submission as Submitted
 from govray.reconciler.entrypoint import entrypoint
 from govray.reconciler.job import Job, JobRefused, JobState, Unreachable
 from govray.store.tables import Submission
+from govray.traces import VARIABLE as TRACE
 
 TIMEOUT_S = 20.0
 """For each answer of the dashboard. Ray's client by itself waits without end."""
@@ -115,7 +116,7 @@ class RayJobs:
                     user=row.user,
                     storage=_from_anywhere(self._storage),
                 )
-                environment = self._runtime_env(row, folder)
+                environment = _traced(self._runtime_env(row, folder), row)
             except OSError as error:
                 raise Unreachable(
                     f"its working directory cannot be read: {error}", where=str(self._storage)
@@ -265,6 +266,14 @@ class RayJobs:
             raise Unreachable(
                 f"the cluster answers with an error: {_first_line(said)}", where=where, do=do
             ) from None
+
+
+def _traced(environment: dict[str, Any], row: Submission) -> dict[str, Any]:
+    """The environment, with the span that the submission came in for the job's own to lie below."""
+    if row.trace is None:
+        return environment
+    given = {**(environment.get("env_vars") or {}), TRACE: row.trace}
+    return {**environment, "env_vars": given}
 
 
 def metadata(row: Submission) -> dict[str, str]:

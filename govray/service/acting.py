@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from sqlmodel import Session, col, select
 
+from govray import traces
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
@@ -209,31 +210,35 @@ def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) 
         Problem: As `prepare`; or 422, the key came with another body before.
         CouldNotCheck: This service cannot check files.
     """
-    request = _request(caller, asked)
-    if request is not None and (row := _repeated(session, request)) is not None:
+    body = {name: value for name, value in vars(asked).items() if name != "key"}
+    request = keyed(caller, asked.key, body)
+    if request is not None and (row := repeated(session, request)) is not None:
         return row
     ready = prepare(session, caller, asked, check)
     begin_writing(session)  # of two with one key the second finds the first
-    if request is not None and (row := _repeated(session, request)) is not None:
+    if request is not None and (row := repeated(session, request)) is not None:
         return row
     try:
-        row = submissions.submit(
-            session,
-            kind=ready.facts.kind,
-            name=ready.facts.name,
-            project=ready.project,
-            config=ready.text,
-            slots=ready.facts.slots,
-            least=ready.facts.least,
-            by=changed_by(caller),
-            pool=ready.pool,
-            priority=ready.priority,
-            policy=ready.policy,
-            archive=ready.archive,
-            forked_from=ready.forked_from,
-            tags=asked.tags,
-            request=request,
-        )
+        with traces.span("submission") as span:
+            row = submissions.submit(
+                session,
+                kind=ready.facts.kind,
+                name=ready.facts.name,
+                project=ready.project,
+                config=ready.text,
+                slots=ready.facts.slots,
+                least=ready.facts.least,
+                by=changed_by(caller),
+                pool=ready.pool,
+                priority=ready.priority,
+                policy=ready.policy,
+                archive=ready.archive,
+                forked_from=ready.forked_from,
+                tags=asked.tags,
+                request=request,
+                trace=span.traceparent,
+            )
+            span.set(govray_submission=row.id, govray_kind=row.kind)
     except GovrayError as error:
         raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
     session.commit()
@@ -324,19 +329,27 @@ def _known_policy(
         ) from None
 
 
-def _request(caller: Caller, asked: Asked) -> tuple[str, str] | None:
-    """The digests of a request's key, which is its caller's own, and of its body."""
-    if asked.key is None:
+def keyed(caller: Caller, key: str | None, body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The digests of a request's key, which is its caller's own, and of its body; None without.
+
+    Raises:
+        Problem: 422, the body is nothing that JSON holds.
+    """
+    if key is None:
         return None
-    body = {name: value for name, value in vars(asked).items() if name != "key"}
     try:
         encoded = canonical_json.encode(body)
     except GovrayError as error:
         raise not_valid("body", error.what) from None
-    return _digest(canonical_json.encode([caller.name, asked.key])), _digest(encoded)
+    return _digest(canonical_json.encode([caller.name, key])), _digest(encoded)
 
 
-def _repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+    """The entry that a request of this key made; None if none did.
+
+    Raises:
+        Problem: 422, it had another body.
+    """
     try:
         return submissions.repeated(session, request)
     except GovrayError as error:

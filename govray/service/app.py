@@ -24,7 +24,7 @@ from fastapi.openapi.utils import get_openapi
 from sqlmodel import Session
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from govray import __version__
+from govray import __version__, traces
 from govray.errors import Refused
 from govray.service import problems
 from govray.service.access import AccessGate
@@ -55,6 +55,7 @@ from govray.service.routes import (
     logs,
     memorization,
     models,
+    pins,
     policies,
     projects,
     records,
@@ -69,6 +70,7 @@ from govray.service.routes import (
     webhooks,
 )
 from govray.service.settings import Settings
+from govray.service.traced_requests import TracedRequests
 from govray.store.database import open_store
 from govray.store.secret_fingerprint import trouble
 
@@ -164,6 +166,8 @@ def create_app(
     app.add_middleware(Compressed)
     app.add_middleware(HeadMethod)
     app.add_middleware(Measured, measures=measures)
+    if traces.wanted():
+        app.add_middleware(TracedRequests)
     app.add_middleware(RequestIds)
     app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
     return app
@@ -176,6 +180,7 @@ def _routers() -> tuple[APIRouter, ...]:
         sign_in.router,
         audit_log.router,
         experiments.router,
+        pins.router,
         submissions.router,
         tags.router,
         downloads.router,

@@ -27,6 +27,8 @@ from govray.service.prometheus import route_template
 
 HEADER = b"x-request-id"
 LONGEST_MESSAGE = 8192
+FACTS = ("method", "route", "status", "seconds", "run", "submission", "before", "after", "job")
+"""What a record may say beside its message: ids, states and counts."""
 
 log = logging.getLogger("govray.service.requests")
 
@@ -87,7 +89,7 @@ class JsonFormat(logging.Formatter):
             "message": _shown(record.getMessage()),
             "request": _request.get(),
         }
-        for name in ("method", "route", "status", "seconds", "run"):
+        for name in FACTS:
             said[name] = getattr(record, name, None)
         if record.exc_info and record.exc_info[1] is not None:
             said["error"] = _shown(_trace(record.exc_info[1]))

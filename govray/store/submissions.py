@@ -81,12 +81,14 @@ def submit(
     forked_from: str | None = None,
     tags: Collection[str] = (),
     request: tuple[str, str] | None = None,
+    trace: str | None = None,
 ) -> Submission:
     """Put an entry in the queue.
 
     Args:
         least: With how many slots it can go on, if it can give some back.
         request: The digests of a request's key and of its body, which `repeated` looks for.
+        trace: The ``traceparent`` of the span that it comes in.
 
     Raises:
         UsageError: The text is too long, or a tag is none.
@@ -116,6 +118,7 @@ def submit(
         tags=check_tags(tags),
         request_key=request[0] if request else None,
         request_body=request[1] if request else None,
+        trace=trace,
     )
     session.add(row)
     _log(session, by, "submission submitted", row.id, {"project": project, "kind": kind})

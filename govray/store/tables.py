@@ -532,7 +532,8 @@ class SubmissionColumns(SQLModel):
 class Submission(SubmissionColumns, table=True):
     """A submission. ``token`` is the id of the token it came with.
 
-    ``request_key`` and ``request_body`` are digests of a request that may come twice.
+    ``request_key`` and ``request_body`` are digests of a request that may come twice. ``trace`` is
+    the span that it came in, as a ``traceparent`` (W3C Trace Context), where traces are on.
 
     An entry that can go on with ``least`` slots may be told to keep ``cap`` of them, at the time
     ``capped``, for the entry ``gives_to``. ``cap_number`` counts what it was told. It has given the
@@ -550,6 +551,7 @@ class Submission(SubmissionColumns, table=True):
     capped: str | None = None
     gives_to: str | None = None
     held: int | None = None
+    trace: str | None = None
 
 
 class Lease(SQLModel, table=True):

@@ -44,6 +44,23 @@ def left(run: Path) -> list[int]:
     )
 
 
+def test_a_person_pins_and_unpins(run: Run, folder: Path) -> None:
+    commit = folder / folder_name(30)
+    assert (
+        run("checkpoint", "pin", commit, "--reason", "table 2", "--json")
+        .json["pin"]
+        .endswith(": table 2")
+    )
+    run("checkpoint", "gc", folder)
+    assert left(folder) == [10, 20, 30, 50]
+    assert "is not pinned" in run("checkpoint", "unpin", commit).out
+    run("checkpoint", "gc", folder)
+    assert left(folder) == [10, 20, 50]
+    refused = run("checkpoint", "unpin", folder / folder_name(10), code=1).err
+    assert "released" in refused
+    assert "no such commit" in run("checkpoint", "pin", commit, code=1).err
+
+
 def test_ls_says_why_each_stays(run: Run, folder: Path) -> None:
     told = run("checkpoint", "ls", folder, "--json").json
     assert {row["step"]: row["kept"] for row in told["commits"]} == {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import configparser
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
 import yaml
 from ray.scripts.scripts import start
@@ -43,6 +45,56 @@ def test_an_alert_asks_for_numbers_that_are_exported(alert: dict[str, Any]) -> N
 
 def test_what_the_alert_test_finds() -> None:
     assert "ray_govray_steps" not in EXPORTED
+
+
+DURATION = re.compile(r"(?:[0-9]+(?:ms|[smhdwy]))+")
+
+
+def wrong_rules(rules: dict[str, Any]) -> list[str]:
+    """What Prometheus would refuse of a file of alert rules."""
+    found = [f"{each} is no key" for each in rules.keys() - {"groups"}]
+    for group in rules["groups"]:
+        found += [f"{each} is no key of a group" for each in group.keys() - GROUP]
+        for rule in group["rules"]:
+            found += [f"{each} is no key of a rule" for each in rule.keys() - RULE]
+            if not DURATION.fullmatch(rule.get("for", "0s")):
+                found.append(f"{rule['for']} is no duration")
+            try:
+                promql_parser.parse(rule["expr"])
+            except ValueError as error:
+                found.append(f"{rule['alert']}: {error}")
+            told = " ".join(rule["annotations"].values())
+            found += [
+                f"{each} is no template"
+                for each in re.findall(r"{{(.*?)}}", told)
+                if not re.fullmatch(r" \$(?:labels\.\w+|value) ", each)
+            ]
+    return found
+
+
+GROUP = {"name", "interval", "limit", "rules"}
+RULE = {"alert", "expr", "for", "keep_firing_for", "labels", "annotations"}
+
+
+def test_prometheus_takes_the_rules() -> None:
+    assert wrong_rules(RULES) == []
+    if tool := shutil.which("promtool"):
+        subprocess.run([tool, "check", "rules", DEPLOY / "prometheus/rules.yml"], check=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"expr": "sum(rate(up[5m]) > 1"},
+        {"expr": "rate(up) > 1"},
+        {"for": "5 minutes"},
+        {"severity": "warning"},
+        {"annotations": {"summary": "{{ $label.run }}"}},
+    ],
+)
+def test_what_prometheus_would_refuse_is_found(change: dict[str, Any]) -> None:
+    rules = {"groups": [{"name": "one", "rules": [ALERTS[0] | change]}]}
+    assert len(wrong_rules(rules)) == 1
 
 
 def test_compose_has_no_secret_and_listens_on_loopback() -> None:

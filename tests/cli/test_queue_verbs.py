@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -11,6 +16,8 @@ import yaml
 from govray.cli import queue
 from govray.cli.store import opened_session
 from govray.errors import UsageError
+from govray.reconciler.reconcile import Move, QueuePass
+from govray.store.states import SubmissionState
 from govray.store.tables import Submission
 from tests.support.command import Run
 from tests.support.deployment import Deployment
@@ -33,6 +40,45 @@ def queue_file(folder: Path, slots: int = 2) -> Path:
         f"pools: {{default: {{slots: {slots}}}}}\n"
     )
     return path
+
+
+def test_what_the_reconciler_does_is_said_as_json_too(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fake:
+        """Two passes: one starts an entry, and one fails."""
+
+        def __init__(self, stop: Event) -> None:
+            self.stop = stop
+
+        def once(self) -> QueuePass:
+            if not self.stop.is_set():
+                self.stop.set()
+                moved = Move("s-1", "gpt", SubmissionState.QUEUED, SubmissionState.RUNNING, None)
+                return QueuePass(holder=True, moves=[moved], stray=["s-9-1"])
+            raise OSError("the store is away")
+
+    names = ("", "govray", "govray.queue", "govray.service", "uvicorn", "uvicorn.error")
+    kept = [(each, each.handlers[:], each.level) for each in map(logging.getLogger, names)]
+    stream = StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    try:
+        stop = Event()
+        queue._passes(cast(Any, Fake(stop)), stop, queue._teller("json"))
+    finally:
+        logging.captureWarnings(False)
+        for each, handlers, level in kept:
+            each.handlers[:] = handlers
+            each.setLevel(level)
+    said = [json.loads(each) for each in stream.getvalue().splitlines()]
+    assert [each["level"] for each in said] == ["info", "info", "warning"]
+    assert {each["logger"] for each in said} == {"govray.queue"}
+    assert said[1]["submission"] == "s-1"
+    assert (said[1]["before"], said[1]["after"]) == ("QUEUED", "RUNNING")
+    assert said[2]["job"] == "s-9-1"
+    assert all(each["time"].endswith("+00:00") for each in said)
+    with pytest.raises(UsageError, match="neither text nor json"):
+        queue._teller("xml")
 
 
 def test_an_empty_queue_says_how_to_fill_it(file: Path, run: Run) -> None:

@@ -13,15 +13,17 @@ from sqlmodel import Session, col, select
 
 from govray.cli import remote
 from govray.client.logins import logins_file
+from govray.pins import MANIFEST, folder_name
 from govray.store import submissions as queue
 from govray.store.database import open_store
-from govray.store.states import SubmissionState
-from govray.store.tables import Submission
+from govray.store.states import CheckpointState, ExperimentState, SubmissionState, TrialState
+from govray.store.tables import Checkpoint, Experiment, Submission, Trial
 from tests.support.command import Run
 from tests.support.device_provider import CODE, DeviceProvider, device_provider
 from tests.support.listening import listening
 from tests.support.people import Service, serve
 from tests.support.runs import FILE
+from tests.support.shown import ZERO, add_experiment, add_trial
 from tests.support.tree import ROOT
 
 
@@ -249,3 +251,28 @@ def test_a_service_without_a_provider_says_so(run: Run, tmp_path: Path) -> None:
     open_store(url, create=True).dispose()
     with serve(url) as plain, listening(plain.app) as address:
         assert "--token -" in run("login", "--server", address, code=2).err
+
+
+def test_checkpoints_are_pinned(run: Run, address: str, service: Service, tmp_path: Path) -> None:
+    folder = tmp_path / "t-1" / folder_name(300)
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text("{}")
+    going = TrialState.COMPLETED
+    with Session(service.engine) as session:
+        add_experiment(session, "e-1", "gpt", "run", ExperimentState.COMPLETED)
+        add_trial(session, "t-1", "e-1", ZERO, steps=1, floor=1.0, hyperparameters={}, state=going)
+        session.flush()
+        experiment = session.get_one(Experiment, "e-1")
+        experiment.storage, experiment.user = str(tmp_path), "engineer"
+        session.get_one(Trial, "t-1").folder = "t-1"
+        state = CheckpointState.COMPLETED
+        session.add(Checkpoint(trial="t-1", step=300, state=state, digest=ZERO))
+        session.commit()
+    words = ("--server", address, "runs")
+    kept = {"step": 300, "reason": "pinned by engineer: table 2"}
+    assert run(*words, "pin", "t-1", "300", "--reason", "table 2", "--json").json == kept
+    assert run(*words, "pins", "t-1", "--json").json == [kept]
+    assert "table 2" in run(*words, "pins", "t-1").out
+    assert "not pinned" in run(*words, "unpin", "t-1", "300").out
+    assert run(*words, "pins", "t-1", "--json").json == []
+    assert "no checkpoint '7'" in run(*words, "pin", "t-1", "7", code=2).err

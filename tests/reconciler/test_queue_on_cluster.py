@@ -1,13 +1,15 @@
 """The queue over a real head: jobs that are no training, so that what Ray does is seen by itself.
 
 A job adds lines to the file of its submission, under a lock. On SIGTERM it ends with 75, as a
-driver does. One gives way, one is killed, and the head dies with all that it knew.
+driver does. One gives way, one is killed, and the head dies with all that it knew. Then two
+commands run as tasks do, and what they print and make is kept.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +26,12 @@ from govray.store.database import open_store
 from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
+from govray.tasks.endpoint import task_folder
+from govray.tasks.finite_task import OUTPUT
 from govray.train.run_folder.clock import instant, now
 from tests.support.forked_workers import Forked
 from tests.support.ray_nodes import ray_nodes
+from tests.support.tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -56,22 +61,34 @@ with log.open("a+") as file:
             done += 1
 """
 
+MAKES = """
+import os
+print(6 * 7, "of ada")
+open(os.environ["GOVRAY_TASK_FILES"] + "/made", "w").write("x")
+"""
+COMMANDS = {
+    "good": [sys.executable, "-c", MAKES],
+    "bad": [sys.executable, "-c", "raise SystemExit(3)"],
+}
+"""Tasks of the kind ``command``, by the real ``jobs/task.py``."""
+
 
 def test_a_queue_outlives_its_drivers_and_its_head(tmp_path: Path, forked: Forked) -> None:
     work, storage, code = (tmp_path / name for name in ("work", "runs", "code"))
     for folder in (work, storage, code / "jobs"):
         folder.mkdir(parents=True)
     (code / "jobs" / "train.py").write_text(JOB)
+    (code / "jobs" / "task.py").write_bytes((ROOT / "jobs" / "task.py").read_bytes())
     (work / "hold").touch()
     archive = archive_folder(code, storage)
     engine = open_store(f"sqlite:///{tmp_path / 'queue.db'}", create=True)
     config = json.dumps({"work": str(work), "lines": LINES})
 
-    def put(name: str, priority: int = 0) -> str:
+    def put(name: str, priority: int = 0, kind: str = "train", config: str = config) -> str:
         with Session(engine) as session:
             row = submissions.submit(
                 session,
-                kind="train",
+                kind=kind,
                 name=name,
                 project="research",
                 config=config,
@@ -136,6 +153,20 @@ def test_a_queue_outlives_its_drivers_and_its_head(tmp_path: Path, forked: Forke
         nodes.head.held.clear()
         until(lambda: all(row(id).state is S.COMPLETED for id in everyone))
         assert nodes.head.starts >= 2
+
+        commands = [
+            put(name, kind="command", config=json.dumps({"kind": "command", "argv": argv}))
+            for name, argv in COMMANDS.items()
+        ]
+        until(lambda: all(row(id).state in submissions.ENDED for id in commands))
+
+    good, bad = map(row, commands)
+    assert (good.state, good.attempt) == (S.COMPLETED, 1)
+    assert (bad.state, bad.attempt) == (S.ERROR, 1)
+    assert "3" in str(bad.why)
+    kept = [task_folder(storage, id) / "files" for id in commands]
+    assert [(each / OUTPUT).read_text() for each in kept] == ["42 of ada\n", ""]
+    assert (kept[0] / "made").read_text() == "x"
 
     for id in (one, two, three, urgent):
         assert lines(id) == [f"ada {number}" for number in range(LINES)]

@@ -126,6 +126,18 @@ CASES = [
     get("/v1/trials/{trial}/metrics/stream", STAFF, "/v1/trials/done/metrics/stream"),
     get("/v1/trials/{trial}/decisions", STAFF, "/v1/trials/done/decisions"),
     get("/v1/trials/{trial}/checkpoints", STAFF, "/v1/trials/done/checkpoints"),
+    get("/v1/trials/{trial}/pins", STAFF, "/v1/trials/done/pins", ok=(409,)),  # no folder
+    *(
+        Case(
+            "POST",
+            f"/v1/trials/{{trial}}/checkpoints/{{step}}:{verb}",
+            WRITERS,
+            f"/v1/trials/done/checkpoints/999:{verb}",
+            body,
+            ok=(404, 403),  # there is none; of an admin's run the engineer is told no first
+        )
+        for verb, body in (("pin", {}), ("unpin", None))
+    ),
     get("/v1/submissions", STAFF),
     get("/v1/submissions/{submission}", STAFF, "/v1/submissions/s-one"),
     Case("POST", "/v1/experiments", WRITERS, "/v1/experiments", {"forkOf": "s-one"}, ok=(201,)),
@@ -397,6 +409,7 @@ CASES = [
     get("/submissions", STAFF),
     get("/submissions/{submission}", STAFF, "/submissions/s-one"),
     get("/new", WRITERS),
+    get("/tasks", STAFF),
     # Forms: whoever may, sends none from our own page here.
     *(
         Case("POST", template, WRITERS, path, ok=(403,))
@@ -404,6 +417,9 @@ CASES = [
             ("/new", "/new"),
             ("/submissions", "/submissions"),
             ("/submissions/{submission}/{verb}", "/submissions/s-one/stop"),
+            ("/tasks", "/tasks"),
+            ("/tasks/{task}/open", "/tasks/s-one/open"),
+            ("/tasks/{task}/stop", "/tasks/s-one/stop"),
             ("/models/{model}/{version}/promote", "/models/first/1.0.0/promote"),
         )
     ),

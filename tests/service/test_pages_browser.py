@@ -6,27 +6,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Route, expect
 from sqlmodel import Session, select
 
 from govray.governance.attestation import model_folder
 from govray.store.tables import Trial
 from tests.support.shown import LIVE, RECORD, add_number
-from tests.support.site import Site, give, open_model, paths, reading, settled
+from tests.support.site import Site, give, open_model, paths, reading, serious, settled
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-
-SERIOUS = {"serious", "critical"}
-
-
-def serious(page: Page) -> list[dict[str, Any]]:
-    """What axe-core finds on a page that matters; of rules that hold it collects no examples."""
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    return [each for each in found if each["impact"] in SERIOUS]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 390)])

@@ -30,6 +30,7 @@ from govray.store import tables
 from govray.store.database import open_store
 from govray.store.record_key import KEY_ENV
 from govray.store.states import CheckpointState, ExperimentState, SubmissionState, TrialState
+from govray.tasks.task_file import KINDS
 from tests.support.chromium import browser
 from tests.support.people import NOW, Service, begin_session, make_tokens
 from tests.support.runs import submission
@@ -51,6 +52,8 @@ LISTINGS = {
     "/experiments": STAFF,
     "/experiments?state=COMPLETED": STAFF,
     "/queue": STAFF,
+    "/tasks": STAFF,
+    "/tasks?state=RUNNING": STAFF,
     "/submissions": STAFF,
     "/submissions?state=QUEUED": STAFF,
     "/new": ("admin", "engineer"),
@@ -183,6 +186,9 @@ def _fill(engine: Engine, shelf: Shelf, how_many: int) -> str:
             row = submission(f"s-{number}")
             row.state = list(SubmissionState)[number % len(SubmissionState)]
             session.add(row)
+            task = submission(f"s-task-{number}")
+            task.kind, task.state = KINDS[number % len(KINDS)], row.state
+            session.add(task)
         session.flush()
         for number in range(1, how_many):
             _copy(session, tables.Ledger, "run", "run-first", f"run-{number:03}")

@@ -230,7 +230,7 @@ def test_without_the_key_each_of_them_writes(
     empty: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    monkeypatch.setattr(acting, "_request", lambda *_: None)
+    monkeypatch.setattr(acting, "keyed", lambda *_: None)
     for _ in range(2):
         submitted(empty, key="monday")
     assert len(rows(empty)) == 2

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from httpx import Response
@@ -15,27 +12,12 @@ from sqlmodel import Session, col, select
 
 from govray.service import acting, project_rules, visible_runs
 from govray.service.routes import tasks as routes
-from govray.service.tasks.origin import TaskOrigins
-from govray.store.database import open_store
 from govray.store.submissions import waiting
 from govray.store.tables import AuditEntry, Submission
-from tests.support.people import Service, serve
-from tests.support.shown_task import ended, entry
+from tests.support.people import Service
+from tests.support.shown_task import ended, entry, serving_tasks
 
 NEW = {"name": "look", "config": "kind: notebook\nidle_minutes: 5\n"}
-
-
-@contextmanager
-def serving_tasks(folder: Path) -> Iterator[Service]:
-    url = f"sqlite:///{folder / 'store.db'}"
-    open_store(url, create=True).dispose()
-    origins = TaskOrigins(
-        url="https://{task}.tasks.example.org",
-        storage=folder,
-        networks=(ipaddress.ip_network("10.0.0.0/8"),),
-    )
-    with serve(url, tasks=origins) as service:
-        yield service
 
 
 @pytest.fixture(scope="module")

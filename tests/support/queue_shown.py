@@ -42,12 +42,14 @@ def add_queue(session: Session, run: str) -> None:
 
 
 def add_hostile_entries(session: Session, text: str) -> str:
-    """Two entries in whose every field is ``text``; the id of the one that ended."""
+    """Entries, a task too, in whose every field is ``text``; the id of the one that ended."""
     made = [_entry(session, f"{20 + i}", text, text, 1, 0, pool=text, config=text) for i in (0, 1)]
     ended = made[1]
     ended.state, ended.why, ended.job, ended.archive = _S.ERROR, text, text, text
     ended.run, ended.policy, ended.tags = text, text, [text]
     made[0].state, made[0].cap, made[0].gives_to = _S.RUNNING, 0, text
+    task = _entry(session, "22", text, text, 1, 0, pool=text, config=text)
+    task.kind, task.state, task.why = "notebook", _S.RUNNING, text
     session.flush()
     return ended.id
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import subprocess
 import sys
@@ -12,12 +13,29 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlmodel import Session
 
+from govray.service.tasks.origin import TaskOrigins
 from govray.store import submissions
+from govray.store.database import open_store
 from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
+from tests.support.people import Service, serve
 from tests.support.tree import ROOT
 
 AT = "2026-11-24T09:00:00Z"
+
+
+@contextmanager
+def serving_tasks(folder: Path) -> Iterator[Service]:
+    """A service that shows tasks below ``tasks.example.org``; its storage is ``folder``."""
+    url = f"sqlite:///{folder / 'store.db'}"
+    open_store(url, create=True).dispose()
+    origins = TaskOrigins(
+        url="https://{task}.tasks.example.org",
+        storage=folder,
+        networks=(ipaddress.ip_network("10.0.0.0/8"),),
+    )
+    with serve(url, tasks=origins) as service:
+        yield service
 
 
 def entry(engine: Engine, *, kind: str = "notebook", user: str = "engineer") -> str:

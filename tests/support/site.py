@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 import uvicorn
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from sqlalchemy import Engine
 from sqlmodel import Session
@@ -113,6 +114,7 @@ def paths(site: Site) -> dict[str, str]:
         "hostile-experiment": "/experiments/hostile",
         "hostile-trial": "/trials/run-bad",
         "queue": "/queue",
+        "tasks": "/tasks",
         "submissions": "/submissions",
         **({"hostile-submission": f"/submissions/{site.shown.entry}"} if site.shown.entry else {}),
         "new": "/new",
@@ -162,6 +164,12 @@ def settled(page: Page, url: str) -> None:
     for name in ("#verifier", "#proof-form", "#charts", "#parallel"):
         if page.locator(name).count():
             expect(page.locator(name)).to_have_attribute("data-ready", "yes", timeout=30_000)
+
+
+def serious(page: Page) -> list[dict[str, Any]]:
+    """What axe-core finds on a page that matters; of rules that hold it collects no examples."""
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [each for each in found if each["impact"] in ("serious", "critical")]
 
 
 def open_model(page: Page, site: Site) -> None:

@@ -35,6 +35,7 @@ from govray.service.pages import (
     signing_in,
     submissions,
     tagging,
+    tasks,
 )
 from govray.service.pages.document_kinds import kinds
 from govray.service.pages.rendering import render
@@ -54,7 +55,7 @@ for _each in (
     *(overview, models, corpora, experiments, runs, comparison, tagging, record_search),
     logs,
     *(ledgers, signing_in, provider_sign_in),
-    *(queue, new_experiment, submissions, promotion),
+    *(queue, tasks, new_experiment, submissions, promotion),
     *(projects, people, audit_log),
 ):
     router.include_router(_each.router)

@@ -18,6 +18,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session, col, select
 
+from govray import traces
 from govray.service import acting, project_rules
 from govray.service.access import AuditDep, CallerDep, require
 from govray.service.acting import Act
@@ -27,12 +28,14 @@ from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import Problem
 from govray.service.roles import submits
+from govray.service.routes.submissions import Key
 from govray.service.session import SessionDep
 from govray.service.tasks.origin import TaskOrigins
 from govray.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.service.visibility import RUN_READERS, absent
 from govray.service.visibility import submissions as readable
 from govray.store import submissions
+from govray.store.database import begin_writing
 from govray.store.project_settings import TaskKind
 from govray.store.states import SubmissionState
 from govray.store.submissions import LONGEST_CONFIG
@@ -159,9 +162,28 @@ def list_tasks(
 
 
 @router.post("/tasks", status_code=201, dependencies=[WRITES])
-def submit_task(new: NewTask, session: SessionDep, caller: CallerDep) -> Task:
+def submit_task(new: NewTask, session: SessionDep, caller: CallerDep, key: Key = None) -> Task:
     """Put a task in the queue, with the project's defaults and within its limits."""
+    return _shown(submitted(session, caller, new, key=key))
+
+
+def submitted(
+    session: Session, caller: Caller, new: NewTask, *, key: str | None = None
+) -> Submission:
+    """The entry of a new task, once for each key; committed.
+
+    Raises:
+        Problem: 403, the caller may not. 404, there is no such project. 422, the key came with
+            another body before.
+        Malformed, UsageError: The file is none of a task.
+        Refused: It is beyond a limit of the project.
+    """
     task = read_task(new.config, where="config")
+    request = acting.keyed(caller, key, {"task": new.model_dump()})
+    if request is not None:
+        begin_writing(session)  # of two with one key the second finds the first
+        if (row := acting.repeated(session, request)) is not None:
+            return row
     by = acting.changed_by(caller)
     pool, priority = project_rules.check_task(
         session,
@@ -175,26 +197,29 @@ def submit_task(new: NewTask, session: SessionDep, caller: CallerDep) -> Task:
     )
     act = Act(verb="submit", what="tasks", pool=pool, priority=priority, slots=SLOTS)
     acting.may_act(session, caller, new.project, act)
-    row = submissions.submit(
-        session,
-        kind=task.kind,
-        name=new.name,
-        project=new.project,
-        pool=pool,
-        priority=priority,
-        config=new.config,
-        slots=SLOTS,
-        by=by,
-    )
-    shown = _shown(row)
+    with traces.span("submission") as span:
+        row = submissions.submit(
+            session,
+            kind=task.kind,
+            name=new.name,
+            project=new.project,
+            pool=pool,
+            priority=priority,
+            config=new.config,
+            slots=SLOTS,
+            by=by,
+            request=request,
+            trace=span.traceparent,
+        )
+        span.set(govray_submission=row.id, govray_kind=row.kind)
     session.commit()
-    return shown
+    return row
 
 
 @router.get("/tasks/{task}", dependencies=[RUN_READERS])
 def get_task(task: _TaskId, session: SessionDep, caller: CallerDep) -> Task:
     """One task."""
-    return _shown(_find(session, caller, task))
+    return _shown(find_task(session, caller, task))
 
 
 @router.post("/tasks/{task}:open", dependencies=[WRITES])
@@ -220,7 +245,7 @@ def entrance(
             owner nor an admin of its project. 409, it shows nothing, or this service shows none.
             410, it ended.
     """
-    row = _find(session, caller, task)
+    row = find_task(session, caller, task)
     act = Act(
         verb="open",
         what="tasks",
@@ -249,7 +274,7 @@ def entrance(
     return f"{origins.of(task)}/tasks/{task}/enter?ticket={secret}"
 
 
-def _find(session: Session, caller: Caller, task: str) -> Submission:
+def find_task(session: Session, caller: Caller, task: str) -> Submission:
     """The task, if the caller may see it.
 
     Raises:

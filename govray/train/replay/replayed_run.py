@@ -35,6 +35,7 @@ from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import Ledger, read_leaves
 from govray.governance.trust.trust_state import TrustState
+from govray.pins import write_pins
 from govray.train.attest.write_model import environment
 from govray.train.driver.progress import StepCallback
 from govray.train.driver.trainer import from_experiment
@@ -51,7 +52,7 @@ from govray.train.replay.replay_outcome import FOLDER, ReplayFinding
 from govray.train.replay.segments import Segment, segments, start_and_stop
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.source_code import source_of
-from govray.train.state import garbage_collection, resume_point
+from govray.train.state import resume_point
 from govray.train.state.snapshot import LEDGER, STATE, committed_folders, folder_name
 
 AHEAD = "ledger.ahead.jsonl"
@@ -324,7 +325,7 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
 def _pin(folder: Path, steps: Iterable[int]) -> None:
     """Pin future commits."""
     names = {folder_name(step): "compared with the replayed run" for step in sorted(steps)}
-    (folder / garbage_collection.PINS).write_bytes(canonical_json.encode(names))
+    write_pins(folder, names)
 
 
 def _config(inputs: RecordedInputs) -> dict[str, Any]:

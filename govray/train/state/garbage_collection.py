@@ -4,8 +4,7 @@ Three things are never deleted: the newest whole commit, a commit in flight, and
 manifest that is not whole. The last is left for a person to inspect. A deletion removes the
 manifest first, so an interrupted one leaves nothing that loads.
 
-``pins.json`` in the run's folder maps a commit's name to why it stays. A warm start writes it; any
-other user of a commit may.
+What is pinned stays (`govray.pins`).
 
 Rank 0 applies the rules after each of its commits. For a run without a driver,
 `govray checkpoint gc` does.
@@ -13,23 +12,19 @@ Rank 0 applies the rules after each of its commits. For a run without a driver,
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.retention import DEFAULT, Commit, Rules, kept
-from govray.checkpoint.storage import folder_name, storage_of
-from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
-from govray.files.atomic_file import write_whole
+from govray.checkpoint.storage import storage_of
+from govray.errors import GovrayError, InfrastructureFailed, UsageError
 from govray.files.place import Place
 from govray.governance.formats import canonical_json
+from govray.pins import folder_name, locked, read_pins, write_pins
 from govray.train.state.snapshot import STATE, committed_folders
-
-PINS = "pins.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +125,7 @@ def apply(run_folder: Place, rules: Rules, *, floor: int | None = None) -> tuple
         InfrastructureFailed: Remote storage refuses.
         Malformed: ``pins.json`` is not readable. Nothing was deleted.
     """
-    with _locked(run_folder):
+    with locked(run_folder):
         found = inventory(run_folder)
         gone = tuple(each.name for each in surplus(run_folder, found, rules, floor))
         for name in gone:
@@ -161,21 +156,19 @@ def pin(run_folder: Place, name: str, reason: str) -> None:
         UsageError: The run has no such commit.
         Malformed: ``pins.json`` is not readable.
     """
-    with _locked(run_folder):
+    with locked(run_folder):
         if not any(
             folder.name == name and commit_folder.committed_at(folder) is not None
             for _, folder in committed_folders(run_folder)
         ):
             raise UsageError("no such commit to pin", where=str(run_folder / name))
-        pins = dict(read_pins(run_folder)) | {name: reason}
-        write_whole(run_folder / PINS, canonical_json.encode(pins))
+        write_pins(run_folder, read_pins(run_folder) | {name: reason})
 
 
 def pin_ahead(run_folder: Place, steps: Iterable[int], reason: str) -> None:
     """Keep the commits of these steps. Called before the run begins."""
-    with _locked(run_folder):
-        pins = dict(read_pins(run_folder)) | {folder_name(step): reason for step in steps}
-        write_whole(run_folder / PINS, canonical_json.encode(pins))
+    with locked(run_folder):
+        write_pins(run_folder, read_pins(run_folder) | {folder_name(s): reason for s in steps})
 
 
 def pin_start(start_folder: Path, reason: str) -> None:
@@ -196,34 +189,3 @@ def pin_start(start_folder: Path, reason: str) -> None:
                     do="Copy them to a folder of their own, and start from that",
                 ) from error
             return
-
-
-def read_pins(run_folder: Place) -> dict[str, str]:
-    """Name → reason; empty where there is no ``pins.json``.
-
-    Raises:
-        Malformed: It is not a canonical JSON object of strings.
-    """
-    path = run_folder / PINS
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    value: Any = canonical_json.parse_canonical(data, where=str(path))
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-        raise Malformed("expected names with reasons", where=str(path))
-    return value
-
-
-@contextlib.contextmanager
-def _locked(run_folder: Place) -> Iterator[None]:
-    """Hold the pins' lock: no pin may come between a check and its deletion.
-
-    Nobody pins commits on an object store: weights to start from are on a disk.
-    """
-    if not isinstance(run_folder, Path):
-        yield
-        return
-    with open(run_folder / f".{PINS}.lock", "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

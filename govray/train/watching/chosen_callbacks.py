@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from govray import traces
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.watching.mlflow_callback import MLflowCallback
 from govray.train.watching.run_callback import RunCallback
+from govray.train.watching.trace_callback import TraceCallback
 from govray.train.watching.wandb_callback import WandbCallback
 
 _NO_SETTINGS = frozenset({"attestation_key", "attestation_key_password_file"})
 
 
 def chosen_callbacks(experiment: Experiment) -> tuple[RunCallback, ...]:
-    """One for each tracker, and TensorBoard's.
+    """One for each tracker, TensorBoard's, and one for traces where the environment asks for them.
 
     Raises:
         UsageError: A tracker is not installed.
@@ -27,6 +29,8 @@ def _chosen(experiment: Experiment) -> Iterator[RunCallback]:
         from govray.train.watching.tensorboard_callback import TensorBoardCallback
 
         yield TensorBoardCallback()
+    if traces.wanted():
+        yield TraceCallback()
     tracking = experiment.tracking
     if tracking and tracking.mlflow:
         yield MLflowCallback(tracking.mlflow.tracking_uri, tracking.mlflow.experiment)

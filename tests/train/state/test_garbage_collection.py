@@ -12,8 +12,9 @@ from govray.checkpoint import commit_folder
 from govray.checkpoint.retention import Commit, Rules, kept
 from govray.errors import GovrayError, Malformed, UsageError
 from govray.governance.formats import canonical_json
+from govray.pins import read_pins
 from govray.train.state import garbage_collection
-from govray.train.state.garbage_collection import apply, inventory, pin, pin_start, read_pins, sweep
+from govray.train.state.garbage_collection import apply, inventory, pin, pin_start, sweep
 from govray.train.state.snapshot import folder_name
 
 LOSSES = st.none() | st.floats(-1e6, 1e6)

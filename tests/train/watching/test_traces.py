@@ -1,0 +1,195 @@
+"""One trace from a request to a run's steps, what is in it, and that nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from sqlmodel import Session
+
+from govray import traces
+from govray.reconciler.ray_jobs import _traced
+from govray.store.database import open_store
+from govray.store.tables import Submission
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.watching import trace_callback
+from govray.train.watching.run_callback import RunStarted
+from govray.train.watching.trace_callback import TraceCallback
+from tests.support.collector import Collector, collecting
+from tests.support.deployment import Deployment
+from tests.support.newest_weights import newest_weights
+from tests.support.people import serve
+from tests.support.runs import FILE
+from tests.support.solo import run_here
+
+OUTSIDE = "4bf92f3577b34da6a3ce929d0e0e4736"
+CALLER = f"00-{OUTSIDE}-00f067aa0ba902b7-01"
+SECRET = "a-text-that-somebody-sent"
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    for name in list(os.environ):
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
+    monkeypatch.delenv(traces.VARIABLE, raising=False)
+    with collecting(monkeypatch) as made:
+        yield made
+
+
+def submitted(folder: Path, traceparent: str | None = CALLER) -> Submission:
+    """An entry that came over HTTP, with a text that no trace may have."""
+    url = f"sqlite:///{folder / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url) as service:
+        engineer = service.client("engineer")
+        if traceparent:
+            engineer.headers["traceparent"] = traceparent
+        body = {"file": f"# {SECRET}\n{FILE}", "tags": [SECRET]}
+        made = engineer.post("/v1/experiments", json=body)
+        assert made.status_code == 201, made.text
+        assert "trace" not in made.json()
+        engineer.get("/v1/submissions", params={"user": SECRET})
+        engineer.get("/v1/live")
+        with Session(service.engine) as session:
+            return session.get_one(Submission, made.json()["id"])
+
+
+def trained(here: Deployment) -> Path:
+    value = here.experiment(resources={"num_workers": 1})
+    return from_experiment(parse_experiment(value, where="test")).train(attest=True)
+
+
+@pytest.mark.slow
+def test_one_trace_leads_from_a_request_to_the_steps(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = submitted(tmp_path)
+    environment = _traced({"env_vars": {"KEPT": "1"}}, row)["env_vars"]
+    assert environment == {"KEPT": "1", traces.VARIABLE: row.trace}
+    run_here(monkeypatch)
+    here = Deployment(tmp_path / "here")
+    monkeypatch.setenv(traces.VARIABLE, environment[traces.VARIABLE])
+    on = trained(here)
+    [request] = collector.named("POST /v1/experiments")
+    [submission] = collector.named("submission")
+    [run] = collector.named("run")
+    steps = collector.named("steps")
+    assert {each.trace for each in (request, submission, run, *steps)} == {OUTSIDE}
+    assert request.parent == "00f067aa0ba902b7"
+    assert (submission.parent, run.parent) == (request.id, submission.id)
+    assert {each.parent for each in steps} == {run.id}
+    assert [each.attributes["govray.step.last"] for each in steps] == list(range(12))
+    assert submission.attributes["govray.submission"] == row.id
+    assert request.attributes["http.response.status_code"] == 201
+    assert run.attributes["govray.outcome"] == "finished"
+    # What people send is in no span. The probe has none.
+    [listed] = collector.named("GET /v1/submissions")
+    assert set(listed.attributes) == {
+        "http.request.method",
+        "http.route",
+        "http.response.status_code",
+    }
+    assert collector.named("GET /v1/live") == []
+    for each in (SECRET, "govr_", "Bearer", str(tmp_path)):
+        assert each.encode() not in collector.raw
+    # The same run without traces has the same weights.
+    with monkeypatch.context() as patch:
+        patch.delenv(traces.ENDPOINTS[0])
+        off = trained(here)
+    assert len(collector.named("run")) == 1
+    on_digest, off_digest = (sha256(newest_weights(each)).hexdigest() for each in (on, off))
+    assert on != off
+    assert on_digest == off_digest
+
+
+@pytest.mark.parametrize(
+    "sent", [None, "nonsense", f"00-{'0' * 32}-00f067aa0ba902b7-01", f"ff-{OUTSIDE}-x-01"]
+)
+def test_what_is_no_traceparent_begins_a_trace(
+    collector: Collector, tmp_path: Path, sent: str | None
+) -> None:
+    row = submitted(tmp_path, sent)
+    [request] = collector.named("POST /v1/experiments")
+    assert (request.parent, request.trace in str(row.trace)) == ("", True)
+    assert request.trace not in (OUTSIDE, "0" * 32)
+
+
+def test_a_long_run_has_few_spans(
+    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_callback, "SPANS", 4)
+    callback = TraceCallback()
+    callback.start(
+        RunStarted(
+            run_id="r", folder=tmp_path, experiment="e", step=100, settings={}, policy="sha256:0"
+        )
+    )
+    for step in range(100, 1100):
+        callback.step(step, {"loss": 1.0})
+    callback.end("failed")
+    steps = [each.attributes for each in collector.named("steps")]
+    assert 20 < len(steps) < 40
+    firsts = [each["govray.step.first"] for each in steps]
+    lasts = [each["govray.step.last"] for each in steps]
+    assert (firsts[0], lasts[-1]) == (100, 1099)
+    assert firsts[1:] == [last + 1 for last in lasts[:-1]]
+    [run] = collector.named("run")
+    assert run.failed
+
+
+def test_a_collector_that_is_away_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(traces.ENDPOINTS[0], "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    traces._provider.cache_clear()
+    try:
+        assert submitted(tmp_path).trace is not None
+    finally:
+        traces._provider().shutdown()
+        traces._provider.cache_clear()
+
+
+def test_without_an_endpoint_there_is_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in traces.ENDPOINTS:
+        monkeypatch.delenv(name, raising=False)
+    assert submitted(tmp_path).trace is None
+    assert _traced({"working_dir": "x"}, Submission(trace=None)) == {"working_dir": "x"}
+    for off in ({"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}):
+        assert not traces.wanted({traces.ENDPOINTS[0]: "http://127.0.0.1:9", **off})
+
+
+ASKS = """
+import sys
+from govray import traces
+with traces.span("x") as span:
+    print(span.traceparent, sorted(each for each in sys.modules if each.startswith("opentel")))
+"""
+HIDDEN = """
+import sys
+sys.modules["opentelemetry"] = None
+"""
+
+
+@pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:9"])
+def test_without_the_extra_nothing_is_imported(endpoint: str | None) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
+    environment |= {traces.ENDPOINTS[0]: endpoint} if endpoint else {}
+    done = subprocess.run(
+        [sys.executable, "-c", (HIDDEN if endpoint else "") + ASKS],
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == ("None ['opentelemetry']\n" if endpoint else "None []\n")
+    assert ("govray[otel]" in done.stderr) == bool(endpoint)
