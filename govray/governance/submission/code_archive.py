@@ -252,7 +252,7 @@ def _check_directory(stream: BinaryIO, where: str) -> None:
     stream.seek(start)
     left, behind = memoryview(stream.read(length)), 0
     for _ in range(count):
-        if len(left) < _ENTRY.size or left[:4] != b"PK\1\2":
+        if len(left) < _ENTRY.size or bytes(left[:4]) != b"PK\1\2":
             raise Malformed("it is no zip: its directory is not whole", where=where)
         fields = _ENTRY.unpack(left[: _ENTRY.size])
         stored, named, extra, remark, at = fields[8], *fields[10:13], fields[16]
