@@ -2,7 +2,7 @@
 
 * A body above the size is a 413, whether its length was announced or not. Who has no token that is
   accepted may send less: what reads the body may parse it before it knows the caller. A route that
-  writes a body away as it comes may take more, and longer (`Bound`).
+  writes a body away as it comes may take more, and longer (`RequestBound`).
 * A response that has not begun within the time is a 503. What runs in a thread cannot be stopped:
   it goes on until it ends and its answer is dropped. PostgreSQL ends a query after the same time;
   one of SQLite goes on.
@@ -90,7 +90,7 @@ def address_key(host: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class RequestBound:
     """What a request may take.
 
     Attributes:
@@ -113,11 +113,11 @@ class Limits:
         max_stranger_body: int,
         known: Callable[[Request], Awaitable[bool]],
         answering: Answering = details,
-        wider: Callable[[Scope], Bound | None] = lambda _: None,
+        wider: Callable[[Scope], RequestBound | None] = lambda _: None,
     ) -> None:
         self.app = app
         self.answering = answering
-        self.bound = Bound(body=max_body, seconds=time_limit)
+        self.bound = RequestBound(body=max_body, seconds=time_limit)
         self.max_stranger_body = max_stranger_body
         self.known = known
         self.wider = wider

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from govray.client import Client
 from govray.client.counted_body import CountedBody
 from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import archive_place, open_archive, packed
+from govray.service.routes import archives
 from govray.store.database import open_store
 from govray.store.tables import Submission
 from tests.support.command import Run
@@ -24,6 +27,7 @@ from tests.support.people import Service, serve
 from tests.support.process import COMMAND, serving
 from tests.support.runs import FILE
 from tests.support.world import World
+from tests.support.zips import entry, zipped
 
 PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
 
@@ -120,8 +124,6 @@ def test_nothing_is_submitted_where_nothing_can_be_sent(
 
 
 def test_a_client_tells_how_far_it_is(address: str, service: Service) -> None:
-    from tests.service.test_archives import entry, zipped
-
     data, seen = zipped(entry("big"), content=bytes(100_000)), list[tuple[int, int]]()
     client = Client(address, service.tokens["engineer"])
     digest = client.send_archive(data, told=lambda *at: seen.append(at))
@@ -163,3 +165,36 @@ def test_a_command_sends_to_a_service_that_is_another_process(
         assert session.get_one(Submission, made["id"]).archive == digest
     engine.dispose()
     assert packed(open_archive(kept, digest, tmp_path / "out")) == packed(work)
+
+
+@pytest.mark.parametrize("stalls", [False, True], ids=["cut off", "stalled"])
+def test_a_body_that_ends_in_the_middle_leaves_nothing(
+    address: str, service: Service, monkeypatch: pytest.MonkeyPatch, stalls: bool
+) -> None:
+    monkeypatch.setattr(archives, "STALL_SECONDS", 0.3 if stalls else 60.0)
+    code, digest = storage(service) / "code", "ab" * 32
+    host, _, port = address.removeprefix("http://").partition(":")
+    head = (
+        f"PUT /v1/archives/sha256:{digest} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 900\r\n"
+        f"Authorization: Bearer {service.tokens['engineer']}\r\n\r\n"
+    )
+
+    def staged() -> list[Path]:
+        return list(code.glob(f".{digest[:48]}.*"))
+
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(head.encode() + b"PK")
+        if stalls:
+            assert b" 503 " in connection.recv(4096).partition(b"\r\n")[0]
+        else:
+            wait(lambda: bool(staged()))
+    wait(lambda: not staged())
+    assert not (code / f"{digest}.zip").exists()
+    wait(lambda: not service.app.state.archive_uploads.held)
+
+
+def wait(until: Callable[[], bool]) -> None:
+    stop = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < stop
+        time.sleep(0.02)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import stat
 import struct
@@ -23,6 +22,7 @@ from govray.service.routes import archives
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry
 from tests.support.people import Service, serve
+from tests.support.zips import entry, zipped
 
 PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
 
@@ -103,23 +103,6 @@ def test_a_service_without_storage_says_so(service: Service, tmp_path: Path) -> 
     assert answer.status_code == 409
     assert "no storage" in answer.json()["detail"]
     assert "--storage" in answer.json()["do"]
-
-
-def entry(name: str, mode: int = stat.S_IFREG | 0o644, **fields: int) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)
-    info.external_attr = mode << 16
-    for field, value in fields.items():
-        setattr(info, field, value)
-    return info
-
-
-def zipped(*infos: zipfile.ZipInfo, content: bytes = b"/etc/hosts", comment: bytes = b"") -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        for info in infos:
-            archive.writestr(info, content)
-        archive.comment = comment
-    return out.getvalue()
 
 
 def directory(entries: int, said: int) -> bytes:

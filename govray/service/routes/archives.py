@@ -31,7 +31,7 @@ from govray.governance.submission.received_archive import (
 from govray.service.access import AuditDep, CallerDep, require
 from govray.service.answer import Answer, Decimal, example
 from govray.service.audit_log import Audit
-from govray.service.limits import Bound
+from govray.service.limits import RequestBound
 from govray.service.problems import Problem
 from govray.service.roles import submits
 
@@ -47,7 +47,7 @@ STALL_SECONDS = 30.0
 """Without a byte until an upload has ended: its place is for others."""
 
 AT_ONCE = 8
-"""Uploads of all users. Each has a file of up to 140 MiB that nobody counts yet."""
+"""Uploads of all users. Each has a file of up to 144 MiB that nobody counts yet."""
 
 AT_ONCE_EACH = 2
 """Uploads of one user, so that four of them fill the places, not one."""
@@ -111,12 +111,12 @@ class Uploads:
                 del self.held[user]
 
 
-def bound(scope: Scope) -> Bound | None:
+def bound(scope: Scope) -> RequestBound | None:
     """What an upload may take, which is more than other requests; None for those."""
     above = str(scope["path"]).rpartition("/")[0]
     if scope["method"] != "PUT" or not above.endswith("/v1/archives"):
         return None
-    return Bound(body=largest_archive(), seconds=SECONDS)
+    return RequestBound(body=largest_archive(), seconds=SECONDS)
 
 
 @router.get("/archives/{digest}")
