@@ -12,6 +12,7 @@ import typer
 
 from govray.cli import login, server_option, user_files
 from govray.cli.output import Overrides, field, line, note, print_table, report, table
+from govray.cli.progress import StageBar
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +47,12 @@ Archive = Annotated[
     str | None,
     typer.Option("--archive", metavar="DIGEST", help="A working directory on the cluster."),
 ]
+WorkingDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--working-dir", metavar="DIR", help="A folder here that the job gets; sent if needed."
+    ),
+]
 PolicyDigest = Annotated[
     str | None,
     typer.Option("--policy", metavar="DIGEST", help="The depth policy that it has to have."),
@@ -70,13 +77,14 @@ def train(
     priority: Priority = None,
     tag: TagList = None,
     archive: Archive = None,
+    working_dir: WorkingDir = None,
     policy: PolicyDigest = None,
     check: Check = False,
     follow: Follow = False,
 ) -> None:
     """Submit an experiment to the service's cluster."""
     asked = _asked(overrides, project, pool, priority, tag, archive, policy)
-    _submit("train", config, asked, check=check, follow=follow)
+    _submit("train", config, asked, working_dir, check=check, follow=follow)
 
 
 @app.command("tune")
@@ -88,13 +96,14 @@ def tune(
     priority: Priority = None,
     tag: TagList = None,
     archive: Archive = None,
+    working_dir: WorkingDir = None,
     policy: PolicyDigest = None,
     check: Check = False,
     follow: Follow = False,
 ) -> None:
     """Submit a search: an experiment file with a search section."""
     asked = _asked(overrides, project, pool, priority, tag, archive, policy)
-    _submit("tune", config, asked, check=check, follow=follow)
+    _submit("tune", config, asked, working_dir, check=check, follow=follow)
 
 
 @runs.command("ls")
@@ -255,13 +264,26 @@ def _asked(
     }
 
 
-def _submit(verb: str, config: Path, asked: dict[str, Any], *, check: bool, follow: bool) -> None:
+def _submit(
+    verb: str,
+    config: Path,
+    asked: dict[str, Any],
+    working_dir: Path | None,
+    *,
+    check: bool,
+    follow: bool,
+) -> None:
     import secrets
+
+    from govray.governance.submission.code_archive import packed
 
     try:
         text = user_files.read(config).decode()
     except UnicodeDecodeError:
         raise UsageError("not UTF-8", where=str(config)) from None
+    if working_dir is not None and asked["archive"] is not None:
+        raise UsageError("--archive and --working-dir both name a folder", do="Give one of them")
+    folder = None if working_dir is None else packed(working_dir)
     client = _client()
     cost = client.check_experiment(file=text, **asked)
     if cost.kind != verb:
@@ -273,6 +295,8 @@ def _submit(verb: str, config: Path, asked: dict[str, Any], *, check: bool, foll
     if check:
         _tell_cost(cost)
         return
+    if folder is not None:
+        asked["archive"] = _send(client, folder)
     # One key for one command: if the answer is lost on the way, the same request is safe.
     made = client.submit_experiment(file=text, **asked, idempotency_key=secrets.token_urlsafe(24))
     if follow:
@@ -280,6 +304,27 @@ def _submit(verb: str, config: Path, asked: dict[str, Any], *, check: bool, foll
             note(f"{now.id}  {now.state}{f': {now.why}' if now.why else ''}")
             made = now
     _tell(made)
+
+
+def _send(client: Client, folder: bytes) -> str:
+    """Send a working directory, unless the service has it; the digest of its archive."""
+    sent = False
+
+    with StageBar("sending the working directory", _mib(len(folder))) as bar:
+
+        def told(done: int, whole: int) -> None:
+            nonlocal sent
+            sent = True
+            bar.update(_mib(done), _mib(whole), "MiB")
+
+        digest = client.send_archive(folder, told=told)
+    size = f"{len(folder) / (1 << 20):.1f} MiB"
+    note(f"sent {size} as {digest}" if sent else f"the service has it already: {digest}")
+    return digest
+
+
+def _mib(size: int) -> int:
+    return -(-size // (1 << 20))
 
 
 def _tell_cost(cost: ExperimentCheck) -> None:

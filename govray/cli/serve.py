@@ -149,6 +149,7 @@ def serve(
         oidc=provider,
         revocations=tuple(revocations or ()),
         pinned=True,
+        storage=storage,
     )
     app = create_app(settings, check=experiment_cost)
     if not no_auth and provider is None:

@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from govray.client.counted_body import CountedBody
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, Refused, UsageError
 
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -68,7 +69,7 @@ class Connection:
         query: Mapping[str, Any] | None = None,
         header: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
-        data: bytes | None = None,
+        data: bytes | CountedBody | None = None,
         kind: str = "application/json",
     ) -> Any:
         """Send one request, and read its answer.
@@ -91,6 +92,7 @@ class Connection:
         headers = {key: str(value) for key, value in _given(header or {}).items()}
         if data is not None:
             headers["Content-Type"] = kind
+            headers["Content-Length"] = str(len(data))
         raw = self._read(method, _with_query(path, query), data, headers)
         if answer is None or answer is bytes:
             return raw if answer else None
@@ -127,7 +129,11 @@ class Connection:
                 return
 
     def _read(
-        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        data: bytes | CountedBody | None,
+        headers: Mapping[str, str],
     ) -> bytes:
         request = urllib.request.Request(  # noqa: S310 (`checked_url` has seen the scheme)
             self.server + path, data=data, method=method, headers=dict(headers)

@@ -52,6 +52,14 @@ class Ancestor(Answered):
     root: str
 
 
+class Archive(Answered):
+    """An archive that is there. Submit with its digest as `archive`."""
+
+    digest: str
+    bytes: str
+    """Of the archive."""
+
+
 class AttestationItem(Answered):
     """An attestation in a listing.
 

@@ -451,6 +451,35 @@ class Operations(Connection):
         )
         return answer
 
+    def get_archive(self, digest: str) -> documents.Archive:
+        """Whether the archive of a digest is there, and whole. 404: send it.
+
+        Args:
+            digest: The SHA-256 of the archive's bytes.
+        """
+        answer: documents.Archive = self.ask(
+            "GET", f"/v1/archives/{segment(digest)}", documents.Archive
+        )
+        return answer
+
+    def put_archive(self, digest: str, data: bytes) -> documents.Archive:
+        """Send the archive of a working directory, once for each content.
+
+        It is there when the answer says so: whole, with its digest, and checked. Before,
+        nothing has its name.
+
+        Args:
+            digest: The SHA-256 of the archive's bytes.
+        """
+        answer: documents.Archive = self.ask(
+            "PUT",
+            f"/v1/archives/{segment(digest)}",
+            documents.Archive,
+            data=data,
+            kind="application/zip",
+        )
+        return answer
+
     def get_tags(self, experiment: str) -> documents.ExperimentTags:
         """The tags of an experiment, sorted.
 

@@ -6,12 +6,14 @@ The address is given or GOVRAY_SERVER. The token is given, or GOVRAY_TOKEN, or t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Iterator
 
 from govray.client import documents
-from govray.client.connection import checked_url
+from govray.client.connection import checked_url, segment
+from govray.client.counted_body import CountedBody, Told
 from govray.client.logins import read_login
 from govray.client.operations import Operations
 from govray.errors import UsageError
@@ -22,6 +24,26 @@ ENDED = frozenset({"COMPLETED", "STOPPED", "KILLED", "ERROR"})
 
 class Client(Operations):
     """A service: a method for each of its operations, and what takes several of them."""
+
+    def send_archive(self, data: bytes, *, told: Told = lambda sent, whole: None) -> str:
+        """Send the archive of a working directory, unless the service has it. Returns its digest.
+
+        Args:
+            data: As `govray.governance.submission.code_archive.packed` returns it.
+            told: Called with the bytes that were sent so far, and with all.
+
+        Raises:
+            Refused: The caller may not submit, or the service has no storage.
+            UsageError: The service takes no archives, or not one of this size.
+            InfrastructureFailed: It does not answer, or cannot at the moment.
+        """
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        try:
+            self.get_archive(digest)
+        except UsageError:
+            path, body = f"/v1/archives/{segment(digest)}", CountedBody(data, told)
+            self.ask("PUT", path, documents.Archive, data=body, kind="application/zip")
+        return digest
 
     def follow(
         self, submission: str, *, every_s: float = 2.0, timeout_s: float | None = None

@@ -43,6 +43,7 @@ from govray.service.prometheus import Measured, Measures, Registered
 from govray.service.request_log import RequestIds
 from govray.service.revocations import Lists, Marked
 from govray.service.routes import (
+    archives,
     attestations,
     audit_log,
     corpora,
@@ -135,6 +136,7 @@ def create_app(
     app.state.revocations = Lists(engine, settings.revocations, clock, pinned=settings.pinned)
     app.state.checks = CapacityLimiter(settings.max_checks)
     app.state.uploads = 0
+    app.state.archive_uploads = archives.Uploads()
     app.state.refusals = Refusals(engine)
     app.state.gate = AccessGate(
         engine,
@@ -161,6 +163,7 @@ def create_app(
         max_stranger_body=settings.max_stranger_body,
         known=app.state.gate.known,
         time_limit=settings.time_limit,
+        wider=archives.bound,
         answering=site.answer,
     )
     app.add_middleware(Compressed)
@@ -182,6 +185,7 @@ def _routers() -> tuple[APIRouter, ...]:
         experiments.router,
         pins.router,
         submissions.router,
+        archives.router,
         tags.router,
         downloads.router,
         live_metrics.router,

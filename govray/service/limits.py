@@ -1,7 +1,8 @@
 """Bounds on what one request, or one caller, may take.
 
 * A body above the size is a 413, whether its length was announced or not. Who has no token that is
-  accepted may send less: what reads the body may parse it before it knows the caller.
+  accepted may send less: what reads the body may parse it before it knows the caller. A route that
+  writes a body away as it comes may take more, and longer (`RequestBound`).
 * A response that has not begun within the time is a 503. What runs in a thread cannot be stopped:
   it goes on until it ends and its answer is dropped. PostgreSQL ends a query after the same time;
   one of SQLite goes on.
@@ -17,6 +18,7 @@ import ipaddress
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -87,6 +89,19 @@ def address_key(host: str) -> str:
     return str(ipaddress.ip_network((address.packed[:8] + bytes(8), 64)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequestBound:
+    """What a request may take.
+
+    Attributes:
+        body: Bytes of its body.
+        seconds: Until its answer has begun.
+    """
+
+    body: int
+    seconds: float
+
+
 class Limits:
     """The layer that bounds body and time, and sets the headers that every response has."""
 
@@ -98,18 +113,20 @@ class Limits:
         max_stranger_body: int,
         known: Callable[[Request], Awaitable[bool]],
         answering: Answering = details,
+        wider: Callable[[Scope], RequestBound | None] = lambda _: None,
     ) -> None:
         self.app = app
         self.answering = answering
-        self.max_body = max_body
+        self.bound = RequestBound(body=max_body, seconds=time_limit)
         self.max_stranger_body = max_stranger_body
         self.known = known
-        self.time_limit = time_limit
+        self.wider = wider
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        bound = self.wider(scope) or self.bound
         # The response is the handler's, or ours when time is up: whoever begins it first.
         ours: asyncio.Task[None] | None = None
         begun = False
@@ -129,8 +146,8 @@ class Limits:
 
         async def check_size(size: int) -> None:
             nonlocal known
-            if size > self.max_body:
-                raise _too_large(self.max_body)
+            if size > bound.body:
+                raise _too_large(bound.body)
             if size > self.max_stranger_body and not known:
                 known = await self.known(Request(scope))
                 if not known:
@@ -147,11 +164,11 @@ class Limits:
         def time_is_up() -> None:
             nonlocal ours
             if not begun:
-                late = self.answering(scope, self._too_slow(), None)
+                late = self.answering(scope, _too_slow(bound.seconds), None)
                 late.raw_headers[:] = _headers(late.raw_headers)
                 ours = asyncio.ensure_future(late(scope, receive, send))
 
-        timer = asyncio.get_running_loop().call_later(self.time_limit, time_is_up)
+        timer = asyncio.get_running_loop().call_later(bound.seconds, time_is_up)
         try:
             try:
                 await check_size(_announced(scope))
@@ -164,14 +181,15 @@ class Limits:
             if ours is not None:
                 await ours
 
-    def _too_slow(self) -> Problem:
-        return Problem(
-            503,
-            "Too slow",
-            f"The answer was not ready within {self.time_limit:g} s",
-            "Ask for less at once, or try again",
-            headers={"Retry-After": "5", "Connection": "close"},
-        )
+
+def _too_slow(seconds: float) -> Problem:
+    return Problem(
+        503,
+        "Too slow",
+        f"The answer was not ready within {seconds:g} s",
+        "Ask for less at once, or try again",
+        headers={"Retry-After": "5", "Connection": "close"},
+    )
 
 
 def _too_large(limit: int, whose: str = "") -> Problem:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from govray.errors import UsageError
+from govray.files.place import Place
 from govray.service.tasks.origin import TaskOrigins
 
 MIB = 1024 * 1024
@@ -60,6 +61,8 @@ class Settings:
         promotion: The gates before a model's stages; without the file nothing is promoted.
         revocations: Files of revocation lists, or folders of them, read again every few seconds.
         pinned: Whether the lists that the person who serves has pinned count beside those.
+        storage: Where runs lie, and with them the archives of working directories. Without it,
+            none is taken.
         max_body: Bytes of a request's body.
         max_stranger_body: The same without a token that is accepted.
         max_checks: Uploaded attestations that are checked at the same time.
@@ -77,6 +80,7 @@ class Settings:
     promotion: Path = Path("policies/promotion.yaml")
     revocations: tuple[Path, ...] = ()
     pinned: bool = False
+    storage: Place | None = None
     max_body: int = 16 * MIB
     max_stranger_body: int = MIB
     max_checks: int = 2

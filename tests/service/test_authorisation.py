@@ -141,6 +141,17 @@ CASES = [
     get("/v1/submissions", STAFF),
     get("/v1/submissions/{submission}", STAFF, "/v1/submissions/s-one"),
     Case("POST", "/v1/experiments", WRITERS, "/v1/experiments", {"forkOf": "s-one"}, ok=(201,)),
+    # This service has no storage; `test_archives.py` has one that does.
+    *(
+        Case(
+            method,
+            "/v1/archives/{digest}",
+            WRITERS,
+            f"/v1/archives/sha256:{0:064x}",
+            ok=(409,),
+        )
+        for method in ("GET", "PUT")
+    ),
     Case("POST", "/v1/experiments:check", WRITERS, "/v1/experiments:check", {"forkOf": "s-one"}),
     Case("PATCH", "/v1/submissions/{submission}", WRITERS, "/v1/submissions/s-one", {"tags": []}),
     *(

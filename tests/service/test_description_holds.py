@@ -30,6 +30,8 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
+schemathesis.serializer.alias("application/zip", "application/octet-stream")
+
 PUBLIC_WORDS = ("narrow", "policies", "trust-roots", "openapi", ":verify")
 
 

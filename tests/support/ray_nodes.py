@@ -39,8 +39,8 @@ _SETTINGS = {
     "RAY_JOB_STOP_WAIT_TIME_S": "60",
     # A worker node gives up soon on a head that is gone, and joins the next.
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-    # A busy machine takes its time, and a node that gives up starts from the beginning.
-    "RAY_raylet_start_wait_time_s": "240",
+    # A busy machine takes its time. But a node whose raylet ends meanwhile waits all of it.
+    "RAY_raylet_start_wait_time_s": "60",
     "RAY_agent_register_timeout_ms": "200000",
     "RAY_memory_monitor_refresh_ms": "0",  # each node would count the whole machine's
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
@@ -152,7 +152,7 @@ class _Unit:
             assert self._process is not None
             self._process.wait()
             self.kill()
-            if self._nodes._ending.wait(1.0):
+            if self._nodes._ending.wait(3.0):
                 return
             while self.held.is_set():
                 time.sleep(0.1)

@@ -13,7 +13,7 @@ Left out are:
 
 Invariants:
 
-* An archive holds no link and no private key that can be told by how it begins.
+* An archive holds no link, and no secret that `secret_files` knows: a private key, or ``.env``.
 * Nothing is unpacked whose digest was not verified, nor anything outside the given folder.
 * Sizes and counts are bounded on both ways.
 
@@ -26,9 +26,11 @@ import io
 import os
 import re
 import stat
+import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
 from govray.files.atomic_file import make_folder, write_whole
@@ -36,7 +38,7 @@ from govray.files.gitignore import Ignored
 from govray.files.place import Place
 from govray.files.staged_folder import staged_folder
 from govray.governance.formats import canonical_json
-from govray.printable import holds_key
+from govray.governance.submission.secret_files import held_secret
 
 CODE = "code"
 """Folder of the archives, beside the runs."""
@@ -50,7 +52,9 @@ MOST = 20_000
 _LONGEST = 1 << 10  # bytes of a name
 _LONGEST_PART = 255  # bytes of a name between two slashes: what file systems hold
 _OVERHEAD = 256 + 2 * _LONGEST  # bytes that a zip spends on a file, at most
-_LARGEST_KEY = 1 << 16  # bytes of a file
+_END = struct.Struct("<4s4H2LH")  # the record at the end of a zip (APPNOTE 4.3.16)
+_ENTRY = struct.Struct("<4s6H3L5H2L")  # a file in its directory (APPNOTE 4.3.12)
+_HEAD = 30  # bytes before a file's name where its content lies (APPNOTE 4.3.7)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEVER = frozenset({".git", "__pycache__"})
 _IGNORES = (".gitignore", ".rayignore")
@@ -129,11 +133,12 @@ def packed(folder: Path, storage: Place | None = None) -> bytes:
         for path in files:
             data = path.read_bytes()
             total += len(data)
-            if len(data) <= _LARGEST_KEY and holds_key(data):
+            if (secret := held_secret(path.name, data)) is not None:
                 raise Refused(
-                    "a private key lies in the folder that the cluster is sent",
+                    f"{secret} lies in the folder that the cluster is sent",
                     where=str(path),
-                    do="Move it out of the folder; the job reads attestation_key on the head node",
+                    do="Move it out of the folder, or name it in .rayignore; the job reads "
+                    "attestation_key on the head node",
                 )
             info = zipfile.ZipInfo(_name(path, folder), _TIME)
             info.create_system = 3  # Unix, whatever this machine is
@@ -164,22 +169,43 @@ def open_archive(storage: Place, digest: str, into: Path) -> Path:
         raise UsageError("the folder is there already", where=str(into), do="Name a new one")
     where = archive_place(storage, digest)
     data = _verified(where, digest)
-    with staged_folder(into) as folder, _opened(data, str(where)) as archive:
-        for info in _checked(archive, str(where)):
+    with staged_folder(into) as folder, _opened(io.BytesIO(data), str(where)) as archive:
+        for info, content in _contents(archive, str(where)):
             target = folder / info.filename
             target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(info) as stream:
-                content = stream.read(info.file_size + 1)
-            if len(content) != info.file_size:
-                raise Malformed(f"{info.filename!r} is not of its size", where=str(where))
             target.write_bytes(content)
             target.chmod(0o755 if info.external_attr >> 16 & stat.S_IXUSR else 0o644)
     return into
 
 
+def check_archive(stream: BinaryIO, where: str) -> None:
+    """Read an archive whole, as `open_archive` would; nothing is unpacked.
+
+    Args:
+        where: What it is, for who reads why not.
+
+    Raises:
+        Malformed: As `open_archive`.
+        Refused: A file holds a secret.
+    """
+    with _opened(stream, where) as archive:
+        for info, content in _contents(archive, where):
+            if (secret := held_secret(PurePosixPath(info.filename).name, content)) is not None:
+                raise Refused(
+                    f"{info.filename!r}: {secret} is for nobody else",
+                    where=where,
+                    do="Archive the folder without it",
+                )
+
+
+def largest_archive() -> int:
+    """Bytes of the largest archive that `packed` writes."""
+    return LARGEST + MOST * _OVERHEAD
+
+
 def _verified(where: Place, digest: str) -> bytes:
     """The archive's bytes, which have the digest."""
-    most = LARGEST + MOST * _OVERHEAD
+    most = largest_archive()
     try:
         with where.open("rb") as stream:
             data = stream.read(most + 1)
@@ -198,21 +224,72 @@ def _verified(where: Place, digest: str) -> bytes:
     return data
 
 
-def _opened(data: bytes, where: str) -> zipfile.ZipFile:
+def _opened(stream: BinaryIO, where: str) -> zipfile.ZipFile:
+    _check_directory(stream, where)
     try:
-        return zipfile.ZipFile(io.BytesIO(data))
+        return zipfile.ZipFile(stream)
     except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
         raise Malformed(f"it is no zip: {error}", where=where) from None
+
+
+def _check_directory(stream: BinaryIO, where: str) -> None:
+    """Bound what `zipfile` reads before it checks anything: it holds the whole directory.
+
+    A file may name millions of entries, whatever number it states. Files lie one behind another
+    here, as `packed` writes them: none shares bytes, and no bytes are of no file.
+    """
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(max(0, size - _END.size))
+    tail = stream.read(_END.size)
+    if len(tail) < _END.size or not tail.startswith(b"PK\5\6"):
+        raise Malformed("it is no zip: it does not end as one", where=where)
+    _, disk, first_disk, here, count, length, start, comment = _END.unpack(tail)
+    if count > MOST:
+        raise _too_much(where)
+    whole = start + length + _END.size == size
+    if not whole or disk or first_disk or comment or here != count:
+        raise Malformed("it is no zip of one piece", where=where)
+    stream.seek(start)
+    left, behind = memoryview(stream.read(length)), 0
+    for _ in range(count):
+        if len(left) < _ENTRY.size or bytes(left[:4]) != b"PK\1\2":
+            raise Malformed("it is no zip: its directory is not whole", where=where)
+        fields = _ENTRY.unpack(left[: _ENTRY.size])
+        stored, named, extra, remark, at = fields[8], *fields[10:13], fields[16]
+        # A name with a zero could be taken for the record of a larger zip.
+        name = bytes(left[_ENTRY.size : _ENTRY.size + named])
+        if extra or remark or at != behind or b"\0" in name:
+            raise Malformed("it is no archive that govray has written", where=where)
+        behind += _HEAD + named + stored
+        left = left[_ENTRY.size + named :]
+    if len(left) or behind != start:
+        raise Malformed("it holds bytes that are of no file", where=where)
+
+
+def _contents(archive: zipfile.ZipFile, where: str) -> Iterator[tuple[zipfile.ZipInfo, bytes]]:
+    """Each file with what it holds, once all of them are checked."""
+    for info in _checked(archive, where):
+        try:
+            with archive.open(info) as stream:
+                content = stream.read(info.file_size + 1)
+        except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+            raise Malformed(f"{info.filename!r} cannot be read: {error}", where=where) from None
+        if len(content) != info.file_size:
+            raise Malformed(f"{info.filename!r} is not of its size", where=where)
+        yield info, content
+
+
+def _too_much(where: str) -> Malformed:
+    return Malformed(
+        f"it holds more than {MOST} files or {LARGEST >> 20} MiB when it is unpacked", where=where
+    )
 
 
 def _checked(archive: zipfile.ZipFile, where: str) -> list[zipfile.ZipInfo]:
     """The archive's files, of which each is one that `packed` could have written."""
     infos = archive.infolist()
     if len(infos) > MOST or sum(info.file_size for info in infos) > LARGEST:
-        raise Malformed(
-            f"it holds more than {MOST} files or {LARGEST >> 20} MiB when it is unpacked",
-            where=where,
-        )
+        raise _too_much(where)
     names = [info.filename for info in infos]
     if len({*names}) != len(names):
         raise Malformed("a name stands in it twice", where=where)

@@ -1,0 +1,200 @@
+"""``govray --server URL train --working-dir DIR``: from a laptop without shared storage."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlmodel import Session, select
+
+from govray.client import Client
+from govray.client.counted_body import CountedBody
+from govray.governance.formats import canonical_json
+from govray.governance.submission.code_archive import archive_place, open_archive, packed
+from govray.service.routes import archives
+from govray.store.database import open_store
+from govray.store.tables import Submission
+from tests.support.command import Run
+from tests.support.listening import listening
+from tests.support.people import Service, serve
+from tests.support.process import COMMAND, serving
+from tests.support.runs import FILE
+from tests.support.world import World
+from tests.support.zips import entry, zipped
+
+PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("sent")
+    url = f"sqlite:///{folder / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, storage=folder / "runs") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def address(service: Service) -> Iterator[str]:
+    with listening(service.app) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def as_engineer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOVRAY_TOKEN", service.tokens["engineer"])
+    monkeypatch.delenv("GOVRAY_SERVER", raising=False)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    (folder / ".git").mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_bytes(b"ref")
+    (folder / "own.py").write_bytes(b"print('mine')\n")
+    (folder / "train.yaml").write_text(FILE)
+    return folder
+
+
+def storage(service: Service) -> Path:
+    place: Path = service.app.state.settings.storage
+    return place
+
+
+def submitted(service: Service) -> int:
+    with Session(service.engine) as session:
+        return len(session.exec(select(Submission)).all())
+
+
+def test_a_folder_is_sent_and_submitted_by_its_digest(
+    run: Run, address: str, service: Service, work: Path, tmp_path: Path
+) -> None:
+    words = ("--server", address, "train", work / "train.yaml", "--working-dir", work)
+    digest = canonical_json.sha256(packed(work))
+    assert run(*words, "--check").code == 0
+    assert not archive_place(storage(service), digest).exists()
+    done = run(*words, "--json")
+    assert done.json["archive"] == digest
+    assert f"as {digest}" in done.err
+    out = open_archive(storage(service), digest, tmp_path / "out")
+    assert packed(out) == packed(work)
+    assert not (out / ".git").exists()
+    again = run(*words, "--json")
+    assert "has it already" in again.err
+    assert again.json["archive"] == digest
+    both = run(*words, "--archive", digest, code=2)
+    assert "both name a folder" in both.err
+
+
+@pytest.mark.parametrize(("name", "data"), [("key.txt", PEM), (".env", b"TOKEN=1")])
+def test_a_secret_does_not_leave_this_machine(
+    run: Run, address: str, service: Service, work: Path, name: str, data: bytes
+) -> None:
+    """As in the other door: `govray queue submit --working-dir` packs by the same function."""
+    (work / name).write_bytes(data)
+    words = ("--server", address, "train", work / "train.yaml", "--working-dir", work)
+    before, kept = submitted(service), sorted(storage(service).rglob("*"))
+    err = run(*words, code=1).err
+    assert name in err
+    assert ".rayignore" in err
+    assert (submitted(service), sorted(storage(service).rglob("*"))) == (before, kept)
+    (work / ".rayignore").write_text(name)
+    assert run(*words).code == 0  # the control
+
+
+def test_nothing_is_submitted_where_nothing_can_be_sent(
+    run: Run, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'plain.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url) as plain, listening(plain.app) as address:
+        monkeypatch.setenv("GOVRAY_TOKEN", plain.tokens["engineer"])
+        words = ("--server", address, "train", work / "train.yaml")
+        assert "no storage" in run(*words, "--working-dir", work, code=1).err
+        assert submitted(plain) == 0
+        assert run(*words).code == 0  # the control
+    assert "no such folder" in run(*words, "--working-dir", work / "none", code=2).err
+
+
+def test_a_client_tells_how_far_it_is(address: str, service: Service) -> None:
+    data, seen = zipped(entry("big"), content=bytes(100_000)), list[tuple[int, int]]()
+    client = Client(address, service.tokens["engineer"])
+    digest = client.send_archive(data, told=lambda *at: seen.append(at))
+    assert seen[-1] == (len(data), len(data))
+    assert len(seen) > 1
+    assert client.send_archive(data, told=lambda *at: seen.clear()) == digest
+    assert seen
+    assert CountedBody(b"abc", lambda *_: None).read() == b"abc"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_command_sends_to_a_service_that_is_another_process(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOVRAY_TOKEN")
+    root, kept = tmp_path / "root.json", tmp_path / "runs"
+    root.write_bytes(World().root)
+    kept.mkdir()
+    store = f"sqlite:///{tmp_path / 'govray.db'}"
+    (work / "big.bin").write_bytes(os.urandom(20 << 20))  # more than another request may have
+    words = ("--no-auth", "--storage", str(kept), "--trust-root", str(root), "--store", store)
+    with serving(tmp_path, *words) as (process, address):
+        line = ("train", str(work / "train.yaml"), "--working-dir", str(work), "--json")
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, "--server", address, *line],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        made = json.loads(done.stdout)
+        process.terminate()
+        process.communicate(timeout=60)
+    digest = canonical_json.sha256(packed(work))
+    engine = open_store(store)
+    with Session(engine) as session:
+        assert session.get_one(Submission, made["id"]).archive == digest
+    engine.dispose()
+    assert packed(open_archive(kept, digest, tmp_path / "out")) == packed(work)
+
+
+@pytest.mark.parametrize("stalls", [False, True], ids=["cut off", "stalled"])
+def test_a_body_that_ends_in_the_middle_leaves_nothing(
+    address: str, service: Service, monkeypatch: pytest.MonkeyPatch, stalls: bool
+) -> None:
+    monkeypatch.setattr(archives, "STALL_SECONDS", 0.3 if stalls else 60.0)
+    code, digest = storage(service) / "code", "ab" * 32
+    host, _, port = address.removeprefix("http://").partition(":")
+    head = (
+        f"PUT /v1/archives/sha256:{digest} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 900\r\n"
+        f"Authorization: Bearer {service.tokens['engineer']}\r\n\r\n"
+    )
+
+    def staged() -> list[Path]:
+        return list(code.glob(f".{digest[:48]}.*"))
+
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(head.encode() + b"PK")
+        if stalls:
+            assert b" 503 " in connection.recv(4096).partition(b"\r\n")[0]
+        else:
+            wait(lambda: bool(staged()))
+    wait(lambda: not staged())
+    assert not (code / f"{digest}.zip").exists()
+    wait(lambda: not service.app.state.archive_uploads.held)
+
+
+def wait(until: Callable[[], bool]) -> None:
+    stop = time.monotonic() + 20
+    while not until():
+        assert time.monotonic() < stop
+        time.sleep(0.02)
