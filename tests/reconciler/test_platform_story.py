@@ -33,6 +33,7 @@ from govray.governance.submission.code_archive import archive_folder
 from govray.service import tokens
 from govray.store import submissions
 from govray.store.database import open_store
+from govray.store.run_owners import run_name
 from govray.store.states import SubmissionState
 from govray.store.tables import Lease, Submission
 from govray.train.run_folder import events
@@ -47,8 +48,7 @@ from tests.support.tree import ROOT
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2100),
-    # Nodes of one machine share the folder of working directories, and what one of them removes
-    # another may still run in. So first tries fail now and then, and the story takes another turn.
+    # Eight minutes of a quiet machine, which the rest of CI leaves none of.
     pytest.mark.skipif(not os.environ.get("GOVRAY_STORY"), reason="GOVRAY_STORY=yes runs it"),
 ]
 
@@ -153,8 +153,7 @@ class Platform:
         )
 
     def run_of(self, id: str) -> Path:
-        row = self.rows()[id]
-        return self.runs / f"{row.name}-{id}"
+        return self.runs / run_name(self.rows()[id])
 
     def steps(self, id: str) -> int:
         """Steps that a run has done, by its write-ahead file as it is now."""
