@@ -13,7 +13,8 @@ Left out are:
 
 Invariants:
 
-* An archive holds no link and no private key that can be told by how it begins.
+* An archive holds no link, no secret of a corpus, and no private key that can be told by how it
+  begins.
 * Nothing is unpacked whose digest was not verified, nor anything outside the given folder.
 * Sizes and counts are bounded on both ways.
 
@@ -53,6 +54,7 @@ _OVERHEAD = 256 + 2 * _LONGEST  # bytes that a zip spends on a file, at most
 _LARGEST_KEY = 1 << 16  # bytes of a file
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEVER = frozenset({".git", "__pycache__"})
+_SECRET_FILE = "records.secret"  # noqa: S105  as govray.governance.policy.record_commitment says
 _IGNORES = (".gitignore", ".rayignore")
 _TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 
@@ -109,7 +111,8 @@ def packed(folder: Path, storage: Place | None = None) -> bytes:
 
     Raises:
         UsageError: There is no such folder.
-        Refused: A file of it is a link, no file, or holds a private key; or it is too large.
+        Refused: A file of it is a link, no file, a corpus's secret, or holds a private key; or it
+            is too large.
     """
     if not folder.is_dir():
         raise UsageError("there is no such folder", where=str(folder), do="Check working_dir")
@@ -129,6 +132,14 @@ def packed(folder: Path, storage: Place | None = None) -> bytes:
         for path in files:
             data = path.read_bytes()
             total += len(data)
+            if path.name == _SECRET_FILE:
+                # Unpacked, others could read it, and a run refuses such a corpus.
+                raise Refused(
+                    "a corpus with its secret lies in the folder that the cluster is sent",
+                    where=str(path),
+                    do="Keep corpora on the shared storage, give their absolute path as "
+                    "data.corpora, and name their folder here in .rayignore",
+                )
             if len(data) <= _LARGEST_KEY and holds_key(data):
                 raise Refused(
                     "a private key lies in the folder that the cluster is sent",
