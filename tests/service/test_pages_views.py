@@ -261,10 +261,10 @@ def test_every_field_has_a_kind_and_every_text_field_its_form() -> None:
     style = (pages / "static" / "govray.css").read_text()
     for page in sorted((pages / "templates").rglob("*.html")):
         for field in re.findall(r"<input[^>]*>", page.read_text()):
-            kind = re.search(r' type="(\w+)"', field)
-            assert kind, f"{page.name}: {field}"
-            if kind[1] not in ("hidden", "radio"):
-                assert f'input[type="{kind[1]}"]' in style, f"{page.name}: {field}"
+            kinds = re.findall(r' type="(\w+)"', field)
+            assert len(kinds) == 1, f"{page.name}: {field}"
+            if kinds[0] not in ("hidden", "radio"):
+                assert f'input[type="{kinds[0]}"]' in style, f"{page.name}: {field}"
 
 
 def test_static_files_are_in_the_package() -> None:
