@@ -51,6 +51,9 @@ def ls(store: Store = DEFAULT_STORE) -> None:
         found = select(GroupMember).order_by(col(GroupMember.group), col(GroupMember.user))
         rows = [(row.group, row.user) for row in session.exec(found)]
     report({"members": [{"group": group, "user": user} for group, user in rows]})
+    if not rows:
+        line("No groups yet. Make one: govray group add GROUP USER")
+        return
     grid = table("group", "user")
     for row in rows:
         grid.row(*row)

@@ -176,8 +176,13 @@ def submit(
 
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise UsageError("the file cannot be read as text", where=str(file)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(
+            f"the file cannot be read ({why})",
+            where=str(file),
+            do="Give an experiment file, such as jobs/train.yaml",
+        ) from None
     asked = experiment_cost(text, name=str(file))
     if (working_dir is None) != (storage is None):
         raise UsageError("a working directory is archived beside the runs", do="Give both options")

@@ -135,6 +135,9 @@ def list_runs(
     )
     items = list(islice(found, limit))
     report([each.model_dump(by_alias=True) for each in items])
+    if not items:
+        line("No submission is like that. Submit: govray --server URL train FILE")
+        return
     grid = table("id", "name", "project", "user", "state", "place", "run", right=("place",))
     for each in items:
         place = "" if each.position is None else str(each.position)

@@ -105,6 +105,9 @@ def ls(
     with opened_session(store) as session:
         rows = [row.model_dump() for row in session.exec(statement)]
     report({"roles": rows})
+    if not rows:
+        line("No role is bound. Bind one: govray role bind --user NAME --role ROLE --project P")
+        return
     grid = table("id", "subject", "role", "place", "until")
     for row in rows:
         subject = f"{row['subject_kind']} {row['subject']}"

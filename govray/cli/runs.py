@@ -19,19 +19,30 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
 
+_DEFAULT = Path("runs")
 _POLL_S = 0.2
 _TAIL_BYTES = 1 << 16
 
 
 @app.command("ls")
 def list_all(
-    storage: Storage = Path("runs"),
+    storage: Storage = _DEFAULT,
 ) -> None:
     """List the runs below a storage path, and their states."""
     from govray.train.inputs import run_listing
 
+    # The default need not be there yet. A folder that was typed and is not there is a slip.
+    if storage != _DEFAULT and isinstance(storage, Path) and not storage.is_dir():
+        raise UsageError(
+            "there is no such folder",
+            where=str(storage),
+            do="Give the storage_path of the experiments, or start a run: govray train FILE",
+        )
     found = [run_listing.inspect(folder) for folder in run_listing.list_runs(storage)]
     report([_to_json(each) for each in found])
+    if not found:
+        line(f"No run lies below {storage}. Start one: govray train FILE")
+        return
     grid = table("run", "state", "step", "loss", "age", right=("step", "loss", "age"))
     for each in found:
         loss = "" if each.loss is None else f"{each.loss:.3f}"

@@ -50,6 +50,9 @@ def ls(project: Project, store: Store = DEFAULT_STORE) -> None:
         found = select(Template).where(Template.project == project).order_by(col(Template.name))
         rows = [(row.name, row.changed, row.user) for row in session.exec(found)]
     report({"templates": [{"template": n, "changed": at, "user": user} for n, at, user in rows]})
+    if not rows:
+        line("No templates yet. Store one: govray template put PROJECT NAME FILE")
+        return
     grid = table("template", "changed", "by")
     for row in rows:
         grid.row(*row)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from govray.cli.output import print_table, report, table
+from govray.cli.output import line, print_table, report, table
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 
 
@@ -52,6 +52,9 @@ def usage(
             for each in found
         ]
     )
+    if not found:
+        line("Nothing was used yet. Runs count once they are indexed: govray store index DIR")
+        return
     numbers = ("submissions", "trials", "worker-hours", "accelerator-hours", "attested")
     grid = table(by.value, *numbers, right=numbers)
     for each in found:

@@ -168,6 +168,8 @@ class Connection:
         what, do = told.get("detail"), told.get("do")
         if status < 400:
             what, do = "it answers with another address", "Give the address that it names"
+        if status == 401:  # The service's advice is about a header, which nobody types here.
+            do = f"Give a token that is good: govray login --server {self.server}"
         known = _KINDS.get(status, InfrastructureFailed if status >= 500 else UsageError)
         return known(
             what if isinstance(what, str) else f"the service answered {status}",

@@ -78,6 +78,7 @@ def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: R
         (["trace", ".", "--model", "."], "this is a folder"),
         (["verify", ".", "--at", "yesterday"], "--at: 'yesterday' is not a time"),
         (["corpus", "ls", "missing"], "not a folder"),
+        (["runs", "ls", "missing"], "missing: there is no such folder"),
         (["keys", "new", "/dev/null/key.pem"], "/dev/null"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -107,6 +108,11 @@ def test_bytes_that_are_no_envelope_are_refused(
     done = run("show", "x.json", code=1)
     assert "x.json" in done.err
     assert said in done.err
+
+
+def test_before_the_first_run_the_listing_says_how_to_start_one(run: Run) -> None:
+    assert run("runs", "ls").out == "No run lies below runs. Start one: govray train FILE\n"
+    assert run("runs", "ls", "--json").json == []
 
 
 def test_json_asked_for_is_json_given_even_for_an_error(run: Run) -> None:

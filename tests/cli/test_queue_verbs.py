@@ -86,6 +86,12 @@ def test_an_empty_queue_says_how_to_fill_it(file: Path, run: Run) -> None:
     assert run("queue", "ls", "--json").json == []
 
 
+def test_a_file_that_is_not_there_is_named_with_the_reason(file: Path, run: Run) -> None:
+    said = run("queue", "submit", "tain.yaml", "--project", "p", code=2).err
+    assert "tain.yaml: the file cannot be read (No such file or directory)" in said
+    assert "jobs/train.yaml" in said
+
+
 def test_an_entry_is_submitted_listed_shown_stopped_and_resumed(file: Path, run: Run) -> None:
     words = ("--project", "research", "--priority", 5, "--tag", "baseline", "--user", "ada")
     made = run("queue", "submit", file, *words, "--json").json

@@ -194,6 +194,7 @@ def test_a_token_comes_by_standard_input(
     ("given", "token", "code", "said"),
     [
         ("govr_wrong\n", "-", 1, "no token of this service"),
+        ("govr_wrong\n", "-", 1, "Give a token that is good: govray login --server"),
         ("\n", "-", 2, "no token on standard input"),
         ("", "govr_on_the_line", 2, "can be read by others"),
     ],

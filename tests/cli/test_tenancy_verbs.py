@@ -20,6 +20,21 @@ def url(tmp_path: Path) -> str:
     return url
 
 
+@pytest.mark.parametrize(
+    ("words", "next_one"),
+    [
+        (("role", "ls"), "govray role bind --user"),
+        (("group", "ls"), "govray group add GROUP USER"),
+        (("template", "ls", "default"), "govray template put PROJECT NAME FILE"),
+        (("usage",), "govray store index DIR"),
+    ],
+)
+def test_an_empty_listing_says_what_fills_it(
+    run: Run, url: str, words: tuple[str, ...], next_one: str
+) -> None:
+    assert next_one in run(*words, "--store", url).out
+
+
 def test_an_organisation_is_set_up_by_commands(run: Run, url: str, tmp_path: Path) -> None:
     def said(*words: str) -> Any:
         done = run(*words, "--store", url, "--json")

@@ -256,6 +256,17 @@ def test_the_commands_that_pages_name_exist(command: str) -> None:
         assert not word.startswith("--") or word in options, f"{command}: {word}"
 
 
+def test_every_field_has_a_kind_and_every_text_field_its_form() -> None:
+    pages = ROOT / "govray" / "service" / "pages"
+    style = (pages / "static" / "govray.css").read_text()
+    for page in sorted((pages / "templates").rglob("*.html")):
+        for field in re.findall(r"<input[^>]*>", page.read_text()):
+            kinds = re.findall(r' type="(\w+)"', field)
+            assert len(kinds) == 1, f"{page.name}: {field}"
+            if kinds[0] not in ("hidden", "radio"):
+                assert f'input[type="{kinds[0]}"]' in style, f"{page.name}: {field}"
+
+
 def test_static_files_are_in_the_package() -> None:
     static = Path(rendering.__file__).parent / "static"
     assert {"govray.css", "verify.js", "mark.svg"} <= {path.name for path in static.iterdir()}

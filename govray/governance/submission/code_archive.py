@@ -13,7 +13,8 @@ Left out are:
 
 Invariants:
 
-* An archive holds no link, and no secret that `secret_files` knows: a private key, or ``.env``.
+* An archive holds no link, and no secret that `secret_files` knows: a private key, ``.env``, or the
+  secret of a corpus.
 * Nothing is unpacked whose digest was not verified, nor anything outside the given folder.
 * Sizes and counts are bounded on both ways.
 
@@ -113,7 +114,8 @@ def packed(folder: Path, storage: Place | None = None) -> bytes:
 
     Raises:
         UsageError: There is no such folder.
-        Refused: A file of it is a link, no file, or holds a private key; or it is too large.
+        Refused: A file of it is a link, no file, a corpus's secret, or holds a private key; or it
+            is too large.
     """
     if not folder.is_dir():
         raise UsageError("there is no such folder", where=str(folder), do="Check working_dir")
@@ -137,8 +139,8 @@ def packed(folder: Path, storage: Place | None = None) -> bytes:
                 raise Refused(
                     f"{secret} lies in the folder that the cluster is sent",
                     where=str(path),
-                    do="Move it out of the folder, or name it in .rayignore; the job reads "
-                    "attestation_key on the head node",
+                    do="Move it out of the folder, or name it in .rayignore; the job reads keys "
+                    "and corpora where it runs, by absolute paths",
                 )
             info = zipfile.ZipInfo(_name(path, folder), _TIME)
             info.create_system = 3  # Unix, whatever this machine is

@@ -2,7 +2,8 @@
 
 Private keys are told by how they begin (`govray.printable`), whatever their file is called. Files
 with passwords and tokens of this machine are told by their names: ``.env`` and its variants,
-``.netrc``, ``.pypirc`` and ``.git-credentials``. An example of an ``.env`` is none.
+``.netrc``, ``.pypirc`` and ``.git-credentials``. An example of an ``.env`` is none. The file that
+salts a corpus's commitments has one name: unpacked, others could read it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ _PASSWORDS = re.compile(
     r"\.git-credentials",
     re.IGNORECASE,
 )
+_OF_CORPUS = "records.secret"  # as govray.governance.policy.record_commitment says
 
 
 def held_secret(name: str, data: bytes) -> str | None:
@@ -28,6 +30,8 @@ def held_secret(name: str, data: bytes) -> str | None:
     """
     if _PASSWORDS.fullmatch(name):
         return f"{name}, a file with passwords,"
+    if name == _OF_CORPUS:
+        return "a corpus with its secret"
     if len(data) <= _LARGEST_KEY and holds_key(data):
         return "a private key"
     return None

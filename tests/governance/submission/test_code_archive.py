@@ -14,6 +14,7 @@ import pytest
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
 from govray.files.bucket_path import BucketPath
 from govray.governance.formats import canonical_json
+from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.governance.submission import code_archive
 from govray.governance.submission.code_archive import (
     archive_folder,
@@ -145,6 +146,16 @@ def test_a_key_is_not_archived(tmp_path: Path) -> None:
     assert refused.value.where == str(work / "deep" / "operator.txt")
     assert not (tmp_path / "runs").exists()
     folder(work, {".gitignore": b"operator.txt\n"})  # the control: what stays here is no danger
+    archive_folder(work, tmp_path / "runs")
+
+
+def test_a_secret_of_a_corpus_is_not_archived(tmp_path: Path) -> None:
+    work = folder(tmp_path / "work", FILES | {f"data/corpora/notes/{SECRET_FILE}": b"s" * 32})
+    with pytest.raises(Refused, match="corpus with its secret") as refused:
+        archive_folder(work, tmp_path / "runs")
+    assert "absolute path" in (refused.value.do or "")
+    assert not (tmp_path / "runs").exists()
+    folder(work, {".rayignore": b"data/\n"})  # the control: what stays here is no danger
     archive_folder(work, tmp_path / "runs")
 
 
