@@ -120,6 +120,8 @@ PLACES = {
     "adapter merge": ("{model} acme --out {folder}/x --trust-root root.json",),
     "checkpoint ls": ("{run}", "{word}"),
     "checkpoint gc": ("{run} --dry-run",),
+    "checkpoint pin": ("{run}/checkpoint_000000003 --reason {word}", "{word} --reason {word}"),
+    "checkpoint unpin": ("{run}/checkpoint_000000003", "{word}"),
     "checkpoint export": (
         "{run}/checkpoint_000000003 --dcp {folder}/x",
         "{word} --dcp {folder}/x",

@@ -55,6 +55,7 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
         "group": (names["group"], "adapter:acme"),
         "experiment": ("e1",),
         "trial": ("done",),
+        "step": ("3", "4"),
         "submission": ("s-one",),
         "workspace": ("default",),
         "project": ("default",),
