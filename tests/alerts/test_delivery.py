@@ -27,8 +27,6 @@ from govray.store.tables import Alert, AuditEntry, Delivery, Webhook
 from tests.support.receiver import Receiver
 
 KEY = bytes(range(32))
-# The libraries of receivers compare with their own clock.
-START = datetime.now(UTC).replace(microsecond=0)
 
 
 class Scene:
@@ -36,7 +34,8 @@ class Scene:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.now = START
+        # The libraries of receivers compare with their own clock.
+        self.now = self.began = datetime.now(UTC).replace(microsecond=0)
         self.made: list[Deliverer] = []
 
     @property
@@ -97,7 +96,7 @@ def test_a_delivery_is_a_cloud_event_that_a_kept_library_verifies(
         "source": "https://govray.example",
         "type": "dev.govray.webhook.test",
         "subject": f"webhooks/{webhook}",
-        "time": format_time(START),
+        "time": format_time(scene.began),
         "datacontenttype": "application/json",
         "data": {"project": None},
     }
