@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from govray.cli import main
 from govray.governance.formats.document import format_time
 from tests.support.command import Done, Run
+from tests.support.listening import listening
+from tests.support.people import Service
 from tests.support.world import AT, World
 
 
@@ -69,3 +72,17 @@ def root(world: World, tmp_path: Path) -> Path:
 def at() -> str:
     """The time at which the deployment is checked."""
     return format_time(AT)
+
+
+@pytest.fixture(scope="module")
+def address(service: Service) -> Iterator[str]:
+    """Where the service of a module answers on a socket."""
+    with listening(service.app) as found:
+        yield found
+
+
+@pytest.fixture
+def as_engineer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has the token of an engineer of a module's service."""
+    monkeypatch.setenv("GOVRAY_TOKEN", service.tokens["engineer"])
+    monkeypatch.delenv("GOVRAY_SERVER", raising=False)

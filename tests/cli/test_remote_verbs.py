@@ -26,6 +26,8 @@ from tests.support.runs import FILE
 from tests.support.shown import ZERO, add_experiment, add_trial
 from tests.support.tree import ROOT
 
+pytestmark = pytest.mark.usefixtures("as_engineer")
+
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[DeviceProvider]:
@@ -41,18 +43,6 @@ def service(
     open_store(url, create=True).dispose()
     with serve(url, oidc=provider.settings()) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def address(service: Service) -> Iterator[str]:
-    with listening(service.app) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def as_engineer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOVRAY_TOKEN", service.tokens["engineer"])
-    monkeypatch.delenv("GOVRAY_SERVER", raising=False)
 
 
 @pytest.fixture

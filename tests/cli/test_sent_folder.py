@@ -32,6 +32,9 @@ from tests.support.zips import entry, zipped
 PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
 
 
+pytestmark = pytest.mark.usefixtures("as_engineer")
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("sent")
@@ -39,18 +42,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     open_store(url, create=True).dispose()
     with serve(url, storage=folder / "runs") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def address(service: Service) -> Iterator[str]:
-    with listening(service.app) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def as_engineer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GOVRAY_TOKEN", service.tokens["engineer"])
-    monkeypatch.delenv("GOVRAY_SERVER", raising=False)
 
 
 @pytest.fixture
