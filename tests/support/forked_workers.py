@@ -63,6 +63,9 @@ ON_RAY = (
 )
 """What it imports then."""
 
+FORGOTTEN_S = "RAY_TESTS_FORGOTTEN_S"
+"""The variable with the seconds after which a killed run's request for nodes ends. Ray has 180."""
+
 MOST = 1 << 18
 """Bytes of an environment with its arguments."""
 
@@ -205,6 +208,11 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
         drawn = SimpleNamespace(from_random=lambda: ray.ActorClassID(os.urandom(28)))
         patch.setattr(ray.actor, "ActorClassID", drawn)
         preload(ON_RAY)
+    if FORGOTTEN_S in environment:
+        from ray.train.v2._internal.execution.scaling_policy import autoscaling_coordinator_client
+
+        seconds = float(environment[FORGOTTEN_S])
+        autoscaling_coordinator_client.AUTOSCALING_REQUESTS_EXPIRE_TIME_S = seconds
     assert draw_of_fork() != draw_of_fork(), "forks draw the same random numbers"
     while True:
         told, files, _, _ = socket.recv_fds(asked, MOST, 4)

@@ -25,7 +25,7 @@ from govray.train.run_folder import events
 from govray.tune.search_record import TRIALS
 from tests.support.autoscaled_cluster import autoscaled_cluster
 from tests.support.deployment import Deployment
-from tests.support.forked_workers import Forked
+from tests.support.forked_workers import FORGOTTEN_S, Forked
 from tests.support.held_out import hold_out
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -76,7 +76,7 @@ def test_an_own_loop_is_searched_by_accuracy_from_no_node_on_and_goes_on_from_no
     }
     file = tmp_path / "tune.yaml"
     file.write_text(yaml.safe_dump(value))
-    quick = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.05"}
+    quick = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.05", FORGOTTEN_S: "25"}
     # A node has room for a trial's worker and not for two: the second trial needs another node.
     with autoscaled_cluster(forked, cpus=2, most=2, idle_s=6, **quick) as address:
         assert alive(address) == 1  # the head, which has no CPU for work
