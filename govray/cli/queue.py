@@ -147,9 +147,18 @@ def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.")],
     project: Annotated[str, typer.Option("--project", metavar="NAME")],
     priority: Annotated[
-        int, typer.Option("--priority", min=-1000, max=1000, help="Higher goes first.")
-    ] = 0,
-    pool: Annotated[str, typer.Option("--pool", metavar="NAME")] = "default",
+        int | None,
+        typer.Option(
+            "--priority",
+            min=-1000,
+            max=1000,
+            help="Higher goes first. Else as the file says, or 0.",
+        ),
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option("--pool", metavar="NAME", help="Else as the file says, or default."),
+    ] = None,
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="Repeatable.")
     ] = None,
@@ -174,15 +183,7 @@ def submit(
     from govray.store import submissions
     from govray.tune.experiment_cost import experiment_cost
 
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(
-            f"the file cannot be read ({why})",
-            where=str(file),
-            do="Give an experiment file, such as jobs/train.yaml",
-        ) from None
+    text = _read(file)
     asked = experiment_cost(text, name=str(file))
     if (working_dir is None) != (storage is None):
         raise UsageError("a working directory is archived beside the runs", do="Give both options")
@@ -197,14 +198,30 @@ def submit(
             slots=asked.slots,
             least=asked.least,
             by=_by(user),
-            pool=pool,
-            priority=priority,
+            pool=pool or asked.pool or "default",
+            priority=priority if priority is not None else asked.priority or 0,
             archive=archive,
             tags=tag or (),
         )
         session.commit()
         report(_to_json(row))
         line(f"{row.id}  {row.state}")
+
+
+@app.command("helm")
+def helm(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.")],
+    project: Annotated[str, typer.Option("--project", metavar="NAME")],
+) -> None:
+    """Print an experiment as values of the Helm chart: on Kubernetes, Kueue holds the queue."""
+    import yaml
+
+    from govray.tune.chart_job import chart_job
+
+    values = chart_job(_read(file), name=str(file), project=project)
+    report(values)
+    for each in yaml.safe_dump(values, sort_keys=False, allow_unicode=True).splitlines():
+        line(each)
 
 
 @app.command("stop")
@@ -356,6 +373,23 @@ def _own_name() -> str:
     import socket
 
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _read(file: Path) -> str:
+    """The text of an experiment file.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(
+            f"the file cannot be read ({why})",
+            where=str(file),
+            do="Give an experiment file, such as jobs/train.yaml",
+        ) from None
 
 
 def _ask(id: str, what: str, user: str | None, store: str) -> None:

@@ -165,8 +165,8 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
     wanted = Wanted(
         config=merged,
         slots=found.slots,
-        pool=chosen("pool", None),
-        priority=chosen("priority", None),
+        pool=_placed("pool", asked.pool, found.pool, origin),
+        priority=_placed("priority", asked.priority, found.priority, origin),
         policy=policy,
     )
     resolved = project_rules.check_submission(session, project, caller, wanted, at=at)
@@ -189,6 +189,18 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
     )
     may_act(session, caller, ready.project, act)
     return ready
+
+
+def _placed(name: str, asked: Any, stated: Any, origin: Submission | None) -> Any:
+    """Pool or priority: what is asked for comes before what the file says.
+
+    A fork has those of its origin, unless an override has changed what the file says.
+    """
+    if asked is not None or origin is None:
+        return stated if asked is None else asked
+    resources = read_mapping(origin.config, name=FILE).get("resources")
+    before = resources.get(name) if isinstance(resources, Mapping) else None
+    return getattr(origin, name) if stated == before else stated
 
 
 def forked(session: Session, caller: Caller, id_: str) -> Submission:

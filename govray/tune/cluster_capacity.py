@@ -19,7 +19,7 @@ from govray.errors import UsageError
 from govray.train.driver.gang import need as words
 from govray.train.driver.gang import places
 from govray.train.driver.ray_cluster import autoscales, nodes_in_time
-from govray.train.inputs.experiment_config import Resources
+from govray.train.experiment.resources import Resources
 from govray.tune.search_config import SearchFile
 
 TRIAL_CPUS = 0.01
@@ -37,7 +37,9 @@ def concurrent_trials(file: SearchFile) -> int:
         UsageError: The cluster has no room for one, and no autoscaler.
     """
     resources = file.experiment.resources
-    nodes = nodes_in_time(lambda nodes: trials_that_fit(nodes, resources, most=1) > 0)
+    nodes = nodes_in_time(
+        lambda nodes: trials_that_fit(nodes, resources, most=1) > 0, labels=resources.labels
+    )
     return trials_at_once(file, nodes, scales=autoscales())
 
 
@@ -52,7 +54,7 @@ def trials_at_once(file: SearchFile, nodes: Iterable[Mapping[str, float]], *, sc
     search = file.search
     fit = trials_that_fit(nodes, file.experiment.resources, search.max_trials)
     if scales:
-        return min(search.max_concurrent_trials or max(fit, ASKING), search.max_trials)
+        return min(file.most_at_once or max(fit, ASKING), search.max_trials)
     if fit == 0:
         raise UsageError(
             "the cluster has no room for the workers of one trial, and no autoscaler that brings "
@@ -61,7 +63,7 @@ def trials_at_once(file: SearchFile, nodes: Iterable[Mapping[str, float]], *, sc
             do="Use fewer workers or less of a CPU for each; a trial itself takes "
             f"{TRIAL_CPUS} CPUs beside them",
         )
-    return min(fit, search.max_concurrent_trials or fit)
+    return min(fit, file.most_at_once or fit)
 
 
 def trials_that_fit(
@@ -75,10 +77,8 @@ def trials_that_fit(
         most: Where to stop counting.
     """
     nodes = list(nodes)
-    workers = resources.num_workers
-    least = workers if isinstance(workers, int) else workers[0]
     trials = 0
-    while trials < most and _fits(nodes, resources, least, trials + 1):
+    while trials < most and _fits(nodes, resources, resources.least, trials + 1):
         trials += 1
     return trials
 
@@ -86,7 +86,7 @@ def trials_that_fit(
 def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, least: int, n: int) -> bool:
     # Ray may place the trials' own processes on any of the nodes.
     left = [{**node, "CPU": node.get("CPU", 0.0) - n * TRIAL_CPUS} for node in nodes]
-    return places(left, worker_of(resources)) >= n * least
+    return places(left, resources.worker) >= n * least
 
 
 def waiting_trials(resources: Resources) -> int:
@@ -97,7 +97,7 @@ def waiting_trials(resources: Resources) -> int:
 
 def count_waiting(groups: Iterable[Mapping[str, Any]], resources: Resources) -> int:
     """As `waiting_trials`, for the placement groups that Ray lists."""
-    worker = worker_of(resources)
+    worker = resources.worker
     count = 0
     for group in groups:
         bundles = list(group["bundles"].values())
@@ -108,11 +108,4 @@ def count_waiting(groups: Iterable[Mapping[str, Any]], resources: Resources) -> 
 
 def need(resources: Resources) -> str:
     """What the workers of a trial need, in words."""
-    workers = resources.num_workers
-    return words([worker_of(resources)] * (workers if isinstance(workers, int) else workers[0]))
-
-
-def worker_of(resources: Resources) -> dict[str, float]:
-    """What one worker asks Ray for."""
-    gpus = {"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}
-    return {"CPU": resources.cpus_per_worker, **gpus}
+    return words([resources.worker] * resources.least, resources.labels)

@@ -42,6 +42,8 @@ class ExperimentCost:
         rows_per_step: Of one trial, if each profile has one route stream.
         tokens: Of all trials together, likewise; None for rows that are no text.
         policy: Where the signed depth policy lies, as the file has it.
+        pool: Where it is to run, if the file says so.
+        priority: Of its pool's queue, likewise.
         unknown: What the file does not say, each in words.
     """
 
@@ -56,6 +58,8 @@ class ExperimentCost:
     rows_per_step: float
     tokens: int | None
     policy: str
+    pool: str | None
+    priority: int | None
     unknown: tuple[str, ...]
 
 
@@ -78,19 +82,19 @@ def experiment_cost(text: str, *, name: str = "experiment") -> ExperimentCost:
 
 
 def _cost(experiment: Experiment, found: SearchFile | None, where: str) -> ExperimentCost:
-    given = experiment.resources.num_workers
-    workers = max(given) if isinstance(given, tuple) else given
+    resources = experiment.resources
+    workers = resources.most
     at_once, trials, longest = 1, 1, experiment.max_steps
     unknown = [_TIME, _STREAMS]
     if found is not None:
         trials, longest = found.search.max_trials, found.max_time
-        if found.search.max_concurrent_trials is None:
+        if found.most_at_once is None:
             raise UsageError(
                 "search.max_concurrent_trials: a queue has to know how many trials run at once",
                 where=where,
                 do="Write it, or send the override +search.max_concurrent_trials=4",
             )
-        at_once = min(trials, found.search.max_concurrent_trials)
+        at_once = min(trials, found.most_at_once)
         unknown.append(_TRIALS)
     rows = sum(quota.rows / quota.every for quota in experiment.data.rows_per_step.values())
     steps = trials * longest
@@ -100,12 +104,14 @@ def _cost(experiment: Experiment, found: SearchFile | None, where: str) -> Exper
         name=experiment.name,
         workers=workers,
         slots=at_once * workers,
-        least=min(given) if found is None and isinstance(given, tuple) else None,
-        gpus=at_once * workers * experiment.resources.gpus_per_worker,
+        least=resources.least if found is None and resources.least < workers else None,
+        gpus=at_once * workers * resources.gpus_per_worker,
         trials=trials,
         steps=steps,
         rows_per_step=rows,
         tokens=round(steps * rows * experiment.context) if text else None,
         policy=str(experiment.governance.policy),
+        pool=resources.pool,
+        priority=resources.priority,
         unknown=tuple(unknown),
     )

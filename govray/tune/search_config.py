@@ -181,6 +181,14 @@ class SearchFile:
     search: Search
 
     @property
+    def most_at_once(self) -> int | None:
+        """Trials that may have started and not ended, by the file; None if it says nothing."""
+        resources = self.experiment.resources
+        room = resources.max_workers and resources.max_workers // resources.most
+        stated = [each for each in (self.search.max_concurrent_trials, room) if each is not None]
+        return min(stated, default=None)
+
+    @property
     def max_time(self) -> int:
         """Steps of the longest trial."""
         return self.search.max_time or self.experiment.max_steps

@@ -18,6 +18,7 @@ import yaml
 from helm_python import Chart, HelmError, lint
 
 import govray
+from govray.cli import main
 from tests.support.tree import ROOT
 
 CHART = ROOT / "deploy/kubernetes"
@@ -127,11 +128,51 @@ def test_projects_share_what_the_pools_have(objects: Objects) -> None:
         ({"pool": "tpu"}, "no pool"),
         ({"project": "none"}, "no project"),
         ({"priority": "urgent"}, "no priority"),
+        ({"acceleratorType": "H100"}, 'the pool "cpu" has no "H100"'),
     ],
 )
 def test_a_job_of_no_pool_project_or_priority_is_refused(job: dict[str, str], message: str) -> None:
     with pytest.raises(HelmError, match=message):
         rendered({"job": {"config": "jobs/train.yaml"} | job})
+
+
+def test_what_an_experiment_asks_for_is_what_its_job_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    asked = {
+        "num_workers": 3, "gpus_per_worker": 1, "accelerator_type": "A100", "pool": "gpu",
+        "priority": 5, "labels": {"market-type": "spot"},
+    }  # fmt: skip
+    experiment = yaml.safe_load((ROOT / "jobs/train.yaml").read_text()) | {"resources": asked}
+    (file := tmp_path / "train.yaml").write_text(yaml.safe_dump(experiment))
+    assert main(["queue", "helm", str(file), "--project", "product"]) == 0
+    values = yaml.safe_load(capsys.readouterr().out)
+    with pytest.raises(HelmError, match='the pool "gpu" has no "A100"'):
+        rendered(values)
+    found = rendered(values | {"pools": {"gpu": {"acceleratorType": "A100"}}})
+    [job] = (each for (kind, _), each in found.items() if kind == "RayJob")
+    assert job["metadata"]["labels"] == {
+        "kueue.x-k8s.io/queue-name": "product",
+        "kueue.x-k8s.io/priority-class": "high",
+    }
+    [group] = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert group["groupName"] == "gpu"
+    assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 3
+    assert group["labels"] == {"pool": "gpu", "market-type": "spot"}
+    assert group["template"]["spec"]["nodeSelector"] == {"market-type": "spot"}
+
+
+def test_an_elastic_run_and_no_experiment_are_no_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "jobs/train.yaml").read_text()
+    (file := tmp_path / "train.yaml").write_text(
+        text.replace("num_workers: 2", "num_workers: [1, 2]")
+    )
+    for path, said in ((file, "Kueue admits a job with one number"), (tmp_path, "cannot be read")):
+        assert main(["queue", "helm", str(path), "--project", "research"]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_the_chart_is_of_this_version() -> None:

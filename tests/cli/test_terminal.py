@@ -103,6 +103,7 @@ PLACES = {
         "experiment.yaml --project {word} --pool {word} --tag {word} --user {word}",
         "experiment.yaml --project p --working-dir {corpora} --storage {folder}",
     ),
+    "queue helm": ("{file} --project {word}",),
     "queue stop": ("{word} --user {word}",),
     "queue kill": ("{word} --user {word}",),
     "queue resume": ("{word} --user {word}",),

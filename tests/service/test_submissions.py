@@ -124,6 +124,18 @@ def test_a_fork_is_another_file_and_keeps_the_rest(empty: Service) -> None:
     assert rows(empty)[0].config == FILE
 
 
+def test_pool_and_priority_are_what_is_asked_for_or_what_the_file_says(empty: Service) -> None:
+    said = ["+resources.pool=gpu", "+resources.priority=5"]
+    first = submitted(empty, set=said)
+    assert (first["pool"], first["priority"]) == ("gpu", 5)
+    asked = submitted(empty, set=said, pool="cpu", priority=0)
+    assert (asked["pool"], asked["priority"]) == ("cpu", 0)
+    fork = submitted(empty, forkOf=asked["id"], set=["optimizer.lr=0.01"])
+    assert (fork["pool"], fork["priority"]) == ("cpu", 0)  # as its origin, whatever its file says
+    moved = submitted(empty, forkOf=asked["id"], set=["resources.pool=spot"])
+    assert (moved["pool"], moved["priority"]) == ("spot", 0)
+
+
 @pytest.mark.parametrize(
     ("body", "field", "said"),
     [

@@ -46,6 +46,21 @@ def test_a_search_takes_all_its_trials() -> None:
         cost(TUNE)
 
 
+def test_the_most_workers_of_a_search_are_trials_at_once() -> None:
+    most = "+resources.max_workers=7"
+    found = cost(TUNE, most, "resources.num_workers=3")
+    assert (found.workers, found.slots) == (3, 6)  # whole trials
+    assert cost(TUNE, most, "+search.max_concurrent_trials=1", "resources.num_workers=3").slots == 3
+    with pytest.raises(UsageError, match="up to 8 workers by num_workers"):
+        cost(TUNE, most, "resources.num_workers=8")
+
+
+def test_the_file_says_where_and_when_it_starts() -> None:
+    found = cost(TRAIN, "+resources.pool=gpu", "+resources.priority=-3")
+    assert (found.pool, found.priority) == ("gpu", -3)
+    assert (cost(TRAIN).pool, cost(TRAIN).priority) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("text", "field", "line"),
     [

@@ -44,8 +44,8 @@ spec:
 {{- define "govray.worker" -}}
 spec:
   serviceAccountName: {{ .Values.serviceAccountName }}
-  {{- with .pool.nodeSelector }}
-  nodeSelector: {{ toYaml . | nindent 4 }}
+  {{- with merge (dict) (.pool.nodeSelector | default dict) (.labels | default dict) }}
+  nodeSelector: {{ toJson . }}
   {{- end }}
   {{- with .pool.tolerations }}
   tolerations: {{ toYaml . | nindent 4 }}

@@ -31,6 +31,9 @@ from govray.train.driver.waiting_line import WaitingLine
 
 Resources = Mapping[str, float]
 
+KIND = "accelerator_type:"
+"""What Ray's name of a resource begins with, of which each node with such a GPU has 1."""
+
 LOOK_S = 2.0
 """Seconds between two looks at the cluster's status."""
 
@@ -61,20 +64,29 @@ def await_room(
     if not gang or not ray.is_initialized():
         return
     assert scaling is not None
+    labels = labels_of(scaling)
     if not autoscales():
-        nodes = nodes_in_time(lambda nodes: places(nodes, gang[0]) >= len(gang), on_wait=on_wait)
+        nodes = nodes_in_time(
+            lambda nodes: places(nodes, gang[0]) >= len(gang), labels=labels, on_wait=on_wait
+        )
         if (room := places(nodes, gang[0])) < len(gang):
-            raise _too_large(gang, f"the cluster has room for {room}, and no autoscaler")
+            raise _too_large(gang, labels, f"the cluster has room for {room}, and no autoscaler")
         return
-    group = placement_group([dict(each) for each in gang], strategy=scaling.placement_strategy)
-    line, hopeless = WaitingLine(need(gang), "run"), 0
+    group = placement_group(
+        [dict(each) for each in gang],
+        strategy=scaling.placement_strategy,
+        bundle_label_selector=[labels] * len(gang) if labels else None,
+    )
+    line, hopeless = WaitingLine(need(gang, labels), "run"), 0
     try:
         while not group.wait(LOOK_S):
             if said := line.look(1, time.monotonic()):
                 on_wait(said)
             hopeless = hopeless + 1 if never_fits(_status(), gang) else 0
             if hopeless >= HOPELESS_LOOKS:
-                raise _too_large(gang, "its autoscaler may not bring nodes with so much room")
+                raise _too_large(
+                    gang, labels, "its autoscaler may not bring nodes with so much room"
+                )
     finally:
         remove_placement_group(group)
 
@@ -86,6 +98,13 @@ def gang_of(scaling: ray.train.ScalingConfig | None) -> list[Resources]:
     workers: Any = scaling.num_workers
     least = workers if isinstance(workers, int) else workers[0]
     return [dict(scaling._resources_per_worker_not_none)] * least
+
+
+def labels_of(scaling: ray.train.ScalingConfig | None) -> dict[str, str]:
+    """The labels that the node of each worker has to have."""
+    known: Any = scaling  # Ray's annotation has the older class, without the field
+    asked = known.label_selector if scaling else None
+    return dict(asked) if isinstance(asked, Mapping) else {}
 
 
 def places(nodes: Iterable[Resources], worker: Resources) -> int:
@@ -125,10 +144,18 @@ def never_fits(status: GetClusterStatusReply, gang: Sequence[Resources]) -> bool
     )
 
 
-def need(gang: Sequence[Resources]) -> str:
+def need(gang: Sequence[Resources], labels: Mapping[str, str] | None = None) -> str:
     """What the gang needs, in words."""
-    each = " and ".join(f"{amount:g} {name}" for name, amount in sorted(gang[0].items()) if amount)
-    return f"{len(gang)} worker{'s' * (len(gang) > 1)} with {each}{' each' * (len(gang) > 1)}"
+    each = " and ".join(_words(name, amount) for name, amount in sorted(gang[0].items()) if amount)
+    where = ", ".join(f"{name}={value}" for name, value in sorted((labels or {}).items()))
+    return (
+        f"{len(gang)} worker{'s' * (len(gang) > 1)} with {each}{' each' * (len(gang) > 1)}"
+        + f" on nodes labelled {where}" * bool(where)
+    )
+
+
+def _words(name: str, amount: float) -> str:
+    return name.removeprefix(KIND) if name.startswith(KIND) else f"{amount:g} {name}"
 
 
 def _requests(gang: Any) -> Iterable[Any]:
@@ -155,9 +182,10 @@ def _status() -> GetClusterStatusReply:
     return GetClusterStatusReply.FromString(client.get_cluster_status())
 
 
-def _too_large(gang: Sequence[Resources], why: str) -> UsageError:
+def _too_large(gang: Sequence[Resources], labels: Mapping[str, str], why: str) -> UsageError:
     return UsageError(
-        f"the run starts {need(gang)}, and {why}",
+        f"the run starts {need(gang, labels)}, and {why}",
         where="resources",
-        do="Use fewer workers or less for each, or let the cluster have more nodes",
+        do="Use fewer workers or less for each, or let the cluster have more nodes"
+        + " with these labels" * bool(labels),
     )

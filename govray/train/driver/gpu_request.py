@@ -10,6 +10,7 @@ import ray
 import ray.train
 
 from govray.errors import UsageError
+from govray.train.driver.gang import labels_of
 from govray.train.driver.ray_cluster import autoscales, nodes_in_time
 
 
@@ -38,7 +39,9 @@ def require_gpus(scaling: ray.train.ScalingConfig | None) -> None:
     each = gpus_per_worker(scaling)
     if not each or not ray.is_initialized():
         return
-    nodes = nodes_in_time(lambda nodes: any(node.get("GPU", 0.0) >= each for node in nodes))
+    nodes = nodes_in_time(
+        lambda nodes: any(node.get("GPU", 0.0) >= each for node in nodes), labels=labels_of(scaling)
+    )
     has = [node.get("GPU", 0.0) for node in nodes]
     if max(has, default=0.0) >= each or autoscales():
         return

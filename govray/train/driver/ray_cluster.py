@@ -134,6 +134,7 @@ def autoscales() -> bool:
 def nodes_in_time(
     enough: Callable[[list[Mapping[str, float]]], bool],
     *,
+    labels: Mapping[str, str] | None = None,
     on_wait: Callable[[str], None] = lambda line: None,
 ) -> list[Mapping[str, float]]:
     """What each node has in all: resource name to amount.
@@ -145,11 +146,16 @@ def nodes_in_time(
 
     Args:
         enough: Whether nodes like these are.
+        labels: Only of nodes that have all of these.
         on_wait: Called with a line that says for what this waits.
     """
     said = False
     while True:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = [
+            node["Resources"]
+            for node in ray.nodes()
+            if node["Alive"] and (labels or {}).items() <= node.get("Labels", {}).items()
+        ]
         if enough(nodes) or not os.environ.get("RAY_ADDRESS") or autoscales():
             return nodes
         if time.time() - newest_start() > JOIN_S:

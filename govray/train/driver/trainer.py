@@ -695,7 +695,8 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
     tokenizer = load_words(tokenizer_path(experiment.data.tokenizer), experiment.data.rows)
     resolved = experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
     resources, data, governance = experiment.resources, experiment.data, experiment.governance
-    num_workers: Any = resources.num_workers  # of a pair Ray's annotation does not know
+    # Ray's annotations have the older class, which knows neither pairs nor labels.
+    scaling: Any = ray.train.ScalingConfig
     submission: Submission | None = overrides.get("submission")
     trainer = GovernedTrainer(
         train_loop_per_worker=train_loop,
@@ -725,11 +726,11 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         max_quarantined=governance.max_quarantined,
         attestation_key=experiment.attestation_key,
         attestation_key_password_file=experiment.attestation_key_password_file,
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=num_workers,
+        scaling_config=scaling(
+            num_workers=resources.num_workers,
             use_gpu=resources.gpus_per_worker > 0,
-            resources_per_worker={"CPU": resources.cpus_per_worker}
-            | ({"GPU": resources.gpus_per_worker} if resources.gpus_per_worker else {}),
+            resources_per_worker=resources.worker,
+            label_selector=dict(resources.labels) or None,
         ),
         run_config=ray.train.RunConfig(
             name=submission.run_of(experiment.name) if submission else new_run_id(experiment.name),

@@ -14,10 +14,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     Field,
-    NonNegativeFloat,
-    PositiveFloat,
     ValidationError,
     field_validator,
     model_validator,
@@ -51,6 +48,8 @@ from govray.train.experiment.places import RECORDED as RECORDED
 from govray.train.experiment.places import DiskPath as DiskPath
 from govray.train.experiment.places import PlaceText as PlaceText
 from govray.train.experiment.profiling import Profiling
+from govray.train.experiment.resources import QUEUED
+from govray.train.experiment.resources import Resources as Resources
 from govray.train.experiment.schedule import COSINE, Schedule
 from govray.train.experiment.section import Section
 from govray.train.experiment.sharding import Sharding, check_copies
@@ -181,28 +180,6 @@ class Governance(Section):
     max_quarantined: Share = Field(0.25, description="share of records; above: refuse")
 
 
-def _check_workers(value: Any) -> Any:
-    """Report in one sentence what a union of two types would report in three."""
-    counts = value if isinstance(value, list | tuple) and len(value) == 2 else [value, value]
-    if not all(type(each) is int and each >= 1 for each in counts):
-        raise ValueError("give a whole number from 1, or [least, most] for an elastic run")
-    if counts[0] > counts[1]:
-        raise ValueError(f"the least comes first: [{counts[1]}, {counts[0]}]")
-    return value
-
-
-class Resources(Section):
-    """What Ray reserves for the workers."""
-
-    num_workers: Annotated[
-        Positive | tuple[Positive, Positive],
-        BeforeValidator(_check_workers),
-        Field(description="a number, or [least, most]: the run goes on with as many as fit"),
-    ] = 2
-    cpus_per_worker: PositiveFloat = 0.5
-    gpus_per_worker: NonNegativeFloat = 0
-
-
 class Experiment(Section):
     """One governed training run."""
 
@@ -330,8 +307,9 @@ class Experiment(Section):
         return 1 if self.data.rows == "images" else int(self.hyperparameters["context"])
 
     def trains_as(self, other: Experiment) -> bool:
-        """Whether both are the same but for what people see of a run."""
-        mine, others = (each.model_dump(exclude=set(SEEN_ONLY)) for each in (self, other))
+        """Whether both are the same but for what people see of a run, and for when it starts."""
+        apart: Any = {**dict.fromkeys(SEEN_ONLY, True), "resources": set(QUEUED)}
+        mine, others = (each.model_dump(exclude=apart) for each in (self, other))
         return mine == others
 
     def resolved(self, vocabulary: int, separator: int) -> Experiment:

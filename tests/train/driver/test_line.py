@@ -158,6 +158,21 @@ def test_a_policy_that_names_a_layer_the_model_lacks_is_refused(deployment: Depl
         trainer_of(deployment, **changes).train()
 
 
+def test_workers_start_on_nodes_with_the_labels_that_a_run_asks_for(
+    deployment: Deployment,
+) -> None:
+    [node] = [each for each in ray.nodes() if each["Alive"]]
+    asked = {"num_workers": 2, "cpus_per_worker": 0.5}
+    elsewhere = trainer_of(deployment, resources={**asked, "labels": {"zone": "b"}})
+    with pytest.raises(
+        UsageError, match="on nodes labelled zone=b, and the cluster has room for 0"
+    ):
+        elsewhere.train()
+    labels = {"ray.io/node-id": node["Labels"]["ray.io/node-id"]}
+    run = trainer_of(deployment, resources={**asked, "labels": labels}, max_steps=2).train()
+    assert read_record(run).experiment.resources.labels == labels  # type: ignore[union-attr]
+
+
 def test_a_profile_without_quota_is_refused_before_training(deployment: Deployment) -> None:
     data = {"corpora": str(deployment.corpora), "rows_per_step": {"everything": 4}}
     with pytest.raises(UsageError, match="no quota"):

@@ -1,0 +1,125 @@
+"""The ``resources`` section of the experiment file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    model_validator,
+)
+
+from govray.governance.formats.bounds import Positive
+from govray.train.experiment.section import Section
+
+ACCELERATOR_SHARE: Final = 0.001
+"""Of a node's resource ``accelerator_type:NAME``, what Ray takes for each worker that asks for the
+type. A node has 1."""
+
+PRIORITY: Final = 1000
+"""The highest, and with a minus the lowest."""
+
+QUEUED: Final = frozenset({"pool", "priority", "max_workers"})
+"""What says when a run starts, and nothing of how it trains."""
+
+_WORD = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_PREFIXED = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?" + _WORD[1:]
+_UNSAID: Any = {"exclude_if": lambda value: value is None or value == {}}
+"""Records of earlier runs do not have the field."""
+
+
+def _check_workers(value: Any) -> Any:
+    """Report in one sentence what a union of two types would report in three."""
+    counts = value if isinstance(value, list | tuple) and len(value) == 2 else [value, value]
+    if not all(type(each) is int and each >= 1 for each in counts):
+        raise ValueError("give a whole number from 1, or [least, most] for an elastic run")
+    if counts[0] > counts[1]:
+        raise ValueError(f"the least comes first: [{counts[1]}, {counts[0]}]")
+    return value
+
+
+def _check_labels(value: dict[str, str]) -> dict[str, str]:
+    if len(value) > 16:
+        raise ValueError("a node is chosen by 16 labels at most")
+    return value
+
+
+class Resources(Section):
+    """What Ray reserves for the workers, and where and when a submitted run starts."""
+
+    num_workers: Annotated[
+        Positive | tuple[Positive, Positive],
+        BeforeValidator(_check_workers),
+        Field(description="a number, or [least, most]: the run goes on with as many as fit"),
+    ] = 2
+    cpus_per_worker: PositiveFloat = 0.5
+    gpus_per_worker: NonNegativeFloat = 0
+    accelerator_type: str | None = Field(
+        None,
+        pattern=_WORD,
+        description="Ray's name of the GPU that each worker's node has, such as A100 or H100",
+        **_UNSAID,
+    )
+    labels: Annotated[
+        dict[Annotated[str, Field(pattern=_PREFIXED)], Annotated[str, Field(pattern=_WORD)]],
+        AfterValidator(_check_labels),
+    ] = Field(
+        default_factory=dict,
+        description="Ray's labels that each worker's node has, name: value",
+        **_UNSAID,
+    )
+    max_workers: Positive | None = Field(
+        None,
+        description="workers of a search at once, all trials together; a trial waits for its turn",
+        **_UNSAID,
+    )
+    pool: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="the pool of nodes of a submitted run; a run by hand is in none",
+        **_UNSAID,
+    )
+    priority: int | None = Field(
+        None,
+        ge=-PRIORITY,
+        le=PRIORITY,
+        description="of a submitted run: in its pool's queue the highest goes first",
+        **_UNSAID,
+    )
+
+    @property
+    def least(self) -> int:
+        """Workers that it starts with at the fewest."""
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[0]
+
+    @property
+    def most(self) -> int:
+        """Workers that one run, or one trial, has at most."""
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[1]
+
+    @property
+    def worker(self) -> dict[str, float]:
+        """What one worker asks Ray for."""
+        gpus = {"GPU": self.gpus_per_worker} if self.gpus_per_worker else {}
+        kind = self.accelerator_type
+        kinds = {f"accelerator_type:{kind}": ACCELERATOR_SHARE} if kind else {}
+        return {"CPU": self.cpus_per_worker, **gpus, **kinds}
+
+    @model_validator(mode="after")
+    def _names_a_gpu(self) -> Resources:
+        if self.accelerator_type and not self.gpus_per_worker:
+            raise ValueError("accelerator_type: a type of GPU; write gpus_per_worker: 1 beside it")
+        return self
+
+    @model_validator(mode="after")
+    def _has_room_for_one(self) -> Resources:
+        if self.max_workers is not None and self.max_workers < self.most:
+            raise ValueError(
+                f"max_workers: one run has up to {self.most} workers by num_workers, so give as "
+                "many at least"
+            )
+        return self

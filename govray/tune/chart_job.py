@@ -1,0 +1,59 @@
+"""An experiment as the ``job`` of the Helm chart's values (`deploy/kubernetes/values.yaml`).
+
+On Kubernetes Kueue holds the queue. It knows projects, pools and classes of priority by name. What
+the experiment's ``resources`` say is told to it in these words.
+
+This module imports neither ray nor torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from govray.errors import UsageError
+from govray.governance.formats.strict_yaml import read_yaml
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.tune.experiment_cost import experiment_cost
+from govray.tune.search_config import parse_search
+
+CLASSES = ("low", "normal", "high")
+"""The chart's classes of priority: below 0, 0, and above."""
+
+
+def chart_job(text: str, *, name: str, project: str) -> dict[str, Any]:
+    """What the chart is told of an experiment. What the file leaves out, the chart's values have.
+
+    Args:
+        text: The experiment file's.
+        name: Its path, as the image has it below its working directory.
+        project: Whose queue it waits in.
+
+    Raises:
+        UsageError: It is no experiment. It is elastic: Kueue admits one number of pods.
+        Malformed: It is outside the subset of YAML that means what it looks like.
+    """
+    cost = experiment_cost(text, name=name)
+    source: Any = read_yaml(text, name=name)
+    found = (
+        parse_search(source.value, where=name, source=source).experiment
+        if cost.kind == "tune"
+        else parse_experiment(source.value, where=name, source=source)
+    )
+    resources = found.resources
+    if resources.least < resources.most:
+        raise UsageError(
+            f"num_workers: [{resources.least}, {resources.most}] is elastic, and Kueue admits a "
+            "job with one number of pods",
+            where=name,
+            do=f"Write one number, or send the override resources.num_workers={resources.most}",
+        )
+    job: dict[str, Any] = {"config": name, "project": project, "workers": cost.slots}
+    if resources.pool is not None:
+        job["pool"] = resources.pool
+    if resources.priority is not None:
+        job["priority"] = CLASSES[1 + (resources.priority > 0) - (resources.priority < 0)]
+    if resources.labels:
+        job["labels"] = dict(resources.labels)
+    if resources.accelerator_type is not None:
+        job["acceleratorType"] = resources.accelerator_type
+    return {"job": job}
