@@ -54,7 +54,7 @@ from govray.train.experiment.sharding import check_copies
 from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import (
-    SEEN_ONLY,
+    APART,
     Experiment,
     Quota,
     Reader,
@@ -700,7 +700,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
     submission: Submission | None = overrides.get("submission")
     trainer = GovernedTrainer(
         train_loop_per_worker=train_loop,
-        train_loop_config=resolved.model_dump(mode="json", exclude=set(SEEN_ONLY)),
+        train_loop_config=resolved.model_dump(mode="json", exclude=APART),
         corpora=data.corpora,
         policy=governance.policy,
         trust_root=governance.trust_root,

@@ -48,8 +48,7 @@ from govray.train.experiment.places import RECORDED as RECORDED
 from govray.train.experiment.places import DiskPath as DiskPath
 from govray.train.experiment.places import PlaceText as PlaceText
 from govray.train.experiment.profiling import Profiling
-from govray.train.experiment.resources import QUEUED
-from govray.train.experiment.resources import Resources as Resources
+from govray.train.experiment.resources import QUEUED, Resources
 from govray.train.experiment.schedule import COSINE, Schedule
 from govray.train.experiment.section import Section
 from govray.train.experiment.sharding import Sharding, check_copies
@@ -59,6 +58,9 @@ from govray.train.experiment.validation import Validation
 SEEN_ONLY = frozenset({"log_policies", "profiling", "tensorboard", "tracking"})
 """Fields that say what people see of a run. They change nothing about it, so a run that goes on may
 have others."""
+
+APART: Any = {**dict.fromkeys(SEEN_ONLY, True), "resources": set(QUEUED)}
+"""What may differ where a run resumes: what is only looked at, and when it starts."""
 
 Reader = Literal["worker", "ray_data"]
 """Who reads the rows that a worker trains on."""
@@ -308,8 +310,7 @@ class Experiment(Section):
 
     def trains_as(self, other: Experiment) -> bool:
         """Whether both are the same but for what people see of a run, and for when it starts."""
-        apart: Any = {**dict.fromkeys(SEEN_ONLY, True), "resources": set(QUEUED)}
-        mine, others = (each.model_dump(exclude=apart) for each in (self, other))
+        mine, others = (each.model_dump(exclude=APART) for each in (self, other))
         return mine == others
 
     def resolved(self, vocabulary: int, separator: int) -> Experiment:

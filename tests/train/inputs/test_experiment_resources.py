@@ -1,0 +1,73 @@
+"""What ``resources`` say of when a run starts is no part of what it trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import UsageError
+from govray.train.driver.trainer import from_experiment
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from tests.support.deployment import Deployment
+
+
+def experiment(folder: Path, **resources: Any) -> Experiment:
+    value = Deployment(folder).experiment(resources={"num_workers": 1, **resources})
+    return parse_experiment(value, where="test")
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Experiment:
+    return experiment(tmp_path)
+
+
+def with_resources(plain: Experiment, **changes: Any) -> Experiment:
+    return plain.model_copy(update={"resources": plain.resources.model_copy(update=changes)})
+
+
+@pytest.mark.parametrize("field", [{"pool": "gpu"}, {"priority": 5}, {"max_workers": 4}])
+def test_a_run_goes_on_with_another_place_in_the_queue(
+    plain: Experiment, field: dict[str, Any]
+) -> None:
+    moved = with_resources(plain, **field)
+    assert moved != plain
+    assert moved.trains_as(plain)
+    # The same holds of what the resumed run compares with its record.
+    assert from_experiment(moved).train_loop_config == from_experiment(plain).train_loop_config
+
+
+def test_a_run_with_other_workers_is_another(plain: Experiment) -> None:
+    other = with_resources(plain, num_workers=2)
+    assert not other.trains_as(plain)
+    assert from_experiment(other).train_loop_config != from_experiment(plain).train_loop_config
+
+
+def test_a_run_without_them_is_recorded_as_before(plain: Experiment) -> None:
+    assert set(plain.resources.model_dump()) == {
+        "num_workers",
+        "cpus_per_worker",
+        "gpus_per_worker",
+    }
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"accelerator_type": "A100"}, "write gpus_per_worker: 1"),
+        ({"num_workers": [1, 3], "max_workers": 2}, "up to 3 workers"),
+        ({"labels": {f"label-{n}": "x" for n in range(17)}}, "16 labels"),
+        ({"labels": {"zone": "in(a,b)"}}, "labels"),
+        ({"labels": {"zone": "a\nb"}}, "labels"),
+        ({"labels": {"": "a"}}, "labels"),
+        ({"pool": "gpu; rm"}, "pool"),
+        ({"priority": 1001}, "priority"),
+        ({"accelerator_type": "A100\n", "gpus_per_worker": 1}, "accelerator_type"),
+    ],
+)
+def test_what_is_no_pool_label_or_priority_is_refused(
+    tmp_path: Path, resources: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        experiment(tmp_path, **resources)
