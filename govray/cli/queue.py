@@ -247,18 +247,12 @@ def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:
 
     Files that the environment names are those of the folder.
     """
-    from govray.governance.formats.strict_yaml import read_yaml
     from govray.train.driver.job_environment import runtime_env
-    from govray.train.inputs.experiment_config import parse_experiment
-    from govray.tune.search_config import parse_search
+    from govray.tune.experiment_cost import parsed
 
     if row.kind not in ("train", "tune"):
         return {"working_dir": str(folder)}
-    source: Any = read_yaml(row.config, name=f"submission {row.id}")
-    if row.kind == "tune":
-        experiment = parse_search(source.value, where=source.name, source=source).experiment
-    else:
-        experiment = parse_experiment(source.value, where=source.name, source=source)
+    experiment, _, _ = parsed(row.config, name=f"submission {row.id}")
     environment = experiment.environment
     if environment is not None:
         named = {

@@ -132,8 +132,8 @@ class Operations(Connection):
             fork_of: A submission, in the place of a file. What you leave out is as it has it.
             set: Overrides of the file: `optimizer.lr=0.001`; `+seed=18` adds what it lacks.
             project: The project that it counts for; `default` if left out.
-            pool: The pool of nodes to run in; `default` if left out.
-            priority: Of a pool's queue the highest goes first; 0 if left out.
+            pool: The pool of nodes to run in; as the file says, or `default`.
+            priority: Of a pool's queue the highest goes first; as the file says, or 0.
             tags: Words to find it by: letters, digits and `_.:/-`.
             archive: Digest of a working directory on the cluster's storage; by default the
                 cluster's own.
@@ -309,8 +309,8 @@ class Operations(Connection):
             fork_of: A submission, in the place of a file. What you leave out is as it has it.
             set: Overrides of the file: `optimizer.lr=0.001`; `+seed=18` adds what it lacks.
             project: The project that it counts for; `default` if left out.
-            pool: The pool of nodes to run in; `default` if left out.
-            priority: Of a pool's queue the highest goes first; 0 if left out.
+            pool: The pool of nodes to run in; as the file says, or `default`.
+            priority: Of a pool's queue the highest goes first; as the file says, or 0.
             tags: Words to find it by: letters, digits and `_.:/-`.
             archive: Digest of a working directory on the cluster's storage; by default the
                 cluster's own.

@@ -11,10 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from govray.errors import UsageError
-from govray.governance.formats.strict_yaml import read_yaml
-from govray.train.inputs.experiment_config import parse_experiment
-from govray.tune.experiment_cost import experiment_cost
-from govray.tune.search_config import parse_search
+from govray.tune.experiment_cost import cost_of, parsed
 
 CLASSES = ("low", "normal", "high")
 """The chart's classes of priority: below 0, 0, and above."""
@@ -32,14 +29,8 @@ def chart_job(text: str, *, name: str, project: str) -> dict[str, Any]:
         UsageError: It is no experiment. It is elastic: Kueue admits one number of pods.
         Malformed: It is outside the subset of YAML that means what it looks like.
     """
-    cost = experiment_cost(text, name=name)
-    source: Any = read_yaml(text, name=name)
-    found = (
-        parse_search(source.value, where=name, source=source).experiment
-        if cost.kind == "tune"
-        else parse_experiment(source.value, where=name, source=source)
-    )
-    resources = found.resources
+    experiment, search, source = parsed(text, name=name)
+    resources = experiment.resources
     if resources.least < resources.most:
         raise UsageError(
             f"num_workers: [{resources.least}, {resources.most}] is elastic, and Kueue admits a "
@@ -47,7 +38,8 @@ def chart_job(text: str, *, name: str, project: str) -> dict[str, Any]:
             where=name,
             do=f"Write one number, or send the override resources.num_workers={resources.most}",
         )
-    job: dict[str, Any] = {"config": name, "project": project, "workers": cost.slots}
+    slots = cost_of(experiment, search, source).slots
+    job: dict[str, Any] = {"config": name, "project": project, "workers": slots}
     if resources.pool is not None:
         job["pool"] = resources.pool
     if resources.priority is not None:

@@ -78,15 +78,15 @@ def trials_that_fit(
     """
     nodes = list(nodes)
     trials = 0
-    while trials < most and _fits(nodes, resources, resources.least, trials + 1):
+    while trials < most and _fits(nodes, resources, trials + 1):
         trials += 1
     return trials
 
 
-def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, least: int, n: int) -> bool:
+def _fits(nodes: Iterable[Mapping[str, float]], resources: Resources, n: int) -> bool:
     # Ray may place the trials' own processes on any of the nodes.
     left = [{**node, "CPU": node.get("CPU", 0.0) - n * TRIAL_CPUS} for node in nodes]
-    return places(left, resources.worker) >= n * least
+    return places(left, resources.worker) >= n * resources.least
 
 
 def waiting_trials(resources: Resources) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from govray.errors import UsageError
-from govray.governance.formats.strict_yaml import read_yaml
+from govray.governance.formats.strict_yaml import Source, read_yaml
 from govray.governance.submission.yaml_overrides import read_mapping
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.tune.search_config import SearchFile, parse_search
@@ -73,15 +73,24 @@ def experiment_cost(text: str, *, name: str = "experiment") -> ExperimentCost:
         UsageError: It is no experiment. Names line and field.
         Malformed: It is outside the subset of YAML that means what it looks like.
     """
+    return cost_of(*parsed(text, name=name))
+
+
+def parsed(text: str, *, name: str) -> tuple[Experiment, SearchFile | None, Source]:
+    """The experiment of a file's text, its search if it has one, and where its fields stand.
+
+    Raises:
+        UsageError, Malformed: As `experiment_cost`.
+    """
     source, value = read_yaml(text, name=name), read_mapping(text, name=name)
     if "search" not in value:
-        experiment = parse_experiment(value, where=name, source=source)
-        return _cost(experiment, None, source.where("resources"))
+        return parse_experiment(value, where=name, source=source), None, source
     found = parse_search(value, where=name, source=source)
-    return _cost(found.experiment, found, source.where("search"))
+    return found.experiment, found, source
 
 
-def _cost(experiment: Experiment, found: SearchFile | None, where: str) -> ExperimentCost:
+def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) -> ExperimentCost:
+    """As `experiment_cost`, of a file that is `parsed`."""
     resources = experiment.resources
     workers = resources.most
     at_once, trials, longest = 1, 1, experiment.max_steps
@@ -91,7 +100,7 @@ def _cost(experiment: Experiment, found: SearchFile | None, where: str) -> Exper
         if found.most_at_once is None:
             raise UsageError(
                 "search.max_concurrent_trials: a queue has to know how many trials run at once",
-                where=where,
+                where=source.where("search"),
                 do="Write it, or send the override +search.max_concurrent_trials=4",
             )
         at_once = min(trials, found.most_at_once)

@@ -129,6 +129,7 @@ def test_projects_share_what_the_pools_have(objects: Objects) -> None:
         ({"project": "none"}, "no project"),
         ({"priority": "urgent"}, "no priority"),
         ({"acceleratorType": "H100"}, 'the pool "cpu" has no "H100"'),
+        ({"labels": {"pool": "gpu"}}, 'the nodes of pool "cpu" have another "pool"'),
     ],
 )
 def test_a_job_of_no_pool_project_or_priority_is_refused(job: dict[str, str], message: str) -> None:

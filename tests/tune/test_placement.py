@@ -9,7 +9,7 @@ import pytest
 from govray.errors import UsageError
 from govray.train.driver import ray_cluster
 from govray.train.driver.waiting_line import AGAIN_S, FIRST_S, GAP_S, WaitingLine
-from govray.train.inputs.experiment_config import Resources
+from govray.train.experiment.resources import Resources
 from govray.tune.cluster_capacity import (
     ASKING,
     TRIAL_CPUS,

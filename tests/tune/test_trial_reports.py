@@ -12,7 +12,7 @@ from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import folder_name
 from govray.errors import Malformed, UsageError
 from govray.governance.policy.policy_yaml import read_policy
-from govray.train.inputs.experiment_config import Resources
+from govray.train.experiment.resources import Resources
 from govray.train.state.snapshot import committed_folders
 from govray.train.worker.run import COMMIT_LOSS
 from govray.tune.cluster_capacity import TRIAL_CPUS, trials_that_fit

@@ -7,7 +7,7 @@ here shows that the named user was there.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -21,6 +21,9 @@ LARGEST = 1 << 16
 
 SubmissionId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,55}$")]
 """Behind the name of an experiment it is still a name: the run of a submission is called so."""
+
+PRIORITY: Final = 1000
+"""The highest of a submission, and with a minus the lowest."""
 
 Owner = Annotated[str, Field(min_length=1, max_length=256)]
 

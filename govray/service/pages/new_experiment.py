@@ -22,6 +22,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from govray.errors import Refused
+from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.service import acting, problems
 from govray.service.access import Caller, CallerDep
@@ -32,7 +33,7 @@ from govray.service.pages.rendering import render
 from govray.service.problems import Problem, not_valid
 from govray.service.roles import submits
 from govray.service.routes import submissions
-from govray.service.routes.submissions import ACTS, NAME, PRIORITY
+from govray.service.routes.submissions import ACTS, NAME
 from govray.service.routes.templates import find_template
 from govray.service.session import SessionDep
 from govray.service.visibility import in_projects
@@ -47,7 +48,8 @@ router = APIRouter(dependencies=[ACTS])
 class Filled:
     """The form as somebody filled it in.
 
-    ``fork`` is the submission that it is a fork of. An empty pool or priority is the project's.
+    ``fork`` is the submission that it is a fork of. An empty pool or priority is
+    the file's or the project's.
     """
 
     file: str = ""

@@ -18,6 +18,7 @@ from sqlalchemy import select as columns_of
 from sqlmodel import Session, col, select
 
 from govray.errors import GovrayError
+from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import written
 from govray.service import acting, problems
 from govray.service.access import AuditDep, Caller, CallerDep
@@ -28,7 +29,7 @@ from govray.service.pages.new_experiment import may_start
 from govray.service.pages.rendering import render
 from govray.service.pagination import Page, PageDep
 from govray.service.problems import Problem, not_valid
-from govray.service.routes.submissions import ACTS, ID, PRIORITY
+from govray.service.routes.submissions import ACTS, ID
 from govray.service.routes.tasks import NewTask, entrance, find_task, submitted
 from govray.service.session import SessionDep
 from govray.service.tasks.origin import TaskOrigins

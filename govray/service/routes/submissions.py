@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 from sqlalchemy import String, cast, func
 from sqlmodel import Session, col, select
 
+from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.service import acting
 from govray.service.access import CallerDep, require
@@ -38,8 +39,6 @@ ACTS = Depends(require("admin", "engineer", scope="write", bound=submits))
 NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = "^sha256:[0-9a-f]{64}$"
 ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-PRIORITY = 1000
-"""Priorities lie between this and its negative."""
 
 _FILE = """\
 name: python-source-gpt
@@ -129,10 +128,12 @@ class NewExperiment(Answer):
         default=None, description="The project that it counts for; `default` if left out."
     )
     pool: Annotated[str, Field(pattern=NAME)] | None = Field(
-        default=None, description="The pool of nodes to run in; `default` if left out."
+        default=None,
+        description="The pool of nodes to run in; as the file says, or `default`.",
     )
     priority: Annotated[int, Field(ge=-PRIORITY, le=PRIORITY)] | None = Field(
-        default=None, description="Of a pool's queue the highest goes first; 0 if left out."
+        default=None,
+        description="Of a pool's queue the highest goes first; as the file says, or 0.",
     )
     tags: _Tags = Field(default_factory=list)
     archive: Annotated[str, Field(pattern=DIGEST)] | None = Field(

@@ -28,11 +28,9 @@ from ray.util import placement_group, remove_placement_group
 from govray.errors import UsageError
 from govray.train.driver.ray_cluster import autoscales, nodes_in_time
 from govray.train.driver.waiting_line import WaitingLine
+from govray.train.experiment.resources import ACCELERATOR
 
 Resources = Mapping[str, float]
-
-KIND = "accelerator_type:"
-"""What Ray's name of a resource begins with, of which each node with such a GPU has 1."""
 
 LOOK_S = 2.0
 """Seconds between two looks at the cluster's status."""
@@ -155,7 +153,8 @@ def need(gang: Sequence[Resources], labels: Mapping[str, str] | None = None) -> 
 
 
 def _words(name: str, amount: float) -> str:
-    return name.removeprefix(KIND) if name.startswith(KIND) else f"{amount:g} {name}"
+    known = name.startswith(ACCELERATOR)
+    return name.removeprefix(ACCELERATOR) if known else f"{amount:g} {name}"
 
 
 def _requests(gang: Any) -> Iterable[Any]:

@@ -14,14 +14,14 @@ from pydantic import (
 )
 
 from govray.governance.formats.bounds import Positive
+from govray.governance.submission.submission import PRIORITY
 from govray.train.experiment.section import Section
 
-ACCELERATOR_SHARE: Final = 0.001
-"""Of a node's resource ``accelerator_type:NAME``, what Ray takes for each worker that asks for the
-type. A node has 1."""
+ACCELERATOR: Final = "accelerator_type:"
+"""What Ray's name of a resource begins with, of which each node with such a GPU has 1."""
 
-PRIORITY: Final = 1000
-"""The highest, and with a minus the lowest."""
+ACCELERATOR_SHARE: Final = 0.001
+"""What Ray takes of it for each worker that asks for the type."""
 
 QUEUED: Final = frozenset({"pool", "priority", "max_workers"})
 """What says when a run starts, and nothing of how it trains."""
@@ -106,7 +106,7 @@ class Resources(Section):
         """What one worker asks Ray for."""
         gpus = {"GPU": self.gpus_per_worker} if self.gpus_per_worker else {}
         kind = self.accelerator_type
-        kinds = {f"accelerator_type:{kind}": ACCELERATOR_SHARE} if kind else {}
+        kinds = {ACCELERATOR + kind: ACCELERATOR_SHARE} if kind else {}
         return {"CPU": self.cpus_per_worker, **gpus, **kinds}
 
     @model_validator(mode="after")

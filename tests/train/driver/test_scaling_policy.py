@@ -33,7 +33,7 @@ from govray.train.driver.scaling_policy import (
     ElasticTrainer,
     workers_beside_a_reader,
 )
-from govray.train.inputs.experiment_config import Resources
+from govray.train.experiment.resources import Resources
 from govray.train.run_folder import events, resize_request
 from govray.train.worker.planned_shard import READ_CPUS
 from tests.support.tree import ROOT
