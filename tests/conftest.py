@@ -1,4 +1,4 @@
-"""Settings of all tests, marks that come by themselves, and how ``pytest -n 3`` deals tests."""
+"""Settings of all tests, marks that come by themselves, and how ``pytest -n 2`` deals tests."""
 
 from __future__ import annotations
 
@@ -195,10 +195,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
         return (yield)
 
 
-class Lanes(LoadScopeScheduling):
+class TwoLanes(LoadScopeScheduling):
     """One process runs what is `ON_RAY`, in order: two Ray clusters on one machine want the same
-    ports. Another begins with those that have `OWN_PORTS`. These wait much, so a third goes on with
-    the rest, file by file, since module fixtures are dear."""
+    ports. The other begins with those that have `OWN_PORTS`, and takes the rest file by file, since
+    module fixtures are dear."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(OWN_PORTS):
@@ -207,6 +207,6 @@ class Lanes(LoadScopeScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
-    """The scheduler of ``pytest -n 3``."""
-    return Lanes(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoLanes:
+    """The scheduler of ``pytest -n 2``."""
+    return TwoLanes(config, log)

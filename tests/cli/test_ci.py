@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.tree import ROOT
 
-TESTS = "pip install -e '.[dev]' && pytest -n 3"
+TESTS = "pip install -e '.[dev]' && pytest -n 2"
 STATIC = ["ruff format --check .", "ruff check .", "mypy ", "python docs/build_site.py"]
 
 
@@ -46,7 +46,7 @@ def fake_tools(folder: Path, failing: str) -> Path:
 @pytest.mark.parametrize(
     ("failing", "ran"),
     [
-        ("none", [*STATIC, "pytest -n 3 -x"]),
+        ("none", [*STATIC, "pytest -n 2 -x"]),
         ("ruff", STATIC[:1]),
         ("mypy", STATIC[:3]),
         ("python", STATIC),
