@@ -184,11 +184,12 @@ def submit(
     from govray.tune.experiment_cost import experiment_cost
 
     text = _read(file)
-    asked = experiment_cost(text, name=str(file))
     if (working_dir is None) != (storage is None):
         raise UsageError("a working directory is archived beside the runs", do="Give both options")
     archive = archive_folder(working_dir, storage) if working_dir and storage else None
     with opened_session(store) as session:
+        text = _with_room(session, text, str(file), pool)
+        asked = experiment_cost(text, name=str(file))
         row = submissions.submit(
             session,
             kind=asked.kind,
@@ -384,6 +385,17 @@ def _read(file: Path) -> str:
             where=str(file),
             do="Give an experiment file, such as jobs/train.yaml",
         ) from None
+
+
+def _with_room(session: Session, text: str, name: str, pool: str | None) -> str:
+    """The file, with how many workers a search may have where it does not say."""
+    from govray.governance.submission.search_room import stated_pool, with_room
+    from govray.governance.submission.yaml_overrides import read_mapping, written
+    from govray.store.pools import search_room
+
+    config = read_mapping(text, name=name)
+    found = with_room(config, search_room(session, pool or stated_pool(config) or "default"))
+    return text if found == config else written(found)
 
 
 def _ask(id: str, what: str, user: str | None, store: str) -> None:

@@ -50,7 +50,7 @@ from govray.reconciler.job import Cluster, JobRefused, Unreachable, job_name
 from govray.reconciler.outcome import Outcome, outcome, vanished
 from govray.reconciler.queue_order import SlotLimits, Waiting
 from govray.reconciler.run_limits import RunLimits
-from govray.store import leases, submissions
+from govray.store import leases, pools, submissions
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
 from govray.store.tenancy import project_limits
@@ -155,6 +155,7 @@ class Reconciler:
         self._run_limits = run_limits
         self._retries = retries or Retries()
         self._swept: datetime | None = None
+        self._stated = False
 
     def once(self) -> QueuePass:
         """One pass. What it did, also where the cluster or the lease went away in the middle."""
@@ -162,6 +163,7 @@ class Reconciler:
         with Session(self._engine, expire_on_commit=False) as session:
             try:
                 self._keep_lease(session)
+                self._state_pools(session)
                 limits = limits_now(session, self._limits)
                 self._refuse(session, limits, done)
                 for row in submissions.holding(session):
@@ -187,8 +189,16 @@ class Reconciler:
         if not leases.take(
             session, leases.RECONCILER, self._holder, at=format_time(now), until=until
         ):
-            self._swept = None
+            self._swept, self._stated = None, False
             raise LostLease
+
+    def _state_pools(self, session: Session) -> None:
+        """Write down how large pools are, for who submits and who looks."""
+        if self._stated:
+            return
+        if pools.state(session, self._limits.pools):
+            session.commit()
+        self._stated = True
 
     # What holds slots
 

@@ -21,6 +21,7 @@ from govray import traces
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
+from govray.governance.submission.search_room import stated_pool, with_room
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.service import project_rules
 from govray.service.caller import Caller
@@ -158,6 +159,8 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
     project, at = chosen("project", DEFAULT), changed_by(caller).at
     config = read_mapping(text, name=FILE)
     merged = project_rules.merged(session, caller, project, config, at=at)
+    pool = _placed("pool", asked.pool, stated_pool(merged), origin)
+    merged = with_room(merged, project_rules.search_room(session, caller, project, pool, at=at))
     if merged != config:
         text = written(merged)
     found = facts(check, text)

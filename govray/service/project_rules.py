@@ -19,6 +19,7 @@ from govray.service.caller import Caller, Reach
 from govray.service.places import everywhere, in_projects, is_staff
 from govray.service.problems import Problem
 from govray.service.roles import NEEDS, Action, may, places
+from govray.store import pools
 from govray.store.project_settings import (
     ProjectSettings,
     Resolved,
@@ -174,6 +175,22 @@ def merged(
         Problem: 404 or 403, as `submitting`.
     """
     return with_defaults(submitting(session, caller, project, at=at)[1], config)
+
+
+def search_room(
+    session: Session, caller: Caller, project: str, pool: str | None, *, at: str
+) -> int | None:
+    """Slots that a search of this project takes which does not say how many.
+
+    That is half of its pool's, within the project's limits. None: nobody knows the pool's size.
+
+    Raises:
+        Problem: 404 or 403, as `submitting`.
+    """
+    settings = submitting(session, caller, project, at=at)[1]
+    found = pools.search_room(session, settings.default_pool if pool is None else pool)
+    limits = (found, settings.max_slots, settings.max_slots_per_submission)
+    return None if found is None else min(each for each in limits if each is not None)
 
 
 def check_submission(

@@ -32,7 +32,17 @@ from govray.store.database import begin_writing, connect, sqlite_file
 from govray.store.run_owners import copy_tags, settle, submitted_runs
 
 KEPT = frozenset(
-    {"account", "token", "audit", "model", "modelversion", "experimenttag", "submission", "lease"}
+    {
+        "account",
+        "token",
+        "audit",
+        "model",
+        "modelversion",
+        "experimenttag",
+        "submission",
+        "lease",
+        "pool",
+    }
     | {"workspace", "project", "groupmember", "rolebinding", "template"}
     | {"webhook", "alert", "delivery", "reverification"}
     | {"browsersession", "signinattempt", "task_ticket"}

@@ -562,6 +562,16 @@ class Lease(SQLModel, table=True):
     until: str
 
 
+class Pool(SQLModel, table=True):
+    """A pool of the queue, as whoever works the queue off has it in its settings.
+
+    Nobody has to have worked it off yet: then there is no row, and how large it is nobody knows.
+    """
+
+    name: str = Field(primary_key=True)
+    slots: int = Field(description="Workers that it has room for.")
+
+
 class ExperimentTag(SQLModel, table=True):
     """A word that somebody put on an experiment, to find it by.
 

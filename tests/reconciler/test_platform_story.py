@@ -38,6 +38,7 @@ from govray.store.states import SubmissionState
 from govray.store.tables import Lease, Submission
 from govray.train.run_folder import events
 from tests.support import slow_while
+from tests.support.collector import Collector, Kept, collecting
 from tests.support.databases import Server
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
@@ -62,8 +63,11 @@ PATIENCE_S = 1500.0
 class Platform:
     """The store, the deployment and the cluster of the story."""
 
-    def __init__(self, folder: Path, store: str, nodes: RayNodes, service: str) -> None:
+    def __init__(
+        self, folder: Path, store: str, nodes: RayNodes, service: str, collector: Collector
+    ) -> None:
         self.folder, self.nodes, self.service = folder, nodes, service
+        self.collector = collector
         self.here = Deployment(folder / "deployment")
         self.runs = self.here.folder / "runs"
         self.runs.mkdir()
@@ -207,10 +211,11 @@ def platform(
     (tmp_path / "slow").touch()
     store = postgres.new("made")
     with (
+        collecting(monkeypatch) as collector,
         ray_nodes(forked, workers=2, cpus=8) as nodes,
         serving(tmp_path, "--store", store) as (_, address),
     ):
-        made = Platform(tmp_path, store, nodes, address)
+        made = Platform(tmp_path, store, nodes, address, collector)
         yield made
         made.engine.dispose()
 
@@ -323,6 +328,7 @@ def judge(
         model = govray.verify(trial / "model", trust_root=platform.here.root)
         assert model.attestation.run.submission is not None
         assert model.attestation.run.submission.id == search
+    traced(platform.collector.spans, rows, search)
     # Ray's dashboard showed each job, and whose it is.
     for id, row in rows.items():
         assert row.job in jobs
@@ -331,6 +337,34 @@ def judge(
             "govray.user": row.user,
             "govray.project": row.project,
         }
+
+
+def traced(spans: list[Kept], rows: dict[str, Submission], search: str) -> None:
+    """One trace leads from each request to the steps of its run, or of its search's trials."""
+    known = {span.id: span for span in spans}
+    requests = {}
+    for submission in (span for span in spans if span.name == "submission"):
+        request = known[submission.parent]
+        assert request.name == "POST /v1/experiments"
+        requests[submission.attributes["govray.submission"]] = request
+    assert requests.keys() == rows.keys()
+    for id, row in rows.items():
+        below = [span for span in spans if span.trace == requests[id].trace]
+        runs = [span for span in below if span.name == "run"]
+        assert {known[run.parent].name for run in runs} == {"submission"}
+        of = {run.attributes["govray.run"] for run in runs}
+        assert len(of) == (2 if id == search else 1)
+        finished = {
+            run.attributes["govray.run"]
+            for run in runs
+            if run.attributes["govray.outcome"] == "finished"
+        }
+        assert finished == of
+        steps = [span for span in below if span.name == "steps"]
+        assert {known[each.parent].name for each in steps} == {"run"}
+        assert max(each.attributes["govray.step.last"] for each in steps) == STEPS - 1
+        assert row.trace is not None
+        assert row.trace.split("-")[1] == requests[id].trace
 
 
 def check_run(platform: Platform, run: Path, row: Submission, id: str) -> None:

@@ -25,8 +25,9 @@ from govray.reconciler.reconcile import (
     Retries,
     limits_now,
 )
+from govray.store import pools
 from govray.store.states import SubmissionState
-from govray.store.tables import Lease, Project, Submission
+from govray.store.tables import Lease, Pool, Project, Submission
 from govray.tasks.task_file import FINITE, KINDS, SHOWN
 from tests.support.pretended_cluster import RUNS_FOR
 from tests.support.queued import Queued
@@ -51,6 +52,17 @@ def test_what_fits_starts_and_ends_and_the_next_follows(queue: Queued) -> None:
     assert queue.cluster.done == {one: RUNS_FOR, two: RUNS_FOR, three: RUNS_FOR}
     assert queue.row(three).position is None
     assert queue.row(three).finished is not None
+
+
+def test_a_pass_writes_down_how_large_pools_are(queue: Queued) -> None:
+    with Session(queue.engine) as session:
+        assert pools.sizes(session) == {}
+        assert pools.state(session, {"gone": 3})
+        session.commit()
+    queue.passed()
+    with Session(queue.engine) as session:
+        assert pools.sizes(session) == queue.limits.pools
+        assert not pools.state(session, queue.limits.pools)
 
 
 def test_a_higher_priority_preempts_and_who_gave_way_goes_on(queue: Queued) -> None:
@@ -523,6 +535,7 @@ def crashed_at(store: Engine, point: int, made: type[Reconciler] = Reconciler) -
     with Session(store) as session:
         session.exec(delete(Submission))
         session.exec(delete(Lease))
+        session.exec(delete(Pool))
         session.commit()
     queue, calls = scenario(store), count()
 

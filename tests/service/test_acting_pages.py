@@ -19,6 +19,7 @@ from govray.service.access import REMEMBERED
 from govray.service.browser_sessions import NOTED
 from govray.service.session_cookie import COOKIE
 from govray.store import leases, project_templates, role_bindings, tenancy
+from govray.store import pools as store_pools
 from govray.store.database import open_store
 from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
@@ -135,6 +136,16 @@ def test_the_queue_shows_what_runs_and_what_waits_in_order(service: Service) -> 
     pools = re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', page)
     numbers = {name: re.findall(r">(\d+)<", cells) for name, cells in pools}
     assert numbers == {"default": ["0", "0", "3", "8"], "gpu": ["1", "3", "0", "0"]}
+    with Session(service.engine) as session:
+        store_pools.state(session, {"gpu": 8, "spot": 2})
+        session.commit()
+    pools = re.findall(
+        r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', html(service, "/queue", "auditor")
+    )
+    numbers = {name: re.findall(r">(\d+)<", cells) for name, cells in pools}
+    assert numbers["default"] == ["0", "0", "3", "8"]
+    assert numbers["gpu"] == ["8", "1", "3", "0", "0"]
+    assert numbers["spot"] == ["2", "0", "0", "0", "0"]
 
 
 def test_the_queue_says_what_an_entry_gave_back_and_to_staff_for_whom(service: Service) -> None:
@@ -313,7 +324,7 @@ def test_who_has_a_role_in_a_project_sees_and_starts_there_and_nowhere_else(
     bound("viewer")
     page = html(service, "/queue", "member")
     assert (">theirs<" in page, ">other<" in page, ">p2<" in page) == (True, False, False)
-    assert "Of what you may see" in page
+    assert "What runs and waits is of what you may see" in page
     assert "gave back 2 of 4 slots to a higher priority" in page
     assert other not in page
     assert 'href="/new"' not in page

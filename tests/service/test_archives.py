@@ -24,6 +24,7 @@ from govray.store.tables import AuditEntry
 from tests.support.people import Service, serve
 from tests.support.zips import entry, zipped
 
+JOBS = Path(__file__).parents[2] / "jobs"
 PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
 
 
@@ -84,6 +85,26 @@ def test_a_folder_is_sent_once_and_opens_as_it_was(
     archive_place(storage, digest).write_bytes(data[:-1])
     assert client.get(url(data)).status_code == 404
     assert client.put(url(data), content=data).status_code == 201
+
+
+def test_a_submission_names_an_archive_that_is_there(tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(address, create=True).dispose()
+    with serve(address, storage=tmp_path / "runs") as service:
+        _names_an_archive(service, sent({"jobs/train.py": b"pass\n"}, tmp_path / "work"))
+
+
+def _names_an_archive(service: Service, data: bytes) -> None:
+    digest = canonical_json.sha256(data)
+    body = {"file": (JOBS / "train.yaml").read_text(), "archive": digest}
+    client = service.client("engineer")
+    for path in ("/v1/experiments", "/v1/experiments:check"):
+        absent = client.post(path, json=body)
+        assert absent.status_code == 422
+        assert f"body.archive: There is no archive {digest}" in absent.text
+    assert client.put(url(data), content=data).status_code == 201
+    assert client.post("/v1/experiments:check", json=body).status_code == 200
+    assert client.post("/v1/experiments", json=body).status_code == 201
 
 
 def test_it_is_for_who_may_submit(sender: Service, storage: Path, tmp_path: Path) -> None:

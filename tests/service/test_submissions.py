@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, delete, select
 
 from govray.service import acting
+from govray.store import pools
 from govray.store import submissions as queue
 from govray.store.database import open_store
 from govray.store.states import ExperimentState, SubmissionState, TrialState
@@ -104,6 +105,22 @@ def test_a_search_holds_the_workers_of_all_trials_at_once(empty: Service) -> Non
     # Never more than there are trials.
     more = ["+search.max_concurrent_trials=64", "resources.num_workers=[1, 3]"]
     assert submitted(empty, file=SEARCH, set=more)["slots"] == 4 * 3
+
+
+def test_a_search_that_says_nothing_takes_half_of_its_pool(empty: Service) -> None:
+    with Session(empty.engine) as session:
+        assert pools.state(session, {"default": 7, "gpu": 1})
+        session.commit()
+    silent = submitted(empty, file=SEARCH)
+    assert silent["slots"] == 3
+    assert yaml.safe_load(silent["config"])["resources"]["max_workers"] == 3  # the search obeys it
+    wide = ["resources.num_workers=2"]
+    assert submitted(empty, file=SEARCH, set=wide, pool="gpu")["slots"] == 2  # one trial at least
+    stated = submitted(empty, file=SEARCH, set=["+search.max_concurrent_trials=4"])
+    assert stated["slots"] == 4
+    assert "max_workers" not in yaml.safe_load(stated["config"])["resources"]
+    assert send(empty, file=SEARCH, pool="unheard-of").status_code == 422
+    assert submitted(empty)["config"] == FILE  # a run stays as it is, byte for byte
 
 
 def test_overrides_are_in_the_text_that_is_kept(empty: Service) -> None:

@@ -3,8 +3,7 @@
 Staff sees all of it, and others what is submitted to projects that they see. So for whom an entry
 gave slots back is named to staff alone.
 
-How many slots a pool has stands in the reconciler's settings, not in the store. So the page says
-what is held and what is waited for, and no more.
+How many slots a pool has is in the store from the first pass of a reconciler on.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from govray.service.pagination import Page, PageDep
 from govray.service.session import SessionDep
 from govray.service.visibility import RUN_READERS, is_staff
 from govray.service.visibility import submissions as readable
+from govray.store import pools as stated
 from govray.store import submissions
 from govray.store.leases import RECONCILER
 from govray.store.states import SubmissionState
@@ -48,9 +48,10 @@ _SHOWN: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class PoolUse:
-    """What a pool's entries hold, and what they wait for."""
+    """What a pool's entries hold, and what they wait for. ``slots``: None if nobody knows."""
 
     name: str
+    slots: int | None
     running: int
     held: int
     waiting: int
@@ -126,13 +127,13 @@ def _pools(session: Session, caller: Caller) -> list[PoolUse]:
         .where(col(s.state).in_({*HELD, SubmissionState.QUEUED}), readable(caller))
         .group_by(col(s.pool), col(s.state))
     ).all()
-    found = []
-    for name in sorted({row[0] for row in counted}):
+    found, sizes = [], stated.sizes(session)
+    for name in sorted({*sizes, *(row[0] for row in counted)}):
         own = [row for row in counted if row[0] == name]
         waiting = [row for row in own if row[1] == SubmissionState.QUEUED]
         holding = [row for row in own if row[1] != SubmissionState.QUEUED]
         sums = [sum(row[i] for row in rows) for rows in (holding, waiting) for i in (2, 3)]
-        found.append(PoolUse(name, *sums))
+        found.append(PoolUse(name, sizes.get(name), *sums))
     return found
 
 

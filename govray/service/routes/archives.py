@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from govray.files.place import Place
-from govray.governance.submission.code_archive import largest_archive
+from govray.governance.submission.code_archive import archive_place, largest_archive
 from govray.governance.submission.received_archive import (
     ReceivedArchive,
     kept_bytes,
@@ -32,7 +32,7 @@ from govray.service.access import AuditDep, CallerDep, require
 from govray.service.answer import Answer, Decimal, example
 from govray.service.audit_log import Audit
 from govray.service.limits import RequestBound
-from govray.service.problems import Problem
+from govray.service.problems import Problem, not_valid
 from govray.service.roles import submits
 
 router = APIRouter(
@@ -220,6 +220,24 @@ async def _kept(request: Request, storage: Place, digest: str) -> int | None:
     with _available():
         return await to_thread.run_sync(
             kept_bytes, storage, digest, limiter=request.app.state.checks
+        )
+
+
+def check_there(storage: Place | None, digest: str | None) -> None:
+    """Return if a submission may name this archive: it is there, or this service has no storage.
+
+    Whether its bytes are whole is looked at when its job starts.
+
+    Raises:
+        Problem: 422, it is not there; 503, the storage does not answer.
+    """
+    if storage is None or digest is None:
+        return
+    with _available():
+        there = archive_place(storage, digest).is_file()
+    if not there:
+        raise not_valid(
+            "body.archive", f"There is no archive {digest}", "Send it with PUT /v1/archives/DIGEST"
         )
 
 

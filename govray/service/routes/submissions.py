@@ -25,6 +25,7 @@ from govray.service.caller import Caller
 from govray.service.experiment_check import LONGEST_FILE
 from govray.service.pagination import Listing, PageDep
 from govray.service.roles import submits
+from govray.service.routes import archives
 from govray.service.session import SessionDep
 from govray.service.visibility import RUN_READERS, find_submission, reads_file, submissions
 from govray.store import submissions as queue
@@ -276,6 +277,7 @@ def submit_experiment(
     Errors of the file name the line and the field. Nothing runs yet: the entry waits until the
     cluster's reconciler has room for it.
     """
+    archives.check_there(request.app.state.settings.storage, new.archive)
     row = acting.submit(session, caller, _asked(new, key), request.app.state.check)
     return answer(session, caller, row)
 
@@ -288,6 +290,7 @@ def check_experiment(
     caller: CallerDep,
 ) -> ExperimentCheck:
     """Say what an experiment would take and which policy applies. Nothing is submitted."""
+    archives.check_there(request.app.state.settings.storage, new.archive)
     ready = acting.prepare(session, caller, _asked(new), request.app.state.check)
     return estimate(session, caller, ready)
 
