@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -28,6 +28,7 @@ from govray.service.pages import document_kinds as kinds_module
 from govray.service.pages.document_kinds import kinds
 from tests.support.chat_world import ChatWorld
 from tests.support.chromium import browser
+from tests.support.several_routes import phased, rerouted
 from tests.support.tree import ROOT
 from tests.support.world import FINISHED, World
 
@@ -117,6 +118,17 @@ def flipped(data: bytes, at: int = -40) -> bytes:
     changed = bytearray(data)
     changed[at] ^= 1
     return bytes(changed)
+
+
+@pytest.mark.parametrize("make", [phased, rerouted])
+def test_a_corpus_whose_rows_took_several_routes_is_counted_by_each(
+    page: Page, tmp_path: Path, make: Callable[[Path], tuple[World, Path]]
+) -> None:
+    world, path = make(tmp_path)
+    files = {name: (path / name).read_bytes() for name in model_folder.Bundle(path).names()}
+    found = checked(page, world.root, files)
+    assert [step for step in found.values() if step.get("error")] == []
+    assert found[11]["state"] == "partly"
 
 
 def test_a_whole_folder_is_ticked_as_far_as_the_browser_looked(

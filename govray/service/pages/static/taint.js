@@ -5,20 +5,28 @@ export const groupsOf = (route) => [
   ...(route.adapter ? [`adapter:${route.adapter.name}`] : []),
 ];
 
+// The routes that a corpus's rows may take: its own, those of later phases, then its fallback's.
+export function everyRoute({ route, fallback }) {
+  const { phases = [], ...own } = route;
+  const later = phases.map(({ weights }) => ({ ...own, weights }));
+  return [own, ...later, ...(fallback ? [fallback.route] : [])];
+}
+
 // The least fixpoint of `govray/governance/attestation/coverage.py`, over what the attestation states.
 export function checkTaint(document) {
   const base = document.groups.map((group) => group.group);
   const excluded = new Set(document.plan.excluded);
   const read = document.corpora.filter((each) => !excluded.has(each.corpus));
   const groups = document.taint.map((each) => each.group);
-  const adapters = document.corpora.flatMap(({ route }) => groupsOf(route).filter((g) => !base.includes(g)));
+  const routes = document.corpora.flatMap(everyRoute);
+  const adapters = routes.flatMap((route) => groupsOf(route).filter((g) => !base.includes(g)));
   if ([...groups].sort().join("\n") !== [...base, ...new Set(adapters)].sort().join("\n")) {
     throw new Error("taint: a layer group is missing or added");
   }
   const direct = new Map(groups.map((group) => [group, new Set()]));
   const sources = new Map(groups.map((group) => [group, new Set()]));
   const seen = new Set();
-  for (const { corpus, route } of read) {
+  for (const [corpus, route] of read.flatMap((each) => everyRoute(each).map((r) => [each.corpus, r]))) {
     const reached = groupsOf(route);
     for (const group of reached) direct.get(group).add(corpus);
     if (seen.has(reached.join("\n"))) continue;

@@ -15,7 +15,7 @@ import { parseEnvelope, readStatement } from "./dsse.js";
 import { Unsupported } from "./keys.js";
 import { leafHash, rootOf } from "./merkle.js";
 import { noteSigners, parseNote } from "./note.js";
-import { checkTaint, groupsOf } from "./taint.js";
+import { checkTaint, everyRoute, groupsOf } from "./taint.js";
 import { covers, Trust } from "./trust.js";
 
 const G = "governance";
@@ -406,34 +406,42 @@ async function ledger(run, step) {
   step.not.push("that ranges, counts, norms, profiles and branches follow from plan and policy");
 }
 
+// The routes of a corpus by what a ledger's leaf calls them: undefined is the corpus's own.
+function routesByDigest(entry) {
+  const [own, ...others] = everyRoute(entry);
+  const named = others.map((route) => [digestOf(utf8(encode(route))), route]);
+  return new Map([[undefined, own], ...named]);
+}
+
 async function coverage(run, step) {
   const { document } = run;
   checkTaint(document);
   step.did.push("direct and transitive taint follow from the attested routes and domains");
   if (!run.leaves) throw new Missing(FILES.ledger);
-  const [tokens, steps] = [new Map(), new Map()];
+  const routes = new Map(document.corpora.map((each) => [each.corpus, routesByDigest(each)]));
+  const due = new Map();
   for (const leaf of run.leaves) {
     if (leaf.kind !== undefined) continue;
     if (leaf.policy !== document.policy.digest) throw new Error("a step was under another policy");
     for (const [corpus, use] of Object.entries(leaf.corpora)) {
-      tokens.set(corpus, (tokens.get(corpus) ?? 0n) + BigInt(use.targets));
-      steps.set(corpus, (steps.get(corpus) ?? 0) + 1);
+      const route = routes.get(corpus)?.get(use.route);
+      if (!route) throw new Error(`rows of ${corpus} took a route that the attestation does not have`);
+      for (const group of groupsOf(route)) {
+        const place = `${corpus}\n${group}`;
+        const { tokens, steps } = due.get(place) ?? { tokens: 0n, steps: 0 };
+        due.set(place, { tokens: tokens + BigInt(use.targets), steps: steps + 1 });
+      }
     }
-  }
-  const due = new Map();
-  for (const { corpus, route } of document.corpora) {
-    if (!tokens.has(corpus)) continue;
-    for (const group of groupsOf(route)) due.set(`${corpus}\n${group}`, corpus);
   }
   for (const entry of document.coverage) {
     const place = `${entry.corpus}\n${entry.group}`;
-    const corpus = due.get(place);
+    const found = due.get(place);
     due.delete(place);
-    if (!corpus || entry.tokens !== String(tokens.get(corpus)) || entry.steps !== String(steps.get(corpus))) {
+    if (!found || entry.tokens !== String(found.tokens) || entry.steps !== String(found.steps)) {
       throw new Error(`the tokens of ${entry.corpus} in ${entry.group} are not the ledger's`);
     }
   }
-  if (due.size) throw new Error(`coverage leaves out ${[...due.values()][0]}`);
+  if (due.size) throw new Error(`coverage leaves out ${[...due.keys()][0].split("\n")[0]}`);
   step.did.push(`${document.coverage.length} totals of tokens and steps, counted again from the ledger`);
   step.not.push("record counts, weighted tokens, gradient-norm shares and levels");
   if (document.replays.length) step.not.push("who ran the replays that levels rest on");
