@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,27 @@ def test_a_model_is_verified_as_the_page_says(
     (tmp_path / "MODEL" / "model.safetensors").write_bytes(b"")
     with pytest.raises(AssertionError, match=r"model\.safetensors"):
         shell(verifies)
+
+
+@pytest.mark.slow
+def test_an_evidence_pack_is_made_and_verified_as_the_page_says(
+    shell: Any, model: Path, root: Path, tmp_path: Path
+) -> None:
+    model.rename(tmp_path / "MODEL")
+    root.rename(tmp_path / "ROOT")
+    makes, verifies, wholly = blocks("docs/evidence.md")
+    assert "case-7.zip: " in shell(makes)
+    with zipfile.ZipFile(tmp_path / "case-7.zip") as archive:
+        archive.extract("verify_evidence.py", tmp_path)
+    assert "All of these steps hold." in shell(f"{verifies.strip()} --model MODEL")
+    unpacks, installs, verifies = wholly.splitlines()
+    shell(unpacks.replace("unzip", "python -m zipfile -e").replace("-d ", ""))
+    words = "pip install --no-deps --no-index -q --target other case-7/verifier/*.whl"
+    assert installs.endswith("case-7/verifier/*.whl")  # dependencies come from an index
+    shell(words)
+    assert (tmp_path / "other" / "govray" / "cli" / "evidence.py").is_file()
+    shutil.copytree(tmp_path / "MODEL", tmp_path / "case-7" / "model", dirs_exist_ok=True)
+    assert "VERIFIED case-7/model" in shell(verifies)
 
 
 @pytest.mark.slow

@@ -65,6 +65,11 @@ PLACES = {
         "root.json --model {model} --trust-root root.json",
         "root.json --model model --corpora {folder} --trust-root root.json",
     ),
+    "evidence": (
+        "{model} --out {word}.zip --trust-root root.json",
+        "model --out {word}.zip --trust-root {file}",
+        "model --out {folder}/p.zip --trust-root root.json --for {word}",
+    ),
     "serve": ("--oidc {file}", "--store {word}", "--storage {run} --trust-root {file}"),
     "usage": ("--store {word}", "--since {word}", "--store sqlite:///{file}"),
     "schema": ("{word}",),

@@ -66,6 +66,9 @@ ON_RAY = (
 FORGOTTEN_S = "RAY_TESTS_FORGOTTEN_S"
 """The variable with the seconds after which a killed run's request for nodes ends. Ray has 180."""
 
+RESIZED_S = "RAY_TESTS_RESIZED_S"
+"""The variable with the seconds between looks for room for more workers. Ray has 60."""
+
 MOST = 1 << 18
 """Bytes of an environment with its arguments."""
 
@@ -214,6 +217,8 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
         seconds = float(environment[FORGOTTEN_S])
         autoscaling_coordinator_client.AUTOSCALING_REQUESTS_EXPIRE_TIME_S = seconds
     assert draw_of_fork() != draw_of_fork(), "forks draw the same random numbers"
+    if RESIZED_S in environment:
+        look_for_room_every(float(environment[RESIZED_S]))
     while True:
         told, files, _, _ = socket.recv_fds(asked, MOST, 4)
         if not told:
@@ -223,6 +228,20 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
             work(json.loads(told), files[:3])
         for file in files:
             os.close(file)
+
+
+def look_for_room_every(seconds: float) -> None:
+    """Let elastic runs that state nothing else look for room for more workers so often."""
+    from ray.train import ScalingConfig
+    from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+
+    begin: Any = ElasticScalingPolicy.__init__
+
+    def begun(policy: ElasticScalingPolicy, scaling_config: ScalingConfig) -> None:
+        scaling_config.elastic_resize_monitor_interval_s = seconds
+        begin(policy, scaling_config)
+
+    ElasticScalingPolicy.__init__ = begun  # type: ignore[method-assign]
 
 
 def draw_of_fork() -> bytes:

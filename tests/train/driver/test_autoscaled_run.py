@@ -25,7 +25,7 @@ import govray
 from govray.governance.record.ledger import Leaf, read_leaves
 from tests.support.autoscaled_cluster import autoscaled_cluster
 from tests.support.deployment import Deployment
-from tests.support.forked_workers import Forked
+from tests.support.forked_workers import RESIZED_S, Forked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -76,6 +76,7 @@ def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.05",
         "RAY_health_check_period_ms": "1000",
         "RAY_health_check_failure_threshold": "3",
+        RESIZED_S: "5",
     }
     seen: dict[str, float] = {}
     # A node has room for one worker and a task that reads.

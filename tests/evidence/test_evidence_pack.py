@@ -1,0 +1,260 @@
+"""Evidence packs: what is in one, who verifies it with what, and that a changed one is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from govray.errors import UsageError, VerificationFailed
+from govray.evidence import evidence_pack, verify_evidence
+from govray.evidence.evidence_pack import write_pack
+from govray.governance.formats import canonical_json
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.verify.verifier import verify
+from tests.support.process import COMMAND
+from tests.support.several_routes import phased, rerouted
+from tests.support.world import AT, World
+
+TIME = "2026-11-20T00:00:00Z"
+
+
+class Packed:
+    """A world, its model, its root as a file, and a pack of it."""
+
+    def __init__(self, world: World, model: Path, folder: Path) -> None:
+        self.model, self.folder = model, folder
+        self.root = folder / "root.json"
+        self.root.write_bytes(world.root)
+        self.pack = folder / "pack.zip"
+        write_pack(model, self.pack, trust=TrustAnchor(world.root), at=AT, case="case 7")
+        self.open = folder / "open"
+        with zipfile.ZipFile(self.pack) as archive:
+            archive.extractall(self.open)
+
+    def verified(self, *more: str | Path) -> subprocess.CompletedProcess[str]:
+        """What the pack's own script says, run without anything of govray on its path."""
+        words = [self.open / "verify_evidence.py", *more]
+        return subprocess.run(
+            [sys.executable, "-I", *map(str, words)], capture_output=True, text=True, timeout=60
+        )
+
+    def contents(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads((self.open / "contents.json").read_bytes())
+        return found
+
+    def list_again(self) -> None:
+        """Make the contents those of the folder, as a forger would."""
+        value = self.contents()
+        there = (path for path in self.open.rglob("*") if path.is_file())
+        value["files"] = {
+            path.relative_to(self.open).as_posix(): canonical_json.sha256(path.read_bytes())
+            for path in there
+            if path.name != "contents.json"
+        }
+        (self.open / "contents.json").write_bytes(canonical_json.encode(value))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    folder = tmp_path_factory.mktemp("evidence")
+    world = World(secrets={"gamma": bytes(range(32))})
+    return Packed(world, world.deploy(folder / "model"), folder)
+
+
+@pytest.fixture
+def changed(made: Packed, tmp_path: Path) -> Packed:
+    """The same, to change."""
+    copy = object.__new__(Packed)
+    copy.__dict__.update(vars(made))
+    copy.open = tmp_path / "open"
+    shutil.copytree(made.open, copy.open)
+    return copy
+
+
+def test_the_same_model_gives_the_same_bytes(made: Packed, tmp_path: Path) -> None:
+    again = tmp_path / "again.zip"
+    root = TrustAnchor(made.root.read_bytes())
+    write_pack(made.model, again, trust=root, at=AT, case="case 7")
+    assert again.read_bytes() == made.pack.read_bytes()
+    contents = made.contents()
+    assert (contents["case"], contents["at"]) == ("case 7", TIME)
+    with pytest.raises(UsageError, match="there already"):
+        write_pack(made.model, again, trust=root, at=AT)
+    assert [path.name for path in tmp_path.iterdir()] == ["again.zip"]
+
+
+def test_a_script_that_needs_no_govray_verifies_it(made: Packed) -> None:
+    done = made.verified(made.pack, "--trust-root", made.root, "--model", made.model)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All of these steps hold." in done.stdout
+    assert done.stdout.count("✓") == 10
+    source = (made.open / "verify_evidence.py").read_text()
+    assert "import govray" not in source
+    assert "from govray" not in source
+    # The folder verifies as the archive does, and by the root's digest alone.
+    digest = verify(made.model, trust_root=made.root, at=AT).trust_root.digest
+    done = made.verified(made.open, "--root-digest", digest, "--model", made.model)
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_was_not_given_is_said_and_is_no_yes(made: Packed) -> None:
+    done = made.verified(made.pack)
+    assert done.returncode == 3
+    assert "whose trust root this is: ask its owner" in done.stdout
+    assert "model files that are not here" in done.stdout
+    assert "Nothing failed." in done.stdout
+
+
+@pytest.mark.parametrize("make", [phased, rerouted])
+def test_a_corpus_of_several_routes_is_counted_by_each(
+    tmp_path: Path, make: Callable[[Path], tuple[World, Path]]
+) -> None:
+    world, model = make(tmp_path / "model")
+    packed = Packed(world, model, tmp_path)
+    done = packed.verified(packed.pack, "--trust-root", packed.root, "--model", model)
+    assert done.returncode == 0, done.stdout
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[max(len(data) - 40, 0)] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("trust/root.json", 2),
+        ("model/governance/attestation.dsse.json", 3),
+        ("model/governance/policy.dsse.json", 4),
+        ("model/governance/ledger.jsonl", 4),
+        ("model/config.json", 4),
+    ],
+)
+def test_a_changed_file_is_refused_also_if_the_contents_follow(
+    changed: Packed, name: str, step: int
+) -> None:
+    flip(changed.open / name)
+    done = changed.verified(changed.open, "--model", changed.model)
+    assert done.returncode == 1
+    assert f" 1 ✗ {name} was changed" in done.stdout
+    changed.list_again()
+    done = changed.verified(changed.open)
+    assert done.returncode == 1, done.stdout
+    assert f"{step:2} ✗" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_ledger_of_another_length_is_refused_by_its_root(
+    changed: Packed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Even if the files' own digests were not looked at."""
+    monkeypatch.setattr(verify_evidence.Checks, "pinned_files", lambda self: "not looked at")
+    words = [str(changed.open), "--trust-root", str(changed.root)]
+    assert verify_evidence.main(words) == 0  # the control
+    ledger = changed.open / "model/governance/ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes().split(b"\n", 1)[1])
+    changed.list_again()
+    assert verify_evidence.main(words) == 1
+    assert " 8 ✗ another ledger" in capsys.readouterr().out
+
+
+def test_another_root_or_another_model_is_refused(made: Packed, tmp_path: Path) -> None:
+    other = World()
+    (root := tmp_path / "root.json").write_bytes(other.root)
+    done = made.verified(made.pack, "--trust-root", root)
+    assert done.returncode == 1
+    assert " 2 ✗ too few keys signed a delegation" in done.stdout
+    done = made.verified(made.pack, "--root-digest", "sha256:" + "0" * 64)
+    assert done.returncode == 1
+    assert " 2 ✗ it is another root" in done.stdout
+    done = made.verified(made.pack, "--trust-root", made.root, "--at", "2035-01-01T00:00:00Z")
+    assert done.returncode == 1
+    assert "expired" in done.stdout
+
+
+def test_a_file_that_is_not_listed_is_refused(changed: Packed) -> None:
+    (changed.open / "model" / "more.bin").write_bytes(b"x")
+    done = changed.verified(changed.open)
+    assert (done.returncode, "not listed" in done.stdout) == (1, True)
+    (changed.open / "model" / "more.bin").unlink()
+    (changed.open / "link").symlink_to("/etc/hostname")
+    done = changed.verified(changed.open)
+    assert (done.returncode, "the pack has a link" in done.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"{}", bytes(1000)])
+def test_what_is_no_pack_is_refused_in_words(made: Packed, tmp_path: Path, data: bytes) -> None:
+    (other := tmp_path / "other.zip").write_bytes(data)
+    done = made.verified(other)
+    assert done.returncode == 1
+    assert "✗" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_model_that_does_not_verify_gives_no_pack(made: Packed, tmp_path: Path) -> None:
+    shutil.copytree(made.model, model := tmp_path / "model")
+    flip(model / "model.safetensors")
+    with pytest.raises(VerificationFailed):
+        write_pack(model, tmp_path / "p.zip", trust=TrustAnchor(made.root.read_bytes()), at=AT)
+    assert not (tmp_path / "p.zip").exists()
+
+
+def test_no_secret_is_in_it_and_the_weights_only_if_asked_for(made: Packed, tmp_path: Path) -> None:
+    names = zipfile.ZipFile(made.pack).namelist()
+    assert not [name for name in names if name.endswith((".safetensors", ".secret", ".pem"))]
+    root = TrustAnchor(made.root.read_bytes())
+    write_pack(made.model, tmp_path / "w.zip", trust=root, at=AT, weights=True)
+    assert "model/model.safetensors" in zipfile.ZipFile(tmp_path / "w.zip").namelist()
+    done = made.verified(tmp_path / "w.zip", "--trust-root", made.root)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_hostile_case_is_text(made: Packed, tmp_path: Path) -> None:
+    root, case = TrustAnchor(made.root.read_bytes()), "<script>alert(1)</script>"
+    write_pack(made.model, tmp_path / "p.zip", trust=root, at=AT, case=case)
+    page = zipfile.ZipFile(tmp_path / "p.zip").read("README.html").decode()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    with pytest.raises(UsageError, match="a case has 1 to 200 characters"):
+        write_pack(made.model, tmp_path / "q.zip", trust=root, at=AT, case="x" * 201)
+
+
+def test_its_wheel_is_the_verifier(made: Packed, tmp_path: Path) -> None:
+    """Unpacked as pip would, it verifies the model. RECORD has each file's digest."""
+    [wheel] = (made.open / "verifier").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+        [record] = [name for name in archive.namelist() if name.endswith("/RECORD")]
+        for line in archive.read(record).decode().splitlines():
+            name, digest, size = line.rsplit(",", 2)
+            if digest:
+                data = archive.read(name)
+                found = base64.urlsafe_b64encode(bytes.fromhex(canonical_json.sha256(data)[7:]))
+                assert digest == f"sha256={found.rstrip(b'=').decode()}"
+                assert int(size) == len(data)
+    needed = (made.open / "verifier" / "requirements.txt").read_text().splitlines()
+    assert {"cryptography", "numpy", "pydantic"} <= {each.split("==")[0] for each in needed}
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{COMMAND}"
+    words = ["verify", str(made.model), "--trust-root", str(made.root), "--at", TIME]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program, *words], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("VERIFIED ")
+
+
+def test_the_page_says_how_many_steps_there_are() -> None:
+    assert "Each of ten steps" in evidence_pack._PAGE
+    count = len(
+        [name for name, value in vars(verify_evidence.Checks).items() if not name.startswith("_")]
+    )
+    assert count == 10
