@@ -50,7 +50,7 @@ def read_pins(run_folder: Place) -> dict[str, str]:
     """
     path = run_folder / PINS
     try:
-        data = _read(path) if isinstance(path, Path) else path.read_bytes()
+        data = read_file(path) if isinstance(path, Path) else path.read_bytes()
     except FileNotFoundError:
         return {}
     value: Any = canonical_json.parse_canonical(data, where=str(path))
@@ -139,7 +139,13 @@ def unpin(run_folder: Path, name: str, *, seconds: float | None = None) -> None:
         write_pins(run_folder, pins)
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """The bytes of a small file of a run's folder, in which nothing is trusted.
+
+    Raises:
+        FileNotFoundError: There is none.
+        Malformed: It is no plain file, or too large.
+    """
     descriptor = _opened(path, os.O_RDONLY)
     with open(descriptor, "rb") as file:
         data = file.read(_MOST_BYTES + 1)

@@ -30,6 +30,7 @@ BELOW: dict[str, frozenset[str]] = {
     "engine": frozenset({"errors", "governance"}),
     "traces": frozenset(),
     "pins": frozenset({"errors", "files", "governance"}),
+    "holds": frozenset({"errors", "files", "governance", "pins"}),
     "checkpoint": frozenset({"errors", "files", "governance", "pins"}),
     "data": frozenset({"errors", "files", "governance"}),
     "store": frozenset({"errors", "files", "governance"}),
@@ -47,7 +48,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"pins", "traces"}
+        | {"pins", "holds", "traces"}
     ),
     "tune": frozenset(
         {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
@@ -58,7 +59,18 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
+        | {
+            "service",
+            "client",
+            "tasks",
+            "train",
+            "tune",
+            "demo",
+            "reconciler",
+            "alerts",
+            "pins",
+            "holds",
+        }
         | {"evidence"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
@@ -122,6 +134,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # Imported where the environment names a collector, and nowhere else.
     "traces": frozenset({"opentelemetry"}),
     "pins": frozenset(),
+    "holds": frozenset(),
     "checkpoint": frozenset({"torch", "safetensors", "pyarrow"}),
     "data": frozenset({"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic", "obstore"}),
     # In processes of their own, which are sent texts: what Presidio imports stays there.

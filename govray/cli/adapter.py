@@ -79,6 +79,7 @@ def remove(
     from govray.governance.trust.revocation_list import Revocation
     from govray.governance.verify.cosign import missing_signatures
     from govray.governance.verify.verifier import verify, verify_to_cosign
+    from govray.holds import check_not_held
 
     signer = signing_key.load(key, password_file)
     anchor = trust.anchor(trust_root, revocations)
@@ -87,6 +88,7 @@ def remove(
     before = verify(model, trust_root=anchor, at=now, allow_uncovered=allowed)
     operator = _operator(before, signer.public_key)
     folder = find_model(model) or model
+    check_not_held(folder.parent, "the model")
     signed = countersigned(folder, before.attestation, signer)
     after = without_adapter(
         before.attestation,

@@ -39,12 +39,13 @@ def ls(run: Run) -> None:
     Reads names, sizes and manifests, but no tensors.
     """
     from govray.checkpoint.retention import kept
+    from govray.holds import read_holds
     from govray.pins import read_pins
     from govray.train.index import event_rows
     from govray.train.run_folder import events
     from govray.train.state.garbage_collection import inventory
 
-    found, pins = inventory(run), read_pins(run)
+    found, pins, held = inventory(run), read_pins(run), read_holds(run)
     times: dict[tuple[int, str], str] = {}
     with suppress(Malformed):  # a log that cannot be read hides no checkpoint
         times = event_rows.commit_times(events.read(run))
@@ -57,7 +58,7 @@ def ls(run: Run) -> None:
             "committed": times.get((commit.step, commit.digest)),
             "loss": commit.loss,
             "value": commit.value,
-            "kept": list(stay.get(commit.name, ())),
+            "kept": [*stay.get(commit.name, ()), *(["held"] if held else [])],
             "pin": pins.get(commit.name),
         }
         for commit in found.commits
@@ -67,6 +68,7 @@ def ls(run: Run) -> None:
             "run": str(run),
             "metric": found.rules.metric,
             "commits": rows,
+            "holds": held,
             "damaged": dict(found.damaged),
             "leftovers": dict(found.leftovers),
         }
@@ -99,7 +101,8 @@ def gc(
         bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")
     ] = False,
 ) -> None:
-    """Delete the checkpoints that no rule and no pin keeps, and what a crash left behind."""
+    """Delete the checkpoints that no rule, pin or hold keeps, and what a crash left behind."""
+    from govray.holds import read_holds
     from govray.train.run_folder.run_lock import driving
     from govray.train.state.garbage_collection import apply, inventory, surplus, sweep
 
@@ -110,7 +113,12 @@ def gc(
             where=str(run),
             do="Try again when it has ended",
         )
-    gone = {each.name: each.size for each in surplus(run, found)} | dict(found.leftovers)
+    held = sorted(read_holds(run))
+    gone = (
+        {}
+        if held
+        else {each.name: each.size for each in surplus(run, found)} | dict(found.leftovers)
+    )
     if not dry_run:
         deleted = {*apply(run, found.rules), *sweep(run)}
         gone = {name: size for name, size in gone.items() if name in deleted}
@@ -118,6 +126,8 @@ def gc(
     for name, size in gone.items():
         line(f"{'would delete' if dry_run else 'deleted'}  {name}  {_bytes(size)}")
     line(f"{len(gone)} folders, {_bytes(sum(gone.values()))}")
+    if held:
+        line(f"Nothing is deleted: the run is held for {', '.join(held[:3])}.")
 
 
 @app.command("pin")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
 
+Case = Annotated[str, typer.Option("--for", metavar="CASE", help="The case, a line of text.")]
+
 _DEFAULT = Path("runs")
 _POLL_S = 0.2
 _TAIL_BYTES = 1 << 16
@@ -55,12 +57,14 @@ def list_all(
 @app.command("show")
 def show(run: Run) -> None:
     """Show the state of a run, and what happened to it."""
+    from govray.holds import read_holds
     from govray.train.inputs import run_listing
     from govray.train.inputs.run_record import read_record
     from govray.train.run_folder import events
 
     found, log, record = run_listing.inspect(run), events.read(run), read_record(run)
-    told: dict[str, Any] = {}
+    held = read_holds(run)
+    told: dict[str, Any] = {"holds": held} if held else {}
     if record.submission:
         told["submission"] = record.submission.to_json()
     if record.code_archive:
@@ -79,6 +83,8 @@ def show(run: Run) -> None:
         field("workers", found.world_size)
     if found.why:
         field("why", found.why)
+    for case, placed in sorted(held.items()):
+        field("held", f"for {case}, since {placed['at']}, by {placed['by']}")
     for event in log:
         line(f"{event.at}  {event.text}")
     if found.state in ("stopped", "finished", "failed", "killed", "interrupted"):
@@ -164,6 +170,26 @@ def kill(run: Run) -> None:
         where = holder.host if holder else "another machine"
         line(f"The driver is on {where}; its workers end at their next step.")
     _tell_state(run)
+
+
+@app.command("hold")
+def hold(run: Run, case: Case) -> None:
+    """Keep all that a run has: nothing deletes its checkpoints or its model's adapters."""
+    from getpass import getuser
+
+    from govray import holds
+    from govray.train.run_folder import clock
+
+    found = holds.hold(_on_a_disk(run), case, by=getuser(), at=clock.now())
+    _tell_holds(run, found)
+
+
+@app.command("release")
+def release(run: Run, case: Case) -> None:
+    """Release the hold of a case. Others stay."""
+    from govray import holds
+
+    _tell_holds(run, holds.release(_on_a_disk(run), case))
 
 
 @app.command("code")
@@ -273,3 +299,23 @@ def _tail(log: str | None, lines: int) -> list[str] | None:
             return file.read().decode("utf-8", "replace").expandtabs(4).splitlines()[-lines:]
     except OSError:
         return None
+
+
+def _on_a_disk(run: Place) -> Path:
+    """The folder of a run, which can be locked.
+
+    Raises:
+        UsageError: It is on an object store.
+    """
+    if not isinstance(run, Path):
+        raise UsageError(
+            "a run's folder lies on a disk",
+            where=str(run),
+            do="Below a URL the store's own holds count, such as S3 Object Lock",
+        )
+    return run
+
+
+def _tell_holds(run: Place, held: dict[str, dict[str, str]]) -> None:
+    report({"run": str(run), "holds": held})
+    line(f"{run.name}  held for {len(held)} case{'s' * (len(held) > 1)}" if held else f"{run.name}  is not held")

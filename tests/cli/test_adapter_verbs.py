@@ -22,6 +22,7 @@ from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify import verifier as verifying
 from govray.governance.verify.verifier import verify
+from govray.holds import hold, release
 from tests.support.command import Run, write_key
 from tests.support.tree import ROOT
 from tests.support.world import AT, POLICY, World
@@ -97,6 +98,19 @@ def test_a_key_that_is_no_operator_s_changes_nothing(
     assert "nothing was changed" in done.err
     assert "acme" in run("verify", model, *check).out
     assert (model / "adapters" / "acme").is_dir()
+
+
+def test_a_held_run_s_model_keeps_its_adapters(
+    run: Run, model: Path, root: Path, key: Path, at: str
+) -> None:
+    hold(model.parent, "C-7", by="ada", at=at)
+    check = ("--key", key, "--trust-root", root, "--at", at)
+    refused = run("adapter", "remove", model, "acme", *check, code=1).err
+    assert "the model is held for C-7" in refused
+    assert (model / "adapters" / "acme").is_dir()
+    release(model.parent, "C-7")
+    run("adapter", "remove", model, "acme", *check)
+    assert not (model / "adapters" / "acme").exists()
 
 
 def test_nothing_is_signed_on_an_unverified_folder(

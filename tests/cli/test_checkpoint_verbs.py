@@ -61,6 +61,43 @@ def test_a_person_pins_and_unpins(run: Run, folder: Path) -> None:
     assert "no such commit" in run("checkpoint", "pin", commit, code=1).err
 
 
+def test_nothing_of_a_held_run_goes_until_each_case_released_it(run: Run, folder: Path) -> None:
+    assert "held for 1 case" in run("runs", "hold", folder, "--for", "C-7").out
+    placed = run("runs", "hold", folder, "--for", "audit 2026", "--json").json["holds"]
+    again = run("runs", "hold", folder, "--for", "C-7", "--json").json["holds"]
+    assert again == placed
+    said = run("checkpoint", "gc", folder)
+    assert "0 folders" in said.out
+    assert "the run is held for C-7, audit 2026" in said.out
+    assert left(folder) == [10, 20, 30, 40, 50]
+    assert list(folder.glob("*.partial"))
+    told = run("checkpoint", "ls", folder, "--json").json
+    assert all("held" in row["kept"] for row in told["commits"])
+    run("runs", "release", folder, "--for", "C-7")
+    assert "0 folders" in run("checkpoint", "gc", folder).out
+    assert "no such case" in run("runs", "release", folder, "--for", "C-8", code=2).err
+    assert "is not held" in run("runs", "release", folder, "--for", "audit 2026").out
+    run("checkpoint", "gc", folder)
+    assert left(folder) == [10, 20, 50]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a":1}', '{"a":{}}'])
+def test_nothing_goes_while_the_holds_cannot_be_read(run: Run, folder: Path, text: str) -> None:
+    (folder / "holds.json").write_text(text)
+    assert "holds.json" in run("checkpoint", "gc", folder, code=1).err
+    assert left(folder) == [10, 20, 30, 40, 50]
+    (folder / "holds.json").unlink()
+    (folder / "holds.json").symlink_to(folder / "nowhere")
+    assert "no plain file" in run("checkpoint", "gc", folder, code=1).err
+
+
+def test_a_case_is_a_line_of_text(run: Run, folder: Path) -> None:
+    for case in ("", "x" * 201, "two\nlines"):
+        said = run("runs", "hold", folder, "--for", case, code=2).err
+        assert "a case is a line of 1 to 200 characters" in said
+    assert not (folder / "holds.json").exists()
+
+
 def test_ls_says_why_each_stays(run: Run, folder: Path) -> None:
     told = run("checkpoint", "ls", folder, "--json").json
     assert {row["step"]: row["kept"] for row in told["commits"]} == {

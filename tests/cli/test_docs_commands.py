@@ -143,7 +143,9 @@ def test_an_evidence_pack_is_made_and_verified_as_the_page_says(
 ) -> None:
     model.rename(tmp_path / "MODEL")
     root.rename(tmp_path / "ROOT")
-    makes, verifies, wholly = blocks("docs/evidence.md")
+    makes, verifies, holds, wholly = blocks("docs/evidence.md")
+    (tmp_path / "runs" / "tiny").mkdir(parents=True)
+    assert shell(holds).splitlines() == ["tiny  held for 1 case", "tiny  is not held"]
     assert "case-7.zip: " in shell(makes)
     with zipfile.ZipFile(tmp_path / "case-7.zip") as archive:
         archive.extract("verify_evidence.py", tmp_path)

@@ -65,6 +65,8 @@ PLACES = {
         "root.json --model {model} --trust-root root.json",
         "root.json --model model --corpora {folder} --trust-root root.json",
     ),
+    "runs hold": ("{run} --for {word}", "runs/tiny-1 --for {word}"),
+    "runs release": ("{run} --for {word}", "runs/tiny-1 --for {word}"),
     "evidence": (
         "{model} --out {word}.zip --trust-root root.json",
         "model --out {word}.zip --trust-root {file}",

@@ -23,6 +23,7 @@ from govray.checkpoint.storage import storage_of
 from govray.errors import GovrayError, InfrastructureFailed, UsageError
 from govray.files.place import Place
 from govray.governance.formats import canonical_json
+from govray.holds import read_holds
 from govray.pins import folder_name, locked, read_pins, write_pins
 from govray.train.state.snapshot import STATE, committed_folders
 
@@ -100,13 +101,15 @@ def inventory(run_folder: Place) -> Inventory:
 def surplus(
     run_folder: Place, found: Inventory, rules: Rules | None = None, floor: int | None = None
 ) -> tuple[Commit, ...]:
-    """The commits that no rule and no pin keeps. ``rules`` are the run's unless given.
+    """The commits that no rule, pin or hold keeps. ``rules`` are the run's unless given.
 
     The newest commit of step ``floor`` or before stays as if it were pinned.
 
     Raises:
-        Malformed: ``pins.json`` is not readable.
+        Malformed: ``pins.json`` or ``holds.json`` is not readable.
     """
+    if read_holds(run_folder):
+        return ()
     pins = set(read_pins(run_folder))
     below = [commit for commit in found.commits if floor is not None and commit.step <= floor]
     pins |= {commit.name for commit in below[:1]}  # newest first
@@ -123,7 +126,7 @@ def apply(run_folder: Place, rules: Rules, *, floor: int | None = None) -> tuple
     Raises:
         UsageError: The disk refuses.
         InfrastructureFailed: Remote storage refuses.
-        Malformed: ``pins.json`` is not readable. Nothing was deleted.
+        Malformed: ``pins.json`` or ``holds.json`` is not readable. Nothing was deleted.
     """
     with locked(run_folder):
         found = inventory(run_folder)
@@ -134,7 +137,7 @@ def apply(run_folder: Place, rules: Rules, *, floor: int | None = None) -> tuple
 
 
 def sweep(run_folder: Place) -> tuple[str, ...]:
-    """Delete what nothing loads. Only for a run without a driver.
+    """Delete what nothing loads, unless a case holds the run. Only for a run without a driver.
 
     Returns:
         The names of what was deleted.
@@ -143,9 +146,12 @@ def sweep(run_folder: Place) -> tuple[str, ...]:
         UsageError: The disk refuses.
         InfrastructureFailed: Remote storage refuses.
     """
-    found = inventory(run_folder)
-    for name in found.leftovers:
-        commit_folder.remove(found.places[name])
+    with locked(run_folder):
+        if read_holds(run_folder):
+            return ()
+        found = inventory(run_folder)
+        for name in found.leftovers:
+            commit_folder.remove(found.places[name])
     return tuple(found.leftovers)
 
 

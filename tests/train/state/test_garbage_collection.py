@@ -12,6 +12,7 @@ from govray.checkpoint import commit_folder
 from govray.checkpoint.retention import Commit, Rules, kept
 from govray.errors import GovrayError, Malformed, UsageError
 from govray.governance.formats import canonical_json
+from govray.holds import hold, release
 from govray.pins import read_pins
 from govray.train.state import garbage_collection
 from govray.train.state.garbage_collection import apply, inventory, pin, pin_start, sweep
@@ -102,6 +103,15 @@ def test_a_pin_keeps_what_the_rules_would_not(run: Path) -> None:
     assert steps(run) == [5, 3, 1]
     with pytest.raises(UsageError, match="no such commit"):
         pin(run, folder_name(4), "gone")
+
+
+def test_a_hold_keeps_all_from_the_run_s_own_rules(run: Path) -> None:
+    hold(run, "C-7", by="ada", at="2026-11-25T10:00:00Z")
+    assert apply(run, Rules()) == ()
+    assert steps(run) == [5, 4, 3, 2, 1]
+    release(run, "C-7")
+    apply(run, Rules())
+    assert steps(run) == [5, 2]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', '{"a":1}'])
