@@ -318,4 +318,5 @@ def _on_a_disk(run: Place) -> Path:
 
 def _tell_holds(run: Place, held: dict[str, dict[str, str]]) -> None:
     report({"run": str(run), "holds": held})
-    line(f"{run.name}  held for {len(held)} case{'s' * (len(held) > 1)}" if held else f"{run.name}  is not held")
+    cases = f"held for {len(held)} case{'s' * (len(held) > 1)}"
+    line(f"{run.name}  {cases if held else 'is not held'}")
