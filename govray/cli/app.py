@@ -30,6 +30,7 @@ from govray.cli import (
     corpus,
     cosign,
     demo,
+    export,
     group,
     init,
     interactive,
@@ -100,6 +101,7 @@ app.command("sign")(sign.sign)
 app.command("cosign")(cosign.cosign)
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
+app.command("export")(export.export)
 app.add_typer(policy.app, name="policy")
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
