@@ -88,11 +88,18 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
         "description": corpus_text.description(corpus),
         "conformsTo": list(CONFORMS_TO),
         "identifier": stated.records.root,
-        "version": corpus.digest,
         "license": licence(stated.license),
-        "publisher": {"@type": "sc:Organization", "name": stated.issuer},
-        "usageInfo": f"Use that the terms allow, as the issuer states: {stated.use}",
-        "isBasedOn": f"Signed credential {corpus.digest}",
+        "usageInfo": {
+            "@type": "sc:CreativeWork",
+            "name": f"Use that the terms allow, as the issuer states: {stated.use}",
+        },
+        # Who answers for the statements; no record names who published the data.
+        "prov:wasAttributedTo": {"@type": "sc:Organization", "name": stated.issuer},
+        "subjectOf": {
+            "@type": "sc:CreativeWork",
+            "name": "Signed credential",
+            "identifier": corpus.digest,
+        },
         "rai:personalSensitiveInformation": [corpus_text.personal_data(corpus)],
         "rai:dataUseCases": [
             f"Training of model {facts.name}, attestation {facts.digest}: its own gradient "

@@ -41,8 +41,8 @@ def openlineage(facts: VerifiedFacts) -> bytes:
     )
 
 
-def _facet(name: str, **fields: Any) -> dict[str, Any]:
-    version, _, kind = _FACETS[name].partition("/")
+def _facet(facet: str, **fields: Any) -> dict[str, Any]:
+    version, _, kind = _FACETS[facet].partition("/")
     url = f"https://openlineage.io/spec/facets/{version}/{kind}.json#/$defs/{kind}"
     return {"_producer": PRODUCER, "_schemaURL": url} | fields
 

@@ -197,7 +197,7 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts, base: str) -> dict[str, 
         description=corpus_text.description(corpus),
         software_packageVersion=corpus.digest,
         software_primaryPurpose="data",
-        originatedBy=[f"{base}agent-{stated.issuer}"],
+        suppliedBy=f"{base}agent-{stated.issuer}",
         dataset_datasetType=sorted({_TYPES[each] for each in stated.modality or ()})
         or ["noAssertion"],
         dataset_confidentialityLevel=_CONFIDENTIALITY[stated.sensitivity],
