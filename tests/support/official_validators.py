@@ -7,14 +7,13 @@ Nothing here asks the network. D&TA's standard has a schema and no tool: its fie
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import attr
 import jsonschema
 
 from tests.support.data_provenance_fields import FIELDS
@@ -95,8 +94,6 @@ def check_spdx(data: bytes) -> Any:
         raise NotValid(str(error)) from error
     if missing:
         raise NotValid(f"named and not there: {missing}")
-    if any(type(each) is spdx.SHACLObject for each in objects.foreach()):
-        raise NotValid("an object of no known type")
     if graph(written) != graph(value) or written["@context"] != value["@context"]:
         raise NotValid("the tool writes another document")
     return objects
@@ -118,7 +115,10 @@ def graph(document: Any) -> list[str]:
 # Croissant
 
 RECOMMENDED = ("citeAs", "datePublished", "schema.org/version")
-"""What the specification recommends and no record states: mlcroissant warns of each."""
+"""What the specification asks for and no record states: mlcroissant warns of each."""
+
+REQUIRED = {"@context", "@type", "conformsTo", "name", "description", "license"}
+"""What the specification requires and every record states: mlcroissant accepts it without."""
 
 
 def check_croissant(data: bytes) -> Any:
@@ -126,6 +126,8 @@ def check_croissant(data: bytes) -> Any:
     import mlcroissant
 
     value = json.loads(data)
+    if missing := REQUIRED - value.keys():
+        raise NotValid(f"required: {sorted(missing)}")
     try:
         metadata = mlcroissant.Dataset(jsonld=value).metadata
     except (mlcroissant.ValidationError, ValueError) as error:
@@ -133,7 +135,7 @@ def check_croissant(data: bytes) -> Any:
     said = sorted(metadata.ctx.issues.warnings)
     if others := [each for each in said if not any(word in each for word in RECOMMENDED)]:
         raise NotValid("\n".join(others))
-    if metadata.ctx.conforms_to is not mlcroissant.Metadata(name="x").ctx.conforms_to.V_1_1:
+    if not metadata.ctx.is_v1_1():
         raise NotValid("another version")
     if unboxed(metadata.to_json()) != unboxed(value):
         raise NotValid("the tool writes another document")
@@ -141,12 +143,15 @@ def check_croissant(data: bytes) -> Any:
 
 
 def unboxed(value: Any) -> Any:
-    """JSON-LD has one meaning for a value and a list of it alone; times have one form here."""
+    """JSON-LD has one meaning for a value and a list of it alone. mlcroissant writes no zone, and
+    no time that is midnight."""
     if isinstance(value, dict):
         return {key: unboxed(each) for key, each in value.items()}
     if isinstance(value, list):
         return unboxed(value[0]) if len(value) == 1 else [unboxed(each) for each in value]
-    return value.removesuffix("Z") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return re.sub(r"^(\d{4}-\d\d-\d\d)(T00:00:00)?(T\S+?)?Z?$", r"\1\3", value)
+    return value
 
 
 # OpenLineage
@@ -250,7 +255,6 @@ def facet(name: str, value: dict[str, Any]) -> Any:
     made = kind(**given, producer=value["_producer"])
     if made._schemaURL != value["_schemaURL"]:
         raise ValueError(f"{name}: the client's schema is {made._schemaURL}")
-    assert attr.has(kind) and not isinstance(made, Enum)
     return made
 
 
