@@ -81,6 +81,7 @@ def licence(expression: str) -> str:
 
 def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
     stated = corpus.credential
+    missing = ("creator", "datePublished", *(() if stated.url else ("url",)))
     found: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -111,6 +112,7 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
             f"Handling of opt-outs, as the issuer states: {stated.opt_out}"
             if stated.opt_out
             else "No record states how opt-outs were handled.",
+            f"Croissant requires {', '.join(missing)}, which no record states.",
         ],
     }
     if stated.url:

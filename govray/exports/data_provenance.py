@@ -1,9 +1,10 @@
 """Data provenance metadata of the Data & Trust Alliance, 1.0.0: one document per corpus.
 
 Some required fields ask for what no record states: a corpus's geographic origin, its date, the
-purpose that it was made for. They say ``unknown``. The OASIS draft that follows this standard
-(Data Provenance Metadata 1.0, CSD01) cannot be written so: it requires a location by URL, the
-publisher's namespace and a purpose from its list.
+purpose that it was made for. They say ``unknown``.
+
+OASIS's draft that follows this standard (Data Provenance Metadata 1.0, CSD01) has no room for that.
+It requires a location by URL, the publisher's namespace and a purpose from its list.
 
 Source: data-provenance-standards-1.0.0.schema.json, as contributed to OASIS's repository dps.
 """

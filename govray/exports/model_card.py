@@ -1,7 +1,7 @@
 """A model card as the Hugging Face Hub reads it: metadata in YAML, then Markdown with the lineage.
 
-The metadata name no licence of the model and no datasets: no record states the one, and names of
-corpora are no names on the Hub. Text from records is escaped, so that it stays text.
+The metadata name no licence, since no record states the model's. They name no datasets, since
+corpora have no names on the Hub. Text from records is escaped, so that it stays text.
 
 Source: https://huggingface.co/docs/hub/model-cards.
 """

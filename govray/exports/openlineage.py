@@ -123,8 +123,13 @@ def _model(facts: VerifiedFacts) -> dict[str, Any]:
                 fields={
                     group: {"inputFields": inputs}
                     for group in facts.groups
-                    if (inputs := [_gradient(each, group) for each in facts.trained
-                                   if group in each.reached])
+                    if (
+                        inputs := [
+                            _gradient(each, group)
+                            for each in facts.trained
+                            if group in each.reached
+                        ]
+                    )
                 },
             ),
             "tags": _tags({"policy": facts.policy, "assurance": facts.assurance} | levels),

@@ -176,7 +176,9 @@ def test_what_is_stated_reaches_the_documents(stated: VerifiedFacts) -> None:
     assert card["quantitativeAnalysis"]["performanceMetrics"][0]["value"] == "1.5"
     document = json.loads(spdx(stated))
     package = part(document, "ai_AIPackage")
-    assert {"type": "DictionaryEntry", "key": "blocks", "value": "2"} in package["ai_hyperparameter"]
+    assert {"type": "DictionaryEntry", "key": "blocks", "value": "2"} in package[
+        "ai_hyperparameter"
+    ]
     assert f"Adapter acme was removed at {REMOVED}." in package["ai_informationAboutTraining"]
 
 

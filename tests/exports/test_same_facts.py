@@ -84,9 +84,7 @@ def test_what_was_read_and_under_which_licence_agrees(
     tokens: dict[str, int] = {}
     for row in stated.attestation.coverage:
         tokens[row.corpus] = max(tokens.get(row.corpus, 0), row.tokens)
-    licences = {
-        each.corpus: each.credential_class.license for each in stated.attestation.corpora
-    }
+    licences = {each.corpus: each.credential_class.license for each in stated.attestation.corpora}
     assert len(tokens) == 4
 
     data = [
@@ -139,9 +137,7 @@ def test_which_gradients_reached_a_layer_group_agrees(
 def test_equal_models_give_equal_bytes(stated_world: Stated, stated_model: Path) -> None:
     def all_of() -> dict[str, Any]:
         model = verify(stated_model, trust_root=stated_world.root, at=AT)
-        return {
-            name: dict(each.write(VerifiedFacts.of(model))) for name, each in FORMATS.items()
-        }
+        return {name: dict(each.write(VerifiedFacts.of(model))) for name, each in FORMATS.items()}
 
     assert all_of() == all_of()
 

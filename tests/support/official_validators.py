@@ -209,8 +209,7 @@ def facet(name: str, value: dict[str, Any]) -> Any:
             group: lineage.Fields(
                 inputFields=[
                     lineage.InputField(
-                        **each
-                        | {"transformations": [lineage.Transformation(**t) for t in steps]}
+                        **each | {"transformations": [lineage.Transformation(**t) for t in steps]}
                     )
                     for each in of["inputFields"]
                     for steps in [each["transformations"]]

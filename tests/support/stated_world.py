@@ -66,7 +66,5 @@ class Stated(World):
         (folder / model_folder.ADAPTERS / "acme").rmdir()
         config = {"entrypoint": "world:Model", "hyperparameters": {"blocks": 2, "name": "tiny"}}
         write(folder / model_folder.CONFIG, json.dumps(config, separators=(",", ":")).encode())
-        self.attest(
-            folder, without_adapter(before.attestation, before.routes, "acme", at=REMOVED)
-        )
+        self.attest(folder, without_adapter(before.attestation, before.routes, "acme", at=REMOVED))
         return folder
