@@ -53,7 +53,8 @@ def export(
         typer.Option(
             "--key",
             metavar="KEY",
-            help="For model-signing: a P-256 key as PEM file, or env:NAME. Default: env:GOVRAY_KEY.",
+            help="For model-signing: a P-256 key, as PEM file or env:NAME. Default: "
+            "env:GOVRAY_KEY.",
         ),
     ] = None,
     password_file: PasswordFile = None,

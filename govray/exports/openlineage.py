@@ -99,7 +99,8 @@ def _corpus(corpus: CorpusFacts) -> dict[str, Any]:
 
 
 def _model(facts: VerifiedFacts) -> dict[str, Any]:
-    levels = {
+    tags: dict[str, object] = {"policy": facts.policy, "assurance": facts.assurance}
+    tags |= {
         f"level:{each.name}:{group}": held
         for each in facts.trained
         for group, held in each.levels.items()
@@ -132,7 +133,7 @@ def _model(facts: VerifiedFacts) -> dict[str, Any]:
                     )
                 },
             ),
-            "tags": _tags({"policy": facts.policy, "assurance": facts.assurance} | levels),
+            "tags": _tags(tags),
         },
         "outputFacets": {},
     }

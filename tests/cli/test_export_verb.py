@@ -36,6 +36,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_all_formats_are_accepted_by_their_tools(
     run: Run, untouched: Path, check: Check, tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_without_a_root_it_could_not_check(run: Run, untouched: Path) -> None:
     assert "no trust root" in run("export", "spdx", untouched, code=3).err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file", ["model.safetensors", "config.json", "governance/policy.dsse.json"]
 )
@@ -74,6 +76,7 @@ def test_the_signature_holds_of_each_file(
         check_model_signing(*signed)
 
 
+@pytest.mark.slow
 def test_the_signature_holds_of_no_other_file_and_no_other_key(
     run: Run, model: Path, check: Check, key: Path, tmp_path: Path
 ) -> None:

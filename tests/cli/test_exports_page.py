@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from govray.exports.export_format import FORMATS, NAMES, SIGNED, SIGNED_PLACE
 from tests.support.tree import ROOT
 
@@ -15,6 +17,7 @@ PAGE = (ROOT / "docs" / "exports.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S)
 
 
+@pytest.mark.slow
 def test_its_commands_run(model: Path, root: Path, at: str, tmp_path: Path) -> None:
     model.rename(tmp_path / "MODEL")
     root.rename(tmp_path / "ROOT")
