@@ -14,6 +14,7 @@ from typing import Any
 from govray import __version__
 from govray.exports import corpus_text
 from govray.exports.json_file import json_file
+from govray.exports.run_history import run_history
 from govray.exports.stated_url import iri
 from govray.exports.verified_facts import LEVELS, PRODUCER, CorpusFacts, FileFacts, VerifiedFacts
 from govray.governance.attestation import model_folder
@@ -109,10 +110,7 @@ def _model(facts: VerifiedFacts) -> dict[str, Any]:
                 _property(f"transitive:{each.group}", ", ".join(each.transitive))
                 for each in facts.attestation.taint
             ),
-            *(
-                _property(f"removed:{each.adapter}", each.removed)
-                for each in facts.attestation.removals
-            ),
+            *(_property(kind, text) for kind, text in run_history(facts)),
         ],
     }
     if result := facts.attestation.validation:
@@ -125,7 +123,7 @@ def _model(facts: VerifiedFacts) -> dict[str, Any]:
                 }
             ]
         }
-    return {
+    found: dict[str, Any] = {
         "type": "machine-learning-model",
         "bom-ref": MODEL,
         "name": facts.name,
@@ -133,6 +131,18 @@ def _model(facts: VerifiedFacts) -> dict[str, Any]:
         "supplier": {"name": facts.signer},
         "modelCard": card,
     }
+    if weights := facts.attestation.run.initial_weights:
+        found["pedigree"] = {
+            "ancestors": [
+                {
+                    "type": "file",
+                    "name": name,
+                    "hashes": [{"alg": "SHA-256", "content": digest.removeprefix("sha256:")}],
+                }
+                for name, digest in sorted(weights.items())
+            ]
+        }
+    return found
 
 
 def _data(corpus: CorpusFacts) -> dict[str, Any]:
@@ -252,10 +262,8 @@ def _declarations(facts: VerifiedFacts, files: dict[str, FileFacts]) -> dict[str
         "evidence": [
             {
                 "bom-ref": f"evidence:{name}",
-                "propertyName": f"govray:sha256:{files[file].sha256}",
-                "description": text,
+                "description": f"{text}: {file}, sha256:{files[file].sha256}",
                 "data": [{"name": file, "contents": {"url": file}}],
-                "created": facts.attestation.run.finished,
             }
             for name, (file, text) in _EVIDENCE.items()
         ],

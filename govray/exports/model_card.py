@@ -13,10 +13,21 @@ from collections.abc import Sequence
 
 import yaml
 
+from govray.exports.run_history import run_history
 from govray.exports.verified_facts import LEVELS, UNKNOWN, CorpusFacts, VerifiedFacts
 from govray.printable import printable
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&!$])")
+
+_HISTORY = {
+    "startedFrom": "Started from",
+    "broughtByStart": "The start brings",
+    "ancestor": "Ancestor",
+    "selected": "Selected",
+    "gated": "Gated",
+    "memorization": "Found memorized",
+    "removed": "Removed",
+}
 
 
 def model_card(facts: VerifiedFacts) -> bytes:
@@ -61,8 +72,8 @@ def _text(facts: VerifiedFacts) -> str:
     if result := attestation.validation:
         measured = ", ".join(result.corpora or ()) or "as the training loop measured"
         lines += _items({"Validation": f"{result.metric} {result.value!r} ({measured})"})
-    for removal in attestation.removals:
-        lines += _items({"Removed": f"adapter {removal.adapter}, {removal.removed}"})
+    for kind, text in run_history(facts):
+        lines += _items({_HISTORY[kind]: text})
     lines += [
         "",
         "## Training data",

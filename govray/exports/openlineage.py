@@ -65,7 +65,10 @@ def _event(
             },
         },
         "job": {"namespace": JOBS, "name": run.id, "facets": {}},
-        "inputs": [_corpus(each) for each in facts.trained],
+        "inputs": [
+            *(_corpus(each) for each in facts.trained),
+            *(_weights(*each) for each in sorted((run.initial_weights or {}).items())),
+        ],
         "outputs": outputs,
     }
 
@@ -95,6 +98,16 @@ def _corpus(corpus: CorpusFacts) -> dict[str, Any]:
             ),
         },
         "inputFacets": {"inputStatistics": _facet("inputStatistics", rowCount=corpus.records)},
+    }
+
+
+def _weights(name: str, digest: str) -> dict[str, Any]:
+    """A file of existing weights that the run began with."""
+    return {
+        "namespace": MODELS,
+        "name": name,
+        "facets": {"version": _facet("version", datasetVersion=digest)},
+        "inputFacets": {},
     }
 
 

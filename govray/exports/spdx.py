@@ -13,6 +13,7 @@ from typing import Any
 
 from govray.exports import corpus_text
 from govray.exports.json_file import json_file
+from govray.exports.run_history import run_history
 from govray.exports.stated_url import iri
 from govray.exports.verified_facts import PRODUCER, CorpusFacts, VerifiedFacts
 
@@ -87,6 +88,19 @@ def spdx(facts: VerifiedFacts) -> bytes:
             for each in facts.trained
         ),
     ]
+    weights = sorted((facts.attestation.run.initial_weights or {}).items())
+    for number, (name, digest) in enumerate(weights):
+        initial = f"{base}initial-{number}"
+        elements += [
+            _element(
+                initial,
+                "software_File",
+                name=name,
+                software_primaryPurpose="model",
+                verifiedUsing=[_hash(digest.removeprefix("sha256:"))],
+            ),
+            _relation(f"{base}ancestor-{number}", initial, "ancestorOf", [model]),
+        ]
     if facts.trained:
         elements.append(
             _relation(
@@ -157,10 +171,7 @@ def _model(facts: VerifiedFacts, model: str, signer: str) -> dict[str, Any]:
         f"Run {attestation.run.id} under policy {facts.policy} ({attestation.policy.digest}): "
         f"{attestation.steps} steps, whose ledger has the root {attestation.ledger.root}.",
         *excluded,
-        *(
-            f"Adapter {each.adapter} was removed at {each.removed}."
-            for each in attestation.removals
-        ),
+        *(f"{kind}: {text}." for kind, text in run_history(facts)),
         f"Attestation {facts.digest}, signed by {facts.signer} under {facts.trust_root}: "
         f"{facts.assurance}.",
     ]

@@ -23,6 +23,7 @@ from govray.governance.attestation.model_attestation import (
 from govray.governance.attestation.model_folder import Bundle
 from govray.governance.formats import canonical_json
 from govray.governance.policy.credential import Credential
+from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import VerifiedModel
 
 UNKNOWN = "unknown"
@@ -113,6 +114,7 @@ class VerifiedFacts:
         assurance: What the signatures amount to.
         depth: How much was read of the records: ``summary``, ``sample`` or ``full``.
         corpora: The admitted corpora, sorted by name.
+        gates: Which of them the run left out or sent elsewhere, from which step on.
         witnesses: Second parties that replayed the whole run, by the names that the root gives.
     """
 
@@ -127,6 +129,7 @@ class VerifiedFacts:
     assurance: str
     depth: str
     corpora: tuple[CorpusFacts, ...]
+    gates: tuple[Gate, ...]
     witnesses: tuple[str, ...]
 
     @classmethod
@@ -171,6 +174,7 @@ class VerifiedFacts:
             assurance=model.assurance_level,
             depth=model.depth,
             corpora=tuple(_corpus(model, each) for each in attestation.corpora),
+            gates=model.gates,
             witnesses=tuple(sorted({each.authority.name for each in model.replay_checks})),
         )
 

@@ -189,7 +189,27 @@ def test_what_is_stated_reaches_the_documents(stated: VerifiedFacts) -> None:
     assert {"type": "DictionaryEntry", "key": "blocks", "value": "2"} in package[
         "ai_hyperparameter"
     ]
-    assert f"Adapter acme was removed at {REMOVED}." in package["ai_informationAboutTraining"]
+    assert f"removed: adapter acme, {REMOVED}." in package["ai_informationAboutTraining"]
+
+
+def test_existing_weights_stand_in_each_document_of_the_model(stated: VerifiedFacts) -> None:
+    [name] = stated.attestation.run.initial_weights or {}
+    bom = json.loads(cyclonedx(stated))
+    assert [each["name"] for each in bom["metadata"]["component"]["pedigree"]["ancestors"]] == [
+        name
+    ]
+    document = json.loads(spdx(stated))
+    [ancestor] = [
+        each for each in document["@graph"] if each.get("relationshipType") == "ancestorOf"
+    ]
+    [weights] = [each for each in document["@graph"] if each.get("spdxId") == ancestor["from"]]
+    assert weights["name"] == name
+    assert ancestor["to"] == [part(document, "ai_AIPackage")["spdxId"]]
+    for line in openlineage(stated).splitlines():
+        assert name in [each["name"] for each in json.loads(line)["inputs"]]
+    card = model_card(stated).decode()
+    assert f"* Started from: existing weights {name}, sha256:" in card
+    assert "* The start brings: the-web" in card
 
 
 def test_what_is_not_stated_is_left_out_or_unknown(facts: VerifiedFacts) -> None:

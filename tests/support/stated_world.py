@@ -1,5 +1,5 @@
 """A deployment whose credentials state every optional field, and whose attestation has what few
-have: a replay, a removed adapter, a validation result."""
+have: existing weights, a replay, a removed adapter, a validation result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.model_attestation import Replay, without_adapter
+from govray.governance.attestation.model_attestation import Attestation, Replay, without_adapter
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.policy.credential import Period
 from govray.governance.policy.pii_scan import PiiScan
@@ -18,6 +18,11 @@ from tests.support.world import AT, DIGEST, World, write
 REMOVED = "2026-11-12T00:00:00Z"
 HOSTILE = 'none | <img src=x> "[a](javascript:x)"\n# no heading `code`'
 URL = "https://data.example/alpha?q=a%20b&x=ü|<y>"
+
+
+def from_existing_weights(attestation: Attestation) -> Attestation:
+    run = attestation.run.model_copy(update={"initial_weights": {"base.safetensors": DIGEST}})
+    return attestation.model_copy(update={"run": run})
 
 
 class Stated(World):
@@ -56,6 +61,8 @@ class Stated(World):
         self.deploy(
             folder,
             replays=[replay],
+            attestation=from_existing_weights,
+            pretrained={"embedding": ["the-web"]},
             validation=ValidationResult(
                 metric="loss", goal="min", value=1.5, corpora={"held-out": DIGEST}
             ),
