@@ -67,20 +67,12 @@ def export(
 
     Nothing is written unless MODEL verifies. Equal models give equal bytes, signatures apart.
     """
-    from govray.exports.export_format import NAMES, SIGNED, export_format
+    from govray.exports.export_format import SIGNED, export_format
     from govray.exports.verified_facts import VerifiedFacts
     from govray.governance.verify.verifier import verify
 
-    if name not in NAMES:
-        raise UsageError("no such format", where=repr(name), do=f"Give one of {', '.join(NAMES)}.")
-    signed = name == SIGNED
-    if not signed and (key is not None or password_file is not None):
-        raise UsageError(
-            "only model-signing signs",
-            where="--key" if key is not None else "--password-file",
-            do="Leave the option out.",
-        )
-    signer = signing_key.load(key or DEFAULT_KEY, password_file) if signed else None
+    signing = name == SIGNED or key is not None or password_file is not None
+    signer = signing_key.load(key or DEFAULT_KEY, password_file) if signing else None
     chosen = export_format(name, signer)
     verified = verify(
         model,

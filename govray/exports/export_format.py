@@ -78,7 +78,7 @@ def export_format(name: str, signer: Signer | None) -> ExportFormat:
         return _one(SIGNED_PLACE, lambda facts: model_signing(facts, signer))
     if name == SIGNED or signer is not None:
         raise UsageError(
-            "model signing needs a key" if signer is None else "only model signing takes a key",
+            f"{SIGNED} needs a key" if signer is None else f"only {SIGNED} takes a key",
             where="--key",
             do="Give a P-256 key." if signer is None else "Leave the option out.",
         )

@@ -124,7 +124,7 @@ def test_a_key_for_what_is_not_signed_is_refused(
     run: Run, untouched: Path, check: Check, key: Path
 ) -> None:
     said = run("export", "spdx", untouched, "--key", key, *check, code=2).err
-    assert "only model-signing signs" in said
+    assert "only model-signing takes a key" in said
 
 
 def test_an_unknown_format_is_refused_with_those_there_are(run: Run, untouched: Path) -> None:
