@@ -96,9 +96,9 @@ def export(
         raise UsageError("already exists", where=str(target), do="Give --force to replace it.")
     user_files.make_folder(out)
     if chosen.suffix is not None:
-        _write_folder(target, files, chosen.suffix)
+        _write_folder(target, files, chosen.suffix, replace=force)
     else:
-        user_files.write(target, files[chosen.place])
+        user_files.write(target, files[chosen.place], replace=force)
     report(
         {
             "format": name,
@@ -121,7 +121,7 @@ def export(
         field("NOT SIGNED", f"{each}: the attestation says nothing about this file")
 
 
-def _write_folder(target: Path, files: Mapping[str, bytes], suffix: str) -> None:
+def _write_folder(target: Path, files: Mapping[str, bytes], suffix: str, *, replace: bool) -> None:
     """Put the folder ``target`` there with these files, whole or not at all.
 
     Raises:
@@ -137,7 +137,7 @@ def _write_folder(target: Path, files: Mapping[str, bytes], suffix: str) -> None
                 where=str(target),
                 do="Move it away, or name another folder.",
             )
-        with staged_folder(target, replace=True) as staged:
+        with staged_folder(target, replace=replace) as staged:
             for name, data in files.items():
                 (staged / name).write_bytes(data)
     except OSError as error:
