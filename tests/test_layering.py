@@ -38,6 +38,8 @@ BELOW: dict[str, frozenset[str]] = {
     "tasks": frozenset({"errors", "printable", "files", "governance"}),
     "evidence": frozenset({"errors", "files", "governance"}),
     "service": frozenset({"errors", "files", "governance", "pins", "store", "tasks"} | {"traces"}),
+    # A verified model in other formats: the base install.
+    "exports": frozenset({"errors", "governance", "printable"}),
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
     "inference": frozenset(
@@ -59,19 +61,8 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {
-            "service",
-            "client",
-            "tasks",
-            "train",
-            "tune",
-            "demo",
-            "reconciler",
-            "alerts",
-            "pins",
-            "holds",
-        }
-        | {"evidence"}
+        | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
+        | {"holds", "evidence", "exports"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -155,6 +146,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # aiohttp, with its yarl, is the client of both HTTP and WebSockets; Ray brings it.
     "service.tasks": frozenset({"sqlmodel", "sqlalchemy", "starlette", "aiohttp", "yarl"}),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
+    # A model card begins with YAML.
+    "exports": frozenset({"yaml"}),
     "client": frozenset({"pydantic"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
@@ -313,6 +306,8 @@ def test_imports_point_down_only(path: Path) -> None:
         ("reconciler", "from govray.train.inputs import run_record"),
         ("reconciler", "from govray.service import app"),
         ("client", "import httpx"),
+        ("exports", "from govray.store import registry"),
+        ("exports", "import cyclonedx"),
         ("tune", "import optuna"),
         ("demo", "import govray.cli"),
         ("errors", "import pydantic"),
@@ -389,6 +384,7 @@ HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
         ("import govray.tune.search_config", HEAVY - {"numpy"}),
         ("import govray.tune.experiment_cost", HEAVY - {"numpy"}),
         ("import govray.client", HEAVY | {"cryptography", "httpx"}),
+        ("import govray.exports.export_format", HEAVY - {"numpy"}),
     ],
 )
 def test_what_an_import_does_not_load(statement: str, absent: set[str]) -> None:

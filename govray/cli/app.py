@@ -31,6 +31,7 @@ from govray.cli import (
     cosign,
     demo,
     evidence,
+    export,
     group,
     init,
     interactive,
@@ -102,6 +103,7 @@ app.command("cosign")(cosign.cosign)
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.command("evidence")(evidence.evidence)
+app.command("export")(export.export)
 app.add_typer(policy.app, name="policy")
 app.command("train")(train.train)
 app.command("tune")(tune.tune)

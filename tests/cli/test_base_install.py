@@ -90,7 +90,7 @@ def test_a_changed_byte_fails_there_too(base: Path, model: Path, root: Path, at:
     assert "step 4 (files)" in done.stderr
 
 
-def test_keys_sign_show_policy_schema_and_adapters_work_without_extras(
+def test_keys_sign_show_export_policy_schema_and_adapters_work_without_extras(
     base: Path, world: World, model: Path, root: Path, tmp_path: Path, at: str
 ) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY)
@@ -103,6 +103,7 @@ def test_keys_sign_show_policy_schema_and_adapters_work_without_extras(
         govray_base(base, "schema", kind)
     key = write_key(tmp_path / "operator.pem", world.keys.operator)
     check = ("--trust-root", root, "--at", at)
+    govray_base(base, "export", "model-card", model, *check)  # imports every format
     govray_base(base, "adapter", "remove", model, "acme", "--key", key, *check)
     assert "removed    adapter acme" in govray_base(base, "verify", model, *check).stdout
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.all_exports import export_all
 from tests.support.command import Run
 
 pytestmark = pytest.mark.slow
@@ -78,6 +79,12 @@ def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
     assert "VERIFIED" in out
     said = f"parts-list rerouted to removable from step {gate['step']}: memorization"
     assert said in " ".join(out.split())
+    [model] = (word for word in verify if word.endswith("model"))
+    exported = export_all(
+        run, Path(model), tmp_path / "exports", *verify[verify.index(model) + 1 :]
+    )
+    trained = {row["corpus"] for row in told["verdict"]["coverage"]}
+    assert {each.name for each in exported["croissant"]} == trained
     run(*remove)
     assert not (tmp_path / "govray-demo" / "model" / "adapters" / "acme-notes").exists()
     again = run(*verify, "--json").json

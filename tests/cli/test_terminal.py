@@ -50,6 +50,14 @@ PLACES = {
         "model --trust-root root.json --replay {file}",
         "model --trust-root root.json --at {word}",
     ),
+    "export": (
+        "cyclonedx {model} --trust-root root.json",
+        "model-card {file} --trust-root root.json",
+        "{word} model --trust-root root.json",
+        "spdx model --out {folder}/x --trust-root {file}",
+        "croissant model --out {word}/x --trust-root root.json",
+        "model-signing model --key {word} --trust-root root.json",
+    ),
     "train": ("{file}", "{word}", "experiment.yaml --address {word}"),
     "tune": ("{file} --dry-run", "{word}"),
     "replay": (

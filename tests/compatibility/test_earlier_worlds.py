@@ -30,6 +30,8 @@ from govray.train.inputs.run_record import read_record
 from govray.train.state import snapshot
 from govray.tune import search_record
 from tests.compatibility.derived_keys import pem, store_secret
+from tests.support.all_exports import export_all
+from tests.support.command import Done
 from tests.support.solo import run_here
 
 COMMITS = ("6eb9031", "998eec9")
@@ -126,6 +128,20 @@ def test_a_model_verifies_and_says_what_it_said(world: World, govray: Any) -> No
 def test_a_flipped_bit_in_a_model_is_refused(copy: World, govray: Any, file: str) -> None:
     flip(f"{copy.model}/{file}")
     assert govray("verify", copy.model, *ROOT)[0] == 1
+
+
+def test_a_trained_model_is_exported_in_every_format(
+    world: World, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run(*words: object, code: int = 0) -> Done:
+        capsys.readouterr()
+        done = Done(cli.main([str(word) for word in words]), *capsys.readouterr())
+        assert done.code == code, done
+        return done
+
+    read = export_all(run, Path(world.model), tmp_path / "exports", *ROOT)
+    trained = {row["corpus"] for row in world.recorded["verified"]["coverage"]}
+    assert {each.name for each in read["croissant"]} == trained
 
 
 def test_revocation_lists_are_read(world: World, govray: Any) -> None:

@@ -1,0 +1,148 @@
+"""``govray export``: a verified model in a format that others check.
+
+The model folder itself is never written to. Its attestation covers every file that a loader reads,
+so another file there would no longer verify.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from govray.cli import signing_key, trust, user_files
+from govray.cli.output import (
+    DEFAULT_KEY,
+    AllowUncovered,
+    At,
+    Force,
+    PasswordFile,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    report,
+)
+from govray.errors import UsageError
+
+
+def export(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT",
+            help="model-signing, cyclonedx, spdx, croissant, openlineage, data-provenance or "
+            "model-card.",
+        ),
+    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="The folder for it, outside of MODEL. Default: MODEL.exports beside MODEL.",
+        ),
+    ] = None,
+    force: Force = False,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="For model-signing: a P-256 key, as PEM file or env:NAME. Default: "
+            "env:GOVRAY_KEY.",
+        ),
+    ] = None,
+    password_file: PasswordFile = None,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
+    at: At = None,
+) -> None:
+    """Verify MODEL, then write what its records state in another format.
+
+    Nothing is written unless MODEL verifies. Equal models give equal bytes, signatures apart.
+    """
+    from govray.exports.export_format import SIGNED, export_format
+    from govray.exports.verified_facts import VerifiedFacts
+    from govray.governance.verify.verifier import verify
+
+    signing = name == SIGNED or key is not None or password_file is not None
+    signer = signing_key.load(key or DEFAULT_KEY, password_file) if signing else None
+    chosen = export_format(name, signer)
+    verified = verify(
+        model,
+        trust_root=trust.anchor(trust_root, revocations),
+        at=trust.reference_time(at),
+        allow_uncovered=allow_uncovered or [],
+    )
+    folder = Path(str(verified.path)).resolve()
+    out = folder.with_name(f"{folder.name}.exports") if out is None else out
+    if out.resolve().is_relative_to(folder):
+        raise UsageError(
+            "this lies inside the model folder, which would no longer verify",
+            where=str(out),
+            do="Name a folder outside of it.",
+        )
+    facts = VerifiedFacts.of(verified)
+    files = dict(chosen.write(facts))
+    target = out / chosen.place
+    # A dangling link counts as existing.
+    if os.path.lexists(target) and not force:
+        raise UsageError("already exists", where=str(target), do="Give --force to replace it.")
+    user_files.make_folder(out)
+    if chosen.suffix is not None:
+        _write_folder(target, files, chosen.suffix, replace=force)
+    else:
+        user_files.write(target, files[chosen.place], replace=force)
+    report(
+        {
+            "format": name,
+            "model": str(verified.path),
+            "attestation": verified.digest,
+            "written": str(target),
+            "files": sorted(files),
+            "keyid": signer.public_key.keyid if signer else None,
+            "uncovered": list(verified.uncovered),
+        }
+    )
+    line(f"Wrote {target}", style="bold")
+    field("model", f"{facts.name}, verified: {len(facts.files)} files, signer {facts.signer}")
+    field("attests", verified.digest)
+    if chosen.suffix is not None:
+        field("corpora", ", ".join(each.name for each in facts.trained) or "none trained")
+    if signer:
+        field("key", signer.public_key.keyid)
+    for each in verified.uncovered if signer else ():
+        field("NOT SIGNED", f"{each}: the attestation says nothing about this file")
+
+
+def _write_folder(target: Path, files: Mapping[str, bytes], suffix: str, *, replace: bool) -> None:
+    """Put the folder ``target`` there with these files, whole or not at all.
+
+    Raises:
+        UsageError: A folder there holds what is no earlier export, or the system refuses.
+    """
+    from govray.files.staged_folder import staged_folder
+
+    try:
+        there = os.listdir(target) if os.path.lexists(target) else []
+        if other := sorted(each for each in there if not each.endswith(suffix)):
+            raise UsageError(
+                f"the folder holds {other[0]!r}, which is no export",
+                where=str(target),
+                do="Move it away, or name another folder.",
+            )
+        with staged_folder(target, replace=replace) as staged:
+            for name, data in files.items():
+                (staged / name).write_bytes(data)
+    except OSError as error:
+        raise UsageError(
+            f"cannot be written: {error.strerror}",
+            where=str(target),
+            do="Check the space and the permissions there.",
+        ) from None

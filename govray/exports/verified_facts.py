@@ -1,0 +1,244 @@
+"""What a verified model's records state, read once, for all formats.
+
+Every value comes from a document whose signature and digest the verifier checked. So an export says
+no more than those do. A field that no record states is None here, and each format leaves it out or
+calls it unknown.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.coverage import Coverage
+from govray.governance.attestation.model_attestation import (
+    AdmittedCorpus,
+    Attestation,
+    GroupTaint,
+)
+from govray.governance.attestation.model_folder import Bundle
+from govray.governance.formats import canonical_json
+from govray.governance.policy.credential import Credential
+from govray.governance.record.gates import Gate
+from govray.governance.verify.verifier import VerifiedModel
+
+UNKNOWN = "unknown"
+"""What a required field says where no record states it."""
+
+PRODUCER = "https://govray.dev/"
+
+LEVELS = ("declared", "exclusion counted", "replay identical", "removed")
+"""The words of the levels of exclusion, from 0."""
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A file of the model folder that verified, and the SHA-256 of its bytes in hex."""
+
+    name: str
+    sha256: str
+
+    @property
+    def weights(self) -> bool:
+        """Whether it holds tensors."""
+        return self.name.endswith(".safetensors")
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """One corpus that the policy admitted.
+
+    Attributes:
+        credential: What its issuer signed.
+        digest: Of the credential's statement.
+        admitted: What the policy decided.
+        coverage: What the ledger counted, by layer group; empty if no step read the corpus.
+        levels: Layer group → level of exclusion, of the groups that no route reaches.
+        closed: Layer group → the half-open ranges of steps in which a phase kept it out.
+        replayed_by: Who replayed the run without it and got the same files.
+    """
+
+    credential: Credential
+    digest: str
+    admitted: AdmittedCorpus
+    coverage: tuple[Coverage, ...]
+    levels: Mapping[str, int]
+    closed: Mapping[str, tuple[tuple[int, int], ...]]
+    replayed_by: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.credential.corpus
+
+    @property
+    def reached(self) -> tuple[str, ...]:
+        """The layer groups that its own gradient updated, as the ledger counted."""
+        return tuple(row.group for row in self.coverage)
+
+    @property
+    def tokens(self) -> int:
+        """Loss targets that steps read of it: those of the layer group that got the most."""
+        return max((row.tokens for row in self.coverage), default=0)
+
+    @property
+    def records(self) -> int:
+        """Distinct records that steps read of it, counted likewise."""
+        return max((row.records for row in self.coverage), default=0)
+
+    @property
+    def groups_by_level(self) -> dict[int, tuple[str, ...]]:
+        """Level of exclusion → the layer groups that have it, from the lowest level."""
+        return {
+            level: tuple(group for group, held in self.levels.items() if held == level)
+            for level in sorted(set(self.levels.values()))
+        }
+
+
+@dataclass(frozen=True)
+class VerifiedFacts:
+    """What verified of one model folder.
+
+    Attributes:
+        attestation: The predicate.
+        digest: Of the attestation's statement, ``sha256:`` and hex.
+        files: All verified files, sorted by name, the attestation's own among them.
+        uncovered: Files of the folder that no digest covers.
+        config: What ``config.json`` says.
+        signer: The operator's name in the trust root.
+        trust_root: Name and version of the trust root, as text.
+        policy: The policy's name and version, as text.
+        assurance: What the signatures amount to.
+        depth: How much was read of the records: ``summary``, ``sample`` or ``full``.
+        corpora: The admitted corpora, sorted by name.
+        gates: Which of them the run left out or sent elsewhere, from which step on.
+        witnesses: Second parties that replayed the whole run, by the names that the root gives.
+    """
+
+    attestation: Attestation
+    digest: str
+    files: tuple[FileFacts, ...]
+    uncovered: tuple[str, ...]
+    config: Mapping[str, canonical_json.JSON]
+    signer: str
+    trust_root: str
+    policy: str
+    assurance: str
+    depth: str
+    corpora: tuple[CorpusFacts, ...]
+    gates: tuple[Gate, ...]
+    witnesses: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: VerifiedModel) -> Self:
+        """The facts of a model that has just verified; its folder is read once more.
+
+        Raises:
+            Malformed: A file of the folder went away or changed its kind.
+            Damaged: One has other bytes than those that verified.
+        """
+        attestation = model.attestation
+        folder = Bundle(model.path)
+        digests = {each.name: each.sha256 for each in model.subjects}
+        config = folder.read(
+            model_folder.CONFIG,
+            limit=model_folder.MAX_ENVELOPE,
+            digest=digests[model_folder.CONFIG],
+        )
+        for name in folder.names():
+            if name.startswith(f"{model_folder.GOVERNANCE}/"):
+                digests[name] = f"sha256:{folder.sha256(name)}"
+                # The manifest may be pinned by its payload, which its envelope's bytes are not.
+                pinned = attestation.files.get(name, digests[name])
+                by_payload = (
+                    name == model_folder.MANIFEST and attestation.manifest_pinned_by_payload
+                )
+                if digests[name] != pinned and not by_payload:
+                    raise model_folder.changed(name)
+        parsed = canonical_json.parse(config, where=model_folder.CONFIG)
+        return cls(
+            attestation=attestation,
+            digest=model.digest,
+            files=tuple(
+                FileFacts(name, digest.removeprefix("sha256:"))
+                for name, digest in sorted(digests.items())
+            ),
+            uncovered=model.uncovered,
+            config=parsed if isinstance(parsed, dict) else {},
+            signer=model.signer,
+            trust_root=f"{model.trust_root.root.name} v{model.trust_root.root.version}",
+            policy=str(model.policy.document),
+            assurance=model.assurance_level,
+            depth=model.depth,
+            corpora=tuple(_corpus(model, each) for each in attestation.corpora),
+            gates=model.gates,
+            witnesses=tuple(sorted({each.authority.name for each in model.replay_checks})),
+        )
+
+    @property
+    def name(self) -> str:
+        """The run's id, which is the model's name: no record has another."""
+        return self.attestation.run.id
+
+    @property
+    def date(self) -> str:
+        """The last time that the attestation states: the run's end, or an adapter's removal."""
+        removals = (each.removed for each in self.attestation.removals)
+        return max([self.attestation.run.finished, *removals])
+
+    @property
+    def hex(self) -> str:
+        """The attestation's digest without its prefix."""
+        return self.digest.removeprefix("sha256:")
+
+    @property
+    def trained(self) -> tuple[CorpusFacts, ...]:
+        """The corpora of which steps read anything."""
+        return tuple(each for each in self.corpora if each.coverage)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The layer groups of the base model in order, then the adapters'."""
+        return tuple(each.group for each in self.attestation.taint)
+
+    @cached_property
+    def taint(self) -> Mapping[str, GroupTaint]:
+        """Layer group → what reached it directly and by any path."""
+        return {each.group: each for each in self.attestation.taint}
+
+    @property
+    def entrypoint(self) -> str | None:
+        """The class that builds the model, if the configuration names one."""
+        found = self.config.get("entrypoint")
+        return found if isinstance(found, str) else None
+
+    @property
+    def hyperparameters(self) -> Mapping[str, canonical_json.JSON]:
+        """What that class was given; empty if the configuration states nothing."""
+        found = self.config.get("hyperparameters")
+        return found if isinstance(found, dict) else {}
+
+    def uuid(self, purpose: str) -> str:
+        """A UUID that follows from the attestation alone (RFC 9562, version 5).
+
+        Args:
+            purpose: What it names; another purpose gives another UUID.
+        """
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{PRODUCER}exports/{self.hex}/{purpose}"))
+
+
+def _corpus(model: VerifiedModel, admitted: AdmittedCorpus) -> CorpusFacts:
+    attestation, name = model.attestation, admitted.corpus
+    verified = model.credentials[name]
+    return CorpusFacts(
+        credential=verified.document,
+        digest=verified.digest,
+        admitted=admitted,
+        coverage=tuple(row for row in attestation.coverage if row.corpus == name),
+        levels=attestation.levels.get(name, {}),
+        closed=(attestation.phase_exclusions or {}).get(name, {}),
+        replayed_by=tuple(sorted(each.party for each in model.replayed_by.get(name, ()))),
+    )
