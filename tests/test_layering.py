@@ -36,6 +36,8 @@ BELOW: dict[str, frozenset[str]] = {
     "alerts": frozenset({"errors", "governance", "store"}),
     "tasks": frozenset({"errors", "printable", "files", "governance"}),
     "service": frozenset({"errors", "files", "governance", "pins", "store", "tasks"} | {"traces"}),
+    # Drafts from verified documents: the base install, but for the form that is DOCX.
+    "reports": frozenset({"errors", "printable", "governance"}),
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
     "inference": frozenset(
@@ -58,6 +60,7 @@ BELOW: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
         | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
+        | {"reports"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -139,6 +142,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "service.tasks": frozenset({"sqlmodel", "sqlalchemy", "starlette", "aiohttp", "yarl"}),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
     "client": frozenset({"pydantic"}),
+    "reports": frozenset({"pydantic", "docx"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
     "reconciler": frozenset({"ray", "requests", "pydantic", "sqlmodel", "sqlalchemy"}),
@@ -296,6 +300,7 @@ def test_imports_point_down_only(path: Path) -> None:
         ("reconciler", "from govray.train.inputs import run_record"),
         ("reconciler", "from govray.service import app"),
         ("client", "import httpx"),
+        ("reports", "from govray.data import corpus"),
         ("tune", "import optuna"),
         ("demo", "import govray.cli"),
         ("errors", "import pydantic"),
@@ -372,6 +377,10 @@ HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
         ("import govray.tune.search_config", HEAVY - {"numpy"}),
         ("import govray.tune.experiment_cost", HEAVY - {"numpy"}),
         ("import govray.client", HEAVY | {"cryptography", "httpx"}),
+        (
+            "import govray.reports.eu_summary, govray.reports.annex_xi, govray.reports.web_page",
+            (HEAVY - {"numpy"}) | {"docx"},
+        ),
     ],
 )
 def test_what_an_import_does_not_load(statement: str, absent: set[str]) -> None:
