@@ -173,8 +173,6 @@ def _form(out: Path, given: Form | None) -> Form:
 
 def _write(draft: Draft, out: Path, given: Form | None, force: bool) -> None:
     """Write a draft, and tell what lacks."""
-    import json
-
     form = _form(out, given)
     if form == "html":
         from govray.reports.web_page import web_page
@@ -185,7 +183,7 @@ def _write(draft: Draft, out: Path, given: Form | None, force: bool) -> None:
 
         data = word_file(draft)
     else:
-        data = f"{json.dumps(draft.to_json(), indent=2)}\n".encode()
+        data = draft.json_file()
     user_files.write(out, data, replace=force)
     missing = [each for each in draft.fields if each.state == "missing"]
     told: dict[str, Any] = {

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -142,6 +143,10 @@ class Draft:
             ],
             "unused": list(self.unused),
         }
+
+    def json_file(self) -> bytes:
+        """The same as a file: ASCII, indented, one final newline."""
+        return f"{json.dumps(self.to_json(), indent=2)}\n".encode()
 
 
 def shown(text: str) -> str:

@@ -1,7 +1,8 @@
 """What a provider states of a model that no record of a run can: who it is, and what it is for.
 
-A provider fills in a small YAML file and signs it with a key of the trust root, of an operator or
-of the authority for policies. It is about one attestation, so it serves no other model.
+A provider fills in a small YAML file and signs it. The key is one of the trust root's: of an
+operator or of the authority for policies. A statement is about one attestation, so it serves no
+other model.
 
 Every field that a report may ask for is optional. One that is left out is missing in the report.
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.dsse import Envelope, sign_payload
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -134,6 +134,4 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Deployed:
 def resigned(data: bytes, signer: LocalSigner) -> bytes:
     """The same payload, signed by somebody else alone."""
     envelope = Envelope.parse(data)
-    from govray.governance.formats.dsse import sign_payload
-
     return sign_payload(envelope.payload, [signer])

@@ -11,6 +11,7 @@ import pytest
 from govray.reports.draft import Draft, Field
 from govray.reports.eu_summary import eu_summary, listed_domains, size_range
 from tests.reports.conftest import DESCRIBED, Deployed, deploy
+from tests.support.world import World
 
 SECTIONS = (
     "0", "1", "1.1", "1.2", "1.3", "2", "2.1", "2.2", "2.2.1", "2.2.2", "2.3", "2.4", "2.5", "2.6",
@@ -174,8 +175,6 @@ def test_a_corpus_without_a_source_leaves_no_section_at_no(tmp_path: Path) -> No
 
 
 def test_fields_of_earlier_credentials_count(tmp_path: Path) -> None:
-    from tests.support.world import World
-
     world = World()
     credential = world.issue("beta", source_type="public", url="https://old.example/b")
     deployed = Deployed(world, world.deploy(tmp_path / "m", credentials={"beta": credential}))
