@@ -7,6 +7,7 @@ import re
 import pytest
 
 from govray.errors import Malformed, Untrusted
+from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.reports.annex_xi import annex_xi, read_files
@@ -77,6 +78,23 @@ def test_answers_are_bounded(answers: dict[str, object]) -> None:
     ProviderStatement.from_source(own)
     with pytest.raises(Malformed, match=next(iter(answers))):
         ProviderStatement.from_source(own | answers)
+
+
+def test_golden_statement() -> None:
+    """Statements travel and are kept for years, so their bytes are fixed."""
+    statement = ProviderStatement(
+        name="m",
+        version=1,
+        attestation="sha256:" + "0" * 64,
+        issued="2026-11-19T00:00:00Z",
+        provider="P",
+        small_or_medium=True,
+    )
+    assert canonical_json.encode(statement.to_json()) == (
+        b'{"attestation":"sha256:' + b"0" * 64 + b'","issued":"2026-11-19T00:00:00Z","name":"m",'
+        b'"provider":"P","smallOrMedium":true,"version":1}'
+    )
+    assert len(ASKED) == len(set(ASKED)) == len(ProviderStatement.model_fields) - 4
 
 
 # The file to fill in

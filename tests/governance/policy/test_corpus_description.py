@@ -127,6 +127,19 @@ def _fields(world: World, corpus: str) -> dict[str, Any]:
     return read(Credential, Envelope.parse(world.credentials[corpus])).document.to_json()
 
 
+def test_golden_class_of_a_described_corpus() -> None:
+    """Class digests name shard folders and stand in manifests, so these bytes are fixed too."""
+    stated = cls(source="crawled", modality=("text", "code"), languages=("en",), opt_out="honoured")
+    assert canonical_json.encode(stated.to_json()) == (
+        b'{"corpus":"acme","jurisdiction":"NO","languages":["en"],"license":"MIT",'
+        b'"licenseCategory":"permissive","modality":["text","code"],"optOut":"honoured",'
+        b'"sensitivity":"public","source":"crawled","use":"commercial"}'
+    )
+    assert str(stated).endswith(
+        "use=commercial, source=crawled, modality=text, code, languages=en, opt_out=honoured"
+    )
+
+
 # What policies see
 
 
