@@ -203,6 +203,23 @@ def test_under_allow_all_a_description_changes_no_route(value: Any) -> None:
     assert resolve(policy.decide(stated), BASE).digest == plain.digest
 
 
+def test_a_run_reads_and_trains_the_same_rows_with_a_description(tmp_path: Path) -> None:
+    world = World()
+    stated = {"alpha": world.issue("alpha", description=described(optOut="unchecked"))}
+    policy = seal_policy(
+        read_policy(OBSERVE.replace("name: observe", "name: licences").replace("n: 1", "n: 3")),
+        world.keys.compliance,
+    )
+    found = []
+    for name, credentials in (("plain", {}), ("stated", stated)):
+        folder = world.deploy(tmp_path / name, policy=policy, credentials=credentials)
+        model = verify(folder, trust_root=world.root, at=AT)
+        steps = [(leaf.step, leaf.streams, leaf.corpora) for leaf in model.ledger.steps]
+        attested = model.attestation
+        found.append((steps, attested.plan.streams, attested.coverage, attested.taint))
+    assert found[0] == found[1]
+
+
 # Reserved rights
 
 
