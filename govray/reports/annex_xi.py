@@ -25,7 +25,7 @@ from govray.governance.trust.trust_state import Verified
 from govray.governance.verify.verifier import VerifiedModel
 from govray.reports.answers import Answers
 from govray.reports.corpus_facts import CorpusFacts, corpus_facts
-from govray.reports.draft import Draft, Field, Grid, Section, joined
+from govray.reports.draft import Draft, Field, Grid, ReportSection, joined
 from govray.reports.eu_summary import basis, dependencies, quarantine
 from govray.reports.provider_statement import ProviderStatement
 
@@ -135,14 +135,14 @@ class _Documentation:
 
     def draft(self) -> Draft:
         sections = (
-            Section("1", "General description of the model", self._general()),
-            Section("2", "Elements of the model and its development", ()),
-            Section("2.a", "Technical means for integration", self._means()),
-            Section("2.b", "Design and training process", self._design()),
-            Section("2.c", "Data for training, testing and validation", self._data()),
-            Section("2.d", "Computational resources", self._compute()),
-            Section("2.e", "Energy consumption", self._energy()),
-            Section("3", "Evaluation as reported", self._evaluation()),
+            ReportSection("1", "General description of the model", self._general()),
+            ReportSection("2", "Elements of the model and its development", ()),
+            ReportSection("2.a", "Technical means for integration", self._means()),
+            ReportSection("2.b", "Design and training process", self._design()),
+            ReportSection("2.c", "Data for training, testing and validation", self._data()),
+            ReportSection("2.d", "Computational resources", self._compute()),
+            ReportSection("2.e", "Energy consumption", self._energy()),
+            ReportSection("3", "Evaluation as reported", self._evaluation()),
         )
         fields = [field for section in sections for field in section.fields]
         return Draft(TITLE, (BASIS, *basis(self.model)), sections, self.answers.unused(fields))

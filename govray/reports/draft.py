@@ -75,7 +75,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A numbered section with its fields."""
 
     number: str
@@ -102,7 +102,7 @@ class Draft:
 
     title: str
     basis: tuple[str, ...]
-    sections: tuple[Section, ...]
+    sections: tuple[ReportSection, ...]
     unused: tuple[str, ...] = ()
 
     @property

@@ -25,7 +25,7 @@ from govray.governance.trust.trust_state import Verified
 from govray.governance.verify.verifier import VerifiedModel
 from govray.reports.answers import Answers, credentials, lacks
 from govray.reports.corpus_facts import UNITS, CorpusFacts, Medium, corpus_facts
-from govray.reports.draft import Draft, Field, Grid, Section, joined
+from govray.reports.draft import Draft, Field, Grid, ReportSection, joined
 from govray.reports.provider_statement import ProviderStatement
 
 TITLE = "Public summary of training content"
@@ -103,24 +103,24 @@ class _Summary:
 
     def draft(self) -> Draft:
         sections = (
-            Section("0", "Version", self._version()),
-            Section("1", "General information", ()),
-            Section("1.1", "Provider identification", self._provider()),
-            Section("1.2", "Model identification", self._model()),
-            Section("1.3", "Modalities, size and characteristics", self._characteristics()),
-            Section("2", "List of data sources", (self._unstated(),)),
-            Section("2.1", "Publicly available datasets", self._public()),
-            Section("2.2", "Private datasets obtained from third parties", ()),
-            Section("2.2.1", "Licensed by rightsholders", self._licensed()),
-            Section("2.2.2", "Obtained from other third parties", self._other_private()),
-            Section("2.3", "Data crawled and scraped from online sources", self._crawled()),
-            Section("2.4", "User data", self._user()),
-            Section("2.5", "Synthetic data", self._synthetic()),
-            Section("2.6", "Other sources of data", self._other()),
-            Section("3", "Data processing aspects", ()),
-            Section("3.1", "Reservations of rights from text and data mining", self._reserved()),
-            Section("3.2", "Removal of illegal content", self._illegal()),
-            Section("3.3", "Other information", self._processing()),
+            ReportSection("0", "Version", self._version()),
+            ReportSection("1", "General information", ()),
+            ReportSection("1.1", "Provider identification", self._provider()),
+            ReportSection("1.2", "Model identification", self._model()),
+            ReportSection("1.3", "Modalities, size and characteristics", self._characteristics()),
+            ReportSection("2", "List of data sources", (self._unstated(),)),
+            ReportSection("2.1", "Publicly available datasets", self._public()),
+            ReportSection("2.2", "Private datasets obtained from third parties", ()),
+            ReportSection("2.2.1", "Licensed by rightsholders", self._licensed()),
+            ReportSection("2.2.2", "Obtained from other third parties", self._other_private()),
+            ReportSection("2.3", "Data crawled and scraped from online sources", self._crawled()),
+            ReportSection("2.4", "User data", self._user()),
+            ReportSection("2.5", "Synthetic data", self._synthetic()),
+            ReportSection("2.6", "Other sources of data", self._other()),
+            ReportSection("3", "Data processing aspects", ()),
+            ReportSection("3.1", "Reservations of rights from data mining", self._reserved()),
+            ReportSection("3.2", "Removal of illegal content", self._illegal()),
+            ReportSection("3.3", "Other information", self._processing()),
         )
         fields = [field for section in sections for field in section.fields]
         return Draft(TITLE, (TEMPLATE, *basis(self.model)), sections, self.answers.unused(fields))

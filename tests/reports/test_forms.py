@@ -16,7 +16,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from govray.reports.annex_xi import annex_xi, read_files
-from govray.reports.draft import HEADLINE, Draft, Grid, Section
+from govray.reports.draft import HEADLINE, Draft, Grid, ReportSection
 from govray.reports.draft import Field as DraftField
 from govray.reports.eu_summary import eu_summary
 from govray.reports.web_page import WORDS, web_page
@@ -45,7 +45,7 @@ class Page(HTMLParser):
 
 def of_lines(*lines: str, **changes: Any) -> Draft:
     field = DraftField("1 a", "A", "filled", lines, "a record", **changes)
-    return Draft("T", ("B",), (Section("1", "S", (field,)),))
+    return Draft("T", ("B",), (ReportSection("1", "S", (field,)),))
 
 
 @pytest.fixture(scope="module")
