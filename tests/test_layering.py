@@ -40,6 +40,8 @@ BELOW: dict[str, frozenset[str]] = {
     "service": frozenset({"errors", "files", "governance", "pins", "store", "tasks"} | {"traces"}),
     # A verified model in other formats: the base install.
     "exports": frozenset({"errors", "governance", "printable"}),
+    # Drafts from verified documents: the base install, but for the form that is DOCX.
+    "reports": frozenset({"errors", "printable", "governance"}),
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
     "inference": frozenset(
@@ -62,7 +64,7 @@ BELOW: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
         | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
-        | {"holds", "evidence", "exports"}
+        | {"holds", "evidence", "exports", "reports"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -149,6 +151,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # A model card begins with YAML.
     "exports": frozenset({"yaml"}),
     "client": frozenset({"pydantic"}),
+    "reports": frozenset({"pydantic", "docx"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
     "reconciler": frozenset({"ray", "requests", "pydantic", "sqlmodel", "sqlalchemy"}),
@@ -308,6 +311,7 @@ def test_imports_point_down_only(path: Path) -> None:
         ("client", "import httpx"),
         ("exports", "from govray.store import registry"),
         ("exports", "import cyclonedx"),
+        ("reports", "from govray.data import corpus"),
         ("tune", "import optuna"),
         ("demo", "import govray.cli"),
         ("errors", "import pydantic"),
@@ -385,6 +389,10 @@ HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
         ("import govray.tune.experiment_cost", HEAVY - {"numpy"}),
         ("import govray.client", HEAVY | {"cryptography", "httpx"}),
         ("import govray.exports.export_format", HEAVY - {"numpy"}),
+        (
+            "import govray.reports.eu_summary, govray.reports.annex_xi, govray.reports.web_page",
+            (HEAVY - {"numpy"}) | {"docx"},
+        ),
     ],
 )
 def test_what_an_import_does_not_load(statement: str, absent: set[str]) -> None:

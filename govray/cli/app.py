@@ -43,6 +43,7 @@ from govray.cli import (
     queue,
     remote,
     replay,
+    report,
     role,
     runs,
     schema,
@@ -113,6 +114,7 @@ app.command("replay")(replay.replay)
 app.command("attest")(train.attest)
 app.command("audit")(audit.audit)
 app.command("trace")(trace.trace)
+app.add_typer(report.app, name="report")
 app.add_typer(adapter.app, name="adapter")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(model.app, name="model")

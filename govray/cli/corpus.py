@@ -17,6 +17,7 @@ import typer
 
 from govray.cli import source_files, user_files
 from govray.cli.credential_options import (
+    DescriptionOption,
     LicenseCategory,
     Sensitivity,
     Use,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from govray.data import corpus
     from govray.data.sources.quarantine import RecordFilter
     from govray.governance.formats.document import Document
+    from govray.governance.policy.corpus_description import CorpusDescription
     from govray.governance.policy.credential import Credential, Period
     from govray.governance.policy.pii_scan import PiiScan
 
@@ -87,6 +89,7 @@ def build(
         Use | None,
         typer.Option("--use", help="What the terms allow. Default: what follows from the licence."),
     ] = None,
+    description: DescriptionOption = None,
     valid_from: ValidFromOption = None,
     valid_until: ValidUntilOption = None,
     format: FormatOption = None,
@@ -116,6 +119,7 @@ def build(
 
     schema = row_schema(rows, image_shape, classes)
     scan = pii_scan(pii, pii_entity, pii_score)
+    described = _description(description)
     languages: set[str] = set()
 
     def credential(built: corpus.Built) -> Credential:
@@ -128,7 +132,7 @@ def build(
             use=use,
             jurisdiction=jurisdiction,
             sensitivity=sensitivity,
-            languages=tuple(sorted(languages)),
+            **_described(described, languages),
             normalisation=steps,
             rows=_fields(schema),
             pii_scan=_fields(scan),
@@ -225,6 +229,7 @@ def split(
         Path | None,
         typer.Option("--values", metavar="FILE", help="YAML: what words of the source mean."),
     ] = None,
+    description: DescriptionOption = None,
     valid_from: ValidFromOption = None,
     valid_until: ValidUntilOption = None,
     format: FormatOption = None,
@@ -264,6 +269,7 @@ def split(
     schema = row_schema(rows, image_shape, classes)
     scan = pii_scan(pii, pii_entity, pii_score)
     defaults = {"license": license, "jurisdiction": jurisdiction, "sensitivity": sensitivity}
+    described = _description(description)
     terms = TermsReader(
         {attribute: value for attribute, value in defaults.items() if value is not None},
         _values(values),
@@ -280,7 +286,7 @@ def split(
             license_category=license_category if reference else None,
             jurisdiction=of.jurisdiction,
             sensitivity=of.sensitivity,
-            languages=tuple(sorted(languages)),
+            **_described(described, languages),
             normalisation=steps,
             rows=_fields(schema),
             pii_scan=_fields(scan),
@@ -547,6 +553,26 @@ def _stated_credential(built: corpus.Built, **stated: Any) -> Credential:
         return corpus.unsigned_credential(built, **given)
     except Malformed as error:
         raise UsageError(error.what, where=error.where, do=error.do) from None
+
+
+def _description(path: Path | None) -> CorpusDescription | None:
+    from govray.governance.formats.strict_yaml import read_yaml
+    from govray.governance.policy.corpus_description import CorpusDescription
+
+    if path is None:
+        return None
+    source = read_yaml(user_files.read(path), name=str(path))
+    return CorpusDescription.from_source(source.value, where=source.where)
+
+
+def _described(stated: CorpusDescription | None, languages: set[str]) -> dict[str, Any]:
+    """The description as a field of a credential's source, with the languages that its records
+    state; those alone without a description."""
+    found = tuple(sorted(languages))
+    if stated is None:
+        return {"languages": found}
+    fields = _fields(stated) or {}
+    return {"description": ({"languages": found} if found else {}) | fields}
 
 
 def _fields(stated: Document | None) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ need not load it; a test compares them.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -15,7 +16,20 @@ LicenseCategory = Literal[
 ]
 Sensitivity = Literal["public", "internal", "confidential", "restricted"]
 Use = Literal["commercial", "non_commercial", "academic_only", "unspecified"]
+Source = Literal[
+    "public_dataset", "licensed", "other_private", "crawled", "user", "synthetic", "other"
+]
+OptOut = Literal["honoured", "none_found", "reserved", "unchecked", "not_applicable"]
+PersonalData = Literal["none", "pseudonymised", "present", "unknown"]
 
+DescriptionOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--description",
+        metavar="FILE",
+        help="YAML: the credential's description, such as source, period and opt-outs.",
+    ),
+]
 ValidFromOption = Annotated[
     str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")
 ]

@@ -38,6 +38,7 @@ EXTRAS = {
     "sqlalchemy": "serve",
     "alembic": "serve",
     "optuna": "search",
+    "docx": "reports",
 }
 
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import curve_view, user_files
-from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
+from govray.cli.credential_options import (
+    LicenseCategory,
+    OptOut,
+    PersonalData,
+    Sensitivity,
+    Source,
+    Use,
+)
 from govray.cli.output import field, line, print_table, report, table
 from govray.errors import Malformed, UsageError
 
@@ -120,6 +127,19 @@ def explain(
         Sensitivity, typer.Option("--sensitivity", help="With --license.")
     ] = "public",
     use: Annotated[Use | None, typer.Option("--use", help="With --license.")] = None,
+    source: Annotated[Source | None, typer.Option("--source", help="With --license.")] = None,
+    modality: Annotated[
+        list[str] | None,
+        typer.Option("--modality", metavar="KIND", help="With --license. Repeatable."),
+    ] = None,
+    language: Annotated[
+        list[str] | None,
+        typer.Option("--language", metavar="TAG", help="With --license. Repeatable."),
+    ] = None,
+    opt_out: Annotated[OptOut | None, typer.Option("--opt-out", help="With --license.")] = None,
+    personal_data: Annotated[
+        PersonalData | None, typer.Option("--personal-data", help="With --license.")
+    ] = None,
     blocks: Blocks = None,
     model: ModelFolder = None,
 ) -> None:
@@ -131,7 +151,14 @@ def explain(
     if credential is not None and license is None:
         cls = _class_of(credential)
     elif license is not None and credential is None:
-        cls = _class(corpus, license, license_category, jurisdiction, sensitivity, use)
+        described = {
+            "source": source,
+            "modality": modality or None,
+            "languages": language or None,
+            "opt_out": opt_out,
+            "personal_data": personal_data,
+        }
+        cls = _class(corpus, license, license_category, jurisdiction, sensitivity, use, described)
     else:
         raise UsageError(
             "explain needs a credential or a licence, not both",
@@ -376,6 +403,7 @@ def _class(
     jurisdiction: str,
     sensitivity: Sensitivity,
     use: Use | None,
+    described: dict[str, Any],
 ) -> CredentialClass:
     from govray.governance.policy.credential import CredentialClass
     from govray.governance.trust import license as spdx
@@ -395,6 +423,7 @@ def _class(
             "jurisdiction": jurisdiction,
             "sensitivity": sensitivity,
             "use": use or spdx.use(license),
+            **{name: value for name, value in described.items() if value is not None},
         }
         return CredentialClass.from_source(fields, where="the class")
     except Malformed as error:

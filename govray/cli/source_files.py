@@ -66,6 +66,8 @@ def read(path: Path) -> Unsigned:
         return _policy(path, data, None if source else value)
     if source is not None:
         value = _expand(value, path)
+    if "attestation" in value:
+        return _provider(path, value, source)
     if "records" in value or "license" in value:
         return _credential(path, value, source)
     if "delegator" in value:
@@ -77,7 +79,10 @@ def read(path: Path) -> Unsigned:
     raise Malformed("govray does not sign this kind of document", where=str(path), do=_KINDS)
 
 
-_KINDS = "govray signs policies, credentials, trust roots, delegations and revocation lists."
+_KINDS = (
+    "govray signs policies, credentials, trust roots, delegations, revocation lists and provider "
+    "statements."
+)
 
 
 def _policy(path: Path, data: bytes, value: dict[str, Any] | None) -> Unsigned:
@@ -144,6 +149,20 @@ def _revocations(path: Path, value: dict[str, Any], source: Source | None) -> Un
         revocations.issuer,
         revocations,
         lambda by: seal_revocations(revocations, by),
+        _envelope(path),
+    )
+
+
+def _provider(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
+    from govray.reports.provider_statement import SCHEMA, ProviderStatement, seal_statement
+
+    value = _without_schema(value, path, SCHEMA, source)
+    statement = _read(ProviderStatement, value, path, source)
+    return Unsigned(
+        "provider statement",
+        statement.name,
+        statement,
+        lambda by: seal_statement(statement, by),
         _envelope(path),
     )
 

@@ -17,7 +17,7 @@ from tests.support.command import write_key
 from tests.support.tree import ROOT
 from tests.support.world import POLICY, World
 
-ABSENT = ("torch", "ray", "pyarrow", "pandas", "safetensors", "fastapi", "sqlmodel")
+ABSENT = ("torch", "ray", "pyarrow", "pandas", "safetensors", "fastapi", "sqlmodel", "docx")
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +106,16 @@ def test_keys_sign_show_export_policy_schema_and_adapters_work_without_extras(
     govray_base(base, "export", "model-card", model, *check)  # imports every format
     govray_base(base, "adapter", "remove", model, "acme", "--key", key, *check)
     assert "removed    adapter acme" in govray_base(base, "verify", model, *check).stdout
+
+
+def test_reports_are_drafted_without_extras_but_for_docx(
+    base: Path, untouched: Path, root: Path, at: str, tmp_path: Path
+) -> None:
+    check = ("--trust-root", root, "--at", at)
+    for verb in ("eu-summary", "annex-xi"):
+        govray_base(base, "report", verb, untouched, "--out", f"{verb}.html", *check)
+    done = govray_base(base, "report", "eu-summary", untouched, "--out", "s.docx", *check, code=3)
+    assert "pip install 'govray[reports]'" in done.stderr
 
 
 def test_a_verb_that_needs_an_extra_says_which(base: Path, tmp_path: Path) -> None:

@@ -324,6 +324,9 @@ def test_options_take_the_values_of_the_credential_class() -> None:
     assert classes.LicenseCategory == spdx.LicenseCategory
     assert classes.Use == spdx.Use
     assert classes.Sensitivity == authority.Sensitivity
+    described = importlib.import_module("govray.governance.policy.corpus_description")
+    for name in ("Source", "OptOut", "PersonalData"):
+        assert getattr(classes, name) == getattr(described, name)
 
 
 def test_control_characters_are_shown_not_obeyed(run: Run, tmp_path: Path) -> None:

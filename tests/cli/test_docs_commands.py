@@ -19,8 +19,9 @@ import yaml
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
-from govray.cli import remote
+from govray.cli import remote, source_files
 from govray.cli.app import app
+from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.policy_yaml import read_policy
 from govray.train.inputs.experiment_config import parse_experiment
@@ -222,7 +223,7 @@ def test_phases_are_asked_about_as_the_page_says(shell: Any, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    [builds, plans, splits, signs, compares, _, _, opens, scans] = blocks("docs/corpora.md")
+    [builds, _, plans, splits, signs, compares, _, _, opens, scans] = blocks("docs/corpora.md")
     shell(f"govray keys new ~/govray-keys/data-office.pem\n{builds}")
     told = shell(plans)
     assert "Nothing was written" in told
@@ -244,6 +245,25 @@ def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_p
     told = shell(scans)
     assert "Corpus letters: 2 records" in told
     assert "EMAIL_ADDRESS" in told
+
+
+@pytest.mark.slow
+def test_a_corpus_is_described_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+    [builds, describes, *_] = blocks("docs/corpora.md")
+    shell(builds)
+    assert "Corpus crawled-notes: 200 records" in shell(describes)
+    path = tmp_path / "data" / "corpora" / "crawled-notes" / "credential.yaml"
+    stated = source_files.read(path).document.to_json()["description"]
+    page = (ROOT / "docs" / "corpora.md").read_text().partition("## How a corpus came to be")[2]
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.M)))
+    assert named[: len(CorpusDescription.model_fields)] == [
+        "source", "url", "domains", "collected", "content", "modality", "languages", "opt_out",
+        "opt_out_measures", "illegal_content_measures", "personal_data", "crawlers", "generators",
+        "hours",
+    ]  # fmt: skip
+    assert set(named) >= CorpusDescription.model_fields.keys()
+    assert stated["languages"] == ["en"]
+    assert stated["domains"]["sizes"] == {"pumps.example": 180, "valves.example": 20}
 
 
 @pytest.mark.slow

@@ -152,3 +152,14 @@ def test_diff_lists_gains_and_losses(run: Run, policy: Path, tmp_path: Path) -> 
     assert all(each["losses"] == ["block.2"] for each in told["changes"])
     assert not any(each["widens"] for each in told["changes"])
     assert "loses      block.2" in run("policy", "diff", policy, new).out
+
+
+def test_explain_tells_of_reserved_rights(run: Run, policy: Path) -> None:
+    words = ("policy", "explain", policy, "--license", "MIT", "--source", "crawled")
+    told = run(*words, "--modality", "text", "--language", "en", "--opt-out", "honoured", "--json")
+    assert told.json["class"] | {"optOut": "honoured", "modality": ["text"]} == told.json["class"]
+    assert "opt_out: reserved" in run(*words, "--opt-out", "reserved", code=1).err
+    policy.write_text(POLICY + "  - {name: r, match: {opt_out: reserved}, profile: upper_half}\n")
+    assert "profile" in run(*words, "--opt-out", "reserved").out
+    assert "admits_reserved  r" in run("policy", "lint", policy, code=1).out
+    assert "field 'modality[0]'" in run(*words, "--modality", "txt", code=2).err

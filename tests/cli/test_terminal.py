@@ -127,6 +127,20 @@ PLACES = {
     "notebook": ("--idle-minutes {word}",),  # with another word it starts
     "shell": ("--idle-minutes {word}",),  # with another word it starts
     "tensorboard": ("--idle-minutes {word}",),  # with another word it starts
+    "report eu-summary": (
+        "{model} --out {folder}/s.html --trust-root root.json",
+        "model --out {folder}/s.json --provider {file} --trust-root root.json",
+        "{word} --out {word}",
+    ),
+    "report annex-xi": (
+        "{model} --out {folder}/a.json --trust-root root.json",
+        "model --out {folder}/a.json --provider {file} --trust-root root.json",
+        "model --out {word} --count-flops --trust-root root.json",
+    ),
+    "report provider-template": (
+        "{model} --out {folder}/p.yaml --trust-root root.json",
+        "model --out {folder}/p.yaml --name {word} --trust-root root.json",
+    ),
     "adapter remove": (
         "{model} acme --key key.pem --trust-root root.json",
         "model acme --key {word} --trust-root root.json",

@@ -380,9 +380,23 @@ def nothing_left(shelf: Shelf) -> dict[str, Any]:
     return {"max_quarantined": 1.0}
 
 
+def reserved_rights(shelf: Shelf) -> dict[str, Any]:
+    shelf.add("odd", {"a": b"1"}, description={"source": "crawled", "opt_out": "reserved"})
+    return {}
+
+
+def test_a_description_of_rights_that_are_not_reserved_refuses_nothing(shelf: Shelf) -> None:
+    """The control of the case above: the same corpus, whose opt-outs were honoured."""
+    shelf.add("odd", {"a": b"1"}, description={"source": "crawled", "opt_out": "honoured"})
+    envelopes = admission.read_credentials(shelf.corpora)
+    credentials = admission.verify_credentials(shelf.corpora, envelopes, shelf.trust, at=NOW)
+    assert admission.admit(shelf.policy, credentials, max_quarantined=0).admitted == ("odd",)
+
+
 @pytest.mark.parametrize(
     ("arrange", "kind", "says"),
     [
+        (reserved_rights, Refused, r"'odd'.*rights in it are reserved \(opt_out: reserved\)"),
         (no_rule, Refused, r"'odd'.*no rule of policy licences v1 matches"),
         (expired, Untrusted, r"odd/credential\.dsse\.json: expired at 2026-01-01"),
         (out_of_scope, Untrusted, r"odd/credential\.dsse\.json: outside the scope of .*librarian"),

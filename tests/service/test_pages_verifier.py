@@ -22,6 +22,7 @@ from govray.errors import GovrayError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.verify.steps import STEPS
 from govray.governance.verify.verifier import verify
 from govray.service.pages import document_kinds as kinds_module
@@ -129,6 +130,20 @@ def test_a_corpus_whose_rows_took_several_routes_is_counted_by_each(
     found = checked(page, world.root, files)
     assert [step for step in found.values() if step.get("error")] == []
     assert found[11]["state"] == "partly"
+
+
+def test_a_class_has_what_its_credential_describes(page: Page, tmp_path: Path) -> None:
+    world = World()
+    described = CorpusDescription.from_json(
+        {"source": "crawled", "optOut": "honoured", "languages": ["en", "fr"]}
+    )
+    path = world.deploy(
+        tmp_path, credentials={"alpha": world.issue("alpha", description=described)}
+    )
+    verify(path, trust_root=world.root)
+    files = {name: (path / name).read_bytes() for name in model_folder.Bundle(path).names()}
+    found = checked(page, world.root, files)
+    assert [step for step in found.values() if step.get("error")] == []
 
 
 def test_a_whole_folder_is_ticked_as_far_as_the_browser_looked(

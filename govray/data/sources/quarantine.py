@@ -14,7 +14,7 @@ from typing import Any
 from govray.data.sources.columns import TERMS
 from govray.data.sources.record import Flaw, SourceRecord
 from govray.errors import UsageError
-from govray.governance.policy.credential import LANGUAGE
+from govray.governance.policy.corpus_description import LANGUAGE
 
 MOST_VALUES = 10_000
 _EXAMPLES = 5

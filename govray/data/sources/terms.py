@@ -15,7 +15,7 @@ from typing import Any
 from govray.data.sources import trove_classifiers
 from govray.data.sources.columns import TERMS
 from govray.errors import Malformed, UsageError, nearest
-from govray.governance.policy.credential import LANGUAGE
+from govray.governance.policy.corpus_description import LANGUAGE
 from govray.governance.trust import license as spdx
 from govray.governance.trust.authority import SENSITIVITIES
 from govray.governance.trust.jurisdiction import COUNTRIES, JURISDICTIONS

@@ -1,8 +1,8 @@
 """Credentials: signed statements about a corpus, and the class a policy sees of one.
 
 A credential says what a corpus is (licence, jurisdiction, sensitivity, use), for how long, and who
-says so. It names its records by a Merkle root over them. Facts that describe the corpus but
-that no policy matches are optional.
+says so. It names its records by a Merkle root over them. How the
+corpus came to be is optional (`corpus_description.py`).
 
 Invariants:
     * What can be derived is not believed: the licence category and the use must be
@@ -31,6 +31,16 @@ from govray.governance.formats.document import Count, Digest, Document, Name, Ti
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.formats.statement import Subject, seal
+from govray.governance.policy.corpus_description import (
+    LANGUAGE,
+    CorpusDescription,
+    Language,
+    Modality,
+    OptOut,
+    PersonalData,
+    Source,
+    Url,
+)
 from govray.governance.policy.pii_scan import PiiScan
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.jurisdiction import JURISDICTIONS
@@ -72,10 +82,6 @@ Normalisation: TypeAlias = Literal["newlines", "nfc"]
 """A change to the text before it was hashed: line ends to LF, Unicode's form NFC."""
 
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
-_Url = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9+.-]*://\S+$", max_length=2000)]
-LANGUAGE = r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$"
-"""What a BCP 47 tag looks like."""
-
 _Language = Annotated[str, StringConstraints(pattern=LANGUAGE)]
 
 
@@ -139,7 +145,8 @@ class CredentialClass(Document):
     """The attributes of a corpus that a policy can see. Hashable.
 
     Equal classes are routed alike. The corpus name is one of the attributes, so a
-    class belongs to one corpus.
+    class belongs to one corpus. The last five are of the credential's description, and absent
+    where that does not state them.
     """
 
     corpus: Name
@@ -148,6 +155,11 @@ class CredentialClass(Document):
     jurisdiction: Jurisdiction
     sensitivity: Sensitivity
     use: Use
+    source: Source | None = None
+    modality: Annotated[tuple[Modality, ...], Field(min_length=1)] | None = None
+    languages: Annotated[tuple[Language, ...], Field(min_length=1)] | None = None
+    opt_out: OptOut | None = None
+    personal_data: PersonalData | None = None
 
     @property
     def digest(self) -> str:
@@ -155,7 +167,15 @@ class CredentialClass(Document):
         return canonical_json.sha256(canonical_json.encode(self.to_json()))
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self)
+        return ", ".join(f"{name}={value}" for name, value in self.texts().items())
+
+    def texts(self) -> dict[str, str]:
+        """The attributes that are stated, each as one text."""
+        return {
+            name: ", ".join(value) if isinstance(value, tuple) else value
+            for name, value in self
+            if value is not None
+        }
 
 
 class Credential(Document):
@@ -183,6 +203,8 @@ class Credential(Document):
         normalisation: How its text was changed before it was hashed; absent if it was not.
         rows: What its records are, if not text: conversations, or named tensors.
         pii_scan: What its records were scanned for; absent if they were not.
+        description: How it came to be, in the terms that policies and reports read. It takes the
+            place of the optional fields from ``source_type`` to ``personal_data``.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/credential/v1"
@@ -198,21 +220,26 @@ class Credential(Document):
     issuer: Name
     records: Records
     source_type: Literal["public", "licensed", "crawled", "user", "synthetic"] | None = None
-    url: _Url | None = None
+    url: Url | None = None
     collection_period: Period | None = None
-    modality: (
-        Annotated[
-            tuple[Literal["text", "code", "image", "audio", "video", "tabular", "other"], ...],
-            Field(min_length=1),
-        ]
-        | None
-    ) = None
+    modality: Annotated[tuple[Modality, ...], Field(min_length=1)] | None = None
     languages: Annotated[tuple[_Language, ...], Field(min_length=1)] | None = None
     opt_out: _Text | None = None
-    personal_data: Literal["none", "pseudonymised", "present", "unknown"] | None = None
+    personal_data: PersonalData | None = None
     normalisation: Annotated[tuple[Normalisation, ...], Field(min_length=1)] | None = None
     rows: RowSchema | None = None
     pii_scan: PiiScan | None = None
+    description: CorpusDescription | None = None
+
+    @model_validator(mode="after")
+    def _described_once(self) -> Self:
+        earlier = ("source_type", "url", "collection_period", "modality", "languages", "opt_out")
+        for name in (*earlier, "personal_data"):
+            if self.description is not None and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name} stands beside a description; state it in the description alone"
+                )
+        return self
 
     @model_validator(mode="after")
     def _states_what_the_license_allows(self) -> Self:
@@ -234,6 +261,9 @@ class Credential(Document):
     @property
     def credential_class(self) -> CredentialClass:
         """The attributes that a policy sees."""
+        names = ("source", "modality", "languages", "opt_out", "personal_data")
+        stated = self.description
+        described = {name: getattr(stated, name) for name in names} if stated else {}
         return CredentialClass(
             corpus=self.corpus,
             license=self.license,
@@ -241,6 +271,7 @@ class Credential(Document):
             jurisdiction=self.jurisdiction,
             sensitivity=self.sensitivity,
             use=self.use,
+            **described,
         )
 
 

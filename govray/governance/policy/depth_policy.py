@@ -12,6 +12,9 @@ gets the meet of the profiles of every rule that matches it:
   different ones are a contradiction;
 * a profile that permits nothing at all is the bottom: the class is quarantined.
 
+A class whose rights are reserved (``opt_out: reserved``) needs a rule that names this. A rule that
+matches it by other attributes, or by none, is not enough: such a class reaches no layer by default.
+
 The meet is a set operation, so the order of rules and repeated rules change nothing,
 and a further rule never raises a weight. Whether two adapters can meet is decided when
 a policy is read or signed, over every pair of rules that can match one class. That
@@ -44,6 +47,15 @@ from govray.governance.formats.document import Document, Name, wrong_field
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import seal, self_subject
 from govray.governance.policy import globs
+from govray.governance.policy.corpus_description import (
+    RESERVED,
+    UNSTATED,
+    Language,
+    Modality,
+    OptOut,
+    PersonalData,
+    Source,
+)
 from govray.governance.policy.credential import CredentialClass, Jurisdiction, Period
 from govray.governance.policy.globs import Glob
 from govray.governance.policy.memorization_section import Monitoring
@@ -92,6 +104,7 @@ AdapterName = Annotated[
 ]
 """A literal adapter name, or ``{corpus}``."""
 
+_Unstated: TypeAlias = Literal["unstated"]
 _Globs: TypeAlias = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=_MAX_ENTRIES)]
 
 
@@ -225,6 +238,9 @@ class Match(Document):
 
     ``corpus`` and ``license`` take globs; the others take values of their enumeration.
     No attribute at all matches every class.
+
+    ``source`` and those behind it are of a credential's description. A class that does not state
+    one is matched by ``unstated`` alone. Of several modalities or languages one is enough.
     """
 
     corpus: _Globs | None = None
@@ -233,8 +249,17 @@ class Match(Document):
     jurisdiction: Annotated[tuple[Jurisdiction, ...], Field(min_length=1)] | None = None
     sensitivity: Annotated[tuple[Sensitivity, ...], Field(min_length=1)] | None = None
     use: Annotated[tuple[Use, ...], Field(min_length=1)] | None = None
+    source: Annotated[tuple[Source | _Unstated, ...], Field(min_length=1)] | None = None
+    modality: Annotated[tuple[Modality | _Unstated, ...], Field(min_length=1)] | None = None
+    # "unstated" has the form of a language tag, and is none that is registered.
+    languages: Annotated[tuple[Language, ...], Field(min_length=1)] | None = None
+    opt_out: Annotated[tuple[OptOut | _Unstated, ...], Field(min_length=1)] | None = None
+    personal_data: Annotated[tuple[PersonalData | _Unstated, ...], Field(min_length=1)] | None = (
+        None
+    )
 
     GLOBS: ClassVar[tuple[str, ...]] = ("corpus", "license")
+    SEVERAL: ClassVar[tuple[str, ...]] = ("modality", "languages")
 
     def matches(self, cls: CredentialClass) -> bool:
         """Whether ``cls`` satisfies every attribute."""
@@ -245,9 +270,16 @@ class Match(Document):
             if attribute in self.GLOBS:
                 if not any(globs.matches(pattern, value) for pattern in accepted):
                     return False
-            elif value not in accepted:
+                continue
+            values = value if attribute in self.SEVERAL and value else (value or UNSTATED,)
+            if not set(values) & set(accepted):
                 return False
         return True
+
+    @property
+    def names_reserved(self) -> bool:
+        """Whether it says of classes whose rights are reserved that it means them."""
+        return RESERVED in (self.opt_out or ())
 
     def overlaps(self, other: Match) -> bool:
         """Whether some class can match both, taking attributes as independent."""
@@ -258,6 +290,8 @@ class Match(Document):
             if attribute in self.GLOBS:
                 if not any(globs.overlap(a, b) for a, b in product(accepted, others)):
                     return False
+            elif attribute in self.SEVERAL and {UNSTATED} not in (set(accepted), set(others)):
+                continue  # one class may have a value of each
             elif not set(accepted) & set(others):
                 return False
         return True
@@ -444,7 +478,8 @@ class Policy(Document):
         """Return what the policy says about ``cls``.
 
         Raises:
-            Refused: No rule matches the class, or its rules name two adapters.
+            Refused: No rule matches the class, or its rules name two adapters. Or rights in it are
+                reserved, and none of its rules names that.
         """
         rules = [rule for rule in self.rules if rule.match.matches(cls)]
         if not rules:
@@ -452,6 +487,14 @@ class Policy(Document):
                 f"no rule of policy {self} matches the class ({cls})",
                 where=f"corpus {cls.corpus!r}",
                 do="Add a rule for it, or leave the corpus out; nothing is allowed by default",
+            )
+        if cls.opt_out == RESERVED and not any(rule.match.names_reserved for rule in rules):
+            raise Refused(
+                f"rights in it are reserved (opt_out: {RESERVED}), and no rule of policy {self} "
+                "that matches it names that",
+                where=f"corpus {cls.corpus!r}",
+                do=f"Leave the corpus out, or name opt_out: {RESERVED} in a rule that matches it; "
+                "one with an empty profile puts it into quarantine",
             )
         decision = self._meet(cls, {rule.name: rule.profile for rule in rules})
         if self.memorization is None or decision.quarantined:

@@ -17,13 +17,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from string import ascii_lowercase
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from govray.errors import Malformed, Refused
 from govray.governance.policy import globs
+from govray.governance.policy.corpus_description import (
+    RESERVED,
+    UNSTATED,
+    Modality,
+    OptOut,
+    PersonalData,
+    Source,
+)
 from govray.governance.policy.corpus_routes import Fallback, resolve_all
 from govray.governance.policy.credential import CredentialClass
-from govray.governance.policy.depth_policy import Policy, PolicyDecision, Rule, in_force
+from govray.governance.policy.depth_policy import Match, Policy, PolicyDecision, Rule, in_force
 from govray.governance.policy.memorization_section import ACTIONS, Action, relaxed
 from govray.governance.policy.route import ADAPTER, RoutePhase, profile_weights, resolve
 from govray.governance.policy.selector import parse_selector
@@ -41,6 +49,7 @@ Code: TypeAlias = Literal[
     "never_matches",  # a rule that no class can match, or none of those given
     "redundant_rule",  # a rule that another one makes superfluous
     "unused_profile",  # a profile that no rule names
+    "admits_reserved",  # a rule by which classes whose rights are reserved train
     "unknown_group",  # a selector or group that means nothing in the model
     "wide_fallback",  # a gate's fallback permits what the class's own route does not
     "not_a_successor",  # another name than the previous version's, or no higher version
@@ -49,6 +58,15 @@ Code: TypeAlias = Literal[
     "shared_key",  # of a trust root: one key in several roles
 ]
 
+
+_DESCRIBED: Mapping[str, tuple[str, ...]] = {
+    "source": get_args(Source),
+    "modality": get_args(Modality),
+    "languages": ("en", "de"),
+    "opt_out": get_args(OptOut),
+    "personal_data": get_args(PersonalData),
+}
+"""Attributes of descriptions → their values; of languages, two."""
 
 _ONE_OF_EACH_CATEGORY = ("CC0-1.0", "MIT", "MPL-2.0", "GPL-3.0-only", "BUSL-1.1", "NOASSERTION")
 
@@ -197,6 +215,7 @@ def lint(
         *_rules_that_never_match(policy, classes),
         *_redundant_rules(policy),
         *_unused_profiles(policy),
+        *_admitted_reservations(policy),
         *_wide_fallbacks(policy, classes, groups),
     ]
     if groups is not None:
@@ -309,7 +328,8 @@ def outcome(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Clas
 def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
     """Return one class for each combination of values that the policies tell apart.
 
-    An attribute that no rule mentions has one value. A glob is represented by one text
+    An attribute that no rule mentions has one value, or is not stated. A class has one modality and
+    one language at most. A glob is represented by one text
     that it matches. The number of classes is a product, so policies with hundreds of
     globs in both ``corpus`` and ``license`` are better linted with classes given.
     """
@@ -329,7 +349,13 @@ def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
         strange = [o for o in others if not any(globs.matches(p, o) for p in patterns)]
         return [p.replace("*", "x").replace("?", "x") for p in patterns] + strange[:1]
 
-    axes = {
+    def stated(attribute: str) -> list[str]:
+        """The values that rules mention, one that none does, and that it is not stated."""
+        known = [value for value in mentioned(attribute) if value != UNSTATED]
+        every = _DESCRIBED[attribute]
+        return [*known, *[value for value in every if value not in known][:1], UNSTATED]
+
+    axes: dict[str, list[str]] = {
         "corpus": texts("corpus", [f"{letter}-corpus" for letter in ascii_lowercase]),
         # A LicenseRef can have any category; other licences have one each.
         "license": sorted(
@@ -339,11 +365,17 @@ def representative_classes(*policies: Policy) -> tuple[CredentialClass, ...]:
         "jurisdiction": values("jurisdiction", sorted(JURISDICTIONS)),
         "sensitivity": values("sensitivity", SENSITIVITIES),
         "use": values("use", USES),
+        **{name: stated(name) for name in _DESCRIBED if mentioned(name)},
     }
     classes = []
     for combination in product(*axes.values()):
+        fields = {
+            name: [value] if name in Match.SEVERAL else value
+            for name, value in zip(axes, combination, strict=True)
+            if value != UNSTATED
+        }
         try:
-            cls = CredentialClass.from_source(dict(zip(axes, combination, strict=True)))
+            cls = CredentialClass.from_source(fields)
         except Malformed:
             continue  # a glob's text that is no corpus name or no licence
         if _can_have_category(cls.license, (cls.license_category,)):
@@ -420,6 +452,8 @@ def _redundant_rules(policy: Policy) -> Iterator[Finding]:
 
 
 def _makes_redundant(policy: Policy, stricter: Rule, rule: Rule) -> bool:
+    if rule.match.names_reserved and not stricter.match.names_reserved:
+        return False  # without it, classes whose rights are reserved would be refused
     return stricter.match.covers(rule.match) and policy.profiles[stricter.profile].within(
         policy.profiles[rule.profile]
     )
@@ -431,6 +465,17 @@ def _unused_profiles(policy: Policy) -> Iterator[Finding]:
         used |= {each.fallback for each in policy.memorization.actions.values() if each.fallback}
     for name in sorted(policy.profiles.keys() - used):
         yield Finding("unused_profile", name, f"no rule names profile {name!r}")
+
+
+def _admitted_reservations(policy: Policy) -> Iterator[Finding]:
+    for rule in policy.rules:
+        if rule.match.names_reserved and not policy.profiles[rule.profile].is_empty:
+            yield Finding(
+                "admits_reserved",
+                rule.name,
+                f"rule {rule.name!r} names opt_out: {RESERVED} and permits something, so classes "
+                "whose rights are reserved may train by it",
+            )
 
 
 def _wide_fallbacks(

@@ -216,7 +216,10 @@ def difference(before: PolicyDocument, after: PolicyDocument, groups: Sequence[s
         new=str(after),
         changes=[
             ChangeAnswer(
-                credential_class=each.credential_class.to_json(),
+                credential_class={
+                    name: ", ".join(value) if isinstance(value, list) else value
+                    for name, value in each.credential_class.to_json().items()
+                },
                 widens=each.widens,
                 gains=list(each.gains),
                 losses=list(each.losses),

@@ -285,6 +285,6 @@ def test_class_attributes_are_those_of_the_credential() -> None:
         "jurisdiction",
         "sensitivity",
         "use",
-    }
+    } | {"source", "modality", "languages", "opt_out", "personal_data"}  # of the description
     cls = credential().credential_class
     assert all(getattr(cls, name) == getattr(credential(), name) for name in cls.model_fields_set)

@@ -336,8 +336,13 @@ function manifestKind(bytes, { manifest, inlineManifest }) {
   return predicateType === inlineManifest.predicateType ? inlineManifest : manifest;
 }
 
-function classDigest({ corpus, jurisdiction, license, licenseCategory, sensitivity, use }) {
-  const seen = { corpus, jurisdiction, license, licenseCategory, sensitivity, use };
+// A class as its issuer states it. What a description leaves out is not in the class.
+function classDigest({ corpus, jurisdiction, license, licenseCategory, sensitivity, use, description }) {
+  const { source, modality, languages, optOut, personalData } = description ?? {};
+  const described = { source, modality, languages, optOut, personalData };
+  const stated = Object.entries(described).filter(([, value]) => value !== undefined);
+  const own = { corpus, jurisdiction, license, licenseCategory, sensitivity, use };
+  const seen = { ...own, ...Object.fromEntries(stated) };
   return digestOf(utf8(encode(seen)));
 }
 

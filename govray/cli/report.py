@@ -1,0 +1,212 @@
+"""``govray report``: drafts for regulators from a verified model and what its provider signed.
+
+Everything is verified first: the model folder, then the provider's statement under the same trust
+root. `govray.reports` makes the drafts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from govray.cli import trust, user_files
+from govray.cli.output import (
+    AllowUncovered,
+    At,
+    Force,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+)
+from govray.cli.output import report as print_report
+from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.trust.trust_state import Verified
+    from govray.governance.verify.verifier import VerifiedModel
+    from govray.reports.annex_xi import CountedFlops
+    from govray.reports.draft import Draft
+    from govray.reports.provider_statement import ProviderStatement
+
+app = typer.Typer(help="Draft the EU's training summary and technical documentation of a model.")
+
+Form = Literal["html", "docx", "json"]
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")]
+Provider = Annotated[
+    Path | None,
+    typer.Option("--provider", metavar="FILE", help="The provider's signed statement."),
+]
+FormOption = Annotated[
+    Form | None, typer.Option("--format", help="Default: what FILE ends with, or html.")
+]
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")]
+
+
+@app.command("eu-summary")
+def eu_summary(
+    model: Model,
+    out: Out,
+    provider: Provider = None,
+    form: FormOption = None,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
+    at: At = None,
+    force: Force = False,
+) -> None:
+    """Draft the public summary of training content, by the Commission's template.
+
+    Fields come from the model's records, or from --provider. All others are marked missing.
+    """
+    from govray.reports.eu_summary import eu_summary as draft_of
+
+    verified, statement = _verified(model, provider, trust_root, revocations, allow_uncovered, at)
+    _write(draft_of(verified, statement), out, form, force)
+
+
+@app.command("annex-xi")
+def annex_xi(
+    model: Model,
+    out: Out,
+    provider: Provider = None,
+    form: FormOption = None,
+    count_flops: Annotated[
+        bool,
+        typer.Option(
+            "--count-flops",
+            help="Count the operations of a row, on tensors without memory. Of govray's own "
+            "architectures alone.",
+        ),
+    ] = False,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
+    at: At = None,
+    force: Force = False,
+) -> None:
+    """Draft the technical documentation of Annex XI, section 1, of the EU's AI Act."""
+    from govray.reports.annex_xi import annex_xi as draft_of
+    from govray.reports.annex_xi import read_files
+
+    verified, statement = _verified(model, provider, trust_root, revocations, allow_uncovered, at)
+    files = read_files(verified)
+    flops = _count(files.config) if count_flops else None
+    _write(draft_of(verified, files, statement, flops), out, form, force)
+
+
+@app.command("provider-template")
+def provider_template(
+    model: Model,
+    out: Out,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="The model's name. Default: its run's."),
+    ] = None,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
+    at: At = None,
+    force: Force = False,
+) -> None:
+    """Write the file in which a provider states what no record of MODEL does. Then sign it."""
+    from govray.reports.annex_xi import annex_xi, read_files
+    from govray.reports.eu_summary import eu_summary
+    from govray.reports.provider_template import provider_template as template_of
+
+    verified, _ = _verified(model, None, trust_root, revocations, allow_uncovered, at)
+    drafts = [eu_summary(verified), annex_xi(verified, read_files(verified))]
+    text = template_of(
+        name or verified.attestation.run.id,
+        verified.digest,
+        drafts,
+        at=trust.reference_time(at),
+    )
+    user_files.write(out, text.encode(), replace=force)
+    asked = sum(each.startswith("#") and each[1:2].isalpha() for each in text.splitlines())
+    print_report({"file": str(out), "attestation": verified.digest, "asks": asked})
+    line(f"Wrote {out}: {asked} questions")
+    field("attests", verified.digest)
+    line()
+    line(f"Next  fill it in, then: govray sign {out} --key KEY")
+
+
+def _verified(
+    path: Path,
+    provider: Path | None,
+    root: Path | None,
+    revocations: list[Path] | None,
+    allow_uncovered: list[str] | None,
+    at: str | None,
+) -> tuple[VerifiedModel, Verified[ProviderStatement] | None]:
+    """The model, and what its provider signed of it."""
+    from govray.reports.provider_statement import verify_statement
+
+    model = trust.verify_model(
+        path, root=root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
+    )
+    if provider is None:
+        return model, None
+    statement = verify_statement(
+        model.trust_root,
+        user_files.read(provider),
+        attestation=model.digest,
+        at=trust.reference_time(at),
+    )
+    return model, statement
+
+
+def _form(out: Path, given: Form | None) -> Form:
+    ends: dict[str, Form] = {".html": "html", ".htm": "html", ".docx": "docx", ".json": "json"}
+    found = given or ends.get(out.suffix.lower())
+    if found is None:
+        raise UsageError(
+            "its name does not say which form it has",
+            where=str(out),
+            do="End it with .html, .docx or .json, or give --format.",
+        )
+    return found
+
+
+def _write(draft: Draft, out: Path, given: Form | None, force: bool) -> None:
+    """Write a draft, and tell what lacks."""
+    form = _form(out, given)
+    if form == "html":
+        from govray.reports.web_page import web_page
+
+        data = web_page(draft)
+    elif form == "docx":
+        from govray.reports.word_file import word_file
+
+        data = word_file(draft)
+    else:
+        data = draft.json_file()
+    user_files.write(out, data, replace=force)
+    missing = [each for each in draft.fields if each.state == "missing"]
+    told: dict[str, Any] = {
+        "file": str(out),
+        "format": form,
+        "counts": draft.to_json()["counts"],
+        "missing": [each.key for each in missing],
+        "unused": list(draft.unused),
+    }
+    print_report(told)
+    line(f"Draft: {out}", style="bold")
+    field("filled", f"{draft.count('filled')} from records")
+    field("answered", f"{draft.count('asked')} by the provider")
+    field("missing", len(missing))
+    for each in missing:
+        field("", f"{each.key}: {each.label}")
+    if draft.unused:
+        field("unused", f"{', '.join(draft.unused)}: records fill these fields")
+
+
+def _count(config: Any) -> CountedFlops:
+    """The operations of a row of the model that a configuration names."""
+    from govray.reports.annex_xi import CountedFlops
+    from govray.train.attest.counted_flops import HOW, row_flops
+
+    return CountedFlops(row_flops(config), HOW)

@@ -1,0 +1,177 @@
+"""What the records of a verified model say of each corpus that its run read.
+
+Two records say it: the corpus's credential, by its description or the optional fields that
+credentials had before, and the manifest, which counts. What a corpus does not state is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeAlias
+
+from govray.governance.policy.corpus_description import CorpusDescription, Domains, Source
+from govray.governance.policy.credential import Credential
+from govray.governance.verify.verifier import VerifiedModel
+
+Medium: TypeAlias = Literal["text", "image", "audio", "video", "other"]
+"""The template's modalities."""
+
+_SOURCES: Mapping[str, Source] = {
+    "public": "public_dataset",
+    "licensed": "licensed",
+    "crawled": "crawled",
+    "user": "user",
+    "synthetic": "synthetic",
+}
+"""The kinds of source that credentials without a description have."""
+
+_MEDIA: Mapping[str, Medium] = {
+    "text": "text",
+    "code": "text",
+    "tabular": "text",
+    "image": "image",
+    "audio": "audio",
+    "video": "video",
+}
+
+
+@dataclass(frozen=True)
+class CorpusFacts:
+    """One corpus that a run read.
+
+    Attributes:
+        name: Its name.
+        credential: As verified.
+        records: How many it has.
+        units: What the run's manifest counts of its training rows, in the unit of ``counted``.
+        counted: What rows hold: tokens of text, images, or tensors that are neither.
+    """
+
+    name: str
+    credential: Credential
+    records: int
+    units: int
+    counted: Medium
+
+    @property
+    def description(self) -> CorpusDescription | None:
+        """Of the credential, if it has one."""
+        return self.credential.description
+
+    @property
+    def source(self) -> Source | None:
+        """The kind of source."""
+        if self.description is not None:
+            return self.description.source
+        return _SOURCES.get(self.credential.source_type or "")
+
+    @property
+    def url(self) -> str | None:
+        """Where it can be found."""
+        return self.description.url if self.description else self.credential.url
+
+    @property
+    def months(self) -> tuple[str, str] | None:
+        """When it was collected: first and last month."""
+        if self.description is not None:
+            found = self.description.collected
+            return (found.first, found.last) if found else None
+        period = self.credential.collection_period
+        if period is None:
+            return None
+        last = period.expires - timedelta(seconds=1)
+        return period.from_[:7], f"{last:%Y-%m}"
+
+    @property
+    def languages(self) -> tuple[str, ...] | None:
+        """BCP 47 tags."""
+        return self.description.languages if self.description else self.credential.languages
+
+    @property
+    def modality(self) -> tuple[str, ...] | None:
+        """Kinds of media that the issuer names."""
+        return self.description.modality if self.description else self.credential.modality
+
+    @property
+    def media(self) -> tuple[Medium, ...]:
+        """The template's modalities: those that the issuer names, and what rows hold."""
+        named = [_MEDIA.get(each, "other") for each in self.modality or ()]
+        held = [] if named and self.counted == "other" else [self.counted]
+        return tuple(dict.fromkeys([*named, *held]))
+
+    @property
+    def hours(self) -> int | None:
+        """Length of its audio or its video; None if it is not stated, or of which of them."""
+        if self.description is None or {"audio", "video"} <= set(self.media):
+            return None
+        return self.description.hours
+
+    @property
+    def opt_out(self) -> str | None:
+        """How reservations of rights were handled, with the issuer's words."""
+        if self.description is None:
+            return self.credential.opt_out
+        said = [self.description.opt_out, self.description.opt_out_measures]
+        return ": ".join(each for each in said if each) or None
+
+    @property
+    def personal_data(self) -> str | None:
+        """What the issuer knows of personal data."""
+        return self.credential.personal_data or (
+            self.description.personal_data if self.description else None
+        )
+
+    @property
+    def content(self) -> str | None:
+        """What kinds of content it holds."""
+        return self.description.content if self.description else None
+
+    @property
+    def domains(self) -> Domains | None:
+        """How much came from which domain."""
+        return self.description.domains if self.description else None
+
+    @property
+    def size(self) -> str:
+        """What the manifest counts, in words."""
+        return f"{self.units:,} {UNITS[self.counted]}"
+
+
+UNITS: Mapping[Medium, str] = {
+    "text": "tokens",
+    "image": "images",
+    "audio": "hours",
+    "video": "hours",
+    "other": "records",
+}
+
+
+def corpus_facts(model: VerifiedModel) -> tuple[CorpusFacts, ...]:
+    """Of every corpus that the run's plan reads, by name. Corpora that it excludes were never read.
+
+    Tokens are those of the run's own tokenizer, with a separator behind each record. Records of the
+    reserve are not among them, for they are not trained on.
+    """
+    manifest = model.manifest.document
+    schema = manifest.row_schema
+    counted: Medium = "text"
+    if schema is not None and schema.kind == "tensors":
+        named = {tensor.name for tensor in schema.tensors or ()}
+        counted = "image" if "image" in named else "other"
+    found = []
+    for entry in model.attestation.corpora:
+        if entry.corpus in model.attestation.plan.excluded:
+            continue
+        tokens = sum(part.tokens for part in manifest.corpus(entry.corpus).parts)
+        found.append(
+            CorpusFacts(
+                name=entry.corpus,
+                credential=model.credentials[entry.corpus].document,
+                records=manifest.records(entry.corpus),
+                units=tokens if counted == "text" else tokens // 2,  # a record and its separator
+                counted=counted,
+            )
+        )
+    return tuple(found)

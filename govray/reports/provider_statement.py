@@ -1,0 +1,198 @@
+"""What a provider states of a model that no record of a run can: who it is, and what it is for.
+
+A provider fills in a small YAML file and signs it. The key is one of the trust root's: of an
+operator or of the authority for policies. A statement is about one attestation, so it serves no
+other model.
+
+Every field that a report may ask for is optional. One that is left out is missing in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from govray.errors import Malformed, Untrusted
+from govray.governance.formats.bounds import LongText, Positive, ShortText
+from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import Signer
+from govray.governance.formats.statement import Subject, seal
+from govray.governance.trust.authority import Role
+from govray.governance.trust.trust_state import TrustState, Verified
+
+SCHEMA = "govray.dev/provider-statement/v1"
+MAX_BYTES = 1 << 20
+SIGNERS: tuple[Role, ...] = ("operator", "policy")
+"""Roles whose authorities may sign a statement."""
+
+_Day = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$")]
+_Month = Annotated[str, Field(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
+
+
+class ProviderStatement(Document):
+    """A provider's answers. `ASKED` names those that reports take.
+
+    Attributes:
+        name: Of the model, as files and registries name it.
+        version: Of this statement; only increases.
+        attestation: Digest of the model's attestation.
+        issued: When, by the signer's clock.
+    """
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/provider-statement/v1"
+
+    name: Name
+    version: Positive
+    attestation: Digest
+    issued: Timestamp
+
+    summary_version: ShortText | None = None
+    summary_updated: _Day | None = None
+    provider: ShortText | None = None
+    provider_contact: ShortText | None = None
+    representative: ShortText | None = None
+    representative_contact: ShortText | None = None
+    small_or_medium: bool | None = None
+    model_names: ShortText | None = None
+    dependencies: LongText | None = None
+    market_date: _Day | None = None
+    sizes: LongText | None = None
+    content_types: LongText | None = None
+    latest_collection: _Month | None = None
+    continuous_training: LongText | None = None
+    languages: LongText | None = None
+    characteristics: LongText | None = None
+    size_comments: LongText | None = None
+    unstated_sources: LongText | None = None
+    public_datasets: LongText | None = None
+    public_comments: LongText | None = None
+    licensed_data: LongText | None = None
+    other_private_data: LongText | None = None
+    private_comments: LongText | None = None
+    crawled_data: LongText | None = None
+    crawlers: LongText | None = None
+    crawler_purposes: LongText | None = None
+    crawler_behaviour: LongText | None = None
+    crawl_period: LongText | None = None
+    crawl_content: LongText | None = None
+    crawl_domains: LongText | None = None
+    crawl_comments: LongText | None = None
+    user_data: LongText | None = None
+    user_services: LongText | None = None
+    synthetic_data: LongText | None = None
+    synthetic_models: LongText | None = None
+    other_data: LongText | None = None
+    code_of_practice: bool | None = None
+    opt_out_measures: LongText | None = None
+    copyright_policy: ShortText | None = None
+    illegal_content_measures: LongText | None = None
+    personal_data: LongText | None = None
+    other_processing: LongText | None = None
+
+    intended_tasks: LongText | None = None
+    integration: LongText | None = None
+    acceptable_use: LongText | None = None
+    distribution: LongText | None = None
+    input_output: LongText | None = None
+    licence: ShortText | None = None
+    technical_means: LongText | None = None
+    design_choices: LongText | None = None
+    optimised_for: LongText | None = None
+    curation: LongText | None = None
+    bias_measures: LongText | None = None
+    training_flops: ShortText | None = None
+    energy: ShortText | None = None
+    evaluation: LongText | None = None
+
+    def text(self, field: str) -> str | None:
+        """What a field says, yes and no in words; None if it is left out."""
+        value = getattr(self, field)
+        return {True: "Yes", False: "No"}[value] if isinstance(value, bool) else value
+
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """The fields that are answered, in their order."""
+        return tuple(field for field in ASKED if getattr(self, field) is not None)
+
+
+_OWN = ("name", "version", "attestation", "issued")
+ASKED = tuple(name for name in ProviderStatement.model_fields if name not in _OWN)
+"""The fields that reports may ask for, in their order."""
+
+
+def seal_statement(statement: ProviderStatement, signers: Sequence[Signer]) -> bytes:
+    """Return the signed envelope of a statement; its subject is the attestation.
+
+    Raises:
+        UsageError: No signer, or the same key twice.
+    """
+    return seal(statement, [_subject(statement)], signers)
+
+
+def verify_statement(
+    trust: TrustState, data: bytes, *, attestation: str, at: datetime
+) -> Verified[ProviderStatement]:
+    """Return the statement in the envelope ``data`` if the trust root carries it.
+
+    1. An authority of one of `SIGNERS` signed it, with its threshold of keys.
+    2. The subject is the attestation that it names.
+    3. It is about this attestation.
+    4. It was issued at ``at`` or before.
+
+    Args:
+        trust: The trust state, already verified.
+        data: An envelope.
+        attestation: Digest of the model's attestation.
+        at: The reference time, aware.
+
+    Raises:
+        Malformed: ``data`` is no such statement, or not signed.
+        Untrusted: The first of the numbered conditions that does not hold.
+    """
+    where = "provider statement"
+    if not data.lstrip().startswith(b"{"):
+        raise Malformed(
+            "it is not signed", where=where, do="Sign it: govray sign FILE --key KEY; give the "
+            "envelope that this writes"
+        )  # fmt: skip
+    verified = _signed(trust, Envelope.parse(data, limit=MAX_BYTES, where=where), at, where)  # 1
+    statement = verified.document
+    if verified.subjects != (_subject(statement),):  # 2
+        raise Untrusted(
+            "its subject is not the attestation that it names",
+            where=where,
+            do="Ask the signer to sign it again",
+        )
+    if statement.attestation != attestation:  # 3
+        raise Untrusted(
+            f"it is about the attestation {statement.attestation}, this model's is {attestation}",
+            where=where,
+            do="Write one for this model: govray report provider-template",
+        )
+    if parse_time(statement.issued) > at:  # 4
+        raise Untrusted(
+            f"issued at {statement.issued}, after the reference time",
+            where=where,
+            do="Check the reference time",
+        )
+    return verified
+
+
+def _signed(
+    trust: TrustState, envelope: Envelope, at: datetime, where: str
+) -> Verified[ProviderStatement]:
+    refusals: list[Untrusted] = []
+    for role in SIGNERS:
+        try:
+            return trust.verify(ProviderStatement, envelope, role=role, at=at, where=where)
+        except Untrusted as error:
+            refusals.append(error)
+    raise refusals[0]
+
+
+def _subject(statement: ProviderStatement) -> Subject:
+    return Subject.of(statement.name, statement.attestation)

@@ -1,0 +1,288 @@
+"""Descriptions of corpora: bounds, what policies see of them, and reserved rights."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import Malformed, Refused
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.policy.corpus_description import MAX_DOMAINS, CorpusDescription
+from govray.governance.policy.credential import Credential, CredentialClass
+from govray.governance.policy.depth_policy import Match, Policy, seal_policy
+from govray.governance.policy.lint import diff, lint, representative_classes
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.policy.route import resolve
+from govray.governance.verify.verifier import verify
+from tests.support.tree import ROOT
+from tests.support.world import AT, GROUPS, POLICY, World
+
+BASE = [group.group for group in GROUPS]
+OBSERVE = (ROOT / "policies" / "observe.yaml").read_text()
+LICENCES = (ROOT / "policies" / "licences.yaml").read_text()
+
+CRAWLED: dict[str, Any] = {
+    "source": "crawled",
+    "url": "https://crawl.example/2026",
+    "domains": {"unit": "records", "sizes": {"a.example": 9, "b.example": 2}, "total": 40},
+    "collected": {"first": "2024-03", "last": "2025-11"},
+    "content": "News and forums.",
+    "modality": ["text", "image"],
+    "languages": ["en", "nb-NO"],
+    "optOut": "honoured",
+    "optOutMeasures": "robots.txt was read before each request.",
+    "personalData": "present",
+    "crawlers": [{"name": "examplebot/1", "purpose": "news", "behaviour": "obeys robots.txt"}],
+}
+
+
+def described(**changes: Any) -> CorpusDescription:
+    fields = {name: value for name, value in (CRAWLED | changes).items() if value is not None}
+    return CorpusDescription.from_json(fields)
+
+
+def cls(**changes: Any) -> CredentialClass:
+    attributes = {
+        "corpus": "acme",
+        "license": "MIT",
+        "license_category": "permissive",
+        "jurisdiction": "NO",
+        "sensitivity": "public",
+        "use": "commercial",
+    }
+    return CredentialClass(**(attributes | changes))
+
+
+def with_rule(rule: str, text: str = OBSERVE) -> Policy:
+    found, count = re.subn(r"^rules:.*\n", f"rules:\n  - {rule}\n", text, flags=re.M)
+    assert count == 1
+    return read_policy(found)
+
+
+# The document
+
+
+def test_json_round_trips() -> None:
+    assert described().to_json() == CRAWLED
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"source": "crawld"}, "did you mean 'crawled'?"),
+        ({"source": None}, "missing field 'source'"),
+        ({"origin": "here"}, "unknown field 'origin'"),
+        ({"source": "user"}, "domains belong to data of the source 'crawled' alone"),
+        ({"generators": ["m"]}, "generators belong to data of the source 'synthetic' alone"),
+        ({"collected": {"first": "2025-01", "last": "2024-12"}}, "first 2025-01 is after"),
+        ({"collected": {"first": "2025-13", "last": "2026-01"}}, "first"),
+        ({"modality": ["text", "text"]}, "modality names one value twice"),
+        ({"languages": ["<b>"]}, "languages"),
+        ({"hours": 3}, "hours belong to audio or video"),
+        ({"url": "javascript:alert(1)"}, "url"),
+        ({"domains": {"unit": "records", "sizes": {"a.example": 1}, "total": 0}}, "total"),
+        ({"domains": {"unit": "records", "sizes": {"A.example": 1}, "total": 1}}, "A.example"),
+        ({"domains": {"unit": "records", "sizes": {"<i>.example": 1}, "total": 1}}, "<i>"),
+        ({"domains": {"unit": "records", "sizes": {"a.example": 1, "b.example": 1}, "total": 1}},
+         "total is 1, and 2 domains"),
+    ],
+)  # fmt: skip
+def test_what_does_not_hold_together_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(Malformed, match=r".") as caught:
+        described(**changes)
+    assert said in str(caught.value)
+
+
+def test_a_list_of_domains_is_bounded() -> None:
+    sizes = {f"d{number}.example": 1 for number in range(MAX_DOMAINS)}
+    domains = {"unit": "records", "sizes": sizes, "total": MAX_DOMAINS + 1}
+    assert described(domains=domains).domains is not None
+    with pytest.raises(Malformed, match="at most 50000"):
+        described(domains=domains | {"sizes": sizes | {"more.example": 1}})
+
+
+def test_a_credential_says_these_things_once(world: World) -> None:
+    fields = _fields(world, "alpha") | {"description": CRAWLED}
+    assert Credential.from_json(fields).credential_class.source == "crawled"
+    with pytest.raises(Malformed, match="personal_data stands beside a description"):
+        Credential.from_json(fields | {"personalData": "none"})
+
+
+def test_without_a_description_bytes_and_class_are_those_before(world: World) -> None:
+    fields = _fields(world, "alpha")
+    credential = Credential.from_json(fields)
+    assert canonical_json.encode(credential.to_json()) == canonical_json.encode(fields)
+    assert b"description" not in canonical_json.encode(credential.to_json())
+    assert len(credential.credential_class.to_json()) == 6
+    described = Credential.from_json(fields | {"description": {"source": "other"}})
+    assert described.credential_class.digest != credential.credential_class.digest
+
+
+def _fields(world: World, corpus: str) -> dict[str, Any]:
+    return read(Credential, Envelope.parse(world.credentials[corpus])).document.to_json()
+
+
+def test_golden_class_of_a_described_corpus() -> None:
+    """Class digests name shard folders and stand in manifests, so these bytes are fixed too."""
+    stated = cls(source="crawled", modality=("text", "code"), languages=("en",), opt_out="honoured")
+    assert canonical_json.encode(stated.to_json()) == (
+        b'{"corpus":"acme","jurisdiction":"NO","languages":["en"],"license":"MIT",'
+        b'"licenseCategory":"permissive","modality":["text","code"],"optOut":"honoured",'
+        b'"sensitivity":"public","source":"crawled","use":"commercial"}'
+    )
+    assert str(stated).endswith(
+        "use=commercial, source=crawled, modality=text, code, languages=en, opt_out=honoured"
+    )
+
+
+# What policies see
+
+
+@pytest.mark.parametrize(
+    ("match", "matching", "other"),
+    [
+        ({"source": ["crawled"]}, {"source": "crawled"}, {"source": "user"}),
+        ({"modality": ["image"]}, {"modality": ("text", "image")}, {"modality": ("text",)}),
+        ({"languages": ["de"]}, {"languages": ("en", "de")}, {"languages": ("en",)}),
+        ({"opt_out": ["unchecked"]}, {"opt_out": "unchecked"}, {"opt_out": "honoured"}),
+        ({"personal_data": ["present"]}, {"personal_data": "present"}, {"personal_data": "none"}),
+        ({"opt_out": ["unstated"]}, {}, {"opt_out": "honoured"}),
+        ({"modality": ["unstated", "audio"]}, {}, {"modality": ("text",)}),
+    ],
+)
+def test_a_rule_matches_what_a_description_states(
+    match: dict[str, Any], matching: dict[str, Any], other: dict[str, Any]
+) -> None:
+    found = Match.from_source(match)
+    assert found.matches(cls(**matching))
+    assert not found.matches(cls(**other))
+    assert found.matches(cls()) == any("unstated" in each for each in match.values())
+
+
+def test_one_class_can_have_two_modalities_and_one_source() -> None:
+    text, image = (Match.from_source({"modality": [each]}) for each in ("text", "image"))
+    assert text.overlaps(image)
+    assert not text.covers(image)
+    assert not text.overlaps(Match.from_source({"modality": ["unstated"]}))
+    user, crawled = (Match.from_source({"source": [each]}) for each in ("user", "crawled"))
+    assert not user.overlaps(crawled)
+
+
+def test_two_adapters_that_one_class_may_get_by_two_modalities_are_refused() -> None:
+    text = """
+schema: govray.dev/depth-policy/v1
+name: p
+version: 1
+valid: {from: 2026-11-01, until: 2027-11-01}
+on_expiry: stop
+profiles:
+  a: {layers: none, adapter: one, rank: 2}
+  b: {layers: none, adapter: two, rank: 2}
+rules:
+  - {name: texts, match: {modality: text}, profile: a}
+  - {name: images, match: {modality: image}, profile: b}
+"""
+    with pytest.raises(Malformed, match="two different adapters"):
+        read_policy(text)
+    read_policy(text.replace("adapter: two", "adapter: one"))
+
+
+@pytest.mark.parametrize("value", ["honoured", "none_found", "unchecked", "not_applicable", None])
+def test_under_allow_all_a_description_changes_no_route(value: Any) -> None:
+    policy = read_policy(OBSERVE)
+    plain = resolve(policy.decide(cls()), BASE)
+    stated = cls(source="crawled", modality=("text",), languages=("en",), personal_data="present")
+    assert resolve(policy.decide(stated), BASE) == plain
+    if value is not None:
+        stated = cls(opt_out=value)
+    assert resolve(policy.decide(stated), BASE).digest == plain.digest
+
+
+def test_a_run_reads_and_trains_the_same_rows_with_a_description(tmp_path: Path) -> None:
+    world = World()
+    stated = {"alpha": world.issue("alpha", description=described(optOut="unchecked"))}
+    policy = seal_policy(
+        read_policy(OBSERVE.replace("name: observe", "name: licences").replace("n: 1", "n: 3")),
+        world.keys.compliance,
+    )
+    found = []
+    for name, credentials in (("plain", {}), ("stated", stated)):
+        folder = world.deploy(tmp_path / name, policy=policy, credentials=credentials)
+        model = verify(folder, trust_root=world.root, at=AT)
+        steps = [(leaf.step, leaf.streams, leaf.corpora) for leaf in model.ledger.steps]
+        attested = model.attestation
+        found.append((steps, attested.plan.streams, attested.coverage, attested.taint))
+    assert found[0] == found[1]
+
+
+# Reserved rights
+
+
+@pytest.mark.parametrize("text", [OBSERVE, LICENCES])
+def test_reserved_rights_reach_no_layer_unless_a_rule_names_them(text: str) -> None:
+    reserved = cls(opt_out="reserved")
+    with pytest.raises(Refused, match=r"rights in it are reserved \(opt_out: reserved\)") as caught:
+        read_policy(text).decide(reserved)
+    assert "'acme'" in str(caught.value)
+    # A rule for something else that it has, a rule for all handlings but this: not enough.
+    for match in ("source: crawled", "opt_out: [honoured, unchecked]"):
+        policy = with_rule(f"{{name: new, match: {{{match}}}, profile: everything}}", text)
+        with pytest.raises(Refused):
+            policy.decide(cls(opt_out="reserved", source="crawled"))
+    # The control: a rule that names it, and applies to it.
+    named = with_rule(
+        "{name: new, match: {opt_out: reserved, license: MIT}, profile: everything}", text
+    )
+    assert resolve(named.decide(reserved), BASE).groups == tuple(BASE)
+    with pytest.raises(Refused):
+        named.decide(cls(opt_out="reserved", license="Apache-2.0"))
+
+
+def test_a_rule_may_put_reserved_rights_into_quarantine() -> None:
+    text = OBSERVE.replace("profiles:\n", "profiles:\n  nothing: {layers: none}\n")
+    policy = with_rule("{name: reserved, match: {opt_out: reserved}, profile: nothing}", text)
+    assert policy.decide(cls(opt_out="reserved")).quarantined_by == "reserved"
+    assert not policy.decide(cls()).quarantined
+    assert lint(policy) == ()
+
+
+def test_whoever_builds_or_verifies_an_attestation_decides_the_same(tmp_path: Path) -> None:
+    world = World()
+    credential = {"beta": world.issue("beta", description=described(optOut="reserved"))}
+    named = POLICY + "  - {name: reserved, match: {opt_out: reserved}, profile: everything}\n"
+    policy = seal_policy(read_policy(named), world.keys.compliance)
+    allowed = world.deploy(tmp_path / "allowed", credentials=credential, policy=policy)
+    model = verify(allowed, trust_root=world.root, at=AT)
+    assert model.routes["beta"].groups == tuple(BASE)
+    with pytest.raises(Refused, match="rights in it are reserved"):
+        world.deploy(tmp_path / "refused", credentials=credential)
+
+
+# Advice
+
+
+def test_lint_tells_of_a_rule_that_admits_reserved_rights() -> None:
+    policy = with_rule("{name: new, match: {opt_out: reserved}, profile: everything}")
+    assert [(each.code, each.subject) for each in lint(policy)] == [("admits_reserved", "new")]
+    before = read_policy(OBSERVE)
+    widened = lint(policy.model_copy(update={"version": 2}), previous=before, groups=BASE)
+    widens = [each for each in widened if each.code == "widens"]
+    assert widens
+    assert all("opt_out=reserved" in each.subject for each in widens)
+    for change in diff(before, policy, representative_classes(before, policy), BASE):
+        assert (change.before.status, change.after.status) == ("refused", "trains")
+
+
+def test_policies_that_name_no_description_have_the_classes_that_they_had() -> None:
+    for text in (OBSERVE, LICENCES):
+        classes = representative_classes(read_policy(text))
+        assert all(each.source is None and each.opt_out is None for each in classes)
+    named = with_rule("{name: new, match: {source: user, languages: nb}, profile: everything}")
+    classes = representative_classes(named)
+    assert {each.source for each in classes} == {None, "user", "public_dataset"}
+    assert {each.languages for each in classes} == {None, ("nb",), ("en",)}
