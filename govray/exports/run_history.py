@@ -1,7 +1,7 @@
 """What a run began with and what happened to its data and its model: words that formats repeat.
 
-Each is a kind and a text: what it started from, who its ancestors are, by what it was selected,
-which corpora a gate left out, what a monitor decided, which adapters were removed.
+Each is a kind and a text. First comes what it started from, then its ancestors and by what it was
+selected. Then come gates, the decisions of a monitor, and removals of adapters.
 """
 
 from __future__ import annotations
