@@ -41,6 +41,8 @@ BELOW: dict[str, frozenset[str]] = {
     "inference": frozenset(
         {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks"}
     ),
+    # Outsiders over HTTP: what they sign is governance's.
+    "notaries": frozenset({"errors", "files", "governance"}),
     "reconciler": frozenset(
         {"errors", "printable", "files", "governance", "store", "tasks"} | {"traces"}
     ),
@@ -58,6 +60,7 @@ BELOW: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
         | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
+        | {"notaries"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -68,7 +71,17 @@ BELOW: dict[str, frozenset[str]] = {
 FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "governance": tuple(
         frozenset({room})
-        for room in ("verify", "attestation", "record", "policy", "trust", "submission", "formats")
+        for room in (
+            "verify",
+            "attestation",
+            "record",
+            "policy",
+            "notary",
+            "trust",
+            "submission",
+            "signers",
+            "formats",
+        )
     ),
     "engine": (
         frozenset({"step"}),
@@ -104,8 +117,11 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "governance.formats": frozenset(
         {"cryptography", "numpy", "pydantic", "pydantic_core", "rfc8785", "yaml"}
     ),
+    # python-pkcs11 is imported where a key is in a hardware module, and nowhere else.
+    "governance.signers": frozenset({"cryptography", "pkcs11"}),
     "governance.submission": frozenset({"pydantic", "yaml"}),
     "governance.trust": frozenset({"pydantic", "license_expression"}),
+    "governance.notary": frozenset({"rfc3161_client"}),
     "governance.policy": frozenset({"pydantic"}),
     # numpy counts what a ledger's steps read: 40 to 80 times as fast as a walk over the rows.
     "governance.record": frozenset({"pydantic", "numpy"}),
@@ -139,6 +155,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "service.tasks": frozenset({"sqlmodel", "sqlalchemy", "starlette", "aiohttp", "yarl"}),
     "service.pages": frozenset({"sqlmodel", "sqlalchemy", "fastapi", "starlette", "jinja2"}),
     "client": frozenset({"pydantic"}),
+    "notaries": frozenset({"rfc3161_client", "starlette"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
     "reconciler": frozenset({"ray", "requests", "pydantic", "sqlmodel", "sqlalchemy"}),

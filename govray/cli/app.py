@@ -50,6 +50,7 @@ from govray.cli import (
     sign,
     store,
     template,
+    timestamp,
     token,
     trace,
     train,
@@ -57,6 +58,7 @@ from govray.cli import (
     usage,
     verify,
     webhook,
+    witness,
     workspace,
 )
 from govray.errors import UsageError
@@ -98,6 +100,8 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(corpus.app, name="corpus")
 app.command("sign")(sign.sign)
 app.command("cosign")(cosign.cosign)
+app.command("timestamp")(timestamp.timestamp)
+app.add_typer(witness.app, name="witness")
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.add_typer(policy.app, name="policy")

@@ -73,9 +73,7 @@ def new(
 def public(
     reference: Annotated[
         str,
-        typer.Argument(
-            metavar="KEY", help="A PEM file, env:NAME, pkcs11:URI or command:PROGRAM."
-        ),
+        typer.Argument(metavar="KEY", help="A PEM file, env:NAME, pkcs11:URI or command:PROGRAM."),
     ],
     password_file: PasswordFile = None,
 ) -> None:

@@ -84,7 +84,7 @@ class CommandSigner:
 
     def _run(self, message: bytes) -> bytes:
         try:
-            process = subprocess.Popen(  # noqa: S603: the command that the user named
+            process = subprocess.Popen(  # noqa: S603
                 self.words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -94,7 +94,9 @@ class CommandSigner:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "its name is no path"
             raise UsageError(f"cannot run the command: {reason}", where=self._where) from None
-        assert process.stdin and process.stdout and process.stderr
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         signature, complaint = bytearray(), bytearray()
         threads = [
             Thread(target=_write, args=(process.stdin, message), daemon=True),
@@ -123,9 +125,7 @@ class CommandSigner:
                 do="Let it write the signature alone, as bytes and not as text",
             )
         if code != 0:
-            raise UsageError(
-                f"the command ended with {code}{_told(complaint)}", where=self._where
-            )
+            raise UsageError(f"the command ended with {code}{_told(complaint)}", where=self._where)
         return bytes(signature)
 
     def __reduce__(self) -> NoReturn:

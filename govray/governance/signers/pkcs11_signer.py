@@ -149,6 +149,7 @@ _SAID = {
     "PinLenRange": "the PIN is wrong",
     "PinLocked": "the PIN is locked after too many tries",
     "UserNotLoggedIn": "the token asks for a PIN, and none is given",
+    "PKCS11Error": "the module cannot be loaded",
     "RuntimeError": "the module cannot be loaded",
     "OSError": "the module cannot be loaded",
 }
