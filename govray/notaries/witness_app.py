@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 def witness_app(state: WitnessState) -> Starlette:
     """The application; it answers with the statuses of the standard.
 
-    413 is for a request that is larger than any can be, and 500 for a memory that is damaged or a
-    disk that is full: nothing was cosigned then.
+    413 is for a request that is larger than any can be. 500 is for a memory that is damaged or a
+    disk that is full; nothing was cosigned then.
     """
 
     async def add_checkpoint(request: Request) -> Response:

@@ -3,9 +3,9 @@
 A witness signs a head only if it extends the last one of that ledger that it signed. So two
 histories of one run cannot both be cosigned by witnesses that keep their state.
 
-Source: https://c2sp.org/tlog-cosignature. The signature line's content is the key ID, which is the
-start of SHA-256(name || "\\n" || 0x04 || 32-byte key), a big-endian time in seconds, and the
-Ed25519 signature over ``cosignature/v1``, the time and the note's text.
+Source: https://c2sp.org/tlog-cosignature. A signature line holds key ID, time and signature. The
+key ID is the start of SHA-256(name || newline || 0x04 || 32-byte key); the time is in seconds,
+big-endian. The signature is over a line ``cosignature/v1``, a line of the time, and the note's text.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def check_cosignatures(
         at: Reference time, aware.
 
     Raises:
-        Refused: The note is of another head, a known witness's signature in it does not verify, or
-            its time contradicts the run's or the reference time.
+        Refused: The note is of another head, or a known witness's signature in it does not verify.
+            Or its time contradicts the run's or the reference time.
     """
     if data is None:
         return ()
