@@ -5,7 +5,7 @@ histories of one run cannot both be cosigned by witnesses that keep their state.
 
 Source: https://c2sp.org/tlog-cosignature. A signature line holds key ID, time and signature. The
 key ID is the start of SHA-256(name || newline || 0x04 || 32-byte key); the time is in seconds,
-big-endian. The signature is over a line ``cosignature/v1``, a line of the time, and the note's text.
+big-endian. Signed are a line ``cosignature/v1``, a line of the time, and the note's text.
 """
 
 from __future__ import annotations
