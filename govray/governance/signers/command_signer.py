@@ -16,6 +16,8 @@ import os
 import shlex
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,7 @@ TIMEOUT_S = 60.0
 MAX_SIGNATURE = 1024
 """Bytes; the longest that verifies here has 72."""
 _MAX_COMPLAINT = 4096
+_POLL_S = 0.01
 _MAX_PUBLIC_KEY = 64 * 1024
 _OPTION = "--public-key"
 _FORM = "Write command:PROGRAM ARGUMENT… with PROGRAM.pub beside it, or "
@@ -100,24 +103,27 @@ class CommandSigner:
         signature, complaint = bytearray(), bytearray()
         threads = [
             Thread(target=_write, args=(process.stdin, message), daemon=True),
-            Thread(target=_read, args=(process, process.stdout, signature), daemon=True),
+            Thread(target=_read, args=(process.stdout, signature), daemon=True),
             Thread(target=_drain, args=(process.stderr, complaint), daemon=True),
         ]
         for thread in threads:
             thread.start()
         try:
-            code = process.wait(TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+            ended = _ended(process, lambda: len(signature) > MAX_SIGNATURE)
+        finally:
+            # Before its exit is collected, so that its number cannot be another process's. What it
+            # left behind may hold its output open.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+            for thread in threads:
+                thread.join(1)
+        if not ended:
             raise UsageError(
                 f"the command did not end within {TIMEOUT_S:g} s, and was stopped",
                 where=self._where,
                 do="Run it by hand: it may wait for a password or for the network",
-            ) from None
-        finally:
-            _kill(process)  # also what it left behind, which may hold its output open
-            process.wait()
-            for thread in threads:
-                thread.join(1)
+            )
         if len(signature) > MAX_SIGNATURE:
             raise UsageError(
                 f"the command wrote more than {MAX_SIGNATURE} bytes",
@@ -153,11 +159,9 @@ def _write(pipe: IO[bytes], message: bytes) -> None:
         pipe.write(message)
 
 
-def _read(process: subprocess.Popen[bytes], pipe: IO[bytes], into: bytearray) -> None:
+def _read(pipe: IO[bytes], into: bytearray) -> None:
     with suppress(OSError, ValueError), pipe:
         into += pipe.read(MAX_SIGNATURE + 1)
-        if len(into) > MAX_SIGNATURE:
-            _kill(process)
 
 
 def _drain(pipe: IO[bytes], into: bytearray) -> None:
@@ -167,9 +171,15 @@ def _drain(pipe: IO[bytes], into: bytearray) -> None:
             into += chunk[: max(0, _MAX_COMPLAINT - len(into))]
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _ended(process: subprocess.Popen[bytes], enough: Callable[[], bool]) -> bool:
+    """Wait until it has ended or written ``enough``; whether it did in time. It is not collected."""
+    until = time.monotonic() + TIMEOUT_S
+    how = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    while not enough() and os.waitid(os.P_PID, process.pid, how) is None:
+        if time.monotonic() > until:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _told(complaint: bytearray) -> str:
