@@ -12,7 +12,7 @@ from govray.governance.notary.add_checkpoint import SIZE_TYPE, AddCheckpoint
 from govray.governance.notary.cosignature import Cosignature, cosignature_of
 from govray.governance.record.ledger import Ledger
 from govray.governance.trust.witness_policy import LedgerWitness
-from govray.notaries.post import Answer, check_url, post
+from govray.notaries.post import HttpAnswer, check_url, post
 
 MOST_TRIES = 3
 """The first learns what the witness knows. Another run of the same command may come between."""
@@ -86,7 +86,7 @@ def _proof(ledger: Ledger, old: int) -> tuple[bytes, ...]:
 
 
 def _accepted(
-    answer: Answer, checkpoint: bytes, witness: LedgerWitness, at: datetime, where: str
+    answer: HttpAnswer, checkpoint: bytes, witness: LedgerWitness, at: datetime, where: str
 ) -> tuple[str, Cosignature]:
     note = read_note(checkpoint + answer.body)
     found = cosignature_of(note, witness)
@@ -105,7 +105,7 @@ def _accepted(
     ), found
 
 
-def _declined(answer: Answer, where: str) -> Refused:
+def _declined(answer: HttpAnswer, where: str) -> Refused:
     if answer.status == 422:
         return _fork(None, where)
     said = {

@@ -21,7 +21,7 @@ MAX_ANSWER = 256 * 1024
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """What came back.
 
     Attributes:
@@ -55,7 +55,7 @@ def check_url(url: str, *, where: str) -> str:
     return url
 
 
-def post(url: str, body: bytes, *, kind: str, where: str) -> Answer:
+def post(url: str, body: bytes, *, kind: str, where: str) -> HttpAnswer:
     """Send ``body``, and read the answer, whatever its status.
 
     Args:
@@ -98,7 +98,7 @@ def _opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(_NoRedirect)
 
 
-def _answer(response: Any, where: str) -> Answer:
+def _answer(response: Any, where: str) -> HttpAnswer:
     body = response.read(MAX_ANSWER + 1)
     if len(body) > MAX_ANSWER:
         raise UsageError(
@@ -107,4 +107,4 @@ def _answer(response: Any, where: str) -> Answer:
             do="Check that the address is the one that takes such requests",
         )
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    return Answer(response.status, kind, body)
+    return HttpAnswer(response.status, kind, body)

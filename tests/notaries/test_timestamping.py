@@ -8,7 +8,7 @@ import pytest
 
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from govray.notaries import post, timestamping
-from govray.notaries.post import Answer
+from govray.notaries.post import HttpAnswer
 from govray.notaries.timestamping import ask_timestamp
 from tests.support.distribution import require_openssl
 from tests.support.timestamp_server import Tsa
@@ -34,7 +34,7 @@ def test_an_old_answer_is_not_taken_for_a_new_one(
 ) -> None:
     """The nonce of the request has to be in the token."""
     old = tsa.stamp(b"attestation")
-    replayed = Answer(200, "application/timestamp-reply", old)
+    replayed = HttpAnswer(200, "application/timestamp-reply", old)
     monkeypatch.setattr(timestamping, "post", lambda *_, **__: replayed)
     with pytest.raises(Refused, match="Nonce mismatch"):
         ask_timestamp("http://tsa.example", b"attestation", [tsa.named])
@@ -46,9 +46,9 @@ def test_what_is_no_authority_is_told(tsa: Tsa, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UsageError, match="no address"):
         ask_timestamp("file:///etc/passwd", b"x", [tsa.named])
     for answer, error in (
-        (Answer(200, "text/html", b"<html>"), Refused),
-        (Answer(302, "application/timestamp-reply", b""), Refused),
-        (Answer(200, "application/timestamp-reply", b"nothing"), Malformed),
+        (HttpAnswer(200, "text/html", b"<html>"), Refused),
+        (HttpAnswer(302, "application/timestamp-reply", b""), Refused),
+        (HttpAnswer(200, "application/timestamp-reply", b"nothing"), Malformed),
     ):
         monkeypatch.setattr(timestamping, "post", lambda *_, answer=answer, **__: answer)
         with pytest.raises(error):

@@ -172,7 +172,7 @@ def _drain(pipe: IO[bytes], into: bytearray) -> None:
 
 
 def _ended(process: subprocess.Popen[bytes], enough: Callable[[], bool]) -> bool:
-    """Wait until it has ended or written ``enough``; whether it did in time. It is not collected."""
+    """Wait until it has ended or written ``enough``; whether it did in time."""
     until = time.monotonic() + TIMEOUT_S
     how = os.WEXITED | os.WNOWAIT | os.WNOHANG
     while not enough() and os.waitid(os.P_PID, process.pid, how) is None:
