@@ -13,7 +13,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from govray.governance.formats.keys import COMMAND, PKCS11, Signer, load_signer, shown_reference
+from govray.errors import UsageError
+from govray.governance.formats.keys import (
+    COMMAND,
+    PKCS11,
+    Signer,
+    is_outside,
+    load_signer,
+    shown_reference,
+)
 from govray.governance.signers.command_signer import CommandSigner
 from govray.governance.signers.pkcs11_reference import Pkcs11Reference
 from govray.governance.signers.pkcs11_signer import Pkcs11Signer
@@ -37,6 +45,12 @@ def open_signer(
             message holds a key or a PIN.
     """
     known = os.environ if environment is None else environment
+    if is_outside(reference) and isinstance(password, bytes):
+        raise UsageError(
+            "a password is for a key's file, and this key is elsewhere",
+            where=shown_reference(reference),
+            do="Leave it out; a PIN's file is named by pin-source",
+        )
     if reference.startswith(COMMAND):
         return CommandSigner.open(reference)
     if reference.startswith(PKCS11):

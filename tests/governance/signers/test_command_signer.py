@@ -140,6 +140,12 @@ def test_a_reference_that_names_no_command_is_refused(
         open_signer(reference)
 
 
+def test_a_password_is_not_passed_over_in_silence() -> None:
+    for reference in ("command:./sign", "pkcs11:object=a?module-path=m"):
+        with pytest.raises(UsageError, match="a password is for a key's file"):
+            open_signer(reference, password=b"secret")
+
+
 def test_a_program_that_is_not_there_is_told(folder: Path) -> None:
     (folder / "absent.pub").write_bytes(LocalSigner.generate().public_key.to_pem())
     with pytest.raises(UsageError, match="cannot run the command: No such file"):
