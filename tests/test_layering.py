@@ -47,6 +47,8 @@ BELOW: dict[str, frozenset[str]] = {
     "inference": frozenset(
         {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks"}
     ),
+    # Outsiders over HTTP: what they sign is governance's.
+    "notaries": frozenset({"errors", "files", "governance"}),
     "reconciler": frozenset(
         {"errors", "printable", "files", "governance", "store", "tasks"} | {"traces"}
     ),
@@ -64,7 +66,7 @@ BELOW: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
         | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
-        | {"holds", "evidence", "exports", "reports"}
+        | {"holds", "evidence", "exports", "reports", "notaries"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -75,7 +77,17 @@ BELOW: dict[str, frozenset[str]] = {
 FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "governance": tuple(
         frozenset({room})
-        for room in ("verify", "attestation", "record", "policy", "trust", "submission", "formats")
+        for room in (
+            "verify",
+            "attestation",
+            "record",
+            "policy",
+            "notary",
+            "trust",
+            "submission",
+            "signers",
+            "formats",
+        )
     ),
     "engine": (
         frozenset({"step"}),
@@ -111,8 +123,11 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "governance.formats": frozenset(
         {"cryptography", "numpy", "pydantic", "pydantic_core", "rfc8785", "yaml"}
     ),
+    # python-pkcs11 is imported where a key is in a hardware module, and nowhere else.
+    "governance.signers": frozenset({"cryptography", "pkcs11"}),
     "governance.submission": frozenset({"pydantic", "yaml"}),
     "governance.trust": frozenset({"pydantic", "license_expression"}),
+    "governance.notary": frozenset({"rfc3161_client"}),
     "governance.policy": frozenset({"pydantic"}),
     # numpy counts what a ledger's steps read: 40 to 80 times as fast as a walk over the rows.
     "governance.record": frozenset({"pydantic", "numpy"}),
@@ -152,6 +167,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "exports": frozenset({"yaml"}),
     "client": frozenset({"pydantic"}),
     "reports": frozenset({"pydantic", "docx"}),
+    "notaries": frozenset({"rfc3161_client", "starlette"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
     # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
     "reconciler": frozenset({"ray", "requests", "pydantic", "sqlmodel", "sqlalchemy"}),

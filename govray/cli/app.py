@@ -53,6 +53,7 @@ from govray.cli import (
     sign,
     store,
     template,
+    timestamp,
     token,
     trace,
     train,
@@ -60,6 +61,7 @@ from govray.cli import (
     usage,
     verify,
     webhook,
+    witness,
     workspace,
 )
 from govray.errors import UsageError
@@ -101,6 +103,8 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(corpus.app, name="corpus")
 app.command("sign")(sign.sign)
 app.command("cosign")(cosign.cosign)
+app.command("timestamp")(timestamp.timestamp)
+app.add_typer(witness.app, name="witness")
 app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.command("evidence")(evidence.evidence)

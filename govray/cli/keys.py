@@ -1,4 +1,4 @@
-"""``govray keys new``: make a key pair.
+"""``govray keys``: make a key pair, or print the public half of a key wherever it is.
 
 The private key is written once, readable by its owner alone. It is never written into a git working
 tree: a committed key is public for ever.
@@ -15,7 +15,7 @@ from govray.cli import signing_key, user_files
 from govray.cli.output import PasswordFile, field, line, report
 from govray.errors import UsageError
 
-app = typer.Typer(help="Make signing keys.")
+app = typer.Typer(help="Make signing keys, and print public ones.")
 
 
 @app.command()
@@ -67,6 +67,33 @@ def new(
     mode = "mode 0600, encrypted" if password else "mode 0600"
     field("private", f"{path} ({mode}; keep it, back it up, share it with nobody)")
     field("public", f"{public_path} (goes into trust roots)")
+
+
+@app.command()
+def public(
+    reference: Annotated[
+        str,
+        typer.Argument(metavar="KEY", help="A PEM file, env:NAME, pkcs11:URI or command:PROGRAM."),
+    ],
+    password_file: PasswordFile = None,
+) -> None:
+    """Print the public key of KEY, for trust roots. A module or a command signs a line first.
+
+    So what is printed belongs to a key that can sign.
+    """
+    from govray.governance.formats.keys import sign_with
+
+    signer = signing_key.load(reference, password_file)
+    key = signer.public_key
+    key.verify(_TRIAL, sign_with(signer, _TRIAL))
+    pem = key.to_pem().decode()
+    report({"publicKey": pem, "algorithm": key.algorithm, "keyid": key.keyid})
+    for each in pem.splitlines():
+        line(each)
+
+
+# No document begins like this, so the signature is of no use to anybody.
+_TRIAL = b"govray keys public: a trial signature over nothing\n"
 
 
 def _working_tree(path: Path) -> Path | None:

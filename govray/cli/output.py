@@ -27,7 +27,11 @@ from govray.printable import json_text, lines, printable
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Key = Annotated[
     str,
-    typer.Option("--key", metavar="KEY", help="The signing key: a PEM file, or env:NAME."),
+    typer.Option(
+        "--key",
+        metavar="KEY",
+        help="The signing key: a PEM file, env:NAME, pkcs11:URI or command:PROGRAM.",
+    ),
 ]
 PasswordFile = Annotated[
     Path | None,

@@ -133,7 +133,7 @@ def serve(
     # The indexer has its own connections: its queries may take longer than the service allows.
     indexed = open_store(store, create=True) if told else None
     names = ("localhost", "127.0.0.1", "[::1]") if no_auth else ()
-    shown = _listen(host, tasks_port, "--tasks-port") if tasks_port is not None else None
+    shown = listen(host, tasks_port, "--tasks-port") if tasks_port is not None else None
     origins = (
         task_origins(
             shown, storage=storage, url=tasks_url, networks=tasks_network or [], local=local
@@ -166,7 +166,7 @@ def serve(
         Thread(target=_index, args=(indexed, storage, told, stop), daemon=True).start()
     with ExitStack() as ending:
         ending.callback(stop.set)
-        listening = ending.enter_context(_listen(host, port, "--port"))
+        listening = ending.enter_context(listen(host, port, "--port"))
         if shown and origins:
             ending.enter_context(serving_tasks(store, origins, shown, proxies))
         _run(app, listening, host, proxies, as_json=log_format == "json")
@@ -185,7 +185,7 @@ def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> N
             stop.wait(RETRY_SECONDS)
 
 
-def _listen(host: str, port: int, option: str) -> socket.socket:
+def listen(host: str, port: int, option: str) -> socket.socket:
     """A socket that accepts connections: a client may connect as soon as its address is printed.
 
     Raises:

@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.formats.keys import LocalSigner
+    from govray.governance.formats.keys import Signer
 
 
-def load(key: str, password_file: Path | None) -> LocalSigner:
+def load(key: str, password_file: Path | None) -> Signer:
     """The signer of ``--key`` and ``--password-file``.
 
     Raises:
         UsageError: No key there, or its password is wrong, missing, or in a file that others can
             read.
     """
-    from govray.governance.formats.keys import load_signer, read_password
+    from govray.governance.formats.keys import read_password
+    from govray.governance.signers.key_reference import open_signer
 
     if password_file is not None:
-        return load_signer(key, password=read_password(password_file))
-    return load_signer(key, password=_ask)
+        return open_signer(key, password=read_password(password_file))
+    return open_signer(key, password=_ask)
 
 
 def new_password(password_file: Path | None) -> bytes:

@@ -2,7 +2,8 @@
 
 A source is YAML in snake_case, or canonical-form JSON in camelCase (a file named ``*.json``). Its
 kind follows from its fields, so nobody has to name it. Short forms: a date means its first second
-in UTC. A key of a trust root or a delegation is the path of a ``.pub`` file beside the source.
+in UTC. A key of a trust root or a delegation is the path of a ``.pub`` file beside the source. A
+certificate is the path of a PEM file.
 
 Validates structure and meaning of the document alone; signs nothing.
 """
@@ -213,6 +214,17 @@ def _expand(value: dict[str, Any], path: Path) -> dict[str, Any]:
         ]
     if isinstance(keys := value.get("keys"), list):
         expanded["keys"] = [_key(each, path) for each in keys]
+    if isinstance(key := value.get("key"), str):
+        expanded["key"] = _key(key, path)
+    if isinstance(certificates := value.get("certificates"), list):
+        expanded["certificates"] = [_certificate(each, path) for each in certificates]
+    if isinstance(policy := value.get("witness_policy"), dict):
+        expanded["witness_policy"] = _expand(policy, path)
+    for name in ("timestamp_authorities", "witnesses"):
+        if isinstance(parties := value.get(name), list):
+            expanded[name] = [
+                _expand(each, path) if isinstance(each, dict) else each for each in parties
+            ]
     if isinstance(authority := value.get("authority"), dict):
         expanded["authority"] = _expand(authority, path)
     if isinstance(authorities := value.get("authorities"), list):
@@ -242,3 +254,17 @@ def _key(value: Any, path: Path) -> Any:
             error.what, where=f"{path}, key {value}", do="Name a file that govray keys new wrote."
         ) from None
     return {"algorithm": key.algorithm, "spki": encode_base64(key.spki)}
+
+
+def _certificate(value: Any, path: Path) -> Any:
+    """A path of a PEM file becomes the certificate's DER in base64; that form stays."""
+    from govray.governance.formats.certificate import Certificate
+    from govray.governance.formats.dsse import encode_base64
+
+    file = path.parent / value if isinstance(value, str) else None
+    if file is None or not file.suffix:
+        return value
+    try:
+        return encode_base64(Certificate.from_pem(user_files.read(file)).der)
+    except Malformed as error:
+        raise Malformed(error.what, where=f"{path}, certificate {value}", do=error.do) from None

@@ -64,10 +64,22 @@ def print_verdict(model: VerifiedModel) -> None:
     for found in _incidents(model):
         field("memorization", found)
     field("revoked", revocations(model))
+    for stamp in model.timestamps:
+        field("timestamp", f"attestation signed by {stamp}")
+    if (cosigned := _witnesses(model)) is not None:
+        field("witnesses", cosigned)
     field("assurance", f"{model.assurance_level}{_by_whom(model)}: {NOT_SHOWN}")
     field("trust", f"root {model.trust_root.root.name} v{model.trust_root.root.version}")
     for told in _uncovered(model):
         field("NOT COVERED", told)
+
+
+def _witnesses(model: VerifiedModel) -> str | None:
+    """Who cosigned the ledger's head; None where the trust root asks nobody."""
+    if (policy := model.trust_root.root.witness_policy) is None:
+        return None
+    by = ", ".join(str(each) for each in model.cosignatures) or "none cosigned the ledger's head"
+    return f"{len(model.cosignatures)} of {policy.threshold} asked for: {by}"
 
 
 def _records(model: VerifiedModel) -> str:
@@ -210,6 +222,13 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
                 "check": each.document.to_json(),
             }
             for each in model.replay_checks
+        ],
+        "timestamps": [
+            {"authority": each.authority, "time": format_time(each.time)}
+            for each in model.timestamps
+        ],
+        "cosignatures": [
+            {"witness": each.witness, "time": format_time(each.time)} for each in model.cosignatures
         ],
         "disclaimer": attestation.disclaimer,
     }

@@ -529,8 +529,8 @@ class Lineage(Answered):
     run: LineageRun
     policy: Reference
     ledger: LedgerHead
-    assurance_level: Literal["selfAttested", "witnessed", "replayChecked", "hardwareAttested"] = (
-        Field(alias="assuranceLevel")
+    assurance_level: Literal["selfAttested", "witnessed", "replayChecked"] = Field(
+        alias="assuranceLevel"
     )
     groups: list[GroupLineage]
     corpora: list[CorpusLineage]

@@ -917,7 +917,7 @@ class Operations(Connection):
         return answer
 
     def verify_attestation(self, data: bytes) -> documents.CheckAnswer:
-        """What of the verifier's fourteen steps an uploaded envelope alone shows.
+        """What of the verifier's sixteen steps an uploaded envelope alone shows.
 
         It is checked against the newest version here of each trust root that you may read a
         version of. The steps that need the model's files are named and not checked. Nothing is

@@ -39,6 +39,20 @@ PLACES = {
     "init": ("{folder}",),
     "sign": ("{file} --key key.pem", "policy.yaml --key {word}"),
     "cosign": ("{model} --key key.pem", "{file} --key key.pem", "model --key {word}"),
+    "timestamp": (
+        "{model} --tsa http://127.0.0.1:9 --trust-root root.json",
+        "model --tsa {word} --trust-root root.json",
+        "model --tsa http://127.0.0.1:9 --trust-root {file}",
+    ),
+    "witness ask": (
+        "{model} --witness w=http://127.0.0.1:9 --trust-root root.json",
+        "model --witness {word} --trust-root root.json",
+        "model --witness w={word} --trust-root {file}",
+    ),
+    "witness serve": (
+        "--name {word} --state {folder} --log-key {file} --key key.pem",
+        "--name w --state {folder} --log-key {file} --key {word}",
+    ),
     "show": ("{file}", "{model}", "{word}"),
     "verify": (
         "{file} --trust-root root.json",
@@ -83,6 +97,7 @@ PLACES = {
     "serve": ("--oidc {file}", "--store {word}", "--storage {run} --trust-root {file}"),
     "usage": ("--store {word}", "--since {word}", "--store sqlite:///{file}"),
     "schema": ("{word}",),
+    "keys public": ("{file}", "{word}", "pkcs11:object={word}", "command:{word}"),
     "keys new": ("{word}/{word}", "{file}/key.pem"),
     "corpus build": (
         "{folder} --name {word} --license MIT --issuer a --jurisdiction DE --out {folder}/c",

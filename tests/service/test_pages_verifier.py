@@ -22,7 +22,9 @@ from govray.errors import GovrayError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.corpus_description import CorpusDescription
+from govray.governance.trust.witness_policy import LedgerWitness, WitnessPolicy
 from govray.governance.verify.steps import STEPS
 from govray.governance.verify.verifier import verify
 from govray.service.pages import document_kinds as kinds_module
@@ -154,7 +156,7 @@ def test_a_whole_folder_is_ticked_as_far_as_the_browser_looked(
     assert states(found) == {
         **dict.fromkeys((1, 2, 3, 4, 12), "checked"),
         **dict.fromkeys((5, 6, 7, 8, 10, 11), "partly"),
-        **dict.fromkeys((9, 13, 14), "not-checked"),
+        **dict.fromkeys((9, 13, 14, 15, 16), "not-checked"),
     }
     words = {"checked": "checked", "partly": "partly checked", "not-checked": "not checked here"}
     pages = (ROOT / "docs" / "pages.md").read_text()
@@ -163,6 +165,25 @@ def test_a_whole_folder_is_ticked_as_far_as_the_browser_looked(
     # What is ticked in full left nothing out, and what is not says what.
     for step in found.values():
         assert bool(step["not"] or step["needs"]) == (step["state"] != "checked"), step
+
+
+def test_what_outsiders_signed_is_not_ticked_whatever_it_is(
+    page: Page, world: World, folder: dict[str, bytes]
+) -> None:
+    """Under a root that names witnesses; `govray verify` refuses both files."""
+    witness = LedgerWitness(name="w1", key=LocalSigner.generate().public_key)
+    root = world.sign_root(
+        version=2, witness_policy=WitnessPolicy(threshold=1, witnesses=(witness,))
+    )
+    signed = {model_folder.timestamp_file("tsa"): b"forged", model_folder.WITNESSED: b"forged"}
+    found = checked(page, root, folder | signed)
+    assert {n: states(found)[n] for n in (4, 15, 16)} == {
+        4: "checked",
+        15: "not-checked",
+        16: "not-checked",
+    }
+    for name in ("governance/timestamp-tsa.tsr.py", "governance/ledger.witnessed.json"):
+        assert states(checked(page, root, folder | {name: b""}))[4] == "failed"
 
 
 def test_without_a_trust_root_nothing_is_ticked(

@@ -170,7 +170,7 @@ def test_the_quarantined_share_counts_all_records_that_were_offered(evidence: Ga
 
 
 def test_assurance_is_what_the_signatures_amounted_to(evidence: GateEvidence) -> None:
-    gate = "{gate: assurance, one_of: [replayChecked, hardwareAttested]}"
+    gate = "{gate: assurance, one_of: [witnessed, replayChecked]}"
     assert failing(evidence, gate) == [("assurance", evidence.attestation.run.id)]
     assert failing(replace(evidence, assurance="replayChecked"), gate) == []
 

@@ -93,8 +93,10 @@ def remove_adapter_files(
 def _stage(folder: Path, staged: Path, adapter: str, written: Mapping[str, bytes]) -> None:
     gone = f"{model_folder.ADAPTERS}/{adapter}/"
     for name in model_folder.Bundle(folder).names():
-        # What others said, they said of the folder with the adapter.
-        if name.startswith(gone) or name in written or model_folder.replay_party(name) is not None:
+        # What others said of the attestation, they said of the one with the adapter. Witnesses
+        # cosigned the ledger's head, which stays.
+        said = model_folder.by_outsiders(name) and name != model_folder.WITNESSED
+        if name.startswith(gone) or name in written or said:
             continue
         target = staged / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -56,7 +56,7 @@ DISCLAIMER = (
     "certification."
 )
 
-AssuranceLevel = Literal["selfAttested", "witnessed", "replayChecked", "hardwareAttested"]
+AssuranceLevel = Literal["selfAttested", "witnessed", "replayChecked"]
 Level = Annotated[int, Field(ge=0, le=3)]
 
 

@@ -44,8 +44,11 @@ LEDGER = f"{GOVERNANCE}/ledger.jsonl"
 CHECKPOINT = f"{GOVERNANCE}/ledger.checkpoint"
 GATES = f"{GOVERNANCE}/gates.jsonl"
 REPLAYS = f"{GOVERNANCE}/replays.jsonl"
+WITNESSED = f"{GOVERNANCE}/ledger.witnessed"
+"""The ledger's checkpoint with cosignatures of witnesses, which come after the attestation."""
 
 _REPLAY = re.compile(rf"{GOVERNANCE}/replay-([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})\.dsse\.json")
+_TIMESTAMP = re.compile(rf"{GOVERNANCE}/timestamp-([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})\.tsr")
 
 _INERT_NAMES = frozenset(
     {".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db", "copying.lesser"}
@@ -82,6 +85,27 @@ def replay_party(name: str) -> str | None:
     """The party for which a file is named, if it is such a file."""
     match = _REPLAY.fullmatch(name)
     return match[1] if match else None
+
+
+def timestamp_file(authority: str) -> str:
+    """The file of a timestamp over the attestation, by an authority of the trust root."""
+    return f"{GOVERNANCE}/timestamp-{authority}.tsr"
+
+
+def timestamp_authority(name: str) -> str | None:
+    """The authority for which a file is named, if it is such a file."""
+    match = _TIMESTAMP.fullmatch(name)
+    return match[1] if match else None
+
+
+def by_outsiders(name: str) -> bool:
+    """Whether a file of this name is signed by others than the operator, after the attestation.
+
+    No digest of the attestation covers it: the steps 14 to 16 judge it by its own signature.
+    """
+    return (
+        replay_party(name) is not None or timestamp_authority(name) is not None or name == WITNESSED
+    )
 
 
 def covered(name: str) -> bool:

@@ -50,6 +50,10 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 # The order n of P-256's group (SP 800-186, section 3.2.1.3).
 _P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+PKCS11 = "pkcs11:"
+"""How a reference to a key in a hardware module begins."""
+COMMAND = "command:"
+"""How a reference to a key behind a command begins."""
 _MAX_KEY_FILE = 64 * 1024
 _MAX_PASSWORD = 4096
 # A private key of 32 bytes takes 43 characters in base64 and 64 in hexadecimal.
@@ -346,10 +350,13 @@ def shown_reference(reference: str) -> str:
     """``reference`` as an error may repeat it: as it is, unless it could be a key itself.
 
     It is ``env:NAME``, an existing path, or a path whose missing part is too short to be a key. So
-    a mistyped path is shown.
+    a mistyped path is shown. Of a hardware module the token and the object are, and of a command
+    its program.
     """
     if _VARIABLE.fullmatch(reference):
         return reference
+    if reference.startswith((PKCS11, COMMAND)):
+        return _shown_outside(reference)
     if reference.startswith("env:") or without_keys(reference) != reference:
         return _NOT_SHOWN
     try:
@@ -361,14 +368,31 @@ def shown_reference(reference: str) -> str:
     return reference if len(missing) <= _SHORTER_THAN_A_KEY else _NOT_SHOWN
 
 
+def _shown_outside(reference: str) -> str:
+    """The part of a reference to a module or a command that says where, and holds no secret."""
+    kind, _, rest = reference.partition(":")
+    told = rest.partition("?")[0] if kind == "pkcs11" else rest.partition(" ")[0]
+    longest = max((len(each.rpartition("=")[2]) for each in told.split(";")), default=0)
+    if longest > _SHORTER_THAN_A_KEY or "pin-" in told or without_keys(told) != told:
+        told = "…"
+    return f"{kind}:{told}"
+
+
+def is_outside(reference: str) -> bool:
+    """Whether the key stays outside of this process: in a hardware module, or with a command."""
+    return reference.startswith((PKCS11, COMMAND))
+
+
 def check_reference(reference: str) -> str:
     """Return ``reference`` if it could name a key: not the key itself, which nothing may record.
 
     Raises:
-        ValueError: It is one, or no line of text; it is not repeated.
+        ValueError: It is one, has a PIN in it, or is no line of text; it is not repeated.
     """
     if without_keys(reference) != reference or not reference.isprintable():
         raise ValueError("give env:NAME or the path of a key file, never the key itself")
+    if reference.startswith(PKCS11) and "pin-value" in reference:
+        raise ValueError("name the PIN's file by pin-source, never the PIN itself")
     return reference
 
 

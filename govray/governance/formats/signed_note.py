@@ -66,6 +66,36 @@ class TreeHead:
         return f"{self.origin}\n{self.size}\n{encode_base64(self.root)}\n"
 
 
+@dataclass(frozen=True)
+class Note:
+    """A checkpoint of which no signature has been verified.
+
+    Attributes:
+        head: What it states.
+        text: What its signatures are over.
+        signatures: Name, key ID and signature of each line.
+    """
+
+    head: TreeHead
+    text: str
+    signatures: tuple[tuple[str, bytes, bytes], ...]
+
+
+def read_note(data: bytes) -> Note:
+    """Parse a checkpoint, and verify nothing.
+
+    Raises:
+        Malformed: Not a checkpoint in its one spelling.
+    """
+    text, signatures = _split(data)
+    return Note(_parse_text(text), text, tuple(signatures))
+
+
+def signature_line(name: str, signed: bytes) -> str:
+    """A signature line with its newline, of a key ID and a signature."""
+    return f"{_DASH} {_check_name(name, 'key name')} {encode_base64(signed)}\n"
+
+
 def key_id(name: str, key: PublicKey) -> bytes:
     """Return the 4-byte key ID under which ``key`` signs notes as ``name``."""
     if key.algorithm == "ed25519":
@@ -93,7 +123,7 @@ def sign_checkpoint(
     name = _check_name(origin if key_name is None else key_name, "key name")
     text = TreeHead(origin, size, root).text()
     signed = key_id(name, signer.public_key) + sign_with(signer, text.encode())
-    return f"{text}\n{_DASH} {name} {encode_base64(signed)}\n".encode()
+    return f"{text}\n{signature_line(name, signed)}".encode()
 
 
 def countersign_checkpoint(data: bytes, signer: Signer) -> bytes:
@@ -109,7 +139,7 @@ def countersign_checkpoint(data: bytes, signer: Signer) -> bytes:
         verify_checkpoint(data, key)
         return data
     signed = key_id(name, key) + sign_with(signer, text.encode())
-    note = data + f"{_DASH} {name} {encode_base64(signed)}\n".encode()
+    note = data + signature_line(name, signed).encode()
     _split(note)
     return note
 

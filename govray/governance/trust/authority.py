@@ -11,22 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import (
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    StringConstraints,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from govray.errors import Malformed
 from govray.governance.formats.bounds import Positive
 from govray.governance.formats.document import Document, Name, Timestamp
-from govray.governance.formats.dsse import decode_base64, encode_base64
-from govray.governance.formats.keys import ALGORITHMS, PublicKey
+from govray.governance.formats.keys import PublicKey
+from govray.governance.trust.key_field import Key
 from govray.governance.trust.license import LicenseCategory
+from govray.governance.trust.timestamp_authority import TimestampAuthority
+from govray.governance.trust.witness_policy import WitnessPolicy
 
 Role: TypeAlias = Literal["credential", "policy", "operator", "witness"]
 """Who issues credentials; who signs policies; who runs training (manifests, ledgers,
@@ -41,42 +34,6 @@ MAX_KEYS = 32
 MAX_AGE_HOURS = 87_600
 """Ten years."""
 
-
-def _key_from_json(value: object) -> PublicKey:
-    if isinstance(value, PublicKey):
-        return value
-    if not isinstance(value, dict) or value.keys() != {"algorithm", "spki"}:
-        raise ValueError("a key should be an object with the fields 'algorithm' and 'spki'")
-    algorithm, spki = value["algorithm"], value["spki"]
-    if algorithm not in ALGORITHMS or not isinstance(spki, str):
-        raise ValueError(f"a key's algorithm should be one of {', '.join(ALGORITHMS)}")
-    try:
-        return PublicKey(algorithm, decode_base64(spki))
-    except Malformed as error:
-        raise ValueError(f"a key's spki: {error.what}") from None
-
-
-def _key_to_json(key: PublicKey) -> dict[str, str]:
-    return {"algorithm": key.algorithm, "spki": encode_base64(key.spki)}
-
-
-Key = Annotated[
-    PublicKey,
-    PlainValidator(_key_from_json),
-    PlainSerializer(_key_to_json, return_type=dict[str, str]),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "properties": {
-                "algorithm": {"enum": list(ALGORITHMS)},
-                "spki": {"type": "string", "contentEncoding": "base64"},
-            },
-            "required": ["algorithm", "spki"],
-            "additionalProperties": False,
-        }
-    ),
-]
-"""A public key; in JSON ``{"algorithm", "spki"}``, the DER in base64."""
 
 _CorpusPattern = Annotated[
     str,
@@ -209,6 +166,9 @@ class TrustRoot(Document):
         keys: The root's own keys, which sign it.
         threshold: How many of them have to sign.
         authorities: Who may sign what.
+        timestamp_authorities: Whose timestamps count; none if absent.
+        witness_policy: Which witnesses' cosignatures of a ledger's head count, and how many make a
+            model `witnessed`; none do if absent.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/trust-root/v1"
@@ -219,6 +179,10 @@ class TrustRoot(Document):
     keys: Annotated[tuple[Key, ...], Field(min_length=1, max_length=MAX_KEYS)]
     threshold: Positive
     authorities: tuple[Authority, ...]
+    timestamp_authorities: (
+        Annotated[tuple[TimestampAuthority, ...], Field(min_length=1, max_length=MAX_KEYS)] | None
+    ) = None
+    witness_policy: WitnessPolicy | None = None
 
     @field_validator("keys")
     @classmethod
@@ -232,6 +196,15 @@ class TrustRoot(Document):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two authorities are named '{name}'")
+        stamping = [each.name for each in self.timestamp_authorities or ()]
+        if len(set(stamping)) < len(stamping):
+            raise ValueError("two timestamp authorities have one name")
+        own = {each.key for each in self.witness_policy.witnesses} if self.witness_policy else set()
+        for authority in self.authorities:
+            if own & set(authority.keys):
+                raise ValueError(
+                    f"a key of the authority '{authority.name}' is a ledger witness's too"
+                )
         return self
 
 

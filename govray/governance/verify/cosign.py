@@ -95,6 +95,8 @@ def cosign_model(
             where=str(root),
             do="Attest the run again: govray attest RUN",
         )
+    if model.timestamps:
+        require_untouched(held[model_folder.ATTESTATION], signer.public_key, str(root))
     files: dict[str, bytes] = {}
     signed: list[frozenset[str]] = []
     for name, data in held.items():
@@ -105,6 +107,21 @@ def cosign_model(
             envelope = Envelope.parse(files[name])
         signed.append(envelope.signed_by(operator.keys))
     return Cosigned(model, files, len(frozenset.intersection(*signed)), operator.threshold)
+
+
+def require_untouched(attestation: bytes, key: PublicKey, where: str) -> None:
+    """Refuse to add a signature of ``key`` to an attestation that was timestamped.
+
+    Raises:
+        Refused: The key has not signed it, so its bytes would change.
+    """
+    if not Envelope.parse(attestation).signed_by([key]):
+        raise Refused(
+            "the attestation has a timestamp over its bytes, which a further signature changes",
+            where=where,
+            do=f"Remove {model_folder.timestamp_file('*')} first, and ask for a timestamp anew "
+            "when all have signed",
+        )
 
 
 def require_verified(model: VerifiedModel, name: str, envelope: Envelope, *, at: datetime) -> None:

@@ -50,7 +50,7 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class EnvelopeCheck:
-    """All fourteen steps, in order.
+    """All sixteen steps, in order.
 
     Attributes:
         attested: What was signed, if steps 1 to 3 passed.

@@ -83,7 +83,7 @@ def check_files(
         if heads > MAX_HEADER:
             raise Refused(f"the headers of all weights exceed {MAX_HEADER} bytes", where=name)
     others = [n for n in present if n not in digests and n != model_folder.ATTESTATION]
-    others = [n for n in others if model_folder.replay_party(n) is None]  # step 14
+    others = [n for n in others if not model_folder.by_outsiders(n)]  # steps 14 to 16
     attested_names = {name.casefold() for name in digests}
     for name in others:
         if model_folder.reserved(name) or name.casefold() in attested_names:

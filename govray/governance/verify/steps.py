@@ -1,4 +1,4 @@
-"""The verifier's fourteen steps: number, name, what has to hold, and what it needs.
+"""The verifier's sixteen steps: number, name, what has to hold, and what it needs.
 
 The one list: the verifier, the check of an envelope alone and the pages import it. The pages'
 script gets it with ``kinds.json``.
@@ -134,6 +134,22 @@ REPLAY_CHECKS = Step(
     needs="the replay checks in the model folder",
 )
 
+TIMESTAMP = Step(
+    15,
+    "timestamp",
+    "each timestamp in the folder is of an authority of the trust root, over the attestation's "
+    "envelope; its time is not before the run ended, nor after the reference time.",
+    needs="the timestamps in the model folder",
+)
+WITNESSES = Step(
+    16,
+    "witnesses",
+    "a cosigned head in the folder is the ledger's; each cosignature by a witness of the trust "
+    "root verifies, from a time between the run's start and the reference time. As many as its "
+    "policy asks for make the model witnessed.",
+    needs="the cosigned head in the model folder",
+)
+
 STEPS = (
     TRUST_ROOT,
     SIGNATURE,
@@ -149,5 +165,7 @@ STEPS = (
     ASSURANCE,
     REVOCATIONS,
     REPLAY_CHECKS,
+    TIMESTAMP,
+    WITNESSES,
 )
 """In order. Part of the thirteenth comes early: a delegation that was revoked signs nothing."""

@@ -41,6 +41,12 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.signed_note import TreeHead
 from govray.governance.formats.statement import Subject
+from govray.governance.notary.cosignature import (
+    Cosignature,
+    check_cosignatures,
+    missing_witnesses,
+)
+from govray.governance.notary.timestamp import MAX_RESPONSE, Timestamp, check_timestamps
 from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
@@ -104,6 +110,9 @@ class VerifiedModel:
         replay_checks: What second parties signed about this attestation.
         heads: The signed heads that were given, each of which the ledger extends or has.
         replayed_by: Corpus → who replayed the run without it and got the same files.
+        timestamps: What timestamp authorities of the root signed over the attestation's bytes, the
+            earliest first.
+        cosignatures: Of the root's witnesses over the ledger's head.
     """
 
     path: Place
@@ -126,11 +135,23 @@ class VerifiedModel:
     replay_checks: tuple[Verified[ReplayCheck], ...] = ()
     heads: tuple[TreeHead, ...] = ()
     replayed_by: Mapping[str, tuple[Replayer, ...]] = field(default_factory=dict)
+    timestamps: tuple[Timestamp, ...] = ()
+    cosignatures: tuple[Cosignature, ...] = ()
+
+    @property
+    def witnessed(self) -> bool:
+        """Whether as many witnesses cosigned the ledger's head as the root's policy asks for."""
+        return missing_witnesses(self.trust_root, self.cosignatures) == 0
 
     @property
     def assurance_level(self) -> AssuranceLevel:
-        """What the signatures here amount to; the attestation alone is `selfAttested`."""
-        return "replayChecked" if self.replay_checks else self.attestation.assurance_level
+        """What the signatures here amount to; the attestation alone is `selfAttested`.
+
+        A second party's replay comes before witnesses, who saw the ledger's head alone.
+        """
+        if self.replay_checks:
+            return "replayChecked"
+        return "witnessed" if self.witnessed else self.attestation.assurance_level
 
     @property
     def depth(self) -> Depth:
@@ -313,6 +334,16 @@ def _verify(
     with _step(steps.REPLAY_CHECKS):
         given = _replay_checks(folder, replay_checks)
         checks = verify_replay_checks(trust, given, attested, canonical_json.sha256(data), at=at)
+    with _step(steps.TIMESTAMP):
+        timestamps = check_timestamps(
+            trust, _timestamps(folder), data, finished=attestation.run.finished, at=at
+        )
+    with _step(steps.WITNESSES):
+        head = TreeHead(ledger.origin, ledger.size, ledger.root)
+        cosigned = _cosigned(folder)
+        cosignatures = check_cosignatures(
+            trust, cosigned, head, started=attestation.run.started, at=at
+        )
     _check_asked(asked, folder, uncovered)
     return VerifiedModel(
         path=folder.root,
@@ -335,6 +366,8 @@ def _verify(
         replay_checks=checks,
         heads=heads,
         replayed_by=replayed_by,
+        timestamps=timestamps,
+        cosignatures=cosignatures,
     )
 
 
@@ -448,6 +481,22 @@ def _replay_checks(folder: Bundle, given: Sequence[Path | str | bytes]) -> list[
         if model_folder.replay_party(name) is not None
     ]
     return [*found, *_apart(given, "replay check", model_folder.MAX_ENVELOPE)]
+
+
+def _timestamps(folder: Bundle) -> list[tuple[str, bytes]]:
+    """Name and response of each timestamp in the folder."""
+    return [
+        (name, folder.read(name, limit=MAX_RESPONSE))
+        for name in folder.names()
+        if model_folder.timestamp_authority(name) is not None
+    ]
+
+
+def _cosigned(folder: Bundle) -> bytes | None:
+    """The ledger's head with the witnesses' cosignatures, if there is one."""
+    if model_folder.WITNESSED not in folder.names():
+        return None
+    return folder.read(model_folder.WITNESSED, limit=model_folder.MAX_NOTE)
 
 
 def _apart(given: Sequence[Path | str | bytes], kind: str, limit: int) -> list[tuple[str, bytes]]:

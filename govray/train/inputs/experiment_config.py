@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -25,7 +26,7 @@ from govray.errors import UsageError, suggestion
 from govray.files.storage_url import check_path
 from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
-from govray.governance.formats.keys import check_reference
+from govray.governance.formats.keys import check_reference, is_outside
 from govray.governance.formats.row_schema import RowKind, RowSchema
 from govray.governance.formats.strict_yaml import Source
 from govray.governance.record.canary import (
@@ -291,8 +292,9 @@ class Experiment(Section):
         exclude_if=lambda value: not value,
     )
     storage_path: PlaceText = "runs"
-    attestation_key: DiskPath = Field(
-        "env:GOVRAY_KEY", description="env:NAME or a path; read on the driver only"
+    attestation_key: str = Field(
+        "env:GOVRAY_KEY",
+        description="a path, env:NAME, pkcs11:… or command:…; used on the driver only",
     )
     attestation_key_password_file: DiskPath | None = Field(
         None, description="file whose first line is the password of an encrypted key"
@@ -300,8 +302,9 @@ class Experiment(Section):
 
     @field_validator("attestation_key")
     @classmethod
-    def _is_no_key(cls, value: str) -> str:
-        return check_reference(value)  # the experiment is recorded, and every worker gets it
+    def _is_no_key(cls, value: str, info: ValidationInfo) -> str:
+        check_reference(value)  # the experiment is recorded, and every worker gets it
+        return value if is_outside(value) or info.context == RECORDED else check_path(value)
 
     @property
     def context(self) -> int:

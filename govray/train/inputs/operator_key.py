@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from govray.errors import Refused
-from govray.governance.formats.keys import LocalSigner, held_key, load_signer
+from govray.governance.formats.keys import Signer, held_key
+from govray.governance.signers.key_reference import open_signer
 
 VARIABLE = "GOVRAY_KEY"
 """Where the commands look for a key if none is named."""
@@ -46,15 +47,15 @@ def take(reference: str = f"env:{VARIABLE}") -> None:
             _taken[name] = os.environ.pop(name)
 
 
-def load(reference: str, *, password: bytes | Callable[[], bytes] | None = None) -> LocalSigner:
-    """As `load_signer`, and remove the key's variable from the environment.
+def load(reference: str, *, password: bytes | Callable[[], bytes] | None = None) -> Signer:
+    """As `open_signer`, and remove the key's variable from the environment.
 
     Raises:
-        UsageError: As `load_signer`.
+        UsageError: As `open_signer`.
         Refused: As `take`.
     """
     take(reference)
-    return load_signer(reference, password=password, environment={**_taken, **os.environ})
+    return open_signer(reference, password=password, environment={**_taken, **os.environ})
 
 
 def refuse_held(names: Iterable[str], environment: Mapping[str, str], *, where: str) -> None:

@@ -1290,10 +1290,10 @@ CASES = [
     ),
     Case(
         "more assurance than is shown",
-        reattest(lambda _: {"assurance_level": "hardwareAttested"}),
+        reattest(lambda _: {"assurance_level": "witnessed"}),
         "step 12 (assurance)",
         Refused,
-        "hardwareAttested",
+        "witnessed",
     ),
     Case(
         "disclaimer shortened",
