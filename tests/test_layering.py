@@ -144,7 +144,9 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "pins": frozenset(),
     "holds": frozenset(),
     "checkpoint": frozenset({"torch", "safetensors", "pyarrow"}),
-    "data": frozenset({"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic", "obstore"}),
+    "data": frozenset(
+        {"ray", "pyarrow", "numpy", "tokenizers", "rensa", "pydantic", "obstore", "protego"}
+    ),
     # In processes of their own, which are sent texts: what Presidio imports stays there.
     "data.pii": frozenset({"presidio_analyzer", "spacy", "tldextract"}),
     "store": frozenset({"sqlmodel", "sqlalchemy", "alembic", "pyarrow", "pydantic"}),

@@ -19,11 +19,14 @@ from govray.cli import source_files, user_files
 from govray.cli.credential_options import (
     DescriptionOption,
     LicenseCategory,
+    OptOutAgentOption,
+    OptOutsOption,
     Sensitivity,
     Use,
     ValidFromOption,
     ValidUntilOption,
 )
+from govray.cli.opt_out_options import opt_out_lookup, unreserved
 from govray.cli.output import field, line, print_table, report, table
 from govray.cli.pii_options import PiiEntityOption, PiiOption, PiiScoreOption, pii_scan, scanned
 from govray.cli.source_options import (
@@ -45,6 +48,7 @@ from govray.cli.source_options import (
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
+    from govray.cli.opt_out_options import OptOutLookup
     from govray.data import corpus
     from govray.data.sources.quarantine import RecordFilter
     from govray.governance.formats.document import Document
@@ -90,6 +94,8 @@ def build(
         typer.Option("--use", help="What the terms allow. Default: what follows from the licence."),
     ] = None,
     description: DescriptionOption = None,
+    opt_outs: OptOutsOption = None,
+    opt_out_agent: OptOutAgentOption = None,
     valid_from: ValidFromOption = None,
     valid_until: ValidUntilOption = None,
     format: FormatOption = None,
@@ -120,6 +126,7 @@ def build(
     schema = row_schema(rows, image_shape, classes)
     scan = pii_scan(pii, pii_entity, pii_score)
     described = _description(description)
+    lookup = opt_out_lookup(opt_outs, opt_out_agent, described)
     languages: set[str] = set()
 
     def credential(built: corpus.Built) -> Credential:
@@ -132,7 +139,7 @@ def build(
             use=use,
             jurisdiction=jurisdiction,
             sensitivity=sensitivity,
-            **_described(described, languages),
+            **_described(described, languages, lookup),
             normalisation=steps,
             rows=_fields(schema),
             pii_scan=_fields(scan),
@@ -146,14 +153,15 @@ def build(
     refuse = on_flaw == "refuse"
     selection = RecordFilter(refuse_flaws=refuse, only_split=only_split)
     if parallel:
-        with _several(scan) as several:
+        with _several(scan, lookup) as several:
             reading = several.Reading(columns, max_record_bytes, steps, schema, refuse, only_split)
             built = several.build(out_folder, name, found, reading, selection, languages)
     else:
         read = reader.read(
             found, columns, limit=max_record_bytes, normalisation=steps, schema=schema
         )
-        records = scanned(selection.of(read), scan, selection, refuse=refuse, rows=rows)
+        taken = unreserved(selection.of(read), lookup, selection)
+        records = scanned(taken, scan, selection, refuse=refuse, rows=rows)
         built = corpus.build(out_folder, name, one_corpus(records, languages))
     stated = credential(built)
     path = built.folder / SOURCE
@@ -182,8 +190,14 @@ def build(
 
 
 @contextmanager
-def _several(scan: PiiScan | None) -> Iterator[ModuleType]:
+def _several(scan: PiiScan | None, lookup: OptOutLookup | None) -> Iterator[ModuleType]:
     """What reads with several processes, as long as the context lasts."""
+    if lookup is not None:
+        raise UsageError(
+            "opt-outs are looked up in one process",
+            where="--parallel",
+            do="Leave one of the two out.",
+        )
     if scan is not None:
         raise UsageError(
             "a scan for personal data reads in order, in processes of its own",
@@ -230,6 +244,8 @@ def split(
         typer.Option("--values", metavar="FILE", help="YAML: what words of the source mean."),
     ] = None,
     description: DescriptionOption = None,
+    opt_outs: OptOutsOption = None,
+    opt_out_agent: OptOutAgentOption = None,
     valid_from: ValidFromOption = None,
     valid_until: ValidUntilOption = None,
     format: FormatOption = None,
@@ -270,6 +286,7 @@ def split(
     scan = pii_scan(pii, pii_entity, pii_score)
     defaults = {"license": license, "jurisdiction": jurisdiction, "sensitivity": sensitivity}
     described = _description(description)
+    lookup = opt_out_lookup(opt_outs, opt_out_agent, described)
     terms = TermsReader(
         {attribute: value for attribute, value in defaults.items() if value is not None},
         _values(values),
@@ -286,7 +303,7 @@ def split(
             license_category=license_category if reference else None,
             jurisdiction=of.jurisdiction,
             sensitivity=of.sensitivity,
-            **_described(described, languages),
+            **_described(described, languages, lookup),
             normalisation=steps,
             rows=_fields(schema),
             pii_scan=_fields(scan),
@@ -313,7 +330,8 @@ def split(
     read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps, schema=schema)
     refuse = on_flaw == "refuse"
     selection = RecordFilter(refuse_flaws=refuse, only_split=only_split)
-    records = scanned(selection.of(read), scan, selection, refuse=refuse, rows=rows)
+    taken = unreserved(selection.of(read), lookup, selection)
+    records = scanned(taken, scan, selection, refuse=refuse, rows=rows)
     told: list[dict[str, Any]] = []
     if dry_run:
         for each, (count, size) in count_terms(records, terms, selection.quarantine).items():
@@ -323,7 +341,7 @@ def split(
         kept_out = _kept_out(selection, scan)
     else:
         if parallel:
-            with _several(scan) as several:
+            with _several(scan, lookup) as several:
                 reading = several.Reading(
                     columns, max_record_bytes, steps, schema, refuse, only_split
                 )
@@ -565,14 +583,17 @@ def _description(path: Path | None) -> CorpusDescription | None:
     return CorpusDescription.from_source(source.value, where=source.where)
 
 
-def _described(stated: CorpusDescription | None, languages: set[str]) -> dict[str, Any]:
+def _described(
+    stated: CorpusDescription | None, languages: set[str], lookup: OptOutLookup | None
+) -> dict[str, Any]:
     """The description as a field of a credential's source, with the languages that its records
     state; those alone without a description."""
     found = tuple(sorted(languages))
     if stated is None:
         return {"languages": found}
     fields = _fields(stated) or {}
-    return {"description": ({"languages": found} if found else {}) | fields}
+    looked = lookup.stated() if lookup else {}
+    return {"description": ({"languages": found} if found else {}) | fields | looked}
 
 
 def _fields(stated: Document | None) -> dict[str, Any] | None:

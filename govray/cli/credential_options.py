@@ -30,6 +30,23 @@ DescriptionOption = Annotated[
         help="YAML: the credential's description, such as source, period and opt-outs.",
     ),
 ]
+OptOutsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--opt-outs",
+        metavar="FILE",
+        help="A snapshot of robots.txt, tdmrep.json and ai.txt of each host. Records whose URL is "
+        "reserved are left out. With --description.",
+    ),
+]
+OptOutAgentOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--opt-out-agent",
+        metavar="AGENT",
+        help="Whose rules count in them. Repeatable. Default: *, everybody's.",
+    ),
+]
 ValidFromOption = Annotated[
     str | None, typer.Option("--valid-from", metavar="TIME", help="Default: now.")
 ]

@@ -7,7 +7,7 @@ verified here: these verbs are for the policy's author.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,13 +15,15 @@ from govray.cli import curve_view, user_files
 from govray.cli.credential_options import (
     LicenseCategory,
     OptOut,
+    OptOutAgentOption,
+    OptOutsOption,
     PersonalData,
     Sensitivity,
     Source,
     Use,
 )
 from govray.cli.output import field, line, print_table, report, table
-from govray.errors import Malformed, UsageError
+from govray.errors import Malformed, Refused, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,6 +142,12 @@ def explain(
     personal_data: Annotated[
         PersonalData | None, typer.Option("--personal-data", help="With --license.")
     ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="Of a record: --opt-outs says what is reserved."),
+    ] = None,
+    opt_outs: OptOutsOption = None,
+    opt_out_agent: OptOutAgentOption = None,
     blocks: Blocks = None,
     model: ModelFolder = None,
 ) -> None:
@@ -148,27 +156,34 @@ def explain(
     from govray.governance.policy.lint import explain as explain_class
 
     policy = _read(path)
-    if credential is not None and license is None:
+    reserved = _reserved(url, opt_outs, opt_out_agent, opt_out)
+    if credential is not None and license is None and reserved is None:
         cls = _class_of(credential)
     elif license is not None and credential is None:
         described = {
             "source": source,
             "modality": modality or None,
             "languages": language or None,
-            "opt_out": opt_out,
+            "opt_out": opt_out if reserved is None else reserved.opt_out,
             "personal_data": personal_data,
         }
         cls = _class(corpus, license, license_category, jurisdiction, sensitivity, use, described)
     else:
         raise UsageError(
-            "explain needs a credential or a licence, not both",
+            "explain needs a credential or a licence, not both; a URL goes with a licence",
             where="--credential, --license",
             do="Give one of the two.",
         )
-    explanation = explain_class(policy, cls, _groups(policy, blocks, model))
+    try:
+        explanation = explain_class(policy, cls, _groups(policy, blocks, model))
+    except Refused as error:
+        if reserved is None or reserved.opt_out != "reserved":
+            raise
+        raise Refused(error.what, where=f"{url}, {reserved.told}", do=error.do) from None
     decision = explanation.decision
     report(
         {
+            **({"url": reserved.told} if reserved else {}),
             "policy": str(policy),
             "class": cls.to_json(),
             "profile": decision.label,
@@ -186,6 +201,8 @@ def explain(
         }
     )
     line(f"{policy}, {cls}")
+    if reserved is not None:
+        field("url", reserved.told)
     field("profile", decision.label)
     field("rules", ", ".join(decision.rules))
     if decision.quarantined_by is not None:
@@ -202,6 +219,40 @@ def explain(
     if explanation.fallback is not None:
         groups = ", ".join(explanation.fallback.route.groups)
         field("fallback", f"{explanation.fallback.profile}: after a gate its rows train {groups}")
+
+
+class _Reserved(NamedTuple):
+    opt_out: OptOut
+    told: str
+
+
+def _reserved(
+    url: str | None, file: Path | None, agents: list[str] | None, stated: OptOut | None
+) -> _Reserved | None:
+    """What a snapshot says of a URL; None if nobody asked.
+
+    Raises:
+        UsageError: One of URL and snapshot is missing, or ``--opt-out`` says it too. Or the
+            snapshot does not have the URL's host.
+    """
+    if url is None and file is None and not agents:
+        return None
+    if url is None or file is None or stated is not None:
+        raise UsageError(
+            "a URL is looked up in a snapshot, which says what is reserved",
+            where="--url, --opt-outs",
+            do="Give both, and no --opt-out.",
+        )
+    from govray.data.opt_outs.snapshot import NotLookedAt, read_opt_outs
+
+    snapshot = read_opt_outs(file, agents or ("*",))
+    try:
+        found = snapshot.reservation(url)
+    except NotLookedAt as error:
+        raise UsageError(str(error), where="--url", do="Take it into the snapshot first.") from None
+    if found is not None:
+        return _Reserved("reserved", str(found))
+    return _Reserved("none_found", f"nothing is reserved, by files of {snapshot.last} at latest")
 
 
 @app.command()

@@ -53,7 +53,7 @@ class CorpusFacts:
     """One corpus that the policy admitted.
 
     Attributes:
-        credential: What its issuer signed.
+        credential: What its issuer signed, a description in the optional fields' place.
         digest: Of the credential's statement.
         admitted: What the policy decided.
         coverage: What the ledger counted, by layer group; empty if no step read the corpus.
@@ -234,7 +234,7 @@ def _corpus(model: VerifiedModel, admitted: AdmittedCorpus) -> CorpusFacts:
     attestation, name = model.attestation, admitted.corpus
     verified = model.credentials[name]
     return CorpusFacts(
-        credential=verified.document,
+        credential=verified.document.flattened(),
         digest=verified.digest,
         admitted=admitted,
         coverage=tuple(row for row in attestation.coverage if row.corpus == name),

@@ -24,7 +24,7 @@ from govray.governance.formats.document import parse_time
 from govray.governance.trust.trust_state import Verified
 from govray.governance.verify.verifier import VerifiedModel
 from govray.reports.answers import Answers
-from govray.reports.corpus_facts import CorpusFacts, corpus_facts
+from govray.reports.described_corpus import DescribedCorpus, described_corpora
 from govray.reports.draft import Draft, Field, Grid, ReportSection, joined
 from govray.reports.eu_summary import basis, dependencies, quarantine
 from govray.reports.provider_statement import ProviderStatement
@@ -122,7 +122,7 @@ def annex_xi(
         statement: Of its provider, as verified for this model; None if there is none.
         flops: Of one of its rows, if they were counted.
     """
-    return _Documentation(model, files, Answers(statement), corpus_facts(model), flops).draft()
+    return _Documentation(model, files, Answers(statement), described_corpora(model), flops).draft()
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class _Documentation:
     model: VerifiedModel
     files: ModelFiles
     answers: Answers
-    corpora: tuple[CorpusFacts, ...]
+    corpora: tuple[DescribedCorpus, ...]
     flops: CountedFlops | None
 
     def draft(self) -> Draft:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from govray.governance.trust.trust_state import Verified
-from govray.reports.corpus_facts import CorpusFacts
+from govray.reports.described_corpus import DescribedCorpus
 from govray.reports.draft import Field, Grid, joined
 from govray.reports.provider_statement import ProviderStatement
 
@@ -62,8 +62,8 @@ class Answers:
         self,
         key: str,
         label: str,
-        corpora: Sequence[CorpusFacts],
-        fact: Callable[[CorpusFacts], str | None],
+        corpora: Sequence[DescribedCorpus],
+        fact: Callable[[DescribedCorpus], str | None],
         ask: str,
     ) -> Field:
         """A field that each corpus has its part of. One that lacks its part makes it incomplete."""
@@ -85,7 +85,7 @@ class Answers:
         return tuple(name for name in stated if name in filled)
 
 
-def credentials(corpora: Sequence[CorpusFacts]) -> str:
+def credentials(corpora: Sequence[DescribedCorpus]) -> str:
     """The credentials of corpora, as the source of a field."""
     names = joined([each.name for each in corpora], 12)
     return f"credential{'s' if len(corpora) > 1 else ''} of {names}"

@@ -24,7 +24,7 @@ from govray.governance.policy.corpus_description import Source
 from govray.governance.trust.trust_state import Verified
 from govray.governance.verify.verifier import VerifiedModel
 from govray.reports.answers import Answers, credentials, lacks
-from govray.reports.corpus_facts import UNITS, CorpusFacts, Medium, corpus_facts
+from govray.reports.described_corpus import UNITS, DescribedCorpus, Medium, described_corpora
 from govray.reports.draft import Draft, Field, Grid, ReportSection, joined
 from govray.reports.provider_statement import ProviderStatement
 
@@ -75,7 +75,7 @@ def eu_summary(model: VerifiedModel, statement: Verified[ProviderStatement] | No
         model: As verified.
         statement: Of its provider, as verified for this model; None if there is none.
     """
-    return _Summary(model, Answers(statement), corpus_facts(model)).draft()
+    return _Summary(model, Answers(statement), described_corpora(model)).draft()
 
 
 def size_range(medium: Medium, size: int) -> str:
@@ -99,7 +99,7 @@ def listed_domains(total: int, *, small: bool) -> int:
 class _Summary:
     model: VerifiedModel
     answers: Answers
-    corpora: tuple[CorpusFacts, ...]
+    corpora: tuple[DescribedCorpus, ...]
 
     def draft(self) -> Draft:
         sections = (
@@ -244,11 +244,11 @@ class _Summary:
 
     # 2
 
-    def _of(self, *sources: Source) -> tuple[CorpusFacts, ...]:
+    def _of(self, *sources: Source) -> tuple[DescribedCorpus, ...]:
         return tuple(each for each in self.corpora if each.source in sources)
 
     @property
-    def _without_source(self) -> tuple[CorpusFacts, ...]:
+    def _without_source(self) -> tuple[DescribedCorpus, ...]:
         return tuple(each for each in self.corpora if each.source is None)
 
     def _unstated(self) -> Field:
@@ -264,7 +264,7 @@ class _Summary:
         told = "None: every corpus that the run read states its kind of source."
         return self.answers.recorded(key, label, [told], credentials(self.corpora))
 
-    def _used(self, key: str, label: str, found: Sequence[CorpusFacts], ask: str) -> Field:
+    def _used(self, key: str, label: str, found: Sequence[DescribedCorpus], ask: str) -> Field:
         """Whether data of a kind was used, and the modalities."""
         if found:
             media = dict.fromkeys(medium for each in found for medium in each.media)
@@ -278,7 +278,9 @@ class _Summary:
         told = "No: no corpus that the run read states this kind of source."
         return self.answers.recorded(key, label, [told], credentials(self.corpora), ask=ask)
 
-    def _detail(self, key: str, label: str, found: Sequence[CorpusFacts], ask: str) -> Field | None:
+    def _detail(
+        self, key: str, label: str, found: Sequence[DescribedCorpus], ask: str
+    ) -> Field | None:
         """What a field of a kind that was not used says; None if it was."""
         if found or self._without_source:
             return None
@@ -286,7 +288,7 @@ class _Summary:
             key, label, ["Not applicable: no such data."], credentials(self.corpora), ask=ask
         )
 
-    def _listing(self, key: str, label: str, found: Sequence[CorpusFacts]) -> tuple[Field, ...]:
+    def _listing(self, key: str, label: str, found: Sequence[DescribedCorpus]) -> tuple[Field, ...]:
         """The corpora of a kind, in rows; none if there is none."""
         if not found:
             return ()
@@ -332,14 +334,14 @@ class _Summary:
     def _crawled(self) -> tuple[Field, ...]:
         found = self._of("crawled")
 
-        def named(each: CorpusFacts) -> str | None:
+        def named(each: DescribedCorpus) -> str | None:
             stated = each.description.crawlers if each.description else None
             return joined([crawler.name for crawler in stated]) if stated else None
 
-        def purposes(each: CorpusFacts) -> str | None:
+        def purposes(each: DescribedCorpus) -> str | None:
             return _of_crawlers(each, "purpose")
 
-        def behaviour(each: CorpusFacts) -> str | None:
+        def behaviour(each: DescribedCorpus) -> str | None:
             return _of_crawlers(each, "behaviour")
 
         details = (
@@ -372,7 +374,7 @@ class _Summary:
             self.answers.asked("2.3 comments", "Additional comments", "crawl_comments"),
         )
 
-    def _domains(self, found: Sequence[CorpusFacts]) -> tuple[Field, ...]:
+    def _domains(self, found: Sequence[DescribedCorpus]) -> tuple[Field, ...]:
         key, label, ask = "2.3 domains", "Most relevant domain names", "crawl_domains"
         if absent := self._detail(key, label, found, ask):
             return (absent,)
@@ -418,7 +420,7 @@ class _Summary:
         found = self._of("synthetic")
         key, label, ask = "2.5 models", "Models that made the data", "synthetic_models"
 
-        def generators(each: CorpusFacts) -> str | None:
+        def generators(each: DescribedCorpus) -> str | None:
             stated = each.description.generators if each.description else None
             return joined(stated) if stated else None
 
@@ -485,7 +487,7 @@ class _Summary:
         )
 
     def _processing(self) -> tuple[Field, ...]:
-        def personal(each: CorpusFacts) -> str | None:
+        def personal(each: DescribedCorpus) -> str | None:
             scan = each.credential.pii_scan
             said = [each.personal_data or "", f"scanned by {scan.analyzer}" if scan else ""]
             return ", ".join(part for part in said if part) or None
@@ -503,7 +505,7 @@ class _Summary:
         )
 
 
-def _of_crawlers(each: CorpusFacts, field: str) -> str | None:
+def _of_crawlers(each: DescribedCorpus, field: str) -> str | None:
     """What every crawler of a corpus states; None if one does not."""
     stated = (each.description.crawlers if each.description else None) or ()
     said = [(crawler.name, getattr(crawler, field)) for crawler in stated]

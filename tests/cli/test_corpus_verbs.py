@@ -396,6 +396,36 @@ def test_a_description_comes_into_the_credential(run: Run, source: Path, tmp_pat
     assert not (tmp_path / "data/corpora/c").exists()
 
 
+def test_opt_outs_are_looked_up_and_the_description_says_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "described.yaml").write_text("source: crawled\n")
+    rows = [
+        '{"text": "a", "url": "https://a.example/1"}',
+        '{"text": "b", "url": "https://a.example/no/2"}',
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    file = {"host": "a.example", "path": "/robots.txt", "fetched": "2026-10-01T08:00:00Z"}
+    for name, body, state, count in (
+        ("free", "", "none_found", 2),
+        ("some", "User-agent: *\nDisallow: /no/", "honoured", 1),
+        ("mine", "User-agent: mine\nDisallow: /no/", "honoured", 1),
+    ):
+        (tmp_path / "o.jsonl").write_text(json.dumps(file | {"status": 200, "body": body}))
+        words = ("--description", "described.yaml", "--opt-outs", "o.jsonl")
+        agents = ("--opt-out-agent", "mine") if name == "mine" else ()
+        run("corpus", "build", "rows.jsonl", *LICENSE, "--name", name, *words, *agents)
+        path = tmp_path / f"data/corpora/{name}/credential.yaml"
+        stated = source_files.read(path).document.to_json()
+        assert stated["records"]["count"] == str(count)
+        assert stated["description"]["optOut"] == state
+        assert stated["description"]["optOutCheck"]["agents"] == list(agents[1:] or ("*",))
+    build = ("corpus", "build", "rows.jsonl", *LICENSE, "--name", "x")
+    assert "--description FILE too" in run(*build, "--opt-outs", "o.jsonl", code=2).err
+    assert "--opt-outs FILE too" in run(*build, "--opt-out-agent", "a", code=2).err
+    (tmp_path / "described.yaml").write_text("source: crawled\nopt_out: honoured\n")
+    assert "states opt-outs itself" in run(*build, *words, code=2).err
+    assert not (tmp_path / "data/corpora/x").exists()
+
+
 def test_a_corpus_s_languages_join_its_description(run: Run, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "ja", "language": "de"}\n')
     (tmp_path / "described.yaml").write_text("source: user\n")

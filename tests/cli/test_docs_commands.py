@@ -225,7 +225,7 @@ def test_phases_are_asked_about_as_the_page_says(shell: Any, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    [builds, _, plans, splits, signs, compares, _, _, opens, scans] = blocks("docs/corpora.md")
+    [builds, _, _, plans, splits, signs, compares, _, _, opens, scans] = blocks("docs/corpora.md")
     shell(f"govray keys new ~/govray-keys/data-office.pem\n{builds}")
     told = shell(plans)
     assert "Nothing was written" in told
@@ -259,13 +259,27 @@ def test_a_corpus_is_described_as_the_page_says(shell: Any, tmp_path: Path) -> N
     page = (ROOT / "docs" / "corpora.md").read_text().partition("## How a corpus came to be")[2]
     named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", page, re.M)))
     assert named[: len(CorpusDescription.model_fields)] == [
-        "source", "url", "domains", "collected", "content", "modality", "languages", "opt_out",
-        "opt_out_measures", "illegal_content_measures", "personal_data", "crawlers", "generators",
-        "hours",
+        "source", "url", "domains", "collected", "content", "modality", "languages",
+        "opt_out_check", "opt_out", "opt_out_measures", "illegal_content_measures",
+        "personal_data", "crawlers", "generators", "hours",
     ]  # fmt: skip
     assert set(named) >= CorpusDescription.model_fields.keys()
     assert stated["languages"] == ["en"]
     assert stated["domains"]["sizes"] == {"pumps.example": 180, "valves.example": 20}
+
+
+@pytest.mark.slow
+def test_what_sites_reserve_is_left_out_as_the_page_says(shell: Any, tmp_path: Path) -> None:
+    [_, _, looks_up, *_] = blocks("docs/corpora.md")
+    shutil.copytree(ROOT / "policies", tmp_path / "policies", dirs_exist_ok=True)
+    told = shell(looks_up)
+    assert "Corpus looked-up: 2 records" in told
+    assert "rights reserved by /.well-known/tdmrep.json of 2026-10-01T08:00:01Z" in told
+    path = tmp_path / "data" / "corpora" / "looked-up" / "credential.yaml"
+    stated = source_files.read(path).document.to_json()["description"]
+    assert stated["optOut"] == "honoured"
+    assert stated["optOutCheck"]["agents"] == ["*"]
+    assert stated["optOutCheck"]["last"] == "2026-10-01T08:00:02Z"
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from govray.exports.export_format import FORMATS
 from govray.exports.run_history import run_history
 from govray.exports.verified_facts import VerifiedFacts
 from govray.governance.attestation import model_folder
+from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.stated_world import Stated
@@ -180,3 +181,36 @@ def test_a_file_that_changes_after_it_verified_is_refused(
     write(folder / name, (folder / name).read_bytes() + b" ")
     with pytest.raises(Damaged):
         VerifiedFacts.of(model)
+
+
+def test_a_description_is_exported_as_the_optional_fields_are(tmp_path: Path) -> None:
+    described = CorpusDescription.from_json(
+        {
+            "source": "crawled",
+            "url": "https://data.example/alpha",
+            "collected": {"first": "2024-01", "last": "2024-12"},
+            "modality": ["code"],
+            "languages": ["de"],
+            "optOut": "honoured",
+            "optOutMeasures": "robots.txt was read.",
+            "personalData": "present",
+        }
+    )
+    world = World()
+    world.deploy(tmp_path, credentials={"alpha": world.issue("alpha", description=described)})
+    facts = VerifiedFacts.of(verify(tmp_path, trust_root=world.root, at=AT))
+    [alpha] = [each for each in facts.corpora if each.name == "alpha"]
+    stated = alpha.credential
+    assert (stated.source_type, stated.modality, stated.personal_data) == (
+        "crawled",
+        ("code",),
+        "present",
+    )
+    assert stated.opt_out == "honoured: robots.txt was read."
+    period = stated.collection_period
+    assert period is not None
+    assert (period.from_, period.until) == ("2024-01-01T00:00:00Z", "2025-01-01T00:00:00Z")
+    made = dict(FORMATS["croissant"].write(facts))
+    [document] = [json.loads(data) for name, data in made.items() if "alpha" in name]
+    assert document["inLanguage"] == ["de"]
+    assert document["url"] == "https://data.example/alpha"

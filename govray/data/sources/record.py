@@ -94,7 +94,8 @@ def record_of(
         return Flaw(where, unfit.what, unfit.do or "Mend the record.")
     except _Unfit as unfit:
         return Flaw(where, str(unfit), "Mend the record, or let it go into quarantine.")
-    tail = [each[:_NAME] for name in ("id", "url") for each in stated.pop(name, ())]
+    tail = [each[:_NAME] for name in ("id", "url") for each in stated.get(name, ())]
+    stated.pop("id", None)  # the URL says what its site reserves
     return SourceRecord(" ".join([f"{object}#{row:012}", *tail]), where, content, stated)
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, model_validator
 
 from govray.governance.formats.bounds import LongText, Natural, Positive, ShortText
-from govray.governance.formats.document import Document
+from govray.governance.formats.document import Digest, Document, Timestamp
 
 MAX_DOMAINS = 50_000
 
@@ -111,6 +111,28 @@ class Domains(Document):
         return self
 
 
+class OptOutCheck(Document):
+    """That opt-outs were looked up for every record, in which snapshot of when.
+
+    Attributes:
+        snapshot: Digest of the snapshot's file.
+        first: When its first file was fetched.
+        last: When its last one was.
+        agents: The user agents whose rules counted.
+    """
+
+    snapshot: Digest
+    first: Timestamp
+    last: Timestamp
+    agents: Annotated[tuple[ShortText, ...], Field(min_length=1, max_length=100)]
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.first > self.last:
+            raise ValueError(f"first {self.first} is after last {self.last}")
+        return self
+
+
 class CorpusDescription(Document):
     """What an issuer says of how a corpus came to be.
 
@@ -123,6 +145,7 @@ class CorpusDescription(Document):
         modality: What kinds of media it holds.
         languages: BCP 47 tags.
         opt_out: How reservations of rights were handled.
+        opt_out_check: That every record's URL was looked up, and what was reserved left out.
         opt_out_measures: The same in words: which protocols were read, and when.
         illegal_content_measures: How illegal content was looked for and left out.
         personal_data: What the issuer knows about personal data in it.
@@ -139,6 +162,7 @@ class CorpusDescription(Document):
     modality: Annotated[tuple[Modality, ...], Field(min_length=1, max_length=7)] | None = None
     languages: Annotated[tuple[Language, ...], Field(min_length=1, max_length=1000)] | None = None
     opt_out: OptOut | None = None
+    opt_out_check: OptOutCheck | None = None
     opt_out_measures: LongText | None = None
     illegal_content_measures: LongText | None = None
     personal_data: PersonalData | None = None
@@ -157,6 +181,8 @@ class CorpusDescription(Document):
             values = getattr(self, name) or ()
             if len(set(values)) < len(values):
                 raise ValueError(f"{name} names one value twice")
+        if self.opt_out_check is not None and self.opt_out not in ("honoured", "none_found"):
+            raise ValueError("opt_out_check is of what was honoured, or where none was found")
         if self.hours is not None and not {"audio", "video"} & set(self.modality or ()):
             raise ValueError("hours belong to audio or video; name it in modality")
         return self

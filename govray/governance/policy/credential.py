@@ -36,6 +36,7 @@ from govray.governance.policy.corpus_description import (
     CorpusDescription,
     Language,
     Modality,
+    Months,
     OptOut,
     PersonalData,
     Source,
@@ -81,6 +82,7 @@ LicenseExpression = Annotated[str, AfterValidator(_check_license)]
 Normalisation: TypeAlias = Literal["newlines", "nfc"]
 """A change to the text before it was hashed: line ends to LF, Unicode's form NFC."""
 
+_FLAT_SOURCES = ("licensed", "crawled", "user", "synthetic")
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 _Language = Annotated[str, StringConstraints(pattern=LANGUAGE)]
 
@@ -178,6 +180,15 @@ class CredentialClass(Document):
         }
 
 
+def _whole_months(stated: Months | None) -> Period | None:
+    """The span from the first instant of the first month to that of the month after the last."""
+    if stated is None:
+        return None
+    year, month = map(int, stated.last.split("-"))
+    after = f"{year + month // 12:04}-{month % 12 + 1:02}"
+    return Period(from_=f"{stated.first}-01T00:00:00Z", until=f"{after}-01T00:00:00Z")
+
+
 class Credential(Document):
     """What an issuer states about a corpus.
 
@@ -257,6 +268,28 @@ class Credential(Document):
                 f"use {self.use!r} is wider than license {self.license!r} allows ({widest})"
             )
         return self
+
+    def flattened(self) -> Credential:
+        """The same with its description in the optional fields from ``source_type`` on.
+
+        For readers of what is stated, whichever way. It is signed by nobody. A source that those
+        fields have no word for is left out, and so is what they do not hold.
+        """
+        stated = self.description
+        if stated is None:
+            return self
+        opt_out = [each for each in (stated.opt_out, stated.opt_out_measures) if each]
+        known = {"public_dataset": "public"} | {each: each for each in _FLAT_SOURCES}
+        fields = {
+            "source_type": known.get(stated.source),
+            "url": stated.url,
+            "collection_period": _whole_months(stated.collected),
+            "modality": stated.modality,
+            "languages": stated.languages,
+            "opt_out": ": ".join(opt_out)[:2000] or None,
+            "personal_data": stated.personal_data,
+        }
+        return self.model_copy(update=fields | {"description": None})
 
     @property
     def credential_class(self) -> CredentialClass:

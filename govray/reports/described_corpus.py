@@ -38,7 +38,7 @@ _MEDIA: Mapping[str, Medium] = {
 
 
 @dataclass(frozen=True)
-class CorpusFacts:
+class DescribedCorpus:
     """One corpus that a run read.
 
     Attributes:
@@ -148,7 +148,7 @@ UNITS: Mapping[Medium, str] = {
 }
 
 
-def corpus_facts(model: VerifiedModel) -> tuple[CorpusFacts, ...]:
+def described_corpora(model: VerifiedModel) -> tuple[DescribedCorpus, ...]:
     """Of every corpus that the run's plan reads, by name. Corpora that it excludes were never read.
 
     Tokens are those of the run's own tokenizer, with a separator behind each record. Records of the
@@ -166,7 +166,7 @@ def corpus_facts(model: VerifiedModel) -> tuple[CorpusFacts, ...]:
             continue
         tokens = sum(part.tokens for part in manifest.corpus(entry.corpus).parts)
         found.append(
-            CorpusFacts(
+            DescribedCorpus(
                 name=entry.corpus,
                 credential=model.credentials[entry.corpus].document,
                 records=manifest.records(entry.corpus),

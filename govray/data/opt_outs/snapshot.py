@@ -1,0 +1,203 @@
+"""What sites reserve: a dated snapshot of robots.txt, tdmrep.json and ai.txt, and what it says of a
+URL.
+
+A snapshot is JSON lines, one for each file that a crawler asked a host for::
+
+    {"host": "news.example", "path": "/robots.txt", "fetched": "2026-10-01T08:00:00Z",
+     "status": 200, "body": "User-agent: *\\nDisallow: /premium/"}
+
+What a host says is read as its format has it:
+
+* ``/robots.txt`` (RFC 9309) and ``/ai.txt``, which has the same form: what is disallowed to one of
+  the agents is reserved. A status of 400 to 499 says that there is no such file, and nothing is
+  reserved. Any other status than 200 to 299 reserves all, as RFC 9309 section 2.3.1.4 has it.
+* ``/.well-known/tdmrep.json`` (TDM Reservation Protocol, W3C Community Group): a location whose
+  ``tdm-reservation`` is 1 is reserved, whatever other entries say of it.
+
+A host of which the snapshot has no robots.txt was not looked at, and nothing is known of its URLs.
+Nothing is fetched here. A reservation in the page itself or in its header is not seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from protego import Protego
+
+from govray.errors import Malformed, UsageError
+from govray.governance.formats.document import parse_time
+
+ROBOTS, TDMREP, AI = "/robots.txt", "/.well-known/tdmrep.json", "/ai.txt"
+PATHS = (ROBOTS, TDMREP, AI)
+MOST_BYTES = 512 << 20
+"""Of a snapshot, which is held in memory."""
+LONGEST_BODY = 512 * 1024
+"""Characters of a file. RFC 9309 section 2.5 has 500 KiB as what a parser reads at least."""
+MOST_LOCATIONS = 10_000
+
+_ALL = "User-agent: *\nDisallow: /"
+_LOCATION = re.compile(r"[/*][!-~]{0,2047}")
+_FIELDS = {"host", "path", "fetched", "status", "body"}
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """One file as a host gave it. ``body`` is empty unless ``status`` is 200 to 299."""
+
+    path: str
+    fetched: str
+    status: int
+    body: str
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """That rights in a URL are reserved: by which file, of when."""
+
+    path: str
+    fetched: str
+
+    def __str__(self) -> str:
+        return f"rights reserved by {self.path} of {self.fetched}"
+
+
+class NotLookedAt(Exception):
+    """Nothing is known of a URL; the text says why."""
+
+
+@dataclass(frozen=True)
+class OptOuts:
+    """A snapshot.
+
+    Attributes:
+        digest: Of the file's bytes, ``sha256:…``.
+        first: When the first file was fetched.
+        last: When the last one was.
+        hosts: Host → its files by path.
+        agents: The user agents that count, of whom the data are for.
+    """
+
+    digest: str
+    first: str
+    last: str
+    hosts: dict[str, dict[str, Fetched]] = field(repr=False)
+    agents: tuple[str, ...]
+
+    def reservation(self, url: str) -> Reservation | None:
+        """What reserves rights in a URL; None: nothing does.
+
+        Raises:
+            NotLookedAt: It is no URL of the web, or the snapshot does not have its host.
+        """
+        try:
+            parts = urlsplit(url)
+            host = (parts.hostname or "").lower().rstrip(".")
+        except ValueError:
+            raise NotLookedAt("no URL") from None
+        if parts.scheme not in ("http", "https") or not host:
+            raise NotLookedAt("no URL of the web")
+        files = self.hosts.get(host, {})
+        if ROBOTS not in files:
+            raise NotLookedAt(f"the snapshot of opt-outs has no robots.txt of {host[:200]}")
+        for path in PATHS:
+            if (found := files.get(path)) is not None and _reserves(found, parts, self.agents):
+                return Reservation(path, found.fetched)
+        return None
+
+
+def read_opt_outs(path: Path, agents: Sequence[str]) -> OptOuts:
+    """Read a snapshot.
+
+    Raises:
+        UsageError: It cannot be read, is too large, or no agent is named.
+        Malformed: A line is none of a snapshot, or a host's file stands there twice.
+    """
+    if not agents or not all(each and each.isprintable() for each in agents):
+        raise UsageError("no user agent is named", where="--opt-out-agent", do="Name one, or *")
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise UsageError(f"larger than {MOST_BYTES >> 20} MiB", where=str(path))
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror})", where=str(path)) from None
+    hosts: dict[str, dict[str, Fetched]] = {}
+    times: list[str] = []
+    for number, line in enumerate(data.splitlines(), 1):
+        host, found = _read_line(line, f"{path}, line {number}")
+        files = hosts.setdefault(host, {})
+        if found.path in files:
+            raise Malformed(
+                f"{host}{found.path} stands there twice", where=f"{path}, line {number}"
+            )
+        files[found.path] = found
+        times.append(found.fetched)
+    if not times:
+        raise Malformed("a snapshot has a line for each file", where=str(path))
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+    return OptOuts(digest, min(times), max(times), hosts, tuple(dict.fromkeys(agents)))
+
+
+def _read_line(line: bytes, where: str) -> tuple[str, Fetched]:
+    try:
+        value: Any = json.loads(line)
+        known = isinstance(value, dict) and set(value) <= _FIELDS
+        host, path, status = value["host"], value["path"], value["status"]
+        fetched, body = value["fetched"], value.get("body", "")
+        parse_time(fetched)
+    except (ValueError, KeyError, TypeError, RecursionError, Malformed):
+        known = False
+    if not known or not isinstance(host, str) or not host or host != host.lower().rstrip("."):
+        raise Malformed(
+            "no line of a snapshot",
+            where=where,
+            do='Write {"host": …, "path": "/robots.txt", "fetched": "2026-10-01T08:00:00Z", '
+            '"status": 200, "body": …}, the host in lower case',
+        )
+    if path not in PATHS:
+        raise Malformed(f"no such file: {path!r}", where=where, do=f"Known are {', '.join(PATHS)}")
+    if type(status) is not int or not 100 <= status <= 599 or not isinstance(body, str):
+        raise Malformed("status is an HTTP status, and body is text", where=where)
+    if len(body) > LONGEST_BODY:
+        raise Malformed(f"a body of more than {LONGEST_BODY} characters", where=where)
+    found = Fetched(path, fetched, status, body if 200 <= status <= 299 else "")
+    return host, found
+
+
+def _reserves(found: Fetched, url: SplitResult, agents: tuple[str, ...]) -> bool:
+    if 400 <= found.status <= 499:
+        return False
+    if not 200 <= found.status <= 299:
+        return True
+    if found.path == TDMREP:
+        return not _rules(_as_robots(found.body)).can_fetch(url.geturl(), "*")
+    rules = _rules(found.body)
+    return not all(rules.can_fetch(url.geturl(), agent) for agent in agents)
+
+
+@lru_cache(maxsize=4096)
+def _rules(body: str) -> Protego:
+    return Protego.parse(body)
+
+
+@lru_cache(maxsize=4096)
+def _as_robots(body: str) -> str:
+    """What a tdmrep.json reserves, in the form of robots.txt, whose patterns it has.
+
+    A file that is none, or that says it in another way, reserves all.
+    """
+    try:
+        value: Any = json.loads(body)
+        reserved = [str(each["location"]) for each in value if each["tdm-reservation"] == 1]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return _ALL
+    if len(reserved) > MOST_LOCATIONS or not all(_LOCATION.fullmatch(each) for each in reserved):
+        return _ALL
+    return "\n".join(["User-agent: *", *(f"Disallow: {each}" for each in reserved)])
