@@ -80,6 +80,7 @@ def remove(
     from govray.governance.verify.cosign import missing_signatures
     from govray.governance.verify.verifier import verify, verify_to_cosign
     from govray.holds import check_not_held
+    from govray.pins import locked
 
     signer = signing_key.load(key, password_file)
     anchor = trust.anchor(trust_root, revocations)
@@ -88,7 +89,8 @@ def remove(
     before = verify(model, trust_root=anchor, at=now, allow_uncovered=allowed)
     operator = _operator(before, signer.public_key)
     folder = find_model(model) or model
-    check_not_held(folder.parent, "the model")
+    held_by = folder.resolve().parent  # the run's, where the model lies in one
+    check_not_held(held_by, "the model")
     signed = countersigned(folder, before.attestation, signer)
     after = without_adapter(
         before.attestation,
@@ -120,7 +122,9 @@ def remove(
 
     staged = None if revoke is None or listed is None else user_files.stage(revoke, listed)
     try:
-        remove_adapter_files(folder, adapter, envelope, accept=accept, replaced=signed)
+        with locked(held_by):  # no case comes between this look and the deletion
+            check_not_held(held_by, "the model")
+            remove_adapter_files(folder, adapter, envelope, accept=accept, replaced=signed)
     except BaseException as error:
         # Once the folder is the new one, the entry must not be lost, whatever interrupted this.
         if not _holds(folder, envelope):

@@ -34,8 +34,11 @@ def timestamp(
     The authority gets a digest and nothing else. The trust root has to name it, with certificates
     that its token leads to. An earlier timestamp by the same authority is kept.
     """
+    from datetime import UTC, datetime
+
     from govray.governance.attestation import model_folder
     from govray.governance.formats.document import format_time
+    from govray.governance.notary.timestamp import check_timestamps
     from govray.notaries.timestamping import ask_timestamp
 
     found = trust.verify_model(
@@ -51,6 +54,10 @@ def timestamp(
         )
     envelope = user_files.read(folder / model_folder.ATTESTATION)
     token, stamp = ask_timestamp(tsa, envelope, authorities)
+    finished = found.attestation.run.finished
+    now = datetime.now(UTC)
+    # What the verifier would refuse is not stored.
+    check_timestamps(found.trust_root, [(tsa, token)], envelope, finished=finished, at=now)
     path = folder / model_folder.timestamp_file(stamp.authority)
     user_files.write(path, token, replace=False)
     report(

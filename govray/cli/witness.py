@@ -52,7 +52,8 @@ def ask(
 
     from govray.governance.attestation import model_folder
     from govray.governance.formats.document import format_time
-    from govray.governance.notary.cosignature import missing_witnesses
+    from govray.governance.formats.signed_note import TreeHead
+    from govray.governance.notary.cosignature import check_cosignatures, missing_witnesses
     from govray.notaries.asking import ask_witness, with_cosignature
 
     found = trust.verify_model(
@@ -73,6 +74,7 @@ def ask(
     cosigned = user_files.read(path) if path.exists() else checkpoint
     given = {each.witness: each for each in found.cosignatures}
     refused: list[Refused] = []
+    head = TreeHead(found.ledger.origin, found.ledger.size, found.ledger.root)
     for name, url in asked.items():
         try:
             signature, given[name] = ask_witness(
@@ -81,7 +83,15 @@ def ask(
         except Refused as error:
             refused.append(error)
             continue
-        cosigned = with_cosignature(cosigned, named[name], signature)
+        added = with_cosignature(cosigned, named[name], signature)
+        try:  # what the verifier would refuse is not stored
+            started = found.attestation.run.started
+            check_cosignatures(found.trust_root, added, head, started=started, at=datetime.now(UTC))
+        except Refused as error:
+            refused.append(error)
+            del given[name]
+            continue
+        cosigned = added
         user_files.write(path, cosigned)
     if refused:
         raise refused[0]

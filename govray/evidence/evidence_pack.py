@@ -37,6 +37,7 @@ from govray.files.place import Place
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
+from govray.governance.formats.dsse import Envelope
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import VerifiedModel, verify
 
@@ -77,12 +78,18 @@ def write_pack(
         raise UsageError("the file is there already", where=str(out), do="Name a new one")
     verified = verify(model, trust_root=trust, at=at, allow_uncovered=allow_uncovered)
     found = _model_files(verified, weights=weights)
-    found |= _trust_files(trust)
+    found |= _trust_files(trust, verified)
     name, wheel = verifier_wheel()
     found[f"verifier/{name}"] = wheel
     found["verifier/requirements.txt"] = requirements()
     found[SCRIPT] = (files("govray.evidence") / SCRIPT).read_bytes()
-    found["README.html"] = page(verified, at=at, case=case, wheel=name).encode()
+    found["README.html"] = page(
+        verified,
+        at=at,
+        case=case,
+        wheel=name,
+        lists=any(each.startswith("trust/revocations/") for each in found),
+    ).encode()
     digests = {name: _digest(content) for name, content in sorted(found.items())}
     _check_unchanged(verified, digests)
     found["contents.json"] = canonical_json.encode(
@@ -126,9 +133,14 @@ def _opened(path: Place) -> BinaryIO:
     return stream
 
 
-def _trust_files(trust: TrustAnchor) -> Files:
-    """The root, and each list once, named by its digest."""
-    lists = {*trust.revocations, *trust.pinned}
+def _trust_files(trust: TrustAnchor, verified: VerifiedModel) -> Files:
+    """The root, and each list that counted, named by its digest: none that was passed over."""
+    counted = {each.digest for each in verified.revocations.lists} if verified.revocations else ()
+    lists = {
+        each
+        for each in (*trust.revocations, *trust.pinned, *trust.feed)
+        if canonical_json.sha256(Envelope.parse(each).payload) in counted
+    }
     named = {hashlib.sha256(each).hexdigest()[:16]: each for each in lists}
     found: Files = {f"trust/revocations/{name}.dsse.json": each for name, each in named.items()}
     found["trust/root.json"] = trust.root
@@ -160,7 +172,9 @@ def _check_unchanged(verified: VerifiedModel, digests: dict[str, str]) -> None:
             raise Refused("the file changed while it was read", where=name, do="Run it again")
 
 
-def page(verified: VerifiedModel, *, at: datetime, case: str | None, wheel: str) -> str:
+def page(
+    verified: VerifiedModel, *, at: datetime, case: str | None, wheel: str, lists: bool = False
+) -> str:
     """What the pack is, for who opens it: HTML without scripts."""
     attestation, trust = verified.attestation, verified.trust_root
     rows = {
@@ -182,6 +196,8 @@ def page(verified: VerifiedModel, *, at: datetime, case: str | None, wheel: str)
         disclaimer=escape(attestation.disclaimer),
         wheel=escape(wheel),
         digest=escape(trust.digest),
+        at=format_time(at),
+        lists=" --revocations trust/revocations" if lists else "",
     )
 
 
@@ -205,7 +221,8 @@ pre {{ overflow-x: auto; background: #f3f3f3; padding: .75rem }}
 {table}</table>
 <h2>Verify it</h2>
 <p>This needs Python 3.11 or later with the package cryptography, and no network. Ask the owner of
-the trust root for the root, or for its digest. The one in this pack proves nothing about itself.
+the trust root for the root, or for its digest. The one in this pack proves nothing about itself,
+and neither do its script and its wheel. Take them from the source of govray, or read them first.
 </p>
 <pre>python verify_evidence.py . --trust-root ROOT.json</pre>
 <p>With the digest alone:</p>
@@ -216,9 +233,10 @@ somebody write another one. Its first lines name the standards.</p>
 <p>The script leaves some things to the whole verifier, and names them. Its wheel lies here, and
 <code>verifier/requirements.txt</code> has the versions that it needs:</p>
 <pre>pip install -r verifier/requirements.txt verifier/{wheel}
-govray verify model --trust-root ROOT.json</pre>
+govray verify model --trust-root ROOT.json --at {at}{lists}</pre>
 <p>That needs the model's own files too. Where they are not in this pack, put them into
-<code>model/</code>: the attestation has their digests.</p>
+<code>model/</code>: the attestation has their digests. Without <code>--at</code> it is judged as of
+today, when keys have expired.</p>
 <h2>What it shows</h2>
 <p>{disclaimer}</p>
 </body>

@@ -26,6 +26,7 @@ import json
 import re
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -47,6 +48,11 @@ KINDS = "https://govray.dev/"
 SENSITIVITIES = ("public", "internal", "confidential", "restricted")
 MOST_FILES = 100_000
 MOST_BYTES = 1 << 40
+MOST_IN_MEMORY = 1 << 30
+OUTSIDERS = re.compile(
+    re.escape(G) + r"(replay-[\w.-]{1,128}\.dsse\.json|timestamp-[\w.-]{1,128}\.tsr)"
+)
+"""Files that others signed about the attestation, which it does not pin."""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -94,18 +100,24 @@ class Pack:
         demand(len(set(self.names)) == len(self.names), "a name stands twice in the pack")
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file."""
+        """The bytes of a file that is held in memory."""
         demand(name in self.names, f"{name} is missing")
         if self._archive is not None:
-            return self._archive.read(name)
-        return (self._folder / name).read_bytes()
+            size = self._archive.getinfo(name).file_size
+        else:
+            size = (self._folder / name).stat().st_size
+        demand(size <= MOST_IN_MEMORY, f"{name} is too large")
+        with self.open(name) as file:
+            return file.read(MOST_IN_MEMORY)
 
     def sha256(self, name: str) -> str:
         """The digest of a file that may be larger than memory."""
-        with (
-            self._archive.open(name) if self._archive else (self._folder / name).open("rb") as file
-        ):
+        with self.open(name) as file:
             return digest_of_stream(file)
+
+    def open(self, name: str) -> IO[bytes]:
+        """A file to read."""
+        return self._archive.open(name) if self._archive else (self._folder / name).open("rb")
 
 
 def lines_of(data: bytes) -> list[bytes]:
@@ -276,6 +288,11 @@ def within(pattern: str, other: str) -> bool:
     return pattern.startswith(other[:-1]) if other.endswith("*") else pattern == other
 
 
+def spelling(name: str) -> str:
+    """What all spellings of a policy's name share."""
+    return re.sub(r"[._-]+", "-", name.lower()).removesuffix("-")
+
+
 def rank(sensitivity: str) -> int:
     """The place of a sensitivity, from public up."""
     return SENSITIVITIES.index(sensitivity)
@@ -384,7 +401,8 @@ class Checks:
         demand(TIME.fullmatch(listed["at"]), "no time in the contents")
         files: dict[str, str] = listed["files"]
         there = set(self.pack.names) - {CONTENTS}
-        for name in sorted(there ^ files.keys()):
+        added = {name for name in there - files.keys() if name.startswith(MODEL)}
+        for name in sorted((there ^ files.keys()) - added):  # step 4 compares what was put in
             raise DoesNotHold(f"{name} is {'not listed' if name in there else 'missing'}")
         for name, digest in files.items():
             demand(self.pack.sha256(name) == digest, f"{name} was changed")
@@ -397,6 +415,7 @@ class Checks:
         own = self.pack.read(ROOT)
         data = self.given.trust_root.read_bytes() if self.given.trust_root else own
         root = Statement(data, "trust-root")
+        self.root_digest = root.digest
         self.trust = Trust(root, self.at)
         if self.given.root_digest:
             demand(root.digest == self.given.root_digest, f"it is another root, {root.digest}")
@@ -421,13 +440,15 @@ class Checks:
         demand(run["started"] <= run["finished"] <= self.at, "the run did not end before then")
         named = self.document["trustRoot"]
         demand(named["name"] == self.trust.root["name"], "the run was under another trust root")
-        demand(named["version"] <= self.trust.root["version"], "an older version of the root")
+        later = named["version"] < self.trust.root["version"]
+        demand(later or named["version"] == self.trust.root["version"], "the root is too old")
+        demand(later or named["digest"] == self.root_digest, "another root of this version")
         listed = parse(self.pack.read(CONTENTS))
         demand(listed["attestation"] == self.attested.digest, "the pack names another attestation")
         return f"{self.operator['name']} signed {self.attested.digest} of run {run['id']}"
 
     def pinned_files(self) -> str:
-        """4: governance files are those that the attestation pins, and so are model files here."""
+        """4: the model's files are those that the attestation covers, and there is no other."""
         files: dict[str, str] = self.document["files"]
         for name in ("policy.dsse.json", "credentials.jsonl", "ledger.jsonl", "ledger.checkpoint"):
             demand(f"governance/{name}" in files, f"the attestation pins no {name}")
@@ -440,9 +461,16 @@ class Checks:
             self._bytes("delegations.jsonl") == b"" or "governance/delegations.jsonl" in files,
             "delegations that the attestation does not pin",
         )
+        known = {MODEL + name for name in (*self.attested.subjects, *files)}
+        known |= {G + name for name in ("attestation.dsse.json", "ledger.witnessed")}
+        for name in self.pack.names:
+            held = not name.startswith(MODEL) or name in known or OUTSIDERS.fullmatch(name)
+            demand(held, f"{name}: the attestation does not cover it")
         seen, absent = 0, []
         for name, digest in sorted(self.attested.subjects.items()):
             found = self._model_digest(name)
+            if found is None and self.given.model is not None:
+                raise DoesNotHold(f"{name} is missing")
             if found is None:
                 absent.append(name)
             else:
@@ -464,18 +492,27 @@ class Checks:
         demand(policy.digest == named["digest"], "it is not the policy that was attested")
         valid = found["valid"]
         demand(all(valid["from"] <= at < valid["until"] for at in times), "it was not in force")
+        least = [
+            version
+            for each in self.trust.authorities.values()
+            for name, version in each.get("minimumPolicyVersions", {}).items()
+            if spelling(name) == spelling(found["name"])
+        ]
+        demand(found["version"] >= max(least, default=1), "the root asks for a later version")
         return f"{found['name']} version {found['version']}, signed by {signer['name']}"
 
     def credentials(self) -> str:
         """6: each corpus has a credential, signed by its issuer within the issuer's scope."""
         run = self.document["run"]
-        gated = "governance/gates.jsonl" in self.document["files"]
-        times = [run["started"]] if gated else [run["started"], run["finished"]]
+        self.gated = {parse(each)["corpus"] for each in self._lines("gates.jsonl")}
         self.issued: dict[str, Statement] = {}
         for line in self._lines("credentials.jsonl"):
             credential = Statement(line, "credential")
             stated = credential.document
             where = f"credential of {stated['corpus']}"
+            # A gate leaves a corpus out from a step on, whose time only the ledger's order tells.
+            times = [run["started"]]
+            times += [] if stated["corpus"] in self.gated else [run["finished"]]
             signers = self.trust.signers(credential, "credential", times)
             issuer = [each for each in signers if each["name"] == stated["issuer"]]
             demand(issuer, f"{where}: its issuer did not sign it")
@@ -488,7 +525,8 @@ class Checks:
         attested = {each["corpus"]: each["credential"] for each in self.document["corpora"]}
         found = {name: each.digest for name, each in self.issued.items()}
         demand(found == attested, "the credentials are not those that were attested")
-        return f"{len(found)} credentials"
+        gated = f"; {len(self.gated)} of gated corpora when the run began" if self.gated else ""
+        return f"{len(found)} credentials{gated}"
 
     def manifest(self) -> str:
         """7: an operator signed the manifest of what was read."""
@@ -543,7 +581,8 @@ class Checks:
 
     def revocations(self) -> str:
         """10: no list of the pack revokes the attestation, or what the run used, at its time."""
-        ended, later = self.document["run"]["finished"], 0
+        run, later = self.document["run"], 0
+        used = {corpus for leaf in self.leaves for corpus in leaf.get("corpora", {})}
         named = [name for name in self.pack.names if name.startswith(LISTS)]
         mine = {
             "attestation": {self.attested.digest},
@@ -561,14 +600,26 @@ class Checks:
                 for kind, known in mine.items():
                     if entry.get(kind) not in known:
                         continue
-                    after = kind != "attestation" and entry["since"] > ended
-                    demand(after, f"{kind} {entry[kind]} was revoked from {entry['since']}")
+                    named_corpus = self._corpus_of(kind, entry[kind])
+                    until = self.at if kind == "attestation" else run["finished"]
+                    until = run["started"] if named_corpus in self.gated else until
+                    held = entry["since"] > until or (named_corpus and named_corpus not in used)
+                    demand(held, f"{kind} {entry[kind]} was revoked from {entry['since']}")
                     later += 1
                 if entry.get("delegation"):
                     self.open.append(f"{name} revokes a delegation: run govray verify")
+        for each in self.trust.authorities.values():
+            if "minimumRevocations" in each or "maximumRevocationAgeHours" in each:
+                self.open.append(f"whether the list of {each['name']} is what the root asks for")
         if not named:
             return "not checked, since the pack has no list"
-        return f"{len(named)} lists; {later} entries name what the run used, from after its end"
+        return f"{len(named)} lists; {later} entries name what the run used, from a later time"
+
+    def _corpus_of(self, kind: str, named: str) -> str | None:
+        """The corpus that an entry of a revocation list is about, if it is about one."""
+        if kind == "credential":
+            return next((name for name, each in self.issued.items() if each.digest == named), None)
+        return named if kind == "corpus" else None
 
     def _bytes(self, name: str) -> bytes:
         """A governance file; one that is absent is empty where the attestation pins it so."""
@@ -603,7 +654,8 @@ class Checks:
 
 LEFT = (
     "that routes follow from rules and credentials, that ranges, norms, profiles and gates follow "
-    "from plan and policy, taint, records and rows, replays, timestamps and witnesses"
+    "from plan and policy, taint, assurance, removals, records and rows, replays, timestamps and "
+    "witnesses"
 )
 """What only ``govray verify`` checks."""
 
@@ -637,7 +689,7 @@ def main(words: list[str] | None = None) -> int:
     except DoesNotHold as error:
         print(f"{number:2} ✗ {error}")
         return 1
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         print(f"{number:2} ✗ it cannot be read: {error}")
         return 1
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:

@@ -76,6 +76,7 @@ def croissant(facts: VerifiedFacts) -> dict[str, bytes]:
 def licence(expression: str) -> str:
     """The URL of a licence on SPDX's list, or the expression if it is no single one of them."""
     listed = _ONE_LICENCE.fullmatch(expression) and not expression.startswith("LicenseRef-")
+    listed = listed and expression not in ("NONE", "NOASSERTION")  # which are no licences
     return f"https://spdx.org/licenses/{expression}.html" if listed else expression
 
 

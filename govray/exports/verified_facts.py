@@ -57,6 +57,7 @@ class CorpusFacts:
         digest: Of the credential's statement.
         admitted: What the policy decided.
         coverage: What the ledger counted, by layer group; empty if no step read the corpus.
+        tokens: Loss targets that steps read of it, by whatever route.
         levels: Layer group → level of exclusion, of the groups that no route reaches.
         closed: Layer group → the half-open ranges of steps in which a phase kept it out.
         replayed_by: Who replayed the run without it and got the same files.
@@ -66,6 +67,7 @@ class CorpusFacts:
     digest: str
     admitted: AdmittedCorpus
     coverage: tuple[Coverage, ...]
+    tokens: int
     levels: Mapping[str, int]
     closed: Mapping[str, tuple[tuple[int, int], ...]]
     replayed_by: tuple[str, ...]
@@ -80,13 +82,8 @@ class CorpusFacts:
         return tuple(row.group for row in self.coverage)
 
     @property
-    def tokens(self) -> int:
-        """Loss targets that steps read of it: those of the layer group that got the most."""
-        return max((row.tokens for row in self.coverage), default=0)
-
-    @property
     def records(self) -> int:
-        """Distinct records that steps read of it, counted likewise."""
+        """Distinct records of the layer group that got the most: no more than steps read."""
         return max((row.records for row in self.coverage), default=0)
 
     @property
@@ -238,6 +235,9 @@ def _corpus(model: VerifiedModel, admitted: AdmittedCorpus) -> CorpusFacts:
         digest=verified.digest,
         admitted=admitted,
         coverage=tuple(row for row in attestation.coverage if row.corpus == name),
+        tokens=sum(
+            leaf.corpora[name].targets for leaf in model.ledger.steps if name in leaf.corpora
+        ),
         levels=attestation.levels.get(name, {}),
         closed=(attestation.phase_exclusions or {}).get(name, {}),
         replayed_by=tuple(sorted(each.party for each in model.replayed_by.get(name, ()))),

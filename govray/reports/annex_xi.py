@@ -321,7 +321,7 @@ class _Documentation:
             )
         total = self.flops.row * rows
         lines = [
-            f"{total:.3e} at most: {self.flops.row:,} of a full row, {rows:,} rows",
+            f"{total:.3e} of what is counted: {self.flops.row:,} of a full row, {rows:,} rows",
             self.flops.how,
         ]
         return self.answers.recorded(key, label, lines, "ledger, and a count", ask=ask)

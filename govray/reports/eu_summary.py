@@ -489,7 +489,9 @@ class _Summary:
     def _processing(self) -> tuple[Field, ...]:
         def personal(each: DescribedCorpus) -> str | None:
             scan = each.credential.pii_scan
-            said = [each.personal_data or "", f"scanned by {scan.analyzer}" if scan else ""]
+            if each.personal_data in (None, "unknown"):
+                return None  # a scan alone says nothing of what it does not look for
+            said = [each.personal_data, f"scanned by {scan.analyzer}" if scan else ""]
             return ", ".join(part for part in said if part) or None
 
         return (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from govray.errors import UsageError
+from govray.governance.formats.keys import is_outside
 from govray.governance.formats.strict_yaml import Source, read_yaml
 from govray.governance.submission.yaml_overrides import read_mapping
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
@@ -91,6 +92,13 @@ def parsed(text: str, *, name: str) -> tuple[Experiment, SearchFile | None, Sour
 
 def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) -> ExperimentCost:
     """As `experiment_cost`, of a file that is `parsed`."""
+    if is_outside(experiment.attestation_key):
+        raise UsageError(
+            "attestation_key: a submitted experiment names no program or module that signs, which "
+            "the cluster's driver would run",
+            where=source.where("attestation_key"),
+            do="Leave it out: the driver signs with the key of its own machine",
+        )
     resources = experiment.resources
     workers = resources.most
     at_once, trials, longest = 1, 1, experiment.max_steps

@@ -107,6 +107,10 @@ def test_a_held_run_s_model_keeps_its_adapters(
     check = ("--key", key, "--trust-root", root, "--at", at)
     refused = run("adapter", "remove", model, "acme", *check, code=1).err
     assert "the model is held for C-7" in refused
+    (link := model.parent / "elsewhere").mkdir()
+    (link / "m").symlink_to(model)
+    refused = run("adapter", "remove", link / "m", "acme", *check, code=1).err
+    assert "the model is held for C-7" in refused  # by whatever name the folder has
     assert (model / "adapters" / "acme").is_dir()
     release(model.parent, "C-7")
     run("adapter", "remove", model, "acme", *check)

@@ -18,6 +18,11 @@ from govray.evidence import evidence_pack, verify_evidence
 from govray.evidence.evidence_pack import write_pack
 from govray.governance.formats import canonical_json
 from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.trust.revocation_list import (
+    Revocation,
+    RevocationList,
+    seal_revocations,
+)
 from govray.governance.verify.verifier import verify
 from tests.support.process import COMMAND
 from tests.support.several_routes import phased, rerouted
@@ -181,11 +186,86 @@ def test_another_root_or_another_model_is_refused(made: Packed, tmp_path: Path) 
     assert "expired" in done.stdout
 
 
+def test_a_file_that_a_loader_may_execute_is_refused_also_if_it_is_listed(
+    changed: Packed,
+) -> None:
+    """As `govray verify` refuses it: the attestation does not cover it."""
+    (changed.open / "model" / "modeling.py").write_bytes(b"import os")
+    changed.list_again()
+    done = changed.verified(changed.open)
+    assert done.returncode == 1
+    assert " 4 ✗ model/modeling.py: the attestation does not cover it" in done.stdout
+
+
+def test_weights_may_be_put_in_and_are_compared(changed: Packed) -> None:
+    for name in ("model.safetensors", "adapters"):
+        source, target = changed.model / name, changed.open / "model" / name
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, target)
+    done = changed.verified(changed.open, "--trust-root", changed.root)
+    assert done.returncode == 0, done.stdout
+    flip(changed.open / "model" / "model.safetensors")
+    done = changed.verified(changed.open, "--trust-root", changed.root)
+    assert " 4 ✗ model.safetensors is not the file that was attested" in done.stdout
+
+
+def test_a_bomb_is_refused_before_it_is_read(made: Packed, tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("contents.json", bytes(1 << 20))
+    data = bytearray(bomb.read_bytes())
+    at = data.index(b"PK\x01\x02")
+    data[at + 24 : at + 28] = (0xFFFFFFF0).to_bytes(4, "little")  # the size that it states
+    bomb.write_bytes(data)
+    done = made.verified(bomb)
+    assert done.returncode == 1
+    assert "contents.json is too large" in done.stdout
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("contents.json", b"{}" * 1000)
+    broken = bytearray(bomb.read_bytes())
+    broken[45:55] = b"\xff" * 10
+    bomb.write_bytes(broken)
+    done = made.verified(bomb)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_lists_of_revocations_are_packed_and_obeyed(tmp_path: Path) -> None:
+    world = World()
+    model = world.deploy(tmp_path / "model")
+    digest = verify(model, trust_root=world.root, at=AT).digest
+    listed = {"since": "2026-11-21T00:00:00Z", "reason": "for a test", "attestation": digest}
+    issued = RevocationList(
+        issuer="operator",
+        sequence=1,
+        issued="2026-11-19T00:00:00Z",
+        entries=(Revocation(**listed),),
+    )
+    data = seal_revocations(issued, [world.keys.operator])
+    pack, root = tmp_path / "pack.zip", tmp_path / "root.json"
+    root.write_bytes(world.root)
+    write_pack(model, pack, trust=TrustAnchor(world.root, revocations=(data,)), at=AT)
+    script = tmp_path / "verify_evidence.py"
+    script.write_bytes(zipfile.ZipFile(pack).read("verify_evidence.py"))
+
+    def said(*more: str) -> subprocess.CompletedProcess[str]:
+        words = [script, pack, "--trust-root", root, "--model", model, *more]
+        return subprocess.run(
+            [sys.executable, "-I", *map(str, words)], capture_output=True, text=True, timeout=60
+        )
+
+    assert said().returncode == 0, said().stdout  # as of before it was revoked
+    later = said("--at", "2026-11-22T00:00:00Z")
+    assert later.returncode == 1
+    assert "10 ✗ attestation sha256:" in later.stdout
+
+
 def test_a_file_that_is_not_listed_is_refused(changed: Packed) -> None:
-    (changed.open / "model" / "more.bin").write_bytes(b"x")
+    (changed.open / "more.bin").write_bytes(b"x")
     done = changed.verified(changed.open)
     assert (done.returncode, "not listed" in done.stdout) == (1, True)
-    (changed.open / "model" / "more.bin").unlink()
+    (changed.open / "more.bin").unlink()
     (changed.open / "link").symlink_to("/etc/hostname")
     done = changed.verified(changed.open)
     assert (done.returncode, "the pack has a link" in done.stdout) == (1, True)

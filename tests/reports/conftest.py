@@ -61,7 +61,7 @@ DESCRIBED: dict[str, dict[str, Any]] = {
         "languages": ["en"],
         "collected": {"first": "2022-01", "last": "2022-06"},
         "optOut": "none_found",
-        "personalData": "unknown",
+        "personalData": "pseudonymised",
         "illegalContentMeasures": "None is known.",
     },
     "gamma": {

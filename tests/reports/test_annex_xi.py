@@ -84,7 +84,7 @@ def test_the_provider_answers(described: Deployed) -> None:
     rows = sum(use.rows for leaf in model.ledger.steps for use in leaf.corpora.values())
     assert field(counted, "2d flops").state == "filled"
     assert field(counted, "2d flops").lines[0] == (
-        f"{1000 * rows:.3e} at most: 1,000 of a full row, {rows:,} rows"
+        f"{1000 * rows:.3e} of what is counted: 1,000 of a full row, {rows:,} rows"
     )
     assert counted.unused == ("training_flops",)
 

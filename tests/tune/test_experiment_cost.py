@@ -81,3 +81,12 @@ def test_an_error_names_field_and_line(text: str, field: str, line: str) -> None
 def test_what_is_no_plain_file_is_refused(text: str) -> None:
     with pytest.raises(GovrayError):
         experiment_cost(text)
+
+
+@pytest.mark.parametrize(
+    "key", ["command:sign --fast", "pkcs11:token=t;object=k?module-path=/m.so"]
+)
+def test_a_submitted_experiment_names_nothing_that_the_driver_would_run(key: str) -> None:
+    with pytest.raises(UsageError, match="names no program or module that signs"):
+        cost(TRAIN, f"+attestation_key='{key}'")
+    assert cost(TRAIN, "+attestation_key=env:OTHER").kind == "train"

@@ -272,7 +272,7 @@ class Match(Document):
                     return False
                 continue
             values = value if attribute in self.SEVERAL and value else (value or UNSTATED,)
-            if not set(values) & set(accepted):
+            if not _spelt(attribute, values) & _spelt(attribute, accepted):
                 return False
         return True
 
@@ -292,7 +292,7 @@ class Match(Document):
                     return False
             elif attribute in self.SEVERAL and {UNSTATED} not in (set(accepted), set(others)):
                 continue  # one class may have a value of each
-            elif not set(accepted) & set(others):
+            elif not _spelt(attribute, accepted) & _spelt(attribute, others):
                 return False
         return True
 
@@ -307,9 +307,14 @@ class Match(Document):
             if attribute in self.GLOBS:
                 if not all(any(globs.covers(a, b) for a in accepted) for b in others):
                     return False
-            elif not set(others) <= set(accepted):
+            elif not _spelt(attribute, others) <= _spelt(attribute, accepted):
                 return False
         return True
+
+
+def _spelt(attribute: str, values: Iterable[str]) -> set[str]:
+    """Values as they are compared: tags of languages in any case (RFC 5646 section 2.1.1)."""
+    return {each.casefold() for each in values} if attribute == "languages" else set(values)
 
 
 class Rule(Document):

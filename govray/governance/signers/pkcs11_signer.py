@@ -157,7 +157,8 @@ _SAID = {
 
 def _unwrapped(point: bytes) -> bytes:
     """The point in its DER octet string, which older modules leave out."""
-    if len(point) > 2 and point[0] == _OCTET_STRING and point[1] == len(point) - 2:
+    # By its size too: a bare point of P-256 begins with the same byte.
+    if len(point) in (34, 67) and point[0] == _OCTET_STRING and point[1] == len(point) - 2:
         return point[2:]
     return point
 

@@ -128,7 +128,8 @@ def _pools(session: Session, caller: Caller) -> list[PoolUse]:
         .group_by(col(s.pool), col(s.state))
     ).all()
     found, sizes = [], stated.sizes(session)
-    for name in sorted({*sizes, *(row[0] for row in counted)}):
+    empty = sizes if is_staff(caller) else {}  # names of pools may be those of other projects
+    for name in sorted({*empty, *(row[0] for row in counted)}):
         own = [row for row in counted if row[0] == name]
         waiting = [row for row in own if row[1] == SubmissionState.QUEUED]
         holding = [row for row in own if row[1] != SubmissionState.QUEUED]

@@ -49,6 +49,7 @@ from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest, verify_manifest
 from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.trust.trust_state import TrustState, Verified
+from govray.holds import check_not_held
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import RunRecord, read_record
@@ -134,7 +135,13 @@ def signed_files(run: Place) -> dict[str, bytes]:
 
 
 def _model_folder(run: Place) -> AbstractContextManager[Path]:
-    """The folder to fill, which then is the run's model."""
+    """The folder to fill, which then is the run's model.
+
+    Raises:
+        Refused: A case holds the model that is there.
+    """
+    if (run / model_folder.MODEL).exists():
+        check_not_held(run, "the model")
     if isinstance(run, Path):
         return staged_folder(run / model_folder.MODEL, replace=True)
     return uploaded_folder(run / model_folder.MODEL, last=model_folder.ATTESTATION)

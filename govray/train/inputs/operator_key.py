@@ -19,6 +19,7 @@ from typing import Any
 from govray.errors import Refused
 from govray.governance.formats.keys import Signer, held_key
 from govray.governance.signers.key_reference import open_signer
+from govray.governance.signers.pkcs11_reference import PIN_VARIABLE
 
 VARIABLE = "GOVRAY_KEY"
 """Where the commands look for a key if none is named."""
@@ -36,15 +37,24 @@ def variables(reference: str) -> frozenset[str]:
 
 
 def take(reference: str = f"env:{VARIABLE}") -> None:
-    """Take the key that ``reference`` names out of the environment, if a variable holds it.
+    """Take the key that ``reference`` names out of the environment, if a variable holds it; and a
+    module's PIN.
 
     Raises:
-        Refused: The job's runtime environment has it too, and passes it to every worker.
+        Refused: The job's runtime environment has one too, and passes it to every worker.
     """
     for name in variables(reference):
         refuse_held([name], _of_the_job(), where="the job's runtime environment")
         if held_key(name, os.environ):
             _taken[name] = os.environ.pop(name)
+    if PIN_VARIABLE in _of_the_job():
+        raise Refused(
+            f"the job's runtime environment passes {PIN_VARIABLE} to every worker",
+            where="the job's runtime environment",
+            do="Set it on the driver's machine, or name a file with pin-source",
+        )
+    if PIN_VARIABLE in os.environ:
+        _taken[PIN_VARIABLE] = os.environ.pop(PIN_VARIABLE)
 
 
 def load(reference: str, *, password: bytes | Callable[[], bytes] | None = None) -> Signer:

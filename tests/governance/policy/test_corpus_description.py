@@ -149,6 +149,7 @@ def test_golden_class_of_a_described_corpus() -> None:
         ({"source": ["crawled"]}, {"source": "crawled"}, {"source": "user"}),
         ({"modality": ["image"]}, {"modality": ("text", "image")}, {"modality": ("text",)}),
         ({"languages": ["de"]}, {"languages": ("en", "de")}, {"languages": ("en",)}),
+        ({"languages": ["DE"]}, {"languages": ("de",)}, {"languages": ("de-AT",)}),
         ({"opt_out": ["unchecked"]}, {"opt_out": "unchecked"}, {"opt_out": "honoured"}),
         ({"personal_data": ["present"]}, {"personal_data": "present"}, {"personal_data": "none"}),
         ({"opt_out": ["unstated"]}, {}, {"opt_out": "honoured"}),
