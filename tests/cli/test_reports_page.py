@@ -62,7 +62,7 @@ def test_its_commands_run(run: Run, models: Path, at: str) -> None:
     counted = json.loads((models / "flops.json").read_text())
     fields = {f["key"]: f for section in counted["sections"] for f in section["fields"]}
     assert fields["2d flops"]["state"] == "filled"
-    assert "at most" in fields["2d flops"]["value"][0]
+    assert "of what is counted" in fields["2d flops"]["value"][0]
 
 
 def test_its_words_are_those_of_the_code() -> None:
