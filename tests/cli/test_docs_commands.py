@@ -271,6 +271,7 @@ def test_a_corpus_is_described_as_the_page_says(shell: Any, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_what_sites_reserve_is_left_out_as_the_page_says(shell: Any, tmp_path: Path) -> None:
     [_, _, looks_up, *_] = blocks("docs/corpora.md")
+    (tmp_path / "sources").mkdir(exist_ok=True)
     shutil.copytree(ROOT / "policies", tmp_path / "policies", dirs_exist_ok=True)
     told = shell(looks_up)
     assert "Corpus looked-up: 2 records" in told

@@ -236,7 +236,7 @@ def test_replicas_log_an_object_a_line(tokens: dict[str, str]) -> None:
     """Ray keeps what a replica writes to standard error in a file of its worker."""
     with client_of(tokens, "engineer") as client:
         answer = client.get("/v1/models/gpt", headers={"X-Request-Id": "of-this-test"})
-    assert answer.headers["X-Request-Id"] == "of-this-test"
+    assert set(answer.headers.get_list("X-Request-Id")) == {"of-this-test"}  # Ray says it too
     found: list[dict[str, object]] = []
     deadline = time.monotonic() + 20
     while not found and time.monotonic() < deadline:
