@@ -10,7 +10,7 @@ for itself. Numbers for Prometheus go to Ray's metrics agent, which has those of
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import FastAPI
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -38,7 +38,6 @@ class Arguments(BaseModel):
         revocations: Files of revocation lists, or folders of them, that every node can read.
         proxies: Addresses or networks of the nodes, where HAProxy runs, and of proxies in front of
             them. The client address that they state is trusted.
-        log_format: ``json``: replicas log an object a line, as docs/logs.md has it.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -48,7 +47,6 @@ class Arguments(BaseModel):
     oidc: DiskPath | None = None
     revocations: list[DiskPath] = []
     proxies: list[str] = ["127.0.0.1"]
-    log_format: Literal["text", "json"] = "text"
 
 
 def app(arguments: Arguments) -> Application:
@@ -71,7 +69,6 @@ def app(arguments: Arguments) -> Application:
     provider = read_provider(arguments.oidc) if arguments.oidc else None
     promotion, proxies = arguments.promotion.resolve(), arguments.proxies
     revocations = tuple(each.resolve() for each in arguments.revocations)
-    as_json = arguments.log_format == "json"
 
     def build() -> FastAPI:
         from ray.serve import metrics
@@ -79,12 +76,9 @@ def app(arguments: Arguments) -> Application:
 
         from govray.service.app import create_app
         from govray.service.prometheus import Forwarded
-        from govray.service.request_log import log_as_json
         from govray.service.settings import Settings
         from govray.tune.experiment_cost import experiment_cost
 
-        if as_json:
-            log_as_json()
         settings = Settings(
             store=store, promotion=promotion, oidc=provider, revocations=revocations
         )
