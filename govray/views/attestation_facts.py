@@ -9,7 +9,7 @@ The granularity:
   such as what a pretrained start brings, is one list per layer group, ``taint.start``.
 * ``groups``, ``adapters`` and ``pretrained`` are one per layer group.
 
-Two facts are in no field. ``attestation`` is the digest of its statement, and ``counts`` says how
+A field that is empty is one fact, which says so. Two facts are in no field. ``attestation`` is the digest of its statement, and ``counts`` says how
 many corpora, layer groups and adapters there are, so that a reader can see whether all are shown.
 """
 
@@ -57,7 +57,10 @@ def facts_of(attestation: Attestation, digest: str) -> tuple[Fact, ...]:
         ),
     ]
     for field, value in stated.items():
-        found += _SPLIT[field](attestation, value) if field in _SPLIT else _members(field, value)
+        if field in _SPLIT and value:
+            found += _SPLIT[field](attestation, value)
+        else:
+            found += _members(field, value) if value else [Fact(field, value)]
     return tuple(found)
 
 
