@@ -9,8 +9,10 @@ The granularity:
   such as what a pretrained start brings, is one list per layer group, ``taint.start``.
 * ``groups``, ``adapters`` and ``pretrained`` are one per layer group.
 
-A field that is empty is one fact, which says so. Two facts are in no field. ``attestation`` is the digest of its statement, and ``counts`` says how
-many corpora, layer groups and adapters there are, so that a reader can see whether all are shown.
+A field that is empty is one fact, which says so.
+
+Two facts are in no field. ``attestation`` is the digest of its statement. ``counts`` says how many
+corpora, layer groups and adapters there are, so that a reader can see whether all are shown.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Disclosure(Document):
     root: Digest
 
 
-class Leaf(Document):
+class SaltedLeaf(Document):
     """A fact with its salt, names replaced by pseudonyms."""
 
     field: ShortText
@@ -94,7 +94,7 @@ class DisclosedFacts:
         pseudonyms: Name → pseudonym, of every name that can be withheld.
     """
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[SaltedLeaf, ...]
     facts: tuple[Fact, ...]
     pseudonyms: dict[str, str]
 
@@ -191,10 +191,12 @@ def weights_of(model: VerifiedModel) -> Subject:
     raise Refused("the attestation is about no file of weights", where=model_folder.WEIGHTS)
 
 
-def _leaf(key: bytes, fact: Fact) -> Leaf:
+def _leaf(key: bytes, fact: Fact) -> SaltedLeaf:
     place: list[Any] = [fact.field, fact.corpus or "", fact.group or ""]
     salt = _derived(key, b"salt", canonical_json.encode(place).decode())
-    return Leaf(field=fact.field, corpus=fact.corpus, group=fact.group, value=fact.value, salt=salt)
+    return SaltedLeaf(
+        field=fact.field, corpus=fact.corpus, group=fact.group, value=fact.value, salt=salt
+    )
 
 
 def _derived(key: bytes, use: bytes, of: str) -> str:

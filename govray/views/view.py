@@ -1,8 +1,8 @@
 """A view: the part of one attestation that one audience gets, which verifies by itself.
 
-One file of canonical JSON has the operator's signed disclosure, the delegations that lead from the
-trust root to its signer, and the leaves that are shown, each with its inclusion proof. Whoever
-reads it needs the trust root, from its owner, and nothing else.
+One file of canonical JSON has the operator's signed disclosure, and the delegations that lead from
+the trust root to its signer. It has the leaves that are shown, each with its inclusion proof.
+Whoever reads it needs the trust root, from its owner, and nothing else.
 
 A view shows what its signer stated. It does not show that the signer stated what the attestation
 states: that takes the model and the secret (`DisclosedFacts.require`). What is not in a view was
@@ -30,7 +30,7 @@ from govray.governance.trust.authority import Delegation
 from govray.governance.trust.trust_state import MAX_DELEGATIONS, TrustState, Verified
 from govray.governance.verify.envelope_steps import check_signatures
 from govray.views.attestation_facts import ASSURANCE, ATTESTATION, DISCLAIMER, Fact
-from govray.views.disclosure import NAMES, DisclosedFacts, Disclosure, Leaf
+from govray.views.disclosure import NAMES, DisclosedFacts, Disclosure, SaltedLeaf
 from govray.views.withheld_names import shown
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -43,7 +43,7 @@ _Envelope = Annotated[str, Field(min_length=1, max_length=MAX_ENVELOPE)]
 class ShownLeaf(Document):
     """A leaf, its place in the tree from 0, and its inclusion proof (RFC 9162, section 2.1.3)."""
 
-    leaf: Leaf
+    leaf: SaltedLeaf
     index: Natural
     path: Annotated[tuple[Hex256, ...], Field(max_length=22)]
 

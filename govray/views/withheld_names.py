@@ -4,8 +4,8 @@ Every fact is committed to with pseudonyms in place of names. A name is a fact o
 withheld everywhere or shown everywhere, and no other fact has to be signed twice.
 
 A name counts where no letter or digit stands beside it: ``acme`` stands in ``adapter:acme`` and in
-``acme.lora_A``, not in ``acmes``. Fields that have words of everybody's, such as licences, are left
-as they are: a pseudonym there would tell what it stands for. `shows` finds a name in them.
+``acme-2``, not in ``acmes``. Fields that have words of everybody's, such as licences, are left as
+they are: a pseudonym there would tell what it stands for. `shows` finds a name in them.
 """
 
 from __future__ import annotations

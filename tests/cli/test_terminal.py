@@ -86,7 +86,8 @@ PLACES = {
     "view make": (
         "{model} --audience a.yaml --secret secret --out v.json --trust-root root.json",
         "model --audience {file} --secret secret --out {word} --trust-root root.json",
-        "model --audience a.yaml --disclosure {file} --secret secret --out v --trust-root root.json",
+        "model --audience a.yaml --disclosure {file} --secret secret --out v "
+        "--trust-root root.json",
         "model --audience a.yaml --secret {file} --out {word} --trust-root root.json",
     ),
     "view verify": ("{file} --trust-root root.json", "{word}", "view.json --trust-root {file}"),
