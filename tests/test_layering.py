@@ -40,6 +40,8 @@ BELOW: dict[str, frozenset[str]] = {
     "service": frozenset({"errors", "files", "governance", "pins", "store", "tasks"} | {"traces"}),
     # A verified model in other formats: the base install.
     "exports": frozenset({"errors", "governance", "printable"}),
+    # What one audience is shown of an attestation: the base install.
+    "views": frozenset({"errors", "governance"}),
     # Drafts from verified documents: the base install, but for the form that is DOCX.
     "reports": frozenset({"errors", "printable", "governance"}),
     # For everybody: the base install, and nothing of the service but its description.
@@ -66,7 +68,7 @@ BELOW: dict[str, frozenset[str]] = {
     "cli": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
         | {"service", "client", "tasks", "train", "tune", "demo", "reconciler", "alerts", "pins"}
-        | {"holds", "evidence", "exports", "reports", "notaries"}
+        | {"holds", "evidence", "exports", "reports", "notaries", "views"}
     ),
     # `import govray`: the package itself, whose names resolve lazily.
     "govray": frozenset({"governance"}),
@@ -168,6 +170,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     # A model card begins with YAML.
     "exports": frozenset({"yaml"}),
     "client": frozenset({"pydantic"}),
+    "views": frozenset({"pydantic"}),
     "reports": frozenset({"pydantic", "docx"}),
     "notaries": frozenset({"rfc3161_client", "starlette"}),
     "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
@@ -330,6 +333,7 @@ def test_imports_point_down_only(path: Path) -> None:
         ("exports", "from govray.store import registry"),
         ("exports", "import cyclonedx"),
         ("reports", "from govray.data import corpus"),
+        ("views", "from govray.exports import verified_facts"),
         ("tune", "import optuna"),
         ("demo", "import govray.cli"),
         ("errors", "import pydantic"),
@@ -407,6 +411,7 @@ HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
         ("import govray.tune.experiment_cost", HEAVY - {"numpy"}),
         ("import govray.client", HEAVY | {"cryptography", "httpx"}),
         ("import govray.exports.export_format", HEAVY - {"numpy"}),
+        ("import govray.views.view, govray.views.audience", HEAVY - {"numpy"}),
         (
             "import govray.reports.eu_summary, govray.reports.annex_xi, govray.reports.web_page",
             (HEAVY - {"numpy"}) | {"docx"},

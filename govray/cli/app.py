@@ -30,6 +30,7 @@ from govray.cli import (
     corpus,
     cosign,
     demo,
+    disclose,
     evidence,
     export,
     group,
@@ -60,6 +61,7 @@ from govray.cli import (
     tune,
     usage,
     verify,
+    view,
     webhook,
     witness,
     workspace,
@@ -109,6 +111,8 @@ app.command("show")(show.show)
 app.command("verify")(verify.verify)
 app.command("evidence")(evidence.evidence)
 app.command("export")(export.export)
+app.command("disclose")(disclose.disclose)
+app.add_typer(view.app, name="view")
 app.add_typer(policy.app, name="policy")
 app.command("train")(train.train)
 app.command("tune")(tune.tune)

@@ -22,7 +22,13 @@ from govray import cli
 from govray.cli.app import app
 from govray.errors import GovrayError
 from govray.governance.formats.keys import LocalSigner, shown_reference
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.verify.verifier import verify
 from govray.printable import json_text, paragraph, printable
+from govray.views.attestation_facts import names_of
+from govray.views.audience import Audience
+from govray.views.disclosure import disclosed_facts, sign_disclosure
+from govray.views.view import View
 from tests.support.command import Done
 from tests.support.runs_on_storage import begin_search, finished_run
 from tests.support.tree import ROOT
@@ -71,6 +77,24 @@ PLACES = {
         "spdx model --out {folder}/x --trust-root {file}",
         "croissant model --out {word}/x --trust-root root.json",
         "model-signing model --key {word} --trust-root root.json",
+    ),
+    "disclose": (
+        "{model} --secret secret --key key.pem --trust-root root.json",
+        "model --secret {word} --key {word} --trust-root root.json",
+        "model --secret {file} --out {word} --key key.pem --trust-root {file}",
+    ),
+    "view make": (
+        "{model} --audience a.yaml --secret secret --out v.json --trust-root root.json",
+        "model --audience {file} --secret secret --out {word} --trust-root root.json",
+        "model --audience a.yaml --disclosure {file} --secret secret --out v "
+        "--trust-root root.json",
+        "model --audience a.yaml --secret {file} --out {word} --trust-root root.json",
+    ),
+    "view verify": ("{file} --trust-root root.json", "{word}", "view.json --trust-root {file}"),
+    "view check": (
+        "{file} --model model --secret secret --trust-root root.json",
+        "view.json --model {model} --secret secret --trust-root root.json",
+        "view.json --model model --secret {word} --trust-root root.json",
     ),
     "train": ("{file}", "{word}", "experiment.yaml --address {word}"),
     "tune": ("{file} --dry-run", "{word}"),
@@ -288,6 +312,21 @@ class Stage:
         self.run = finished_run(folder / "runs", "tiny-1", world)
         begin_search(folder / "runs" / "search-1")
         shutil.copytree(self.run / "model", folder / "model")
+        self.view()
+
+    def view(self) -> None:
+        """What shows an audience a part of the model's attestation."""
+        (self.folder / "a.yaml").write_text("fields: [run]\n")
+        (self.folder / "secret").write_bytes(bytes(32))
+        (self.folder / "secret").chmod(0o600)
+        model = verify(self.folder / "model", trust_root=TrustAnchor(self.world.root))
+        signed = sign_disclosure(model, bytes(32), self.world.keys.operator)
+        (self.folder / "disclosure.dsse.json").write_bytes(signed)
+        facts = disclosed_facts(model, bytes(32))
+        names = names_of(model.attestation)
+        chosen = Audience(fields=("run",)).choose(facts, names, where="a.yaml")
+        made = View.make(facts, chosen, signed, ())
+        (self.folder / "view.json").write_bytes(made.encode())
 
     def files(self, most: int) -> list[Path]:
         """Documents and sources of every kind, each with hostile text in another place."""
@@ -297,6 +336,7 @@ class Stage:
             *tampered(self.world.delegations[0], most),
             *tampered(self.world.credentials["acme"], most),
             *tampered((self.run / "model/governance/attestation.dsse.json").read_bytes(), most),
+            *tampered((self.folder / "view.json").read_bytes(), most),
             *(POLICY.replace(*pair).encode() for pair in self._slips()),
             json.dumps({HOSTILE: HOSTILE}).encode(),
             f"name: [{HOSTILE}".encode(),

@@ -1,0 +1,116 @@
+"""``govray disclose``: commit to an attestation's parts, so that each can be shown by itself."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from govray.cli import signing_key, trust, user_files
+from govray.cli.output import (
+    DEFAULT_KEY,
+    AllowUncovered,
+    At,
+    Key,
+    PasswordFile,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    report,
+)
+from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.governance.verify.verifier import VerifiedModel
+
+
+def disclose(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
+    secret: Annotated[
+        Path,
+        typer.Option(
+            "--secret",
+            metavar="FILE",
+            help="The secret behind all salts; made if it is not there. Outside of MODEL.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The signed disclosure, a new file.")
+    ] = Path("disclosure.dsse.json"),
+    key: Key = DEFAULT_KEY,
+    password_file: PasswordFile = None,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
+    at: At = None,
+) -> None:
+    """Verify MODEL, and sign salted commitments to the parts of its attestation.
+
+    Views of it are made from that with govray view make, without the key. Whoever has the secret
+    can open every part. The same model and secret give the same commitments.
+    """
+    from govray.governance.verify.cosign import missing_signatures
+    from govray.views.disclosure import sign_disclosure
+    from govray.views.view import verify_disclosure
+
+    found = trust.verify_model(
+        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
+    )
+    for path in (secret, out):
+        require_outside(path, found)
+    if os.path.lexists(out):
+        raise UsageError("already exists", where=str(out), do="Choose another name.")
+    made = not os.path.lexists(secret)
+    used = secrets.token_bytes(32) if made else read_secret(secret)
+    signer = signing_key.load(key, password_file)
+    envelope = sign_disclosure(found, used, signer)
+    # As others will, so that nothing is handed out that they refuse.
+    one_key = found.trust_root.each_key_counts("operator")
+    signed = verify_disclosure(one_key, envelope, at=trust.reference_time(at), where=str(out))
+    missing = missing_signatures(found.trust_root, envelope)
+    if made:
+        user_files.write(secret, used, mode=0o600, replace=False)
+    user_files.write(out, envelope, replace=False)
+    report(
+        {
+            "disclosure": str(out),
+            "digest": signed.digest,
+            "attestation": found.digest,
+            "leaves": signed.document.leaves,
+            "keyid": signer.public_key.keyid,
+            "missingSignatures": missing,
+            "secret": str(secret),
+            "secretMade": made,
+        }
+    )
+    line(f"Disclosed {found.path}: {out}", style="bold")
+    field("leaves", f"{signed.document.leaves}, padding included")
+    field("signer", f"{signed.authority.name}, key {signer.public_key.keyid}")
+    field("secret", f"{secret}{', made now: keep it' if made else ''}")
+    if missing:
+        field("MISSING", f"{missing} further signatures: govray sign {out} --key KEY")
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file. Raises as `govray.views.disclosure_secret.read_secret`."""
+    from govray.views import disclosure_secret
+
+    return disclosure_secret.read_secret(path)
+
+
+def require_outside(path: Path, model: VerifiedModel) -> None:
+    """Refuse a file inside the model folder, whose attestation does not cover it.
+
+    Raises:
+        UsageError: It lies there.
+    """
+    if path.resolve().is_relative_to(Path(str(model.path)).resolve()):
+        raise UsageError(
+            "this lies inside the model folder, which is handed out and would no longer verify",
+            where=str(path),
+            do="Name a file outside of it.",
+        )

@@ -1,0 +1,195 @@
+"""``govray view``: show one audience a part of an attestation, and verify what was shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from govray.cli import trust, user_files
+from govray.cli.disclose import read_secret, require_outside
+from govray.cli.output import (
+    AllowUncovered,
+    At,
+    RevocationLists,
+    TrustRoot,
+    field,
+    line,
+    report,
+)
+from govray.errors import Refused
+from govray.printable import json_text
+
+if TYPE_CHECKING:
+    from govray.views.attestation_facts import Fact
+    from govray.views.view import VerifiedView
+
+app = typer.Typer(help="Show an audience a part of an attestation, and verify such a part.")
+
+Secret = Annotated[
+    Path,
+    typer.Option("--secret", metavar="FILE", help="The secret that govray disclose was given."),
+]
+ViewFile = Annotated[Path, typer.Argument(metavar="VIEW", help="A view, as JSON.")]
+
+
+@app.command()
+def make(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
+    audience: Annotated[
+        Path,
+        typer.Option("--audience", metavar="FILE", help="YAML: what this audience is shown."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The view, a new file.")],
+    secret: Secret,
+    disclosure: Annotated[
+        Path, typer.Option("--disclosure", metavar="FILE", help="What govray disclose signed.")
+    ] = Path("disclosure.dsse.json"),
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
+    at: At = None,
+) -> None:
+    """Verify MODEL, and write what one audience is shown of its attestation.
+
+    Nothing is written if a name that is withheld stands in what would be shown.
+    """
+    from govray.governance.attestation import model_folder
+    from govray.governance.attestation.model_folder import Bundle
+    from govray.views.attestation_facts import names_of
+    from govray.views.audience import Audience
+    from govray.views.disclosure import disclosed_facts, weights_of
+    from govray.views.view import View, delegations_to, verify_disclosure, verify_view
+
+    asked = Audience.read(user_files.read(audience), name=str(audience))
+    anchor, time = trust.anchor(trust_root, revocations), trust.reference_time(at)
+    found = trust.verify_model(
+        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
+    )
+    require_outside(out, found)
+    envelope = user_files.read(disclosure)
+    signed = verify_disclosure(found.trust_root, envelope, at=time, where=str(disclosure))
+    if signed.subjects != (weights_of(found),):
+        raise Refused(
+            "it is about other weights than this model's",
+            where=str(disclosure),
+            do="Give the disclosure of this model.",
+        )
+    facts = disclosed_facts(found, read_secret(secret))
+    facts.require(signed.document, where=str(disclosure))
+    names = names_of(found.attestation)
+    chosen = asked.choose(facts, names, where=str(audience))
+    folder = Bundle(found.path)
+    delegations: tuple[bytes, ...] = ()
+    if model_folder.DELEGATIONS in folder.names():
+        delegations = folder.lines(model_folder.DELEGATIONS, limit=model_folder.MAX_ENVELOPE)
+    view = View.make(facts, chosen, envelope, delegations_to(signed, found.trust_root, delegations))
+    # As its audience will: nothing that would be refused is handed out.
+    shown = verify_view(view, anchor, at=time, where=str(out))
+    user_files.write(out, view.encode(), replace=False)
+    report(
+        {
+            "view": str(out),
+            "shown": shown.leaves,
+            "withheld": shown.withheld,
+            "names": sorted(shown.names.values()),
+            "withheldNames": len(names) - len(shown.names),
+        }
+    )
+    line(f"{out}: {shown.leaves} of {signed.document.leaves} leaves", style="bold")
+    field("names", f"{len(shown.names)} shown, {len(names) - len(shown.names)} withheld")
+    field("verify", f"govray view verify {out} --trust-root ROOT")
+
+
+@app.command()
+def verify(
+    path: ViewFile,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    at: At = None,
+) -> None:
+    """Verify a view by itself, and print what it shows.
+
+    It shows what its signer stated. What is not in it was withheld, or was never there.
+    """
+    found = _verified(path, trust_root, revocations, at)
+    report(_json(path, found))
+    line(f"VERIFIED view   {found.leaves} leaves, signer {found.disclosure.authority.name}", "bold")
+    for subject in found.disclosure.subjects:
+        field("model", f"{subject.name}  {subject.sha256}")
+    field("trust", f"root {found.trust.root.name} v{found.trust.root.version}")
+    for keyid in sorted(found.disclosure.keyids):
+        field("key", keyid)
+    field("withheld", f"{found.withheld} of {found.disclosure.document.leaves}, padding included")
+    for fact in found.facts:
+        about = "".join(f" of {each}" for each in (fact.corpus, fact.group) if each)
+        line(f"  {fact.field}{about}: {_text(fact.value)}")
+
+
+@app.command()
+def check(
+    path: ViewFile,
+    model: Annotated[Path, typer.Option("--model", metavar="MODEL", help="The model folder.")],
+    secret: Secret,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    allow_uncovered: AllowUncovered = None,
+    at: At = None,
+) -> None:
+    """Verify a view, and that its signer stated what MODEL's attestation states.
+
+    That takes the whole model and the secret: for an auditor, who is shown everything.
+    """
+    from govray.views.disclosure import disclosed_facts, weights_of
+
+    found = _verified(path, trust_root, revocations, at)
+    whole = trust.verify_model(
+        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
+    )
+    if found.disclosure.subjects != (weights_of(whole),):
+        raise Refused("it is about other weights than this model's", where=str(path))
+    facts = disclosed_facts(whole, read_secret(secret))
+    facts.require(found.disclosure.document, where=str(path))
+    report(_json(path, found) | {"attestation": whole.digest})
+    line(f"VERIFIED view   all {len(facts.leaves)} leaves follow from {whole.path}", "bold")
+    field("attests", whole.digest)
+    field("signer", found.disclosure.authority.name)
+
+
+def _verified(
+    path: Path, trust_root: Path | None, revocations: list[Path] | None, at: str | None
+) -> VerifiedView:
+    from govray.views.view import View, verify_view
+
+    anchor = trust.anchor(trust_root, revocations)
+    view = View.read(user_files.read(path), where=str(path))
+    return verify_view(view, anchor, at=trust.reference_time(at), where=str(path))
+
+
+def _json(path: Path, found: VerifiedView) -> dict[str, Any]:
+    return {
+        "view": str(path),
+        "signer": found.disclosure.authority.name,
+        "keyids": sorted(found.disclosure.keyids),
+        "disclosure": found.disclosure.digest,
+        "subjects": {each.name: each.sha256 for each in found.disclosure.subjects},
+        "trustRoot": found.trust.digest,
+        "shown": found.leaves,
+        "withheld": found.withheld,
+        "names": sorted(found.names.values()),
+        "facts": [_fact(each) for each in found.facts],
+    }
+
+
+def _fact(fact: Fact) -> dict[str, Any]:
+    about = {"corpus": fact.corpus, "group": fact.group}
+    return {
+        "field": fact.field,
+        **{name: each for name, each in about.items() if each is not None},
+        "value": fact.value,
+    }
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json_text(value)
