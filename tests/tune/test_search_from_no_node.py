@@ -28,7 +28,7 @@ from tests.support.deployment import Deployment
 from tests.support.forked_workers import FORGOTTEN_S, Forked
 from tests.support.held_out import hold_out
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LOOP = """
 import time
@@ -51,7 +51,7 @@ RATE = "optimizer.lr"
 POOR, GOOD = 1e-7, 0.02
 """One rate teaches the model next to nothing. So the best trial is known beforehand."""
 
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 
 
 def test_an_own_loop_is_searched_by_accuracy_from_no_node_on_and_goes_on_from_none(

@@ -27,7 +27,7 @@ from tests.support.autoscaled_cluster import autoscaled_cluster
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import RESIZED_S, Forked
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LOOP = """
 import time
@@ -49,7 +49,7 @@ def train_loop(config):
 """
 
 STEPS = 140
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 OVERRIDE = b"RAY_OVERRIDE_NODE_ID_FOR_TESTING="
 
 
