@@ -87,7 +87,7 @@ def release(folder: Path, case: str) -> Holds:
 
 
 def check_not_held(folder: Place, what: str) -> None:
-    """Return if nothing holds what lies in a folder. Links are followed.
+    """Return if nothing holds what lies in a folder.
 
     Args:
         what: What would be deleted, as a subject.
@@ -96,7 +96,7 @@ def check_not_held(folder: Place, what: str) -> None:
         Refused: A case does.
         Malformed: As `read_holds`.
     """
-    if held := read_holds(folder.resolve() if isinstance(folder, Path) else folder):
+    if held := read_holds(folder):
         raise Refused(
             f"{what} is held for {', '.join(sorted(held)[:3])}",
             where=str(folder),

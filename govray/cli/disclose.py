@@ -25,7 +25,7 @@ from govray.cli.output import (
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
-    from govray.governance.verify.verifier import VerifiedModel
+    pass
 
 
 def disclose(
@@ -55,13 +55,14 @@ def disclose(
     """
     from govray.governance.verify.cosign import missing_signatures
     from govray.views.disclosure import sign_disclosure
+    from govray.views.disclosure_secret import read_secret
     from govray.views.view import verify_disclosure
 
     found = trust.verify_model(
         model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
     )
     for path in (secret, out):
-        require_outside(path, found)
+        user_files.require_outside(path, found.path)
     if os.path.lexists(out):
         raise UsageError("already exists", where=str(out), do="Choose another name.")
     made = not os.path.lexists(secret)
@@ -93,24 +94,3 @@ def disclose(
     field("secret", f"{secret}{', made now: keep it' if made else ''}")
     if missing:
         field("MISSING", f"{missing} further signatures: govray sign {out} --key KEY")
-
-
-def read_secret(path: Path) -> bytes:
-    """The secret in a file. Raises as `govray.views.disclosure_secret.read_secret`."""
-    from govray.views import disclosure_secret
-
-    return disclosure_secret.read_secret(path)
-
-
-def require_outside(path: Path, model: VerifiedModel) -> None:
-    """Refuse a file inside the model folder, whose attestation does not cover it.
-
-    Raises:
-        UsageError: It lies there.
-    """
-    if path.resolve().is_relative_to(Path(str(model.path)).resolve()):
-        raise UsageError(
-            "this lies inside the model folder, which is handed out and would no longer verify",
-            where=str(path),
-            do="Name a file outside of it.",
-        )

@@ -69,25 +69,17 @@ def export(
     """
     from govray.exports.export_format import SIGNED, export_format
     from govray.exports.verified_facts import VerifiedFacts
-    from govray.governance.verify.verifier import verify
 
     signing = name == SIGNED or key is not None or password_file is not None
     signer = signing_key.load(key or DEFAULT_KEY, password_file) if signing else None
     chosen = export_format(name, signer)
-    verified = verify(
-        model,
-        trust_root=trust.anchor(trust_root, revocations),
-        at=trust.reference_time(at),
-        allow_uncovered=allow_uncovered or [],
+    verified = trust.verify_model(
+        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
     )
-    folder = Path(str(verified.path)).resolve()
-    out = folder.with_name(f"{folder.name}.exports") if out is None else out
-    if out.resolve().is_relative_to(folder):
-        raise UsageError(
-            "this lies inside the model folder, which would no longer verify",
-            where=str(out),
-            do="Name a folder outside of it.",
-        )
+    if out is None:
+        folder = Path(str(verified.path)).resolve()
+        out = folder.with_name(f"{folder.name}.exports")
+    user_files.require_outside(out, verified.path)
     facts = VerifiedFacts.of(verified)
     files = dict(chosen.write(facts))
     target = out / chosen.place

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from govray.data.sources.record import SourceRecord
     from govray.governance.policy.corpus_description import CorpusDescription
 
-EVERYBODY = "*"
-
 
 @dataclass
 class OptOutLookup:
@@ -70,9 +68,9 @@ def opt_out_lookup(
             where="--description",
             do="Leave optOut out of it.",
         )
-    from govray.data.opt_outs.snapshot import read_opt_outs
+    from govray.data.opt_outs.snapshot import EVERYBODY, read_opt_outs
 
-    return OptOutLookup(read_opt_outs(file, agents or (EVERYBODY,)))
+    return OptOutLookup(read_opt_outs(file, agents or EVERYBODY))
 
 
 def unreserved(

@@ -243,9 +243,9 @@ def _reserved(
             where="--url, --opt-outs",
             do="Give both, and no --opt-out.",
         )
-    from govray.data.opt_outs.snapshot import NotLookedAt, read_opt_outs
+    from govray.data.opt_outs.snapshot import EVERYBODY, NotLookedAt, read_opt_outs
 
-    snapshot = read_opt_outs(file, agents or ("*",))
+    snapshot = read_opt_outs(file, agents or EVERYBODY)
     try:
         found = snapshot.reservation(url)
     except NotLookedAt as error:

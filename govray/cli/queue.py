@@ -389,13 +389,15 @@ def _read(file: Path) -> str:
 
 def _with_room(session: Session, text: str, name: str, pool: str | None) -> str:
     """The file, with how many workers a search may have where it does not say."""
-    from govray.governance.submission.search_room import stated_pool, with_room
+    from govray.governance.submission.search_room import lacks_room, stated_pool, with_room
     from govray.governance.submission.yaml_overrides import read_mapping, written
     from govray.store.pools import search_room
 
     config = read_mapping(text, name=name)
-    found = with_room(config, search_room(session, pool or stated_pool(config) or "default"))
-    return text if found == config else written(found)
+    if not lacks_room(config):
+        return text
+    room = search_room(session, pool or stated_pool(config) or "default")
+    return text if room is None else written(with_room(config, room))
 
 
 def _ask(id: str, what: str, user: str | None, store: str) -> None:

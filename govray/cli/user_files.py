@@ -11,6 +11,7 @@ from pathlib import Path
 
 from govray.errors import UsageError
 from govray.files import atomic_file
+from govray.files.place import Place
 
 # Documents that verbs read whole: policies, envelopes, keys. Bundles have bounds of their own.
 LIMIT = 64 * 1024 * 1024
@@ -36,6 +37,20 @@ def read(path: Path) -> bytes:
     if len(data) > LIMIT:
         raise UsageError("larger than 64 MiB", where=str(path), do="Name a document.")
     return data
+
+
+def require_outside(path: Path, model: Place) -> None:
+    """Refuse a place inside a model folder, whose attestation does not cover it.
+
+    Raises:
+        UsageError: It lies there.
+    """
+    if path.resolve().is_relative_to(Path(str(model)).resolve()):
+        raise UsageError(
+            "this lies inside the model folder, which would no longer verify",
+            where=str(path),
+            do="Name a place outside of it.",
+        )
 
 
 def read_text(path: Path) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust, user_files
-from govray.cli.disclose import read_secret, require_outside
 from govray.cli.output import (
     AllowUncovered,
     At,
@@ -60,6 +59,7 @@ def make(
     from govray.views.attestation_facts import names_of
     from govray.views.audience import Audience
     from govray.views.disclosure import disclosed_facts, weights_of
+    from govray.views.disclosure_secret import read_secret
     from govray.views.view import View, delegations_to, verify_disclosure, verify_view
 
     asked = Audience.read(user_files.read(audience), name=str(audience))
@@ -67,7 +67,7 @@ def make(
     found = trust.verify_model(
         model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
     )
-    require_outside(out, found)
+    user_files.require_outside(out, found.path)
     envelope = user_files.read(disclosure)
     signed = verify_disclosure(found.trust_root, envelope, at=time, where=str(disclosure))
     if signed.subjects != (weights_of(found),):
@@ -142,6 +142,7 @@ def check(
     That takes the whole model and the secret: for an auditor, who is shown everything.
     """
     from govray.views.disclosure import disclosed_facts, weights_of
+    from govray.views.disclosure_secret import read_secret
 
     found = _verified(path, trust_root, revocations, at)
     whole = trust.verify_model(

@@ -75,23 +75,19 @@ def ask(
     given = {each.witness: each for each in found.cosignatures}
     refused: list[Refused] = []
     head = TreeHead(found.ledger.origin, found.ledger.size, found.ledger.root)
+    started = found.attestation.run.started
     for name, url in asked.items():
         try:
-            signature, given[name] = ask_witness(
+            signature, cosignature = ask_witness(
                 url, named[name], found.ledger, checkpoint, at=datetime.now(UTC)
             )
-        except Refused as error:
-            refused.append(error)
-            continue
-        added = with_cosignature(cosigned, named[name], signature)
-        try:  # what the verifier would refuse is not stored
-            started = found.attestation.run.started
+            added = with_cosignature(cosigned, named[name], signature)
+            # What the verifier would refuse is not stored.
             check_cosignatures(found.trust_root, added, head, started=started, at=datetime.now(UTC))
         except Refused as error:
             refused.append(error)
-            del given[name]
             continue
-        cosigned = added
+        cosigned, given[name] = added, cosignature
         user_files.write(path, cosigned)
     if refused:
         raise refused[0]

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from html import escape
@@ -32,7 +32,7 @@ from typing import BinaryIO
 
 from govray.errors import Refused, UsageError
 from govray.evidence.verifier_wheel import requirements, verifier_wheel
-from govray.evidence.zip_archive import Content, Files, write_zip
+from govray.evidence.zip_archive import write_zip
 from govray.files.place import Place
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
@@ -44,6 +44,8 @@ from govray.governance.verify.verifier import VerifiedModel, verify
 FORMAT = "govray.dev/evidence-pack/v1"
 SCRIPT = "verify_evidence.py"
 LONGEST_CASE = 200
+
+_MODEL, _LISTS = "model/", "trust/revocations/"
 
 
 def write_pack(
@@ -74,25 +76,20 @@ def write_pack(
     """
     if case is not None and not 0 < len(case) <= LONGEST_CASE:
         raise UsageError(f"a case has 1 to {LONGEST_CASE} characters", where="--for")
-    if out.exists() or out.is_symlink():
-        raise UsageError("the file is there already", where=str(out), do="Name a new one")
+    if os.path.lexists(out):
+        raise _taken(out)
     verified = verify(model, trust_root=trust, at=at, allow_uncovered=allow_uncovered)
-    found = _model_files(verified, weights=weights)
-    found |= _trust_files(trust, verified)
-    name, wheel = verifier_wheel()
-    found[f"verifier/{name}"] = wheel
-    found["verifier/requirements.txt"] = requirements()
-    found[SCRIPT] = (files("govray.evidence") / SCRIPT).read_bytes()
-    found["README.html"] = page(
-        verified,
-        at=at,
-        case=case,
-        wheel=name,
-        lists=any(each.startswith("trust/revocations/") for each in found),
-    ).encode()
-    digests = {name: _digest(content) for name, content in sorted(found.items())}
-    _check_unchanged(verified, digests)
-    found["contents.json"] = canonical_json.encode(
+    names = _model_files(verified, weights=weights)
+    made = _trust_files(trust, verified)
+    wheel_name, wheel = verifier_wheel()
+    made |= {
+        f"verifier/{wheel_name}": wheel,
+        "verifier/requirements.txt": requirements(),
+        SCRIPT: (files("govray.evidence") / SCRIPT).read_bytes(),
+        "README.html": page(verified, at=at, case=case, wheel=wheel_name, files=made).encode(),
+    }
+    digests = names | {name: canonical_json.sha256(data) for name, data in made.items()}
+    made["contents.json"] = canonical_json.encode(
         {
             "format": FORMAT,
             "attestation": verified.digest,
@@ -102,38 +99,46 @@ def write_pack(
             **({"case": case} if case is not None else {}),
         }
     )
+    of_model = {name: partial(_opened, verified.path, name) for name in names}
     staged = out.with_name(f".{out.name}.{os.urandom(8).hex()}.tmp")
     try:
         with staged.open("xb") as stream:
-            write_zip(stream, found)
+            write_zip(stream, {**made, **of_model})
             stream.flush()
             os.fsync(stream.fileno())
         os.link(staged, out)  # unlike a rename, never in the place of another
     except FileExistsError:
-        raise UsageError("the file is there already", where=str(out), do="Name a new one") from None
+        raise _taken(out) from None
     finally:
         staged.unlink(missing_ok=True)
     return verified, digests
 
 
-def _model_files(verified: VerifiedModel, *, weights: bool) -> Files:
-    folder = verified.path
-    names = {f"{model_folder.GOVERNANCE}/{name}" for name in _listed(folder)}
+def _taken(out: Path) -> UsageError:
+    return UsageError("the file is there already", where=str(out), do="Name a new one")
+
+
+def _model_files(verified: VerifiedModel, *, weights: bool) -> dict[str, str]:
+    """Name in the pack → digest, of the governance files and the attested files that go in.
+
+    Raises:
+        Refused: A file is no longer what was verified.
+    """
+    folder = model_folder.Bundle(verified.path)
     subjects = [each.name for each in verified.subjects]
-    names |= {each for each in subjects if weights or not each.endswith(".safetensors")}
-    return {f"model/{name}": partial(_opened, folder / name) for name in sorted(names)}
+    chosen = {each for each in subjects if weights or not each.endswith(".safetensors")}
+    chosen |= {each for each in folder.names() if each.startswith(f"{model_folder.GOVERNANCE}/")}
+    digests = {name: f"sha256:{folder.sha256(name)}" for name in sorted(chosen)}
+    _check_unchanged(verified, digests)
+    return {f"{_MODEL}{name}": digest for name, digest in digests.items()}
 
 
-def _listed(folder: Place) -> list[str]:
-    return [each.name for each in (folder / model_folder.GOVERNANCE).iterdir() if each.is_file()]
-
-
-def _opened(path: Place) -> BinaryIO:
-    stream: BinaryIO = path.open("rb")
+def _opened(folder: Place, name: str) -> BinaryIO:
+    stream: BinaryIO = (folder / name.removeprefix(_MODEL)).open("rb")
     return stream
 
 
-def _trust_files(trust: TrustAnchor, verified: VerifiedModel) -> Files:
+def _trust_files(trust: TrustAnchor, verified: VerifiedModel) -> dict[str, bytes]:
     """The root, and each list that counted, named by its digest: none that was passed over."""
     counted = {each.digest for each in verified.revocations.lists} if verified.revocations else ()
     lists = {
@@ -142,19 +147,8 @@ def _trust_files(trust: TrustAnchor, verified: VerifiedModel) -> Files:
         if canonical_json.sha256(Envelope.parse(each).payload) in counted
     }
     named = {hashlib.sha256(each).hexdigest()[:16]: each for each in lists}
-    found: Files = {f"trust/revocations/{name}.dsse.json": each for name, each in named.items()}
-    found["trust/root.json"] = trust.root
-    return found
-
-
-def _digest(content: Content) -> str:
-    if isinstance(content, bytes):
-        return canonical_json.sha256(content)
-    found = hashlib.sha256()
-    with content() as stream:
-        while piece := stream.read(1 << 20):
-            found.update(piece)
-    return f"sha256:{found.hexdigest()}"
+    found = {f"{_LISTS}{name}.dsse.json": each for name, each in named.items()}
+    return found | {"trust/root.json": trust.root}
 
 
 def _check_unchanged(verified: VerifiedModel, digests: dict[str, str]) -> None:
@@ -168,12 +162,12 @@ def _check_unchanged(verified: VerifiedModel, digests: dict[str, str]) -> None:
     for name, digest in expected.items():
         if name == model_folder.MANIFEST and verified.attestation.manifest_pinned_by_payload:
             continue
-        if digests.get(f"model/{name}", digest) != digest:
+        if digests.get(name, digest) != digest:
             raise Refused("the file changed while it was read", where=name, do="Run it again")
 
 
 def page(
-    verified: VerifiedModel, *, at: datetime, case: str | None, wheel: str, lists: bool = False
+    verified: VerifiedModel, *, at: datetime, case: str | None, wheel: str, files: Iterable[str]
 ) -> str:
     """What the pack is, for who opens it: HTML without scripts."""
     attestation, trust = verified.attestation, verified.trust_root
@@ -197,7 +191,7 @@ def page(
         wheel=escape(wheel),
         digest=escape(trust.digest),
         at=format_time(at),
-        lists=" --revocations trust/revocations" if lists else "",
+        lists=f" --revocations {_LISTS}" if any(each.startswith(_LISTS) for each in files) else "",
     )
 
 

@@ -396,7 +396,7 @@ class Checks:
 
     def contents(self) -> str:
         """1: the pack has the files that it lists, each with its digest, and no other."""
-        listed = parse(self.pack.read(CONTENTS))
+        self.listed = listed = parse(self.pack.read(CONTENTS))
         demand(listed["format"] == "govray.dev/evidence-pack/v1", "a pack of another format")
         demand(TIME.fullmatch(listed["at"]), "no time in the contents")
         files: dict[str, str] = listed["files"]
@@ -443,8 +443,9 @@ class Checks:
         later = named["version"] < self.trust.root["version"]
         demand(later or named["version"] == self.trust.root["version"], "the root is too old")
         demand(later or named["digest"] == self.root_digest, "another root of this version")
-        listed = parse(self.pack.read(CONTENTS))
-        demand(listed["attestation"] == self.attested.digest, "the pack names another attestation")
+        demand(
+            self.listed["attestation"] == self.attested.digest, "the pack names another attestation"
+        )
         return f"{self.operator['name']} signed {self.attested.digest} of run {run['id']}"
 
     def pinned_files(self) -> str:

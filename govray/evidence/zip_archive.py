@@ -6,29 +6,24 @@ Nothing is compressed: compressors of other versions write other bytes.
 from __future__ import annotations
 
 import shutil
-import stat
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from typing import IO, BinaryIO, TypeAlias
-from zipfile import ZIP_STORED, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, ZipFile
+
+from govray.files.zip_entry import zip_entry
 
 Content: TypeAlias = bytes | Callable[[], BinaryIO]
 """The bytes of a file, or what opens it where it may be larger than memory."""
 
 Files: TypeAlias = dict[str, Content]
 
-_TIME = (1980, 1, 1, 0, 0, 0)
-"""The earliest that a zip can state."""
-
 
 def write_zip(out: IO[bytes], files: Mapping[str, Content]) -> None:
     """Write the files, by name."""
     with ZipFile(out, "w", ZIP_STORED) as archive:
         for name, content in sorted(files.items()):
-            info = ZipInfo(name, _TIME)
-            info.create_system = 3  # Unix, whatever this machine is
-            info.external_attr = (stat.S_IFREG | 0o644) << 16
-            with archive.open(info, "w", force_zip64=True) as entry:
+            with archive.open(zip_entry(name), "w", force_zip64=True) as entry:
                 if isinstance(content, bytes):
                     entry.write(content)
                 else:

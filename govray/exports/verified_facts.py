@@ -8,6 +8,7 @@ calls it unknown.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -170,7 +171,7 @@ class VerifiedFacts:
             policy=str(model.policy.document),
             assurance=model.assurance_level,
             depth=model.depth,
-            corpora=tuple(_corpus(model, each) for each in attestation.corpora),
+            corpora=_corpora(model),
             gates=model.gates,
             witnesses=tuple(sorted({each.authority.name for each in model.replay_checks})),
         )
@@ -227,7 +228,14 @@ class VerifiedFacts:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{PRODUCER}exports/{self.hex}/{purpose}"))
 
 
-def _corpus(model: VerifiedModel, admitted: AdmittedCorpus) -> CorpusFacts:
+def _corpora(model: VerifiedModel) -> tuple[CorpusFacts, ...]:
+    tokens: Counter[str] = Counter()
+    for leaf in model.ledger.steps:
+        tokens.update({corpus: use.targets for corpus, use in leaf.corpora.items()})
+    return tuple(_corpus(model, each, tokens[each.corpus]) for each in model.attestation.corpora)
+
+
+def _corpus(model: VerifiedModel, admitted: AdmittedCorpus, tokens: int) -> CorpusFacts:
     attestation, name = model.attestation, admitted.corpus
     verified = model.credentials[name]
     return CorpusFacts(
@@ -235,9 +243,7 @@ def _corpus(model: VerifiedModel, admitted: AdmittedCorpus) -> CorpusFacts:
         digest=verified.digest,
         admitted=admitted,
         coverage=tuple(row for row in attestation.coverage if row.corpus == name),
-        tokens=sum(
-            leaf.corpora[name].targets for leaf in model.ledger.steps if name in leaf.corpora
-        ),
+        tokens=tokens,
         levels=attestation.levels.get(name, {}),
         closed=(attestation.phase_exclusions or {}).get(name, {}),
         replayed_by=tuple(sorted(each.party for each in model.replayed_by.get(name, ()))),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from govray.governance.policy.corpus_description import CorpusDescription, Domains, Source
@@ -60,6 +61,11 @@ class DescribedCorpus:
         """Of the credential, if it has one."""
         return self.credential.description
 
+    @cached_property
+    def _stated(self) -> Credential:
+        """The credential, its facts in one place, whichever way they are stated."""
+        return self.credential.flattened()
+
     @property
     def source(self) -> Source | None:
         """The kind of source."""
@@ -70,7 +76,7 @@ class DescribedCorpus:
     @property
     def url(self) -> str | None:
         """Where it can be found."""
-        return self.description.url if self.description else self.credential.url
+        return self._stated.url
 
     @property
     def months(self) -> tuple[str, str] | None:
@@ -87,12 +93,12 @@ class DescribedCorpus:
     @property
     def languages(self) -> tuple[str, ...] | None:
         """BCP 47 tags."""
-        return self.description.languages if self.description else self.credential.languages
+        return self._stated.languages
 
     @property
     def modality(self) -> tuple[str, ...] | None:
         """Kinds of media that the issuer names."""
-        return self.description.modality if self.description else self.credential.modality
+        return self._stated.modality
 
     @property
     def media(self) -> tuple[Medium, ...]:
@@ -119,9 +125,7 @@ class DescribedCorpus:
     @property
     def personal_data(self) -> str | None:
         """What the issuer knows of personal data."""
-        return self.credential.personal_data or (
-            self.description.personal_data if self.description else None
-        )
+        return self._stated.personal_data
 
     @property
     def content(self) -> str | None:

@@ -21,7 +21,7 @@ from govray import traces
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
-from govray.governance.submission.search_room import stated_pool, with_room
+from govray.governance.submission.search_room import lacks_room, stated_pool, with_room
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.service import project_rules
 from govray.service.caller import Caller
@@ -160,7 +160,9 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
     config = read_mapping(text, name=FILE)
     merged = project_rules.merged(session, caller, project, config, at=at)
     pool = _placed("pool", asked.pool, stated_pool(merged), origin)
-    merged = with_room(merged, project_rules.search_room(session, caller, project, pool, at=at))
+    if lacks_room(merged):
+        room = project_rules.search_room(session, caller, project, pool, at=at)
+        merged = merged if room is None else with_room(merged, room)
     if merged != config:
         text = written(merged)
     found = facts(check, text)
@@ -168,7 +170,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
     wanted = Wanted(
         config=merged,
         slots=found.slots,
-        pool=_placed("pool", asked.pool, found.pool, origin),
+        pool=pool,
         priority=_placed("priority", asked.priority, found.priority, origin),
         policy=policy,
     )

@@ -70,10 +70,6 @@ class ExperimentFacts(Protocol):
         """The place of the signed depth policy."""
 
     @property
-    def pool(self) -> str | None:
-        """Where it is to run."""
-
-    @property
     def priority(self) -> int | None:
         """Of its pool's queue."""
 

@@ -20,9 +20,9 @@ from govray.governance.trust.authority import TrustRoot
 from govray.governance.trust.witness_policy import LedgerWitness, WitnessPolicy
 from tests.support.command import Run, write_key
 from tests.support.distribution import require_openssl
+from tests.support.process import witnessing
 from tests.support.timestamp_server import Tsa
 from tests.support.tree import ROOT
-from tests.support.witness_process import witnessing
 from tests.support.world import World
 
 PAGE = "docs/witnesses.md"

@@ -27,7 +27,7 @@ from govray.notaries.asking import ask_witness
 from govray.notaries.post import post
 from govray.notaries.witness_state import WitnessState
 from tests.support.command import write_key
-from tests.support.witness_process import witnessing
+from tests.support.process import witnessing
 from tests.support.world import RUN, World
 
 NAME = "witness.example/w1"

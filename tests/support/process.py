@@ -1,4 +1,4 @@
-"""``govray serve`` as a process."""
+"""Commands that serve, as processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +16,24 @@ COMMAND = "from govray.cli import main; raise SystemExit(main())"
 @contextmanager
 def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A running ``govray serve`` on a port of its own, and its address."""
+    with listening(folder, "serve", *words) as running:
+        yield running
+
+
+@contextmanager
+def witnessing(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A running witness on a port of its own, and its address without the last slash."""
+    with listening(folder, "witness", "serve", *words, stop=subprocess.Popen.terminate) as running:
+        yield running
+
+
+@contextmanager
+def listening(
+    folder: Path, *words: str, stop: Callable[[subprocess.Popen[str]], None] = subprocess.Popen.kill
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A command that says where it listens, on a port of its own, and that address."""
     process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "serve", "--port", "0", *words],
+        [sys.executable, "-c", COMMAND, *words, "--port", "0"],
         cwd=folder,
         text=True,
         stdout=subprocess.PIPE,
@@ -32,5 +48,5 @@ def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], 
         yield process, found[0]
     finally:
         if process.poll() is None:
-            process.kill()
-        process.communicate()
+            stop(process)
+        process.communicate(timeout=30)

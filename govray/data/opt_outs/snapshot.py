@@ -37,6 +37,8 @@ from govray.governance.formats.document import parse_time
 
 ROBOTS, TDMREP, AI = "/robots.txt", "/.well-known/tdmrep.json", "/ai.txt"
 PATHS = (ROBOTS, TDMREP, AI)
+EVERYBODY = ("*",)
+"""The agents whose rules count, if nobody names any."""
 MOST_BYTES = 512 << 20
 """Of a snapshot, which is held in memory."""
 LONGEST_BODY = 512 * 1024

@@ -38,6 +38,7 @@ from govray.files.atomic_file import make_folder, write_whole
 from govray.files.gitignore import Ignored
 from govray.files.place import Place
 from govray.files.staged_folder import staged_folder
+from govray.files.zip_entry import zip_entry
 from govray.governance.formats import canonical_json
 from govray.governance.submission.secret_files import held_secret
 
@@ -59,7 +60,6 @@ _HEAD = 30  # bytes before a file's name where its content lies (APPNOTE 4.3.7)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NEVER = frozenset({".git", "__pycache__"})
 _IGNORES = (".gitignore", ".rayignore")
-_TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 
 
 def archive_folder(folder: Path, storage: Place) -> str:
@@ -142,11 +142,8 @@ def packed(folder: Path, storage: Place | None = None) -> bytes:
                     do="Move it out of the folder, or name it in .rayignore; the job reads keys "
                     "and corpora where it runs, by absolute paths",
                 )
-            info = zipfile.ZipInfo(_name(path, folder), _TIME)
-            info.create_system = 3  # Unix, whatever this machine is
-            mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
-            info.external_attr = (stat.S_IFREG | mode) << 16
-            archive.writestr(info, data)
+            executable = bool(path.stat().st_mode & stat.S_IXUSR)
+            archive.writestr(zip_entry(_name(path, folder), executable=executable), data)
     if total > LARGEST:
         raise Refused("the working directory grew while it was read", where=str(folder))
     return out.getvalue()

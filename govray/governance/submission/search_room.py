@@ -12,25 +12,35 @@ from typing import Any
 from govray.governance.submission.yaml_overrides import Value, below
 
 
-def with_room(config: Mapping[str, Any], slots: int | None) -> Value:
-    """``config`` with ``resources.max_workers``, if it is a search that states no limit.
+def lacks_room(config: Mapping[str, Any]) -> bool:
+    """Whether it is a search that states no limit.
 
-    One trial has room in any case. A file that is not as it should be stays as it is: who
-    validates it says what is wrong.
-
-    Args:
-        slots: What the search may hold; None: nobody knows, and nothing is added.
+    A file that is not as it should be lacks none: who validates it says what is wrong.
     """
     search, resources = config.get("search"), config.get("resources", {})
-    if slots is None or not isinstance(search, dict) or not isinstance(resources, dict):
-        return dict(config)
-    if "max_concurrent_trials" in search or "max_workers" in resources:
-        return dict(config)
+    return (
+        isinstance(search, dict)
+        and isinstance(resources, dict)
+        and "max_concurrent_trials" not in search
+        and "max_workers" not in resources
+        and type(_workers(resources)) is int
+    )
+
+
+def with_room(config: Mapping[str, Any], slots: int) -> Value:
+    """A search that `lacks_room`, with ``resources.max_workers``. One trial has room in any case.
+
+    Args:
+        slots: What the search may hold.
+    """
+    most = max(slots, _workers(config.get("resources", {})))
+    return below(config, {"resources": {"max_workers": most}})
+
+
+def _workers(resources: Mapping[str, Any]) -> Any:
+    """The most workers of one trial, as the file has it."""
     workers = resources.get("num_workers", 1)
-    most = workers[-1] if isinstance(workers, list) and workers else workers
-    if type(most) is not int:
-        return dict(config)
-    return below(config, {"resources": {"max_workers": max(slots, most)}})
+    return workers[-1] if isinstance(workers, list) and workers else workers
 
 
 def stated_pool(config: Mapping[str, Any]) -> str | None:

@@ -13,12 +13,13 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.policy.corpus_description import MAX_DOMAINS, CorpusDescription
-from govray.governance.policy.credential import Credential, CredentialClass
+from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Match, Policy, seal_policy
 from govray.governance.policy.lint import diff, lint, representative_classes
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import resolve
 from govray.governance.verify.verifier import verify
+from tests.support.credential_class import cls
 from tests.support.tree import ROOT
 from tests.support.world import AT, GROUPS, POLICY, World
 
@@ -44,18 +45,6 @@ CRAWLED: dict[str, Any] = {
 def described(**changes: Any) -> CorpusDescription:
     fields = {name: value for name, value in (CRAWLED | changes).items() if value is not None}
     return CorpusDescription.from_json(fields)
-
-
-def cls(**changes: Any) -> CredentialClass:
-    attributes = {
-        "corpus": "acme",
-        "license": "MIT",
-        "license_category": "permissive",
-        "jurisdiction": "NO",
-        "sensitivity": "public",
-        "use": "commercial",
-    }
-    return CredentialClass(**(attributes | changes))
 
 
 def with_rule(rule: str, text: str = OBSERVE) -> Policy:

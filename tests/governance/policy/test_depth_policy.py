@@ -17,28 +17,16 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import Subject, seal
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy import globs
-from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, seal_policy, verify_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority, TrustRoot
 from govray.governance.trust.trust_state import TrustState, sign_root
+from tests.support.credential_class import cls
 from tests.support.tree import ROOT
 
 POLICIES = ROOT / "policies"
 LICENCES = (POLICIES / "licences.yaml").read_text()
 AT = datetime(2026, 12, 1, tzinfo=UTC)
-
-
-def cls(**changes: Any) -> CredentialClass:
-    attributes = {
-        "corpus": "acme",
-        "license": "MIT",
-        "license_category": "permissive",
-        "jurisdiction": "NO",
-        "sensitivity": "public",
-        "use": "commercial",
-    }
-    return CredentialClass(**(attributes | changes))
 
 
 def policy(rules: list[dict[str, Any]], profiles: dict[str, Any], **changes: Any) -> Policy:

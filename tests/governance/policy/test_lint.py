@@ -9,26 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import GovrayError, Refused
-from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.lint import diff, explain, lint, outcome, representative_classes
 from govray.governance.policy.policy_yaml import read_policy
+from tests.support.credential_class import cls
 from tests.support.tree import ROOT
 
 LICENCES = (ROOT / "policies" / "licences.yaml").read_text()
 GROUPS = ("embedding", "block.0", "block.1", "block.2", "block.3", "final_norm", "head")
-
-
-def cls(**changes: Any) -> CredentialClass:
-    attributes = {
-        "corpus": "acme",
-        "license": "MIT",
-        "license_category": "permissive",
-        "jurisdiction": "NO",
-        "sensitivity": "public",
-        "use": "commercial",
-    }
-    return CredentialClass(**(attributes | changes))
 
 
 def changed(old: str, new: str, version: int = 2) -> Policy:
