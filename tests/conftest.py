@@ -26,6 +26,9 @@ __all__ = ["four_ranks", "one_rank", "two_ranks"]
 settings.register_profile("govray", deadline=None)
 settings.load_profile("govray")
 
+# Ray's workers yield to all else by default: the lane of Ray would wait for the other one.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 ON_RAY = (
     "tests/benchmarks/test_benchmark_reading.py",
     "tests/benchmarks/test_benchmark_service.py::test_the_command_measures",

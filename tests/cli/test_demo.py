@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from tests.support.all_exports import export_all
 from tests.support.command import Run
+from tests.support.forked_workers import Forked
 
 pytestmark = pytest.mark.slow
 
@@ -28,9 +30,9 @@ def own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
-def demo(*words: str) -> subprocess.CompletedProcess[str]:
+def demo(govray: Sequence[str | Path], *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*GOVRAY, "demo", *words], capture_output=True, text=True, timeout=550, check=False
+        [*govray, "demo", *words], capture_output=True, text=True, timeout=550, check=False
     )
 
 
@@ -50,9 +52,9 @@ class Loads(HTMLParser):
 
 
 def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
-    tmp_path: Path, run: Run
+    tmp_path: Path, run: Run, forked: Forked
 ) -> None:
-    done = demo("--steps", "200", "--json")
+    done = demo([forked.command], "--steps", "200", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["base"]["trained"] == told["base"]["replayed"]
@@ -120,7 +122,7 @@ def answered_by(serve: list[str]) -> list[str]:
 def test_a_full_output_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "govray-demo").mkdir()
     (tmp_path / "govray-demo" / "mine").write_text("keep")
-    done = demo()
+    done = demo(GOVRAY)
     assert done.returncode == 2
     assert "not empty" in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,9 +7,9 @@ forks once for each set of them, and that fork imports Ray and forks the workers
 is Ray's: a worker runs ``default_worker.py``.
 
 The elastic run's nodes do so too, and clusters of commands that get `Forked.command` in place of
-``govray``. The demo's cluster above all starts workers as Ray does, and so do those of the
-interrupted run, of the key and of benchmarks. They show what forks can't: a missing import, or sets
-in another order in each process.
+``govray``, the demo's among them. Those of the interrupted run, of the key and of benchmarks start
+workers as Ray does. They show what forks can't: a missing import, or sets in another order in each
+process.
 """
 
 from __future__ import annotations
