@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 from tests.support.all_exports import export_all
 from tests.support.command import Run
 from tests.support.forked_workers import Forked
+from tests.support.tree import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -94,6 +96,27 @@ def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
     assert again["subjects"]["model.safetensors"] == told["base"]["trained"]
     run(*init)
     assert answered_by(serve) == [told["verdict"]["attestation"]]
+
+
+def reports_are_drafted(run: Run, model: str, folder: Path, *options: str) -> None:
+    """Both reports, and what is filled and missing of each section of the Commission's template."""
+    run("report", "annex-xi", model, "--out", folder / "annex.html", *options)
+    told = run("report", "eu-summary", model, "--out", folder / "eu.json", *options, "--json").json
+    drafted = json.loads((folder / "eu.json").read_text())
+    assert drafted["counts"]["asked"] == 0
+    found = {
+        f"{section['number']} {section['title']}": Counter(
+            field["state"] for field in section["fields"]
+        )
+        for section in drafted["sections"]
+        if section["fields"]
+    }
+    page = (ROOT / "docs" / "reports.md").read_text()
+    rows = re.findall(r"^\| (\d[^|]*) \| (\d+) \| (\d+) \|$", page, re.M)
+    assert {row[0]: (int(row[1]), int(row[2])) for row in rows} == {
+        section: (states["filled"], states["missing"]) for section, states in found.items()
+    }
+    assert sum(states["missing"] for states in found.values()) == len(told["missing"])
 
 
 def answered_by(serve: list[str]) -> list[str]:
