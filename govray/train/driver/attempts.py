@@ -36,7 +36,7 @@ from govray.files.place import Place, place
 from govray.train.driver import failures, kept_output
 from govray.train.driver.gpu_request import backends
 from govray.train.driver.progress import ProgressWatch, StepCallback
-from govray.train.driver.scaling_policy import ElasticTrainer
+from govray.train.driver.scaling_policy import ScaledTrainer
 from govray.train.inputs import operator_key
 from govray.train.inputs.order import Assignment, Order, current
 from govray.train.loop.until_govern import Loop
@@ -128,7 +128,7 @@ def fit(
             return order.stop if stopped is None else int(stopped)
 
 
-class _Trainer(ElasticTrainer):
+class _Trainer(ScaledTrainer):
     """Ray's trainer, whose controller itself says which rows each worker reads."""
 
     # Of Ray Train v2; a type checker sees v1.

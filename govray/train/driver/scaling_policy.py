@@ -1,4 +1,4 @@
-"""How many workers a run has: Ray Train's elastic policy with five changes.
+"""How many workers a run has, and when Ray starts them: Ray Train's policies with some changes.
 
 ``num_workers: [min, max]`` makes a run elastic. When a worker or its node is lost, Ray restarts
 with as many workers as fit. When there is room for more, Ray restarts with more. A restart resumes
@@ -17,8 +17,12 @@ policy does, and `Elastic` changes:
   the next, and answers once it has given the others back
   (`govray.train.driver.worker_limit`).
 
-Source: `ElasticScalingPolicy` of Ray 2.60. Its private parts are used here; a test compares their
-names with the installed Ray.
+Neither policy starts anything for a job that has ended. When a driver is killed, Ray ends its
+workers before the controller, which would start others. Where Ray has counted the job as ended, it
+never takes back the room that is reserved then. An autoscaled node would stay for ever.
+
+Source: `ElasticScalingPolicy` and `FixedScalingPolicy` of Ray 2.60. Their private parts are used
+here; a test compares their names with the installed Ray.
 """
 
 from __future__ import annotations
@@ -31,11 +35,13 @@ from typing import Any
 
 import ray
 import ray.train
+from ray._private.state import state as global_state
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client import (
     AUTOSCALING_REQUESTS_GET_TIMEOUT_S,
 )
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
 from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
     NoopDecision,
     ResizeDecision,
@@ -62,11 +68,12 @@ Resources = Mapping[str, float]
 
 
 # A type checker sees the classes of Ray Train v1 in `ray.train`: hence the ignored types.
-class ElasticTrainer(TorchTrainer):
-    """`TorchTrainer` under the policy of this module where ``num_workers`` is a pair."""
+class ScaledTrainer(TorchTrainer):
+    """`TorchTrainer` under the policies of this module: `Elastic` if ``num_workers`` is a pair."""
 
     def _initialize_and_run_controller(self, **arguments: Any) -> ray.train.Result:
         scaling: Any = self.scaling_config
+        arguments["scaling_policy"] = Fixed(scaling)
         if scaling.elasticity_enabled:
             storage, name = self.run_config.storage_path, self.run_config.name
             assert storage is not None  # a governed run's configuration names both
@@ -75,6 +82,16 @@ class ElasticTrainer(TorchTrainer):
         run = super()._initialize_and_run_controller  # type: ignore[misc]  # of v2
         result: ray.train.Result = run(**arguments)
         return result
+
+
+class Fixed(FixedScalingPolicy):
+    """Ray's policy for a number of workers, of a job that goes on."""
+
+    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+        """Start all workers."""
+        if _job_ended():
+            return NoopDecision()
+        return super().make_decision_for_non_running_worker_group()
 
 
 class Elastic(ElasticScalingPolicy):
@@ -95,6 +112,8 @@ class Elastic(ElasticScalingPolicy):
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """Start as many workers as fit, once the cluster has noticed which nodes are gone."""
+        if _job_ended():
+            return NoopDecision()
         self._wanted = None
         resize_request.clear(self._run_folder)
         self._look_for_limit()
@@ -196,6 +215,12 @@ def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> in
 
 def _fitting(node: Resources, worker: Resources) -> int:
     return int(min(node.get(name, 0.0) // need for name, need in worker.items() if need > 0))
+
+
+def _job_ended() -> bool:
+    """Whether the cluster counts this process's job as ended: its driver is gone."""
+    own = ray.get_runtime_context().get_job_id()
+    return any(job["JobID"] == own and job["IsDead"] for job in global_state.job_table())
 
 
 def _alive() -> list[dict[str, Any]]:
