@@ -13,8 +13,8 @@ from fastapi.routing import iter_route_contexts
 from sqlalchemy import true
 from sqlmodel import Session, select
 
-from govray.service import access, visibility, visible_corpora, visible_models
-from govray.service.routes import corpora, records
+from govray.service import access, record_index, visibility, visible_corpora, visible_models
+from govray.service.routes import corpora
 from govray.store.tables import AuditEntry
 from tests.support.people import KINDS
 from tests.support.place import FOREIGN, Place
@@ -529,7 +529,7 @@ def test_without_the_condition_on_corpora_the_table_does_not_hold(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    for module in (visibility, corpora, records):
+    for module in (visibility, corpora, record_index):
         monkeypatch.setattr(module, "own_corpora", lambda _: true())
     for module in (visibility, visible_corpora, visible_models):
         monkeypatch.setattr(module, "supplied", lambda _: true())
