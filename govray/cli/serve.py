@@ -93,6 +93,10 @@ def serve(
             help="A network that tasks run in. Repeatable. Default on loopback: loopback.",
         ),
     ] = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option("--cases", metavar="FILE", help="Answer rights holders' cases, as YAML says."),
+    ] = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     log_format: Annotated[
@@ -106,6 +110,7 @@ def serve(
 
     from govray.cli.task_proxy import serving_tasks, task_origins
     from govray.service.app import create_app
+    from govray.service.case_file import read_cases
     from govray.service.provider_file import read_provider
     from govray.service.settings import Settings
     from govray.store.database import open_store
@@ -123,6 +128,7 @@ def serve(
         )
     proxies = [_address(each) for each in proxy or ()]
     provider = read_provider(oidc) if oidc else None
+    desk = read_cases(cases) if cases else None
     if storage is None and trust_root is not None:
         raise UsageError("--trust-root is for the models of --storage", do="Give both, or neither")
     told = (
@@ -150,8 +156,12 @@ def serve(
         revocations=tuple(revocations or ()),
         pinned=True,
         storage=storage,
+        cases=desk,
     )
-    app = create_app(settings, check=experiment_cost)
+    near = None
+    if desk is not None:
+        from govray.data.cases.near_records import near_records as near
+    app = create_app(settings, check=experiment_cost, near=near)
     if not no_auth and provider is None:
         with Session(app.state.engine) as session:
             if session.exec(select(col(Token.id)).limit(1)).first() is None:
