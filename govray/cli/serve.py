@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from govray.service.connections import BoundedSocket
+    from govray.service.near_records import NearSearch
     from govray.train.index.indexer import IndexSettings as Indexing
 
 GRACE_SECONDS = 5
@@ -158,9 +159,7 @@ def serve(
         storage=storage,
         cases=desk,
     )
-    near = None
-    if desk is not None:
-        from govray.data.cases.near_records import near_records as near
+    near = _near_search() if desk else None
     app = create_app(settings, check=experiment_cost, near=near)
     if not no_auth and provider is None:
         with Session(app.state.engine) as session:
@@ -180,6 +179,12 @@ def serve(
         if shown and origins:
             ending.enter_context(serving_tasks(store, origins, shown, proxies))
         _run(app, listening, host, proxies, as_json=log_format == "json")
+
+
+def _near_search() -> NearSearch:
+    from govray.data.cases.near_records import near_records
+
+    return near_records
 
 
 def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> None:

@@ -64,8 +64,8 @@ def signed_answer(
     result = cases.search_of(row)
     if result is None:
         raise Refused("nothing was searched for yet", where=f"case {row.id}")
-    named = {each.corpus for each in (*result.findings, *result.unchecked)}
-    if unknown := sorted(set(released) - {each for each in named if each}):
+    named = {each.corpus for each in result.findings} | {each.corpus for each in result.unchecked}
+    if unknown := sorted(set(released) - named):
         raise Refused(
             f"the search names no corpus {unknown[0]!r}",
             where=f"case {row.id}",

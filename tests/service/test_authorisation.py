@@ -27,6 +27,7 @@ THEIRS = (*STAFF, "other supplier")
 """Who reads what concerns the archive's corpora alone."""
 TOKENS = (*STAFF, "supplier", "other supplier")
 PEOPLE = (*TOKENS, "member")
+WATCHERS = ("admin", "auditor")
 ALL = (*PEOPLE, "public")
 OUTSIDE = ("supplier", "other supplier", "member")
 """Who has no role in the project."""
@@ -357,6 +358,28 @@ CASES = [
         f"/v1/webhooks/{WEBHOOK}/deliveries/{0:064x}:resend",
         ok=(404,),
     ),
+    # Cases: of people with a token. Who reads them is told of a number; no one else is.
+    Case("POST", "/v1/cases", PEOPLE, "/v1/cases", {"contact": "a", "text": "b"}, ok=(201,)),
+    get("/v1/cases", WATCHERS),
+    get("/v1/cases/{case}", WATCHERS, "/v1/cases/{case}"),
+    hidden("/v1/cases/{case}/standing", WATCHERS, "/v1/cases/{case}/standing"),
+    hidden("/v1/cases/{case}/answer", WATCHERS, "/v1/cases/{case}/answer", ok=(404,)),
+    *(
+        Case(
+            "POST",
+            f"/v1/cases/{{case}}:{verb}",
+            ("admin",),
+            f"/v1/cases/{{case}}:{verb}",
+            body,
+            ok=ok,
+        )
+        for verb, body, ok in (
+            ("search", None, (200,)),
+            ("answer", {}, (200,)),
+            ("link", {"model": "first", "version": "1.0.0"}, (409,)),  # nothing is decided
+            ("decide", {"decision": "refused", "reason": "It is a test."}, (200,)),
+        )
+    ),
     # Tasks: as submissions; nobody here has one. This service shows none.
     get("/v1/tasks", STAFF),
     Case(
@@ -413,6 +436,17 @@ CASES = [
             ("/tokens", PEOPLE),
             ("/tokens/revoke", PEOPLE),
         )
+    ),
+    get("/ask", ALL),
+    Case("POST", "/ask", ALL, "/ask", ok=(403,)),
+    hidden("/ask/{case}/{key}", WATCHERS, "/ask/{case}/no-key"),
+    hidden("/ask/{case}/{key}/answer.dsse.json", WATCHERS, "/ask/{case}/no-key/answer.dsse.json"),
+    get("/cases", WATCHERS),
+    get("/cases/{case}", WATCHERS, "/cases/{case}"),
+    get("/cases/{case}/answer.dsse.json", WATCHERS, "/cases/{case}/answer.dsse.json"),
+    *(
+        Case("POST", f"/cases/{{case}}/{verb}", WATCHERS, f"/cases/{{case}}/{verb}", ok=(403,))
+        for verb in ("search", "answer", "decide", "link")
     ),
     get("/experiments", STAFF),
     get("/experiments/{experiment}", STAFF, "/experiments/e1"),

@@ -44,6 +44,7 @@ from govray.store.model_index import index_model
 from govray.store.record_key import KEY_ENV
 from govray.store.semantic_version import parse_version
 from govray.store.tables import Attestation, Model, ModelVersion, Record, RightsCase
+from tests.support.library import SUPPLIERS, operator_key
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY
 from tests.support.world import AT, World
@@ -51,7 +52,6 @@ from tests.support.world import AT, World
 MODEL = "novelist"
 SIZES = {"acme": 9, "alpha": 14, "beta": 12}
 SECRETS = {name: hashlib.sha256(name.encode()).digest() for name in (*SIZES, "acme-again")}
-SUPPLIERS = {"supplier": "acme-legal", "other": "archive"}
 CREATED = "2026-11-20T00:00:00Z"
 CRAWLED = CorpusDescription(
     source="crawled",
@@ -113,7 +113,7 @@ class Deployed:
             "acme-again", license="LicenseRef-acme", license_category="commercial"
         )
         self.deploy("3.0.0", again, "run-fourth")
-        self.key = folder_key(self.folder, world)
+        self.key = operator_key(self.folder, world)
 
     @property
     def corpora(self) -> Path:
@@ -144,7 +144,7 @@ class Deployed:
             before.attestation,
             before.routes,
             adapter,
-            at="2026-11-20T00:00:00Z",
+            at="2026-11-19T00:00:00Z",
             replaced={name: canonical_json.sha256(data) for name, data in signed.items()},
         )
         kept = [each for each in before.subjects if f"adapters/{adapter}/" not in each.name]
@@ -158,14 +158,6 @@ class Deployed:
             issuer="archive", sequence=sequence, issued="2026-11-20T00:00:00Z", entries=(entry,)
         )
         return seal_revocations(listed, [self.world.keys.archive])
-
-
-def folder_key(folder: Path, world: World) -> Path:
-    """The operator's key as a file that only its owner reads."""
-    path = folder / "operator.pem"
-    path.touch(0o600)
-    path.write_bytes(world.keys.operator.to_pem())
-    return path
 
 
 @dataclass

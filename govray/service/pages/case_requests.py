@@ -67,9 +67,9 @@ async def _asked(request: Request) -> dict[str, str]:
 @router.post("/ask")
 def ask(
     request: Request,
+    caller: CallerDep,  # before a body is read
     fields: Annotated[dict[str, str], Depends(_asked)],
     desk: DeskDep,
-    caller: CallerDep,
     session: SessionDep,
     at: NowDep,
 ) -> HTMLResponse:
