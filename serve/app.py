@@ -70,7 +70,7 @@ def app(arguments: Arguments) -> Application:
     # A replica's error is raised here, for whoever starts the service.
     open_store(store).dispose()
     provider = read_provider(arguments.oidc) if arguments.oidc else None
-    cases = read_cases(arguments.cases) if arguments.cases else None
+    cases = read_cases(arguments.cases.resolve()) if arguments.cases else None
     promotion, proxies = arguments.promotion.resolve(), arguments.proxies
     revocations = tuple(each.resolve() for each in arguments.revocations)
 

@@ -40,11 +40,11 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.policy import credential as credentials
 from govray.governance.policy.route import ADAPTER
-from govray.governance.policy.stated_domains import stated_domains, states_domains
 from govray.service.access import Caller
 from govray.service.audit_log import Audit
 from govray.service.near_records import LEAST_OVERLAP, NearSearch
 from govray.service.record_index import leaves_of, places_of, store_key
+from govray.service.stated_domains import stated_domains, states_domains
 from govray.store import lineage, tables
 from govray.store.record_key import record_key
 

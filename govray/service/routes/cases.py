@@ -21,7 +21,6 @@ from sqlmodel import Session, col
 
 from govray.errors import UsageError
 from govray.governance.attestation.case_answer import Decision
-from govray.governance.policy.stated_domains import LONGEST, domain_of
 from govray.service.access import AuditDep, Caller, CallerDep
 from govray.service.answer import Answer, example
 from govray.service.case_answers import check_shows, missing_links, signed_answer
@@ -33,6 +32,7 @@ from govray.service.project_rules import NowDep, changed_by
 from govray.service.routes.attestations import DSSE, ENVELOPE_CONTENT, trust_roots
 from govray.service.routes.models import NAME, VERSION
 from govray.service.session import SessionDep
+from govray.service.stated_domains import LONGEST, domain_of
 from govray.service.visibility import find_model, find_version
 from govray.service.visible_cases import (
     CASE_READERS,
