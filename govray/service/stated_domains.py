@@ -18,6 +18,7 @@ from govray.governance.policy.corpus_description import CorpusDescription
 LONGEST = 2000
 """Characters of an address that is asked about."""
 
+_AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)?//")
 _DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9][a-z0-9-]{0,61}[a-z0-9]")
 
 
@@ -44,7 +45,7 @@ def domain_of(text: str) -> str:
     """
     given = text.strip()
     try:
-        host = urlsplit(given if "://" in given else f"//{given}").hostname or ""
+        host = urlsplit(given if _AUTHORITY.match(given) else f"//{given}").hostname or ""
         # IDNA 2003, as the standard library has it; descriptions have the ASCII form.
         found = host.rstrip(".").encode("idna").decode("ascii").lower()
     except ValueError:
