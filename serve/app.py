@@ -19,6 +19,7 @@ from ray.serve import Application
 
 from govray.errors import UsageError
 from govray.files.storage_url import check_path
+from govray.service.case_file import read_cases
 from govray.service.provider_file import read_provider
 from govray.store.database import open_store
 
@@ -35,6 +36,7 @@ class Arguments(BaseModel):
         store: The store's URL; the environment's GOVRAY_STORE by default.
         promotion: The gates before a model's stages.
         oidc: An identity provider's file, as in docs/service.md. Read when the service is deployed.
+        cases: The file that turns rights holders' cases on (docs/cases.md). Nodes need its key.
         revocations: Files of revocation lists, or folders of them, that every node can read.
         proxies: Addresses or networks of the nodes, where HAProxy runs, and of proxies in front of
             them. The client address that they state is trusted.
@@ -45,6 +47,7 @@ class Arguments(BaseModel):
     store: str | None = None
     promotion: DiskPath = Path("policies/promotion.yaml")
     oidc: DiskPath | None = None
+    cases: DiskPath | None = None
     revocations: list[DiskPath] = []
     proxies: list[str] = ["127.0.0.1"]
 
@@ -67,6 +70,7 @@ def app(arguments: Arguments) -> Application:
     # A replica's error is raised here, for whoever starts the service.
     open_store(store).dispose()
     provider = read_provider(arguments.oidc) if arguments.oidc else None
+    cases = read_cases(arguments.cases.resolve()) if arguments.cases else None
     promotion, proxies = arguments.promotion.resolve(), arguments.proxies
     revocations = tuple(each.resolve() for each in arguments.revocations)
 
@@ -80,9 +84,14 @@ def app(arguments: Arguments) -> Application:
         from govray.tune.experiment_cost import experiment_cost
 
         settings = Settings(
-            store=store, promotion=promotion, oidc=provider, revocations=revocations
+            store=store, promotion=promotion, oidc=provider, revocations=revocations, cases=cases
         )
-        service = create_app(settings, measures=Forwarded(metrics), check=experiment_cost)
+        near = None
+        if cases is not None:
+            from govray.data.cases.near_records import near_records as near
+        service = create_app(
+            settings, measures=Forwarded(metrics), check=experiment_cost, near=near
+        )
         service.add_middleware(ProxyHeadersMiddleware, trusted_hosts=proxies)
         return service
 

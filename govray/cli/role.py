@@ -1,4 +1,4 @@
-"""``govray role``: who may do what in the organisation, a workspace, a project or a model."""
+"""``govray role``: who may do what in the organisation, or in a part of it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ Model = Annotated[
     str | None, typer.Option("--model", metavar="NAME", help="Of this registered model.")
 ]
 
+OfCase = Annotated[
+    str | None, typer.Option("--case", metavar="NUMBER", help="Of this rights holder's case.")
+]
+
 
 @app.command()
 def bind(
@@ -40,6 +44,7 @@ def bind(
     workspace: Workspace = None,
     project: Project = None,
     model: Model = None,
+    case: OfCase = None,
     until: Annotated[
         str | None, typer.Option("--until", metavar="TIME", help="When it ends by itself.")
     ] = None,
@@ -57,7 +62,7 @@ def bind(
 
     if (user is None) == (group is None):
         raise UsageError("a role is for a user or for a group", do="Say --user or --group")
-    places = {"workspace": workspace, "project": project, "model": model}
+    places = {"workspace": workspace, "project": project, "model": model, "case": case}
     named = [(scope, place) for scope, place in places.items() if place is not None]
     if len(named) > 1:
         raise UsageError("a role is bound to one place", do="Say one of them")
@@ -85,6 +90,7 @@ def ls(
     workspace: Workspace = None,
     project: Project = None,
     model: Model = None,
+    case: OfCase = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
     """List roles that are bound, ended ones too. Roles of accounts: govray token ls."""
@@ -95,7 +101,7 @@ def ls(
     b = RoleBinding
     statement = select(b).order_by(col(b.scope), col(b.place), col(b.subject), col(b.role))
     subjects = (("user", user), ("group", group))
-    places = (("workspace", workspace), ("project", project), ("model", model))
+    places = (("workspace", workspace), ("project", project), ("model", model), ("case", case))
     for kind, name in subjects:
         if name is not None:
             statement = statement.where(b.subject_kind == kind, b.subject == name)

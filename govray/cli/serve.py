@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from govray.service.connections import BoundedSocket
+    from govray.service.near_records import NearSearch
     from govray.train.index.indexer import IndexSettings as Indexing
 
 GRACE_SECONDS = 5
@@ -93,6 +94,10 @@ def serve(
             help="A network that tasks run in. Repeatable. Default on loopback: loopback.",
         ),
     ] = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option("--cases", metavar="FILE", help="Answer rights holders' cases, as YAML says."),
+    ] = None,
     trust_root: TrustRoot = None,
     revocations: RevocationLists = None,
     log_format: Annotated[
@@ -106,6 +111,7 @@ def serve(
 
     from govray.cli.task_proxy import serving_tasks, task_origins
     from govray.service.app import create_app
+    from govray.service.case_file import read_cases
     from govray.service.provider_file import read_provider
     from govray.service.settings import Settings
     from govray.store.database import open_store
@@ -123,6 +129,7 @@ def serve(
         )
     proxies = [_address(each) for each in proxy or ()]
     provider = read_provider(oidc) if oidc else None
+    desk = read_cases(cases) if cases else None
     if storage is None and trust_root is not None:
         raise UsageError("--trust-root is for the models of --storage", do="Give both, or neither")
     told = (
@@ -150,8 +157,10 @@ def serve(
         revocations=tuple(revocations or ()),
         pinned=True,
         storage=storage,
+        cases=desk,
     )
-    app = create_app(settings, check=experiment_cost)
+    near = _near_search() if desk else None
+    app = create_app(settings, check=experiment_cost, near=near)
     if not no_auth and provider is None:
         with Session(app.state.engine) as session:
             if session.exec(select(col(Token.id)).limit(1)).first() is None:
@@ -170,6 +179,12 @@ def serve(
         if shown and origins:
             ending.enter_context(serving_tasks(store, origins, shown, proxies))
         _run(app, listening, host, proxies, as_json=log_format == "json")
+
+
+def _near_search() -> NearSearch:
+    from govray.data.cases.near_records import near_records
+
+    return near_records
 
 
 def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> None:

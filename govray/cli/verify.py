@@ -292,6 +292,7 @@ def _verified(
     The predicate type is read before anything is verified, without parsing the statement. It only
     chooses which check has to pass.
     """
+    from govray.governance.attestation.case_answer import CaseAnswer, verify_case_answer
     from govray.governance.attestation.memorization_manifest import (
         MemorizationManifest,
         verify_memorization_manifest,
@@ -339,6 +340,9 @@ def _verified(
     elif predicate_type == MemorizationManifest.PREDICATE_TYPE:
         verified = verify_memorization_manifest(state, data, at=at)
         kind, name = "memorization manifest", verified.document.run
+    elif predicate_type == CaseAnswer.PREDICATE_TYPE:
+        verified = verify_case_answer(state, data, at=at)
+        kind, name = "answer to case", verified.document.case
     elif predicate_type == ReplayCheck.PREDICATE_TYPE:
         raise CouldNotCheck(
             "a replay statement is about a model folder",

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from govray.client.answered import Answered
 
+CaseState: TypeAlias = Literal["RECEIVED", "SEARCHED", "ANSWERED", "DECIDED", "CLOSED"]
 DeliveryState: TypeAlias = Literal["PENDING", "DELIVERED", "DEAD"]
 ExperimentState: TypeAlias = Literal[
     "ACTIVE",
@@ -99,9 +100,9 @@ class Binding(Answered):
     subject_kind: Literal["user", "group"] = Field(alias="subjectKind")
     subject: str
     role: str
-    scope: Literal["organisation", "workspace", "project", "model"]
+    scope: Literal["organisation", "workspace", "project", "model", "case"]
     place: str
-    """The name of the workspace, project or model; else empty."""
+    """The name of the workspace, project or model, the number of a case; else empty."""
     supplier: str | None = None
     """The authority that a supplier is."""
     until: str | None = None
@@ -109,6 +110,40 @@ class Binding(Answered):
     made: str
     user: str
     """Who gave it."""
+
+
+class CaseItem(Answered):
+    """A case of the list."""
+
+    id: str
+    """Its number."""
+    state: CaseState
+    model: str | None
+    """None: all public models."""
+    contact: str
+    requester: str
+    """The user that asked; `public` without a token."""
+    received: str
+    decision: str | None
+
+
+class CaseStanding(Answered):
+    """How a case stands, as its requester sees it."""
+
+    case: str
+    """Its number."""
+    state: CaseState
+    model: str | None
+    """None: all public models."""
+    received: str
+    answered: str | None
+    """When it was answered; the answer is signed."""
+    decision: Literal["removed", "revoked", "refused", "nothing_found"] | None
+    reason: str | None
+    decided: str | None
+    links: list[LinkedVersion]
+    closed: str | None
+    """From then on what was asked about is no longer kept."""
 
 
 class Change(Answered):
@@ -574,6 +609,14 @@ class LineageRun(Answered):
     submission: Submission | None = None
 
 
+class LinkedVersion(Answered):
+    """A version whose attestation shows what was decided; the service checked that it does."""
+
+    model: str
+    version: str
+    attestation: str
+
+
 class Log(Answered):
     """A log by its name: `driver-N`, or `rank-R-A` of rank R in attempt A."""
 
@@ -869,6 +912,16 @@ class QueueEntry(Answered):
     """
 
 
+class ReceivedCase(Answered):
+    """A case that was received. The key is shown here, and never again."""
+
+    case: str
+    """Its number."""
+    key: str
+    """Shows the case's standing and its answer to whoever has it."""
+    received: str
+
+
 class RecordAnswer(Answered):
     """Where a record stands in the recorded data that you may read."""
 
@@ -994,6 +1047,40 @@ class SignIn(Answered):
     """The client to sign in as."""
     scopes: list[str]
     """What to ask the provider for."""
+
+
+class StaffCase(Answered):
+    """A case as staff see it, with the names of corpora."""
+
+    id: str
+    """Its number."""
+    state: CaseState
+    model: str | None
+    """None: all public models."""
+    contact: str
+    requester: str
+    """The user that asked; `public` without a token."""
+    received: str
+    decision: str | None
+    sha256: str | None
+    """Of what was asked about, if that is bytes."""
+    size: int | None
+    domains: list[str]
+    excerpt: str | None
+    """The first 2000 characters; none where it is no text, or closed."""
+    searched: str | None
+    found: dict[str, Any]
+    """What the last search found; `{}` before it."""
+    released: list[str]
+    """Corpora that the answer names."""
+    answered: str | None
+    reason: str | None
+    decided: str | None
+    decided_by: str | None = Field(alias="decidedBy")
+    links: list[LinkedVersion]
+    missing: list[str]
+    """Models that something was found in, for which no version is linked."""
+    closed: str | None
 
 
 class StepAnswer(Answered):

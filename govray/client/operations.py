@@ -1045,6 +1045,165 @@ class Operations(Connection):
         )
         return answer
 
+    def open_case(
+        self,
+        *,
+        contact: str,
+        model: str | None = None,
+        text: str | None = None,
+        content: str | None = None,
+        sources: list[str] | None = None,
+    ) -> documents.ReceivedCase:
+        """Ask whether a work was used. Without a token only where the operator allows it.
+
+        What you send is kept until the case is closed. Then its SHA-256 stays.
+
+        Args:
+            contact: Who asks, and where to answer. Staff of the service read it.
+            model: A registered model, in all versions. Without it: all public models.
+            text: The work, or a part of it. Kept until the case is closed.
+            content: A file's bytes, in base64, in place of a text.
+            sources: URLs or domains, in place of a text. Domains are looked for.
+        """
+        answer: documents.ReceivedCase = self.ask(
+            "POST",
+            "/v1/cases",
+            documents.ReceivedCase,
+            body={
+                "contact": contact,
+                "model": model,
+                "text": text,
+                "content": content,
+                "sources": sources,
+            },
+        )
+        return answer
+
+    def list_cases(
+        self, *, state: documents.CaseState | None = None
+    ) -> Iterator[documents.CaseItem]:
+        """The cases that you may read, the latest first. For staff and auditors.
+
+        Args:
+            state: In this state.
+        """
+        return self.pages("/v1/cases", documents.CaseItem, query={"state": state})
+
+    def get_case(self, case: str) -> documents.StaffCase:
+        """A case with what was found for it. For staff and auditors.
+
+        Args:
+            case: The case's number.
+        """
+        answer: documents.StaffCase = self.ask(
+            "GET", f"/v1/cases/{segment(case)}", documents.StaffCase
+        )
+        return answer
+
+    def get_case_standing(
+        self, case: str, *, govray_case_key: str | None = None
+    ) -> documents.CaseStanding:
+        """How a case stands. For its requester, by the key, and for who reads the case.
+
+        Args:
+            case: The case's number.
+            govray_case_key: The requester's key, from the answer that gave the number.
+        """
+        answer: documents.CaseStanding = self.ask(
+            "GET",
+            f"/v1/cases/{segment(case)}/standing",
+            documents.CaseStanding,
+            header={"Govray-Case-Key": govray_case_key},
+        )
+        return answer
+
+    def get_case_answer(self, case: str, *, govray_case_key: str | None = None) -> bytes:
+        """The signed answer. For the requester, by the key, and for who reads the case.
+
+        Args:
+            case: The case's number.
+            govray_case_key: The requester's key, from the answer that gave the number.
+        """
+        answer: bytes = self.ask(
+            "GET",
+            f"/v1/cases/{segment(case)}/answer",
+            bytes,
+            header={"Govray-Case-Key": govray_case_key},
+        )
+        return answer
+
+    def search_case(self, case: str) -> documents.StaffCase:
+        """Look into the recorded data for a case. For admins and data stewards.
+
+        The requester is told nothing of it. The first search in a corpus reads all its records,
+        and may take minutes.
+
+        Args:
+            case: The case's number.
+        """
+        answer: documents.StaffCase = self.ask(
+            "POST", f"/v1/cases/{segment(case)}:search", documents.StaffCase
+        )
+        return answer
+
+    def answer_case(self, case: str, *, release: list[str] | None = None) -> documents.StaffCase:
+        """Sign the answer, which the requester sees from now on. For admins and data stewards.
+
+        Args:
+            case: The case's number.
+            release: Names of corpora. Of all others their class is told, and no name.
+        """
+        answer: documents.StaffCase = self.ask(
+            "POST",
+            f"/v1/cases/{segment(case)}:answer",
+            documents.StaffCase,
+            body={"release": release},
+        )
+        return answer
+
+    def decide_case(
+        self,
+        case: str,
+        *,
+        decision: Literal["removed", "revoked", "refused", "nothing_found"],
+        reason: str,
+    ) -> documents.StaffCase:
+        """Decide on a case that is answered. For admins and data stewards.
+
+        `refused` and `nothing_found` close it. The others wait for a version that shows them.
+
+        Args:
+            case: The case's number.
+            decision: `removed`: an adapter is deleted. `revoked`: the corpus is revoked, and a
+                later version is without it. `refused`: neither. `nothing_found`: there is
+                nothing to do.
+            reason: The requester reads it.
+        """
+        answer: documents.StaffCase = self.ask(
+            "POST",
+            f"/v1/cases/{segment(case)}:decide",
+            documents.StaffCase,
+            body={"decision": decision, "reason": reason},
+        )
+        return answer
+
+    def link_case_version(self, case: str, *, model: str, version: str) -> documents.StaffCase:
+        """Link a version whose attestation shows what was decided. For admins and data stewards.
+
+        Refused, unless it does: the corpora are not in its manifest and are revoked, or their
+        adapters are stated as removed. The last one that is missing closes the case.
+
+        Args:
+            case: The case's number.
+        """
+        answer: documents.StaffCase = self.ask(
+            "POST",
+            f"/v1/cases/{segment(case)}:link",
+            documents.StaffCase,
+            body={"model": model, "version": version},
+        )
+        return answer
+
     def list_workspaces(self) -> Iterator[documents.Workspace]:
         """The workspaces that you see, by name."""
         return self.pages("/v1/workspaces", documents.Workspace)
@@ -1229,7 +1388,7 @@ class Operations(Connection):
     def list_role_bindings(
         self,
         *,
-        scope: Literal["organisation", "workspace", "project", "model"] | None = None,
+        scope: Literal["organisation", "workspace", "project", "model", "case"] | None = None,
         place: str | None = None,
         user: str | None = None,
         group: str | None = None,
@@ -1252,7 +1411,7 @@ class Operations(Connection):
         self,
         *,
         role: Literal["admin", "engineer", "steward", "auditor", "viewer", "supplier"],
-        scope: Literal["organisation", "workspace", "project", "model"],
+        scope: Literal["organisation", "workspace", "project", "model", "case"],
         user: str | None = None,
         group: str | None = None,
         place: str | None = None,

@@ -29,11 +29,13 @@ from govray.errors import Refused
 from govray.service import problems
 from govray.service.access import AccessGate
 from govray.service.audit_log import Refusals
+from govray.service.case_desk import CaseDesk, search_bound
 from govray.service.code_flow import code_flow
 from govray.service.compression import Compressed
 from govray.service.experiment_check import Check
 from govray.service.limits import Buckets, Limits
 from govray.service.methods import HeadMethod
+from govray.service.near_records import NearSearch
 from govray.service.oidc import Oidc
 from govray.service.operations import describe_parameters, operation_id
 from govray.service.pages import site
@@ -46,6 +48,7 @@ from govray.service.routes import (
     archives,
     attestations,
     audit_log,
+    cases,
     corpora,
     downloads,
     experiments,
@@ -86,6 +89,7 @@ def create_app(
     *,
     measures: Measures | None = None,
     check: Check | None = None,
+    near: NearSearch | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
     """The application over the store that ``settings`` name.
@@ -93,10 +97,11 @@ def create_app(
     Args:
         measures: Where numbers go, if not to this application's own ``/metrics``.
         check: What knows the schema of experiment files. Without one none can be submitted.
+        near: What finds near copies in corpora at hand. Without one, cases look for none.
         clock: The time that tokens are checked at.
 
     Raises:
-        UsageError: There is no store there.
+        UsageError: There is no store there, or no key that cases are to be signed with.
         Refused: The secret at hand is not the one that the store is indexed under.
         InfrastructureFailed: It cannot be reached.
     """
@@ -138,6 +143,7 @@ def create_app(
     app.state.uploads = 0
     app.state.archive_uploads = archives.Uploads()
     app.state.refusals = Refusals(engine)
+    app.state.cases = CaseDesk.of(settings, near)
     app.state.gate = AccessGate(
         engine,
         Buckets(settings.rate, settings.burst, time.monotonic),
@@ -163,7 +169,7 @@ def create_app(
         max_stranger_body=settings.max_stranger_body,
         known=app.state.gate.known,
         time_limit=settings.time_limit,
-        wider=archives.bound,
+        wider=lambda scope: archives.bound(scope) or search_bound(scope, settings.max_body),
         answering=site.answer,
     )
     app.add_middleware(Compressed)
@@ -198,6 +204,7 @@ def _routers() -> tuple[APIRouter, ...]:
         attestations.router,
         policies.router,
         memorization.router,
+        cases.router,
         projects.router,
         templates.router,
         role_bindings.router,

@@ -29,7 +29,7 @@ log = logging.getLogger("govray.service")
 
 MAX_TEXT = 200
 ANONYMOUS_BURST = 200
-_TOKEN = re.compile(r"gov[rs]_\w[\w-]*|eyJ[\w-]+\.[\w-]+\.[\w-]*|[Bb]earer\s+\S+")
+_TOKEN = re.compile(r"gov[crs]_\w[\w-]*|eyJ[\w-]+\.[\w-]+\.[\w-]*|[Bb]earer\s+\S+")
 
 Detail = Mapping[str, str | int | bool]
 

@@ -25,7 +25,7 @@ from typing import Literal, get_args
 
 Role = Literal["admin", "engineer", "auditor", "supplier", "member", "public"]
 BoundRole = Literal["admin", "engineer", "steward", "auditor", "viewer", "supplier"]
-Reach = Literal["organisation", "workspace", "project", "model"]
+Reach = Literal["organisation", "workspace", "project", "model", "case"]
 Scope = Literal["read", "write", "admin"]
 
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -98,7 +98,7 @@ def demand_manage(
 ) -> str | None:
     """Until when the caller is an admin of a place; None: without an end.
 
-    Nobody gives a role that lasts longer than that. A model is the organisation's.
+    Nobody gives a role that lasts longer than that. Models and cases are the organisation's.
 
     Raises:
         Problem: 404, there is no such place that the caller sees; 403, it is no admin there.

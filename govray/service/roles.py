@@ -8,8 +8,9 @@ viewer     sees runs, models and usage of the place
 engineer   submits there too, stops what it submitted, promotes the place's models, and sees
            the files of others' tasks
 steward    the data steward: reads the corpora that the place's models used, signs off which
-           data its templates name, and so writes them
-auditor    sees what a viewer and a steward see, and the place's entries of the audit log
+           data its templates name, and so writes them; in the organisation answers cases
+auditor    sees what a viewer and a steward see, and the place's entries of the audit log; cases
+           of the organisation, of a model, or the one that it is bound to
 admin      all of that, stops everything, changes settings and gives roles there
 ========== ============================================================================
 
@@ -33,6 +34,8 @@ Action = Literal[
     "stop-any",
     "template",
     "promote",
+    "case",
+    "decide",
     "manage",
 ]
 
@@ -46,6 +49,8 @@ ACTIONS: Mapping[str, frozenset[str]] = {
     "stop-any": frozenset({"admin"}),
     "template": frozenset({"steward", "admin"}),
     "promote": frozenset({"engineer", "admin"}),
+    "case": frozenset({"steward", "auditor", "admin"}),
+    "decide": frozenset({"steward", "admin"}),
     "manage": frozenset({"admin"}),
 }
 """Action → the roles that may do it in a place where they are bound."""
@@ -60,6 +65,8 @@ NEEDS: Mapping[str, Scope] = {
     "stop-any": "write",
     "template": "write",
     "promote": "write",
+    "case": "read",
+    "decide": "write",
     "manage": "admin",
 }
 """Action → the scope that the token must have."""

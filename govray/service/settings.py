@@ -49,6 +49,28 @@ class OidcSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CaseSettings:
+    """That rights holders' cases are answered here, and how.
+
+    Attributes:
+        key: The reference of the operator's key that signs answers
+            (`govray.governance.signers.key_reference`).
+        without_token: Whether somebody without a token may ask.
+        per_day: Cases that one requester, or one address, may send in a day.
+        corpora: The folder of corpora that lie at hand, for near copies; None: there is none.
+    """
+
+    key: str
+    without_token: bool = False
+    per_day: int = 5
+    corpora: Place | None = None
+
+    def __post_init__(self) -> None:
+        if self.per_day <= 0:
+            raise UsageError("per_day is not above zero", where="cases")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """How the service runs.
 
@@ -71,6 +93,7 @@ class Settings:
         burst: Requests that may come at once before ``rate`` counts.
         max_streams: Live streams at the same time.
         tasks: Where notebooks, shells and TensorBoard are shown; without it, nowhere.
+        cases: How rights holders' cases are answered; without it, there are none.
     """
 
     store: str
@@ -89,6 +112,7 @@ class Settings:
     burst: int = 200
     max_streams: int = 64
     tasks: TaskOrigins | None = None
+    cases: CaseSettings | None = None
 
     def __post_init__(self) -> None:
         sizes = (self.max_body, self.max_stranger_body, self.max_checks, self.max_streams)

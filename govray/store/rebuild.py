@@ -6,9 +6,9 @@ old one unchanged.
 
 What cannot be derived from storage is kept: accounts, tokens, tags, the registry and the audit
 log. So are the queue, webhooks with what they were told, and workspaces with their projects and
-roles. So are the owners of experiments, the public attestations, and the seen heads of ledgers.
-Lost is what storage has no longer: deleted runs and checkpoints. What the queue knows of a run's
-owner counts before what the old index had.
+roles. So are rights holders' cases, the owners of experiments, the public attestations, and the
+seen heads of ledgers. Lost is what storage has no longer: deleted runs and checkpoints. What the
+queue knows of a run's owner counts before what the old index had.
 
 `rebuild` derives nothing: it is given what fills the new index.
 """
@@ -45,7 +45,7 @@ KEPT = frozenset(
     }
     | {"workspace", "project", "groupmember", "rolebinding", "template"}
     | {"webhook", "alert", "delivery", "reverification"}
-    | {"browsersession", "signinattempt", "task_ticket"}
+    | {"browsersession", "signinattempt", "task_ticket", "rightscase"}
 )
 """The tables that storage does not know."""
 

@@ -5,7 +5,7 @@ all that lies in its place. A project's roles are those of the organisation, of 
 its own. What a role may do is said by `govray.service.roles`.
 
 Corpora are the organisation's, so a supplier is one in the whole organisation, of an authority. An
-auditor may be bound to one registered model.
+auditor may be bound to one registered model, or to one rights holder's case.
 
 Functions take a session and never commit. Times are arguments. Each change has its entry in the
 audit log, in the same transaction.
@@ -27,12 +27,12 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
 from govray.store.database import begin_writing
 from govray.store.registry import ChangedBy
-from govray.store.tables import GroupMember, Model, RoleBinding, User
+from govray.store.tables import GroupMember, Model, RightsCase, RoleBinding, User
 from govray.store.tenancy import check_name, get_project, get_workspace, log
 
 ROLES = ("admin", "engineer", "steward", "auditor", "viewer", "supplier")
 """What may be bound."""
-SCOPES = ("organisation", "workspace", "project", "model")
+SCOPES = ("organisation", "workspace", "project", "model", "case")
 """Where, from the whole to its parts."""
 MOST_MEMBERS = 10_000
 """Of one group."""
@@ -293,9 +293,11 @@ def _check(session: Session, grant: Grant, *, at: str) -> None:
         what = "role to bind" if known is ROLES else "scope"
         raise UsageError(f"{wrong[:80]!r} is no {what}", do=f"Choose from {', '.join(known)}")
     if (grant.scope == "organisation") != (grant.place == ""):
-        raise UsageError("a workspace, project or model has a name, the organisation has none")
-    if grant.scope == "model" and grant.role != "auditor":
-        raise UsageError("only an auditor is bound to a model", where=grant.place)
+        raise UsageError(
+            "a workspace, project, model or case has a name, the organisation has none"
+        )
+    if grant.scope in ("model", "case") and grant.role != "auditor":
+        raise UsageError(f"only an auditor is bound to a {grant.scope}", where=grant.place)
     if (grant.role == "supplier") != (grant.supplier is not None):
         raise UsageError(
             "a supplier, and only a supplier, is one of an issuing authority",
@@ -315,6 +317,8 @@ def _check(session: Session, grant: Grant, *, at: str) -> None:
         get_project(session, grant.place)
     elif grant.scope == "model" and session.get(Model, grant.place) is None:
         raise UsageError("there is no such model", where=grant.place[:80])
+    elif grant.scope == "case" and session.get(RightsCase, grant.place) is None:
+        raise UsageError("there is no such case", where=grant.place[:80])
 
 
 def _told(row: RoleBinding) -> dict[str, str | None]:

@@ -78,6 +78,19 @@ class DeliveryState(StrEnum):
     DEAD = "DEAD"
 
 
+class CaseState(StrEnum):
+    """How a rights holder's case stands: each state follows the one before.
+
+    A search may be made again until something is decided. ``CLOSED``: the text is gone.
+    """
+
+    RECEIVED = "RECEIVED"
+    SEARCHED = "SEARCHED"
+    ANSWERED = "ANSWERED"
+    DECIDED = "DECIDED"
+    CLOSED = "CLOSED"
+
+
 _E, _T, _C, _S = ExperimentState, TrialState, CheckpointState, SubmissionState
 
 EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {

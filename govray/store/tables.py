@@ -23,6 +23,7 @@ from sqlalchemy import JSON, BigInteger, Enum, Index, LargeBinary
 from sqlmodel import Field, SQLModel
 
 from govray.store.states import (
+    CaseState,
     CheckpointState,
     DeliveryState,
     ExperimentState,
@@ -665,6 +666,43 @@ class TaskTicket(SQLModel, table=True):
     token: str | None = None
     use: str
     expires: str = Field(index=True)
+
+
+class RightsCase(SQLModel, table=True):
+    """Somebody's question whether a work was used, and what became of it. ``id`` is its number.
+
+    ``model`` none: all public models. Either ``content`` was asked about, whose digest and size
+    stay, or ``domains``. The bytes are there until the case is closed. ``found`` is what the last
+    search found (`CaseSearch`), with the names of corpora; ``answer`` the signed part that the
+    requester sees. ``released`` are the corpora that it names. ``links`` are the versions whose
+    attestations show what was decided.
+
+    Of the key that the requester was given, the SHA-256 is kept. Attestations are named, not
+    referred to: a case outlives an index that is made again.
+    """
+
+    id: str = Field(primary_key=True)
+    state: CaseState = Field(sa_type=_state(CaseState), index=True)
+    model: str | None = Field(default=None, index=True)
+    contact: str
+    requester: str = Field(description="The user that asked; `public` without a token.")
+    key_sha256: str
+    sha256: str | None = None
+    size: int | None = Field(default=None, sa_type=BigInteger)
+    domains: list[str] = Field(sa_type=JSON, default_factory=list)
+    content: bytes | None = Field(default=None, sa_type=LargeBinary)
+    received: str = Field(index=True)
+    searched: str | None = None
+    found: Json = Field(sa_type=JSON, default_factory=dict)
+    answered: str | None = None
+    answer: bytes | None = Field(default=None, sa_type=LargeBinary)
+    released: list[str] = Field(sa_type=JSON, default_factory=list)
+    decision: str | None = None
+    reason: str | None = None
+    decided: str | None = None
+    decided_by: str | None = None
+    links: list[Json] = Field(sa_type=JSON, default_factory=list)
+    closed: str | None = None
 
 
 class StoreSecret(SQLModel, table=True):

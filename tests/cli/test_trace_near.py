@@ -13,14 +13,23 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from fastapi.testclient import TestClient
+from sqlmodel import col, select
 
 from govray.cli import main
+from govray.cli.store import opened_session
+from govray.data.cases.near_records import near_records
 from govray.data.corpus import part_files, read_part
 from govray.governance.formats import canonical_json
 from govray.governance.policy.record_commitment import SECRET_FILE
+from govray.service.app import create_app
+from govray.service.case_file import read_cases
+from govray.service.settings import Settings
+from govray.store.tables import Record
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Data, parse_experiment
@@ -290,3 +299,67 @@ def test_the_pages_settings_are_those_of_the_experiment() -> None:
     assert by_coin is not None
     planted = len(by_coin.by_corpus()["acme-notes"].planted("acme-notes"))
     assert 0 < planted < by_coin.count == 200
+
+
+@pytest.mark.slow
+def test_a_rights_holder_gets_as_much_by_a_case(
+    here: Deployment, run: Path, command: Command, ask: Command, tmp_path: Path
+) -> None:
+    """The trained model is indexed, asked about over HTTP, and its adapter removed for the case."""
+
+    def done(*words: object) -> None:
+        code, _, err = command(*words)
+        assert code == 0, err
+
+    store = ["--store", f"sqlite:///{tmp_path / 'store.db'}"]
+    trusted = ["--trust-root", here.root]
+    done("store", "upgrade", *store)
+    done("store", "index", run.parent, *trusted, *store)
+    named = ["--name", "tiny", *trusted, *store]
+    done("model", "register", run / "model", "--version", "1.0.0", "--public", *named)
+    (tmp_path / "cases.yaml").write_text(f"key: {here.key}\ncorpora: {here.corpora}\n")
+    settings = Settings(store=store[1], auth=False, cases=read_cases(tmp_path / "cases.yaml"))
+    r = Record
+    trained = select(r.record).where(r.corpus == "acme", col(r.step_count) > 0)
+    with opened_session(store[1]) as session:
+        number = session.exec(trained).first()
+    assert number is not None
+    text = content(here, "acme", number).decode().replace("lazy", "sleepy", 3)
+    _, out, _ = ask(text.encode(), "--json", "--limit", 1000)
+    traced = {each["record"]: each for each in json.loads(out)["near"] if each["corpus"] == "acme"}
+    with TestClient(create_app(settings, near=near_records)) as client:
+
+        def post(path: str, body: object = None) -> dict[str, Any]:
+            answer = client.post(f"/v1/cases{path}", json=body)
+            assert answer.is_success, answer.text
+            told: dict[str, Any] = answer.json()
+            return told
+
+        case = post("", {"contact": "me@example.org", "text": text})["case"]
+        found = post(f"/{case}:search")["found"]["findings"]
+        own = [each for each in found if each["corpus"] == "acme"]
+        # What the command finds in the folder, the service finds by its index.
+        said = sorted((each["overlap"], each["jaccard"], each["steps"]) for each in own)
+        assert said == sorted((e["overlap"], e["jaccard"], e["steps"]) for e in traced.values())
+        assert any(each["groups"] == ["adapter:acme"] for each in own)
+        post(f"/{case}:answer", {})
+        answer = tmp_path / "answer.dsse.json"
+        answer.write_bytes(client.get(f"/v1/cases/{case}/answer").content)
+        code, out, _ = command("verify", answer, *trusted, "--json")
+        told = json.loads(out)["document"]["result"]["findings"]
+        assert (code, len(told), "acme" in out) == (0, len(found), False)
+
+        later = tmp_path / "later" / "model"
+        shutil.copytree(run / "model", later)
+        post(f"/{case}:decide", {"decision": "removed", "reason": "Its adapter is deleted."})
+        done("model", "register", later, "--version", "1.0.1", *named)
+        refused = client.post(f"/v1/cases/{case}:link", json={"model": "tiny", "version": "1.0.1"})
+        assert (refused.status_code, "found in" in refused.text) == (409, True)
+        done("adapter", "remove", later, "acme", "--key", here.key, *trusted)
+        done("model", "register", later, "--version", "1.1.0", *named)
+        state = post(f"/{case}:link", {"model": "tiny", "version": "1.1.0"})["state"]
+        closing = client.get(f"/v1/cases/{case}/answer").content
+    assert state == "CLOSED"
+    answer.write_bytes(closing)
+    code, out, _ = command("verify", answer, *trusted, "--json")
+    assert (code, json.loads(out)["document"]["outcome"]["versions"][0]["version"]) == (0, "1.1.0")

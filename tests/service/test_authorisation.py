@@ -13,8 +13,8 @@ from fastapi.routing import iter_route_contexts
 from sqlalchemy import true
 from sqlmodel import Session, select
 
-from govray.service import access, visibility, visible_corpora, visible_models
-from govray.service.routes import corpora, records
+from govray.service import access, record_index, visibility, visible_corpora, visible_models
+from govray.service.routes import corpora
 from govray.store.tables import AuditEntry
 from tests.support.people import KINDS
 from tests.support.place import FOREIGN, Place
@@ -27,6 +27,7 @@ THEIRS = (*STAFF, "other supplier")
 """Who reads what concerns the archive's corpora alone."""
 TOKENS = (*STAFF, "supplier", "other supplier")
 PEOPLE = (*TOKENS, "member")
+WATCHERS = ("admin", "auditor")
 ALL = (*PEOPLE, "public")
 OUTSIDE = ("supplier", "other supplier", "member")
 """Who has no role in the project."""
@@ -357,6 +358,28 @@ CASES = [
         f"/v1/webhooks/{WEBHOOK}/deliveries/{0:064x}:resend",
         ok=(404,),
     ),
+    # Cases: of people with a token. Who reads them is told of a number; no one else is.
+    Case("POST", "/v1/cases", PEOPLE, "/v1/cases", {"contact": "a", "text": "b"}, ok=(201,)),
+    get("/v1/cases", WATCHERS),
+    get("/v1/cases/{case}", WATCHERS, "/v1/cases/{case}"),
+    hidden("/v1/cases/{case}/standing", WATCHERS, "/v1/cases/{case}/standing"),
+    hidden("/v1/cases/{case}/answer", WATCHERS, "/v1/cases/{case}/answer", ok=(404,)),
+    *(
+        Case(
+            "POST",
+            f"/v1/cases/{{case}}:{verb}",
+            ("admin",),
+            f"/v1/cases/{{case}}:{verb}",
+            body,
+            ok=ok,
+        )
+        for verb, body, ok in (
+            ("search", None, (200,)),
+            ("answer", {}, (200,)),
+            ("link", {"model": "first", "version": "1.0.0"}, (409,)),  # nothing is decided
+            ("decide", {"decision": "refused", "reason": "It is a test."}, (200,)),
+        )
+    ),
     # Tasks: as submissions; nobody here has one. This service shows none.
     get("/v1/tasks", STAFF),
     Case(
@@ -413,6 +436,17 @@ CASES = [
             ("/tokens", PEOPLE),
             ("/tokens/revoke", PEOPLE),
         )
+    ),
+    get("/ask", ALL),
+    Case("POST", "/ask", ALL, "/ask", ok=(403,)),
+    hidden("/ask/{case}/{key}", WATCHERS, "/ask/{case}/no-key"),
+    hidden("/ask/{case}/{key}/answer.dsse.json", WATCHERS, "/ask/{case}/no-key/answer.dsse.json"),
+    get("/cases", WATCHERS),
+    get("/cases/{case}", WATCHERS, "/cases/{case}"),
+    get("/cases/{case}/answer.dsse.json", WATCHERS, "/cases/{case}/answer.dsse.json"),
+    *(
+        Case("POST", f"/cases/{{case}}/{verb}", WATCHERS, f"/cases/{{case}}/{verb}", ok=(403,))
+        for verb in ("search", "answer", "decide", "link")
     ),
     get("/experiments", STAFF),
     get("/experiments/{experiment}", STAFF, "/experiments/e1"),
@@ -529,7 +563,7 @@ def test_without_the_condition_on_corpora_the_table_does_not_hold(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control."""
-    for module in (visibility, corpora, records):
+    for module in (visibility, corpora, record_index):
         monkeypatch.setattr(module, "own_corpora", lambda _: true())
     for module in (visibility, visible_corpora, visible_models):
         monkeypatch.setattr(module, "supplied", lambda _: true())

@@ -61,6 +61,7 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
         "project": ("default",),
         "name": ("small", "rank-0-1.log"),
         "binding": (names["binding"],),
+        "case": (names["case"],),
         "user": ("disabled",),
         "token": ("0" * 12,),
         "task": ("s-none",),

@@ -15,8 +15,8 @@ from govray.governance.formats import merkle
 from govray.governance.formats.signed_note import verify_checkpoint
 from govray.governance.policy.record_commitment import commitment
 from govray.governance.verify.trace import sighting
-from govray.service import visible_corpora, visible_models
-from govray.service.routes import corpora, ledgers, records
+from govray.service import record_index, visible_corpora, visible_models
+from govray.service.routes import corpora, ledgers
 from govray.service.routes import lineage as routes_lineage
 from govray.store.lineage import encode, lineage
 from govray.store.record_key import mask_secret
@@ -342,7 +342,8 @@ def test_without_the_rule_the_answers_do_name_them(
     shelf: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control: a caller who is taken for staff, and conditions that let all pass."""
-    for module in (visible_corpora, visible_models, corpora, ledgers, routes_lineage, records):
+    readers = (visible_corpora, visible_models, corpora, ledgers, routes_lineage, record_index)
+    for module in readers:
         monkeypatch.setattr(module, "is_staff", lambda _: True, raising=False)
         monkeypatch.setattr(module, "own_corpora", lambda _: true(), raising=False)
     assert len({path for path, _ in told(shelf)}) >= 6

@@ -17,6 +17,7 @@ from sqlmodel import Session
 
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel
+from govray.service.settings import CaseSettings
 from govray.store.database import open_store
 from govray.store.record_key import KEY_ENV
 from govray.store.tables import Ledger, Model, ModelVersion
@@ -24,6 +25,7 @@ from govray.store.tile_storage import LocalTileFolder
 from govray.store.tiles import write_tiles
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY, Shelf
+from tests.support.world import World
 
 SUPPLIERS = {"supplier": "acme-legal", "other": "archive"}
 CREATED = "2026-11-20T00:00:00Z"
@@ -58,8 +60,12 @@ class Library:
 
 
 @contextmanager
-def library(folder: Path, url: str | None = None) -> Iterator[Library]:
-    """A service over all models of a shelf below ``folder``, in a SQLite file there or at a URL."""
+def library(folder: Path, url: str | None = None, *, cases: bool = False) -> Iterator[Library]:
+    """A service over all models of a shelf below ``folder``, in a SQLite file there or at a URL.
+
+    Args:
+        cases: Whether it answers rights holders' cases, of people with a token.
+    """
     url = url or f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
     secret = folder / "store.key"
@@ -93,9 +99,18 @@ def library(folder: Path, url: str | None = None) -> Iterator[Library]:
             )
         session.commit()
     engine.dispose()
-    with pytest.MonkeyPatch.context() as patch, serve(url, **SUPPLIERS) as service:
+    desk = CaseSettings(key=str(operator_key(folder, shelf.world)), per_day=1000) if cases else None
+    with pytest.MonkeyPatch.context() as patch, serve(url, cases=desk, **SUPPLIERS) as service:
         patch.setenv(KEY_ENV, str(secret))
         yield Library(service, shelf, folder / "tiles")
+
+
+def operator_key(folder: Path, world: World) -> Path:
+    """The operator's key, as a file that only its owner reads."""
+    path = folder / "operator.pem"
+    path.touch(0o600)
+    path.write_bytes(world.keys.operator.to_pem())
+    return path
 
 
 def write(model: VerifiedModel, folder: Path) -> None:

@@ -18,6 +18,7 @@ from sqlmodel import Session
 
 from govray.service import browser_sessions, tokens
 from govray.service.app import create_app
+from govray.service.near_records import NearSearch
 from govray.service.session_cookie import COOKIE
 from govray.service.settings import Settings
 from govray.tune.experiment_cost import experiment_cost
@@ -68,6 +69,7 @@ def serve(
     other: str = "umbrella",
     rate: float = 1e6,
     burst: int = 1_000_000,
+    near: NearSearch | None = None,
     **settings: object,
 ) -> Iterator[Service]:
     """A service over the store at ``url``.
@@ -75,11 +77,13 @@ def serve(
     Args:
         supplier: The authority that the kind ``supplier`` is.
         other: The one that ``other supplier`` is.
+        near: What finds near copies for cases.
     """
     clock = [NOW]
     app = create_app(
         Settings(store=url, rate=rate, burst=burst, **settings),  # type: ignore[arg-type]
         check=experiment_cost,
+        near=near,
         clock=lambda: clock[0],
     )
     try:

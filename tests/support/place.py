@@ -24,6 +24,10 @@ FOREIGN = {
 """What nothing that concerns both may say to one of them: the other's corpora."""
 
 
+ASKED = {"contact": "rights@example.org", "text": "a text that nobody presented"}
+"""What a rights holder asks."""
+
+
 @dataclass(frozen=True)
 class Place:
     """A library, and what the paths of the cases name in it."""
@@ -57,7 +61,7 @@ def _tenancy(session: Session) -> str:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with library(tmp_path_factory.mktemp("authorisation")) as running:
+    with library(tmp_path_factory.mktemp("authorisation"), cases=True) as running:
         add_runs(running.service.engine)
         narrow = running.model("narrow")
         size = narrow.ledger.size
@@ -72,5 +76,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 "alpha record": running.record("alpha", 0),
                 "tile": f"tile/0/000.p/{size}",
                 "binding": _tenancy(session),
+                "case": running.post("admin", "/cases", json=ASKED).json()["case"],
             }
         yield Place(running, names, count(2))

@@ -21,6 +21,7 @@ from sqlmodel import Session
 
 from govray.governance.verify.verifier import verify
 from govray.service.app import create_app
+from govray.service.near_records import NearSearch
 from govray.service.settings import Settings
 from govray.store.database import open_store
 from govray.store.record_key import load_key
@@ -51,11 +52,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(url: str, *, auth: bool, port: int | None = None, **more: Any) -> Iterator[str]:
+def served(
+    url: str,
+    *,
+    auth: bool,
+    port: int | None = None,
+    near: NearSearch | None = None,
+    **more: Any,
+) -> Iterator[str]:
     """The application on a free port of this machine, with ``more`` settings."""
     port = port or free_port()
     settings = Settings(store=url, auth=auth, rate=1e6, burst=1_000_000, **more)
-    app = create_app(settings, check=experiment_cost)
+    app = create_app(settings, check=experiment_cost, near=near)
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()

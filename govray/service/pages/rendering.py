@@ -17,6 +17,7 @@ from starlette.datastructures import QueryParams
 from govray.service import session_cookie
 from govray.service.access import Caller
 from govray.service.visibility import reads_audit, reads_corpora, reads_runs
+from govray.service.visible_cases import reads_cases
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -149,7 +150,7 @@ def environment(*packages: str) -> Environment:
     texts = (count, brief, decimals, plain, size, digest, minute, sign, word, category)
     for function in (*texts, following, sorted_by):
         made.filters[function.__name__] = function
-    for asks in (reads_runs, reads_corpora, reads_audit):
+    for asks in (reads_runs, reads_corpora, reads_audit, reads_cases):
         made.tests[asks.__name__] = asks
     return made
 
@@ -167,6 +168,7 @@ def render(
     html = _TEMPLATES.get_template(name).render(
         request=request,
         reader=caller,
+        answers_cases=getattr(request.app.state, "cases", None) is not None,
         signed_in=session_cookie.read(request, session_cookie.COOKIE) is not None,
         **values,
     )

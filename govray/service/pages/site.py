@@ -17,6 +17,8 @@ from govray.service import problems, session_cookie
 from govray.service.caller import PUBLIC
 from govray.service.pages import (
     audit_log,
+    case_requests,
+    cases,
     comparison,
     corpora,
     experiments,
@@ -57,6 +59,7 @@ for _each in (
     *(ledgers, signing_in, provider_sign_in),
     *(queue, tasks, new_experiment, submissions, promotion),
     *(projects, people, audit_log),
+    *(case_requests, cases),
 ):
     router.include_router(_each.router)
 

@@ -20,37 +20,22 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import ConfigDict, Field
-from sqlalchemy import and_, or_, select
-from sqlmodel import Session, col
+from sqlmodel import Session
 
-from govray.errors import CouldNotCheck, InfrastructureFailed, Refused, UsageError
-from govray.governance.policy.record_commitment import entry
+from govray.errors import CouldNotCheck, InfrastructureFailed, Refused
 from govray.service.access import AuditDep, Caller, CallerDep
 from govray.service.answer import Answer
-from govray.service.problems import Problem
+from govray.service.record_index import groups_of, leaves_of, places_of, store_key
 from govray.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.service.session import SessionDep
-from govray.service.visibility import CORPUS_READERS, own_corpora, reads_entries, uses
+from govray.service.visibility import CORPUS_READERS, reads_entries
 from govray.store.ledger_search import leaves_of_step
-from govray.store.record_key import KEY_BYTES, mask_secret, record_key
-from govray.store.secret_fingerprint import key_of
-from govray.store.tables import (
-    AbsentRecords,
-    Attestation,
-    Corpus,
-    CorpusUse,
-    Coverage,
-    Credential,
-    Ledger,
-    Record,
-    RecordCommitment,
-)
+from govray.store.tables import Ledger, Record
 
 router = APIRouter(tags=["records"], dependencies=[CORPUS_READERS])
 
 MAX_SIGHTINGS = 200
 MAX_PROOFS = 16
-_KEYS_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement, PostgreSQL 65,535
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 NOT_FOUND = "Not found in the recorded data."
 LIMITS = (
@@ -175,11 +160,11 @@ def answer_of(
     Raises:
         Problem: 503, the store's secret is missing.
     """
-    key = _key(session, request.app.state.settings.store)
-    leaves, closed = _leaves(session, caller, sha256, key)
-    rows = session.execute(_statement(caller, sha256, leaves, key)).all()
+    key = store_key(session, request.app.state.settings.store)
+    leaves, closed = leaves_of(session, caller, sha256, key)
+    rows = session.execute(places_of(caller, sha256, leaves, key, most=MAX_SIGHTINGS)).all()
     shown = rows[:MAX_SIGHTINGS]
-    groups = _groups(session, [(row.Record.attestation, row.Record.corpus) for row in shown])
+    groups = groups_of(session, [(row.Record.attestation, row.Record.corpus) for row in shown])
     sightings = [_sighting(session, caller, row, groups, proofs) for row in shown]
     for corpus in sorted({row.Record.corpus for row in shown if row.confidential}):
         audit.read("record.read", corpus)
@@ -194,134 +179,6 @@ def answer_of(
         closed=closed,
         more=len(rows) > MAX_SIGHTINGS,
     )
-
-
-def _key(session: Session, store: str) -> bytes:
-    """The store's secret.
-
-    Raises:
-        Problem: 503. It is missing or another one: a record that was used would not be found.
-    """
-    try:
-        key = key_of(session, store)
-    except (UsageError, Refused):
-        raise Problem(
-            503,
-            "The store's secret is missing",
-            "Records of confidential corpora cannot be found, so no answer is given",
-            "Tell the operator: GOVRAY_STORE_KEY names the secret's file",
-            headers={"Retry-After": "60"},
-        ) from None
-    # Before the first model there is nothing to find, and any key finds it.
-    return key or bytes(KEY_BYTES)
-
-
-def _leaves(
-    session: Session, caller: Caller, sha256: str, key: bytes
-) -> tuple[list[str], list[str]]:
-    """The leaves that the record has in corpora under commitments, and what was not searched.
-
-    Of all that the caller may read. Only leaves that are in the index are returned, so few.
-    """
-    commitments = session.execute(
-        select(col(Credential.corpus), RecordCommitment)
-        .join(RecordCommitment, col(RecordCommitment.credential) == col(Credential.digest))
-        .join(Corpus, col(Corpus.name) == col(Credential.corpus))
-        .where(own_corpora(caller))
-    ).all()
-    record = bytes.fromhex(sha256)
-    by_key: dict[str, str] = {}
-    for _, each in commitments:
-        if each.secret is not None:
-            leaf = entry(record, mask_secret(each.secret, each.commitment, key)).hex()
-            by_key[leaf] = by_key[record_key(leaf, confidential=True, key=key)] = leaf
-    there: set[str] = set()
-    keys = list(by_key)
-    column = col(Record.record_key)
-    for at in range(0, len(keys), _KEYS_AT_ONCE):
-        some = column.in_(keys[at : at + _KEYS_AT_ONCE])
-        there.update(session.scalars(select(column).where(some).distinct()))
-    closed = {corpus for corpus, each in commitments if each.secret is None}
-    closed |= set(session.scalars(_absent(caller)))
-    return sorted({by_key[each] for each in there}), sorted(closed)
-
-
-def _absent(caller: Caller) -> Any:
-    """Corpora of models whose records are not in the index."""
-    return (
-        select(col(CorpusUse.corpus))
-        .join(AbsentRecords, col(AbsentRecords.attestation) == col(CorpusUse.attestation))
-        .join(Corpus, col(Corpus.name) == col(CorpusUse.corpus))
-        .where(own_corpora(caller), uses(caller))
-        .distinct()
-    )
-
-
-def _statement(caller: Caller, sha256: str, leaves: list[str], key: bytes) -> Any:
-    def keys(confidential: bool, entries: list[str]) -> list[str]:
-        return [record_key(each, confidential=confidential, key=key) for each in entries]
-
-    confidential = col(Corpus.confidential)
-    found = col(Record.record_key)
-    # A plain hash is the entry of canaries, and of records that are under no commitment.
-    by_hash = or_(
-        col(RecordCommitment.credential).is_(None), col(Record.record) >= col(Credential.records)
-    )
-    return (
-        select(
-            Record,
-            confidential.label("confidential"),
-            col(Attestation.name).label("name"),
-            col(Attestation.run).label("run"),
-            col(Credential.records).label("own_records"),
-        )
-        .join(Corpus, col(Corpus.name) == col(Record.corpus))
-        .join(Attestation, col(Attestation.digest) == col(Record.attestation))
-        .join(
-            CorpusUse,
-            and_(
-                col(CorpusUse.attestation) == col(Record.attestation),
-                col(CorpusUse.corpus) == col(Record.corpus),
-            ),
-        )
-        .join(Credential, col(Credential.digest) == col(CorpusUse.credential))
-        .outerjoin(RecordCommitment, col(RecordCommitment.credential) == col(Credential.digest))
-        .where(
-            found.in_(keys(True, [sha256, *leaves]) + keys(False, [sha256, *leaves])),
-            or_(
-                and_(found.in_(keys(True, [sha256])), confidential, by_hash),
-                and_(found.in_(keys(False, [sha256])), ~confidential, by_hash),
-                and_(found.in_(keys(True, leaves)), confidential, ~by_hash),
-                and_(found.in_(keys(False, leaves)), ~confidential, ~by_hash),
-            ),
-            own_corpora(caller),
-            uses(caller),
-        )
-        .order_by(
-            col(Attestation.started).desc(),
-            col(Record.attestation),
-            col(Record.corpus),
-            col(Record.record),
-        )
-        .limit(MAX_SIGHTINGS + 1)
-    )
-
-
-def _groups(session: Session, places: list[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
-    """(Attestation, corpus) → the layer groups that its gradient updated."""
-    found: dict[tuple[str, str], list[str]] = {}
-    wanted = set(places)
-    rows = session.execute(
-        select(col(Coverage.attestation), col(Coverage.corpus), col(Coverage.layer_group)).where(
-            col(Coverage.attestation).in_({each for each, _ in wanted}),
-            col(Coverage.corpus).in_({each for _, each in wanted}),
-            col(Coverage.direct),
-            col(Coverage.tokens) > 0,
-        )
-    )
-    for attestation, corpus, group in rows:
-        found.setdefault((attestation, corpus), []).append(group)
-    return {place: sorted(groups) for place, groups in found.items()}
 
 
 def _sighting(

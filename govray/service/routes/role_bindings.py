@@ -1,4 +1,4 @@
-"""Groups, and roles bound to the organisation, a workspace, a project or a model.
+"""Groups, and roles bound to the organisation, a workspace, a project, a model or a case.
 
 Only an admin of a place gives roles there and takes them away, and nobody gives what lasts longer
 than the own. Groups are the organisation's, since one may have roles in many places.
@@ -65,7 +65,9 @@ class Binding(Answer):
     subject: str
     role: str
     scope: Reach
-    place: str = Field(description="The name of the workspace, project or model; else empty.")
+    place: str = Field(
+        description="The name of the workspace, project or model, the number of a case; else empty."
+    )
     supplier: str | None = Field(default=None, description="The authority that a supplier is.")
     until: str | None = Field(default=None, description="When it ends by itself.")
     made: str

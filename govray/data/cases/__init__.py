@@ -1,0 +1,1 @@
+"""What rights holders' cases ask of corpora that lie at hand."""

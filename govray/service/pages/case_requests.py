@@ -1,0 +1,133 @@
+"""Pages for whoever asks whether a work was used: the form, and how the own case stands.
+
+The address of a case's page has the requester's key in it. It is shown once, on the page that
+answers the form. Whoever has the address sees the standing and the answer, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Path, Request
+from fastapi.responses import HTMLResponse, Response
+
+from govray.governance.attestation.case_answer import CaseAnswer
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.service.access import CallerDep
+from govray.service.case_desk import DeskDep
+from govray.service.checked_fields import checked
+from govray.service.pages.rendering import HEADERS, render
+from govray.service.pages.signing_in import from_own_page
+from govray.service.problems import Problem
+from govray.service.project_rules import NowDep, changed_by
+from govray.service.routes.attestations import DSSE
+from govray.service.routes.cases import AskedCase, answer_bytes, received, shown_case
+from govray.service.session import SessionDep
+from govray.service.visible_cases import CasePath
+from govray.store import cases
+from govray.store.cases import LONGEST_CONTACT
+from govray.store.tables import RightsCase
+
+router = APIRouter()
+
+Key = Annotated[str, Path(max_length=128)]
+
+DOWNLOAD = "attachment; filename=answer.dsse.json"
+
+
+@router.get("/ask")
+def form(request: Request, desk: DeskDep, caller: CallerDep) -> HTMLResponse:
+    return render(
+        request,
+        caller,
+        "ask.html",
+        may_ask=caller.role != "public" or desk.settings.without_token,
+        longest_contact=LONGEST_CONTACT,
+        made=None,
+    )
+
+
+async def _asked(request: Request) -> dict[str, str]:
+    """The fields of the form, as the browser had them: it sends lines with CRLF.
+
+    Raises:
+        Problem: 403, another site sent it; 422, it is not UTF-8.
+    """
+    from_own_page(request)
+    try:
+        text = (await request.body()).decode("ascii")
+        given = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=8)
+    except ValueError:
+        raise Problem(422, "Not valid", "The form is not UTF-8", "Ask over HTTP instead") from None
+    return {name: values[-1].replace("\r\n", "\n") for name, values in given.items()}
+
+
+@router.post("/ask")
+def ask(
+    request: Request,
+    caller: CallerDep,  # before a body is read
+    fields: Annotated[dict[str, str], Depends(_asked)],
+    desk: DeskDep,
+    session: SessionDep,
+    at: NowDep,
+) -> HTMLResponse:
+    sources = fields.get("sources", "").split()
+    given = {
+        "contact": fields.get("contact", ""),
+        "model": fields.get("model", "").strip() or None,
+        "text": fields.get("text") or None,
+        "sources": sources or None,
+    }
+    made = received(checked(AskedCase, given), request, desk, caller, session, at)
+    return render(
+        request,
+        caller,
+        "ask.html",
+        status=201,
+        may_ask=True,
+        longest_contact=LONGEST_CONTACT,
+        made=made,
+    )
+
+
+@router.get("/ask/{case}/{key}")
+def standing(
+    request: Request,
+    case: CasePath,
+    key: Key,
+    _desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+) -> HTMLResponse:
+    row = shown_case(session, caller, case, key)
+    cases.shown(session, row, by=changed_by(caller, at))
+    page = render(request, caller, "asked.html", case=row, answer=answer_of(row), key=key)
+    session.commit()
+    return page
+
+
+@router.get("/ask/{case}/{key}/answer.dsse.json")
+def download(
+    case: CasePath,
+    key: Key,
+    _desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+) -> Response:
+    return envelope(answer_bytes(session, caller, case, key, at))
+
+
+def envelope(data: bytes) -> Response:
+    """An answer's bytes as a file."""
+    return Response(data, media_type=DSSE, headers={**HEADERS, "Content-Disposition": DOWNLOAD})
+
+
+def answer_of(row: RightsCase) -> CaseAnswer | None:
+    """What the requester is told; None while nothing is."""
+    if row.answer is None:
+        return None
+    return read(CaseAnswer, Envelope.parse(row.answer, where=row.id)).document
