@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from govray.data.similarity.minhash import BANDS, band_keys
+from govray.data.similarity.minhash import BANDS, band_keys, in_bands
 from govray.data.similarity.passage_index import CorpusPassages
 
 MOST = 16
@@ -165,7 +165,7 @@ def _near(
     corpora = _corpora(_starts([len(each.owners) for each in passages]))
     found = np.empty(0, dtype=np.int64)
     for band in range(BANDS):
-        for block in _agreeing(band_keys(signatures, band), corpora):
+        for block in _agreeing(band_keys(in_bands(signatures)[:, band]), corpora):
             pairs = owners[block.member] * width + block.corpus
             open_ = ~(_among(pairs, known) | _among(pairs, found))
             hits: list[Places] = []

@@ -4,8 +4,8 @@
 at a time. The index has the same bytes either way.
 
 Memory: that of `write_runs` in each process. The merge has 64 MiB (``run_merge.py``), and 1.2 bytes
-for each passage of the directory. Runs lie beside the index until it is whole: so for a while the
-disk has twice its size.
+for each passage of the directory. Runs lie beside the index until it is whole. So for a while the
+disk has a third more than the index needs.
 """
 
 from __future__ import annotations

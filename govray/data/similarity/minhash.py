@@ -29,6 +29,8 @@ BANDS = 32
 SEED = 17
 ALGORITHM = int(RMinHash.ALGORITHM_VERSION)
 
+_TOGETHER = 4096  # passages whose shingles are in memory, or twice as many
+
 Signatures = npt.NDArray[np.uint32]
 
 
@@ -45,36 +47,63 @@ def passage_signatures(
         The text of each passage ``[n]``, and the signatures ``[n, PERMUTATIONS]``.
     """
     owners: list[int] = []
-    starts: list[int] = []
-    counts: list[int] = []
-    hashed: list[str] = []
+    made = [np.zeros((0, PERMUTATIONS), np.uint32)]
+    pending = _Pending()
     for number, text in enumerate(texts):
-        found = passage_starts(len(text), stride)
-        owners += [number] * len(found)
-        starts += [len(hashed) + start for start in found]
-        counts += [min(PASSAGE, len(text)) - SHINGLE + 1] * len(found)
-        hashed += ordered_shingles(text)
-    if not owners:
-        return np.zeros(0, np.int64), np.zeros((0, PERMUTATIONS), np.uint32)
-    [each] = RMinHash.hash_token_sets([hashed])
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
-    made = RMinHash.digest_matrix_from_flat_token_hashes(
-        np.array(each, np.uint64)[places], offsets.astype(np.uint64), PERMUTATIONS, SEED
-    )
-    return np.array(owners, np.int64), np.array(made.to_rows(), np.uint32)
+        starts = passage_starts(len(text), stride)
+        owners += [number] * len(starts)
+        for at in range(0, len(starts), _TOGETHER):
+            pending.add(text, starts[at : at + _TOGETHER])
+            if len(pending.starts) >= _TOGETHER:
+                made.append(pending.signatures())
+                pending = _Pending()
+    if pending.starts:
+        made.append(pending.signatures())
+    return np.array(owners, np.int64), np.concatenate(made)
 
 
-def band_keys(signatures: Signatures, band: int) -> npt.NDArray[np.uint64]:
-    """A number for the band of each signature; other bands may have it too, which costs time only.
+class _Pending:
+    """Passages whose signatures are made together: their shingles, and where each passage's are."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self._counts: list[int] = []
+        self._shingles: list[str] = []
+
+    def add(self, text: Sequence[str], starts: Sequence[int]) -> None:
+        """Take the passages of a text that begin at these words, in ascending order."""
+        before = len(self._shingles) - starts[0]
+        self.starts += [before + start for start in starts]
+        self._counts += [min(PASSAGE, len(text)) - SHINGLE + 1] * len(starts)
+        self._shingles += ordered_shingles(text[starts[0] : starts[-1] + PASSAGE])
+
+    def signatures(self) -> Signatures:
+        """``[passages, PERMUTATIONS]``."""
+        [hashed] = RMinHash.hash_token_sets([self._shingles])
+        offsets = np.concatenate([[0], np.cumsum(self._counts)])
+        places = np.arange(offsets[-1]) + np.repeat(self.starts - offsets[:-1], self._counts)
+        made = RMinHash.digest_matrix_from_flat_token_hashes(
+            np.array(hashed, np.uint64)[places], offsets.astype(np.uint64), PERMUTATIONS, SEED
+        )
+        return np.array(made.to_rows(), np.uint32)
+
+
+def in_bands(signatures: Signatures) -> Signatures:
+    """The numbers of each band, ``[n, BANDS, PERMUTATIONS // BANDS]``, without copying."""
+    return signatures.reshape(len(signatures), BANDS, PERMUTATIONS // BANDS)
+
+
+def band_keys(numbers: Signatures) -> npt.NDArray[np.uint64]:
+    """One number for the numbers of a band; others may have it too, which costs time only.
 
     Args:
-        signatures: ``[n, PERMUTATIONS]``.
-        band: Which, from 0.
+        numbers: Of some bands, ``[..., PERMUTATIONS // BANDS]``.
+
+    Returns:
+        ``[...]``.
     """
-    width = PERMUTATIONS // BANDS
-    keys = np.zeros(len(signatures), dtype=np.uint64)
-    for column in signatures[:, band * width : (band + 1) * width].T:
-        keys = (keys ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+    keys = np.zeros(numbers.shape[:-1], dtype=np.uint64)
+    for place in range(numbers.shape[-1]):
+        keys = (keys ^ numbers[..., place]) * np.uint64(0x9E3779B97F4A7C15)
         keys ^= keys >> np.uint64(29)
     return keys

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ from govray.data.similarity.minhash import (
     SEED,
     Signatures,
     band_keys,
+    in_bands,
 )
 from govray.data.similarity.shingles import PASSAGE, SHINGLE
 from govray.errors import Malformed
@@ -111,13 +112,11 @@ class PassageIndex:
         Raises:
             Damaged: A block that is needed is not as it was written.
         """
-        pairs = [
-            pair
-            for band in range(BANDS)
-            for pair in self._agreeing(band_keys(asked, band) >> np.uint64(32), band)
-        ]
+        pairs = [np.zeros(0, np.uint64)]
+        for band, keys in enumerate(band_keys(in_bands(asked)).T >> np.uint64(32)):
+            pairs += self._agreeing(keys, band)
         # By passage, and each pair once.
-        found = np.unique(np.concatenate([np.zeros(0, np.uint64), *pairs]))
+        found = np.unique(np.concatenate(pairs))
         places, askers = np.divmod(found.astype(np.int64), max(1, len(asked)))
         best: dict[int, float] = {}
         for block, at in _by_block(places, BLOCK_ROWS):
@@ -160,23 +159,21 @@ class PassageIndex:
         low = keys << np.uint64(32)
         high = low | _NUMBER
         fences = self._fences[band]
-        if not fences.size:
-            return
-        first = np.maximum(np.searchsorted(fences, low, "right"), 1) - 1
-        last = np.searchsorted(fences, high, "right")  # behind the last block
-        blocks = np.unique(
-            np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)] or [first])
-        )
-        for block in blocks.tolist():
-            here = np.flatnonzero((first <= block) & (block < last))
-            entries = self._block_of_entries(band, block)
-            starts = np.searchsorted(entries, low[here], "left")
-            stops = np.searchsorted(entries, high[here], "right")
-            for hit in np.flatnonzero(starts < stops):
-                places = entries[starts[hit] : stops[hit]] & _NUMBER
-                if places.max() >= len(self):
+        first = np.maximum(fences.searchsorted(low, "right") - 1, 0).tolist()
+        stop = fences.searchsorted(high, "right").tolist()
+        read, entries = -1, low  # the block that was read last
+        for asker in np.argsort(keys).tolist():
+            for block in range(first[asker], stop[asker]):
+                if block != read:
+                    read, entries = block, self._block_of_entries(band, block)
+                begin = entries.searchsorted(low[asker])
+                end = entries.searchsorted(high[asker], "right")
+                if begin == end:
+                    continue
+                places = entries[begin:end] & _NUMBER
+                if places[-1] >= len(self):
                     raise damaged(self.folder)
-                yield places * np.uint64(len(keys)) + np.uint64(here[hit])
+                yield places * np.uint64(len(keys)) + np.uint64(asker)
 
     def _block_of_rows(self, block: int) -> npt.NDArray[np.void]:
         at = block * BLOCK_ROWS
@@ -197,11 +194,11 @@ def open_index(folder: Path, root: str) -> PassageIndex:
         OSError: It is not there, or cannot be read.
     """
     stated = _header(folder)
-    count, parts = stated.get("passages"), stated.get("parts")
-    records, digest = stated.get("records"), stated.get("directory")
-    if not all(type(each) is int and 0 <= each <= MOST for each in (count, parts, records)):
-        raise damaged(folder)
-    if stated != _stated(root, int(count), int(records), int(parts), str(digest)):
+    count, records, parts = (
+        _number(stated, key, folder) for key in ("passages", "records", "parts")
+    )
+    digest = str(stated.get("directory"))
+    if stated != _stated(root, count, records, parts, digest):
         raise damaged(folder)
     blocks = block_count(count, BLOCK_ENTRIES)
     row_blocks = block_count(count, BLOCK_ROWS)
@@ -294,6 +291,13 @@ def _header(folder: Path) -> dict[str, Any]:
     return stated
 
 
+def _number(stated: dict[str, Any], key: str, folder: Path) -> int:
+    value = stated.get(key)
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise damaged(folder)
+    return value
+
+
 def _stated(root: str, passages: int, records: int, parts: int, directory: str) -> dict[str, Any]:
     return {
         "schema": _SCHEMA,
@@ -315,12 +319,12 @@ def _stated(root: str, passages: int, records: int, parts: int, directory: str) 
 def _mapped(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     if not shape[-1]:  # an empty file cannot be mapped
         return np.zeros(shape, dtype)
-    return np.memmap(path, dtype, "r", shape=shape)
+    return np.asarray(np.memmap(path, dtype, "r", shape=shape))
 
 
 def _by_block(places: Places, size: int) -> Iterator[tuple[int, slice]]:
     """Ascending places, cut where a block of ``size`` ends: each block, and its places."""
     blocks = places // size
     starts = np.flatnonzero(np.diff(blocks, prepend=-1))
-    for start, stop in zip(starts, [*starts[1:], len(places)], strict=True):
+    for start, stop in pairwise([*starts, len(places)]):
         yield int(blocks[start]), slice(start, stop)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rensa import RMinHash
 
+from govray.data.similarity import minhash
 from govray.data.similarity.minhash import PERMUTATIONS, SEED, passage_signatures
 from govray.data.similarity.near_copies import STRIDE
 from govray.data.similarity.shingles import PASSAGE, passage_starts, shingles, words
@@ -22,10 +23,14 @@ def passages(text: list[str], stride: int) -> list[frozenset[str]]:
     return [shingles(text[at : at + PASSAGE]) for at in passage_starts(len(text), stride)]
 
 
-@given(st.lists(texts, max_size=4), st.sampled_from([PASSAGE, STRIDE]))
+@given(st.lists(texts, max_size=4), st.sampled_from([PASSAGE, STRIDE]), st.sampled_from([1, 3, 99]))
 @settings(max_examples=60)
-def test_signatures_are_those_of_the_passages_sets(several: list[list[str]], stride: int) -> None:
-    owners, found = passage_signatures(several, stride)
+def test_signatures_are_those_of_the_passages_sets(
+    several: list[list[str]], stride: int, together: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minhash, "_TOGETHER", together)
+        owners, found = passage_signatures(several, stride)
     sets = [(i, each) for i, text in enumerate(several) for each in passages(text, stride)]
     made = RMinHash.digests_from_token_sets([sorted(s) for _, s in sets], PERMUTATIONS, SEED)
     assert owners.tolist() == [i for i, _ in sets]

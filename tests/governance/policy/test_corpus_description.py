@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused
@@ -306,6 +306,7 @@ def test_what_has_no_domain_is_said(asked: str) -> None:
 
 
 @given(st.text(max_size=40))
+@settings(max_examples=30)
 def test_any_text_has_a_domain_or_is_refused(asked: str) -> None:
     try:
         found = domain_of(asked)
