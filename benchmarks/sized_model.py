@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from benchmarks.one_corpus import CORPUS, OneCorpus
+from benchmarks.process_tree import peaks
 from govray.data import records_file
 from govray.data.corpus import Built, unsigned_credential
 from govray.governance.attestation import model_folder
@@ -368,20 +369,5 @@ def _measured(
         began = time.perf_counter()
         rows = phase(folder)
         seconds = time.perf_counter() - began
-        peak = max(_peaks(os.getpid()))
+        peak = max(peaks(os.getpid()))
     return Cost(seconds, peak / 2**20, rows)
-
-
-def _peaks(process: int) -> list[int]:
-    """Peak resident kB of a process and of those that it started, on Linux."""
-    # Not getrusage: that has the peak of the process that started this one too.
-    found: dict[int, tuple[int, int]] = {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with suppress(OSError, KeyError):
-            lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-            peak = int(lines["VmHWM"].split()[0])
-            found[int(lines["Pid"])] = int(lines["PPid"]), peak
-    ours = {process}
-    while more := {each for each, (parent, _) in found.items() if parent in ours} - ours:
-        ours |= more
-    return [found[each][1] for each in ours]

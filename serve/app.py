@@ -88,7 +88,7 @@ def app(arguments: Arguments) -> Application:
         )
         near = None
         if cases is not None:
-            from govray.data.cases.near_records import near_records as near
+            from govray.data.similarity.near_records import near_records as near
         service = create_app(
             settings, measures=Forwarded(metrics), check=experiment_cost, near=near
         )

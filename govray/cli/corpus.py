@@ -1,4 +1,4 @@
-"""``govray corpus``: turn files into a corpus with an unsigned credential; list, compare, open.
+"""``govray corpus``: turn files into a corpus with an unsigned credential; list, compare, index.
 
 Building needs pyarrow (the ``train`` extra). It signs nothing. The issuer completes
 ``credential.yaml`` and runs ``govray sign``.
@@ -50,13 +50,14 @@ from govray.errors import Malformed, UsageError
 if TYPE_CHECKING:
     from govray.cli.opt_out_options import OptOutLookup
     from govray.data import corpus
+    from govray.data.similarity.index_build import BuildParts
     from govray.data.sources.quarantine import RecordFilter
     from govray.governance.formats.document import Document
     from govray.governance.policy.corpus_description import CorpusDescription
     from govray.governance.policy.credential import Credential, Period
     from govray.governance.policy.pii_scan import PiiScan
 
-app = typer.Typer(help="Build corpora, list and compare them, and open single records.")
+app = typer.Typer(help="Build corpora, list, compare and index them, and open single records.")
 
 SOURCE = "credential.yaml"
 
@@ -421,8 +422,9 @@ def overlap(
     A record in two corpora trains under both credentials. Near records are estimated by MinHash,
     over passages of 128 words; the index is kept in DIR.
     """
-    from govray.data import corpus, near_copies
+    from govray.data import corpus
     from govray.data.overlap import digests, overlaps
+    from govray.data.similarity.kept_index import passages_of
     from govray.governance.policy.record_commitment import read_secret
 
     names = corpus.list_corpora(folder)
@@ -431,9 +433,7 @@ def overlap(
     if near:
         stated = {name: _credential_of(folder / name).records for name in names}
         passages = {
-            name: near_copies.index_of(
-                folder / name, each.root, read_secret(folder / name, each.commitment)
-            )
+            name: passages_of(folder / name, each.root, read_secret(folder / name, each.commitment))
             for name, each in stated.items()
         }
     found = overlaps(records, passages, least=least)
@@ -461,6 +461,65 @@ def overlap(
     print_table(grid)
     line()
     line("A record in two corpora trains under both credentials.")
+
+
+@app.command()
+def index(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of corpora.")],
+    parallel: Annotated[
+        bool,
+        typer.Option(
+            "--parallel",
+            help="Read several parts at once with Ray Data: here, or on the cluster of "
+            "RAY_ADDRESS.",
+        ),
+    ] = False,
+) -> None:
+    """Build the indexes that near copies are found by, ahead of the first question.
+
+    An index is kept in DIR, for the records that the corpus's credential states. What is there and
+    whole stays. Without this verb the first 'govray trace' or 'overlap --near' builds them.
+    """
+    from govray.data import corpus
+    from govray.data.similarity import kept_index
+    from govray.governance.policy.record_commitment import read_secret
+
+    names = corpus.list_corpora(folder)
+    stated = {name: _credential_of(folder / name).records for name in names}
+    rows: list[dict[str, Any]] = []
+    with _index_building(parallel) as build:
+        for name, each in stated.items():
+            found = kept_index.whole_index(folder / name, each.root)
+            state = "kept"
+            if found is None:
+                secret = read_secret(folder / name, each.commitment)
+                found = kept_index.built_index(folder / name, each.root, secret, build)
+                state = "built"
+            row = {"corpus": name, "records": sum(found.parts), "passages": len(found)}
+            rows.append(row | {"bytes": found.size, "index": state})
+    report({"corpora": rows})
+    grid = table(
+        "corpus", "records", "passages", "bytes", "index", right=("records", "passages", "bytes")
+    )
+    for row in rows:
+        counts = (f"{row[each]:,}" for each in ("records", "passages", "bytes"))
+        grid.row(row["corpus"], *counts, row["index"])
+    print_table(grid)
+
+
+@contextmanager
+def _index_building(parallel: bool) -> Iterator[BuildParts]:
+    """How the parts of corpora are indexed, as long as the context lasts."""
+    if not parallel:
+        from govray.data.similarity.index_build import in_turn
+
+        yield in_turn
+        return
+    from govray.data.similarity.parallel_index import in_parallel
+    from govray.train.driver.ray_cluster import ray_running
+
+    with ray_running():
+        yield in_parallel
 
 
 @app.command("open")

@@ -182,7 +182,7 @@ def serve(
 
 
 def _near_search() -> NearSearch:
-    from govray.data.cases.near_records import near_records
+    from govray.data.similarity.near_records import near_records
 
     return near_records
 

@@ -32,7 +32,7 @@ from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from govray.data.near_copies import Near
+    from govray.data.similarity.near_copies import Near
     from govray.governance.verify.trace import Sighting
     from govray.governance.verify.verifier import VerifiedModel
 
@@ -229,7 +229,7 @@ def _search(
             )
         return _Searched([], (), missing)
     try:
-        from govray.data.near_copies import MAX_BYTES, near
+        from govray.data.similarity.near_copies import MAX_BYTES, near
 
         if path.stat().st_size > MAX_BYTES:
             raise CouldNotCheck(f"the file is larger than {MAX_BYTES:,} bytes")

@@ -4,9 +4,9 @@ A record in two corpora trains under both credentials. Nothing here decides whic
 and no record is left out.
 
 Equal records have one SHA-256, so their numbers are exact. A near record has a passage
-(``near_copies.py``) that is similar to one of the other corpus. Their Jaccard similarity is at
-least ``least``, as MinHash estimates it. A passage is compared with at most `MOST` of each other
-corpus that agree with it in a band. So text that stands everywhere costs no more than that.
+(``similarity/shingles.py``) that is similar to one of the other corpus. Their Jaccard similarity
+is at least ``least``, as MinHash estimates it. A passage is compared with at most `MOST` of each
+other corpus that agree with it in a band. So text that stands everywhere costs no more than that.
 
 Each band is sorted once, over the passages of all corpora. What agrees then stands side by side,
 and the number of corpora counts only where they do share text.
@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from govray.data.near_copies import BANDS, PERMUTATIONS, PassageIndex
+from govray.data.similarity.minhash import BANDS, band_keys, in_bands
+from govray.data.similarity.passage_index import CorpusPassages
 
 MOST = 16
 _AT_ONCE = 1 << 14  # passages compared together
@@ -59,7 +60,7 @@ def digests(hashes: Iterable[bytes]) -> Digests:
 
 def overlaps(
     records: Mapping[str, Digests],
-    passages: Mapping[str, PassageIndex] | None = None,
+    passages: Mapping[str, CorpusPassages] | None = None,
     *,
     least: float = 0.8,
 ) -> list[Overlap]:
@@ -152,7 +153,9 @@ def _equal(records: Sequence[Digests], starts: Places) -> Places:
     return _union([block.member * width + block.corpus for block in blocks])
 
 
-def _near(passages: Sequence[PassageIndex], starts: Places, known: Places, least: float) -> Places:
+def _near(
+    passages: Sequence[CorpusPassages], starts: Places, known: Places, least: float
+) -> Places:
     """What is near, in the same form, without what is ``known`` (ascending) to be equal."""
     width = len(passages)
     signatures = np.concatenate([each.signatures for each in passages])
@@ -162,7 +165,7 @@ def _near(passages: Sequence[PassageIndex], starts: Places, known: Places, least
     corpora = _corpora(_starts([len(each.owners) for each in passages]))
     found = np.empty(0, dtype=np.int64)
     for band in range(BANDS):
-        for block in _agreeing(_keys(signatures, band), corpora):
+        for block in _agreeing(band_keys(in_bands(signatures)[:, band]), corpora):
             pairs = owners[block.member] * width + block.corpus
             open_ = ~(_among(pairs, known) | _among(pairs, found))
             hits: list[Places] = []
@@ -214,13 +217,3 @@ def _starts(sizes: Sequence[int]) -> Places:
 def _corpora(starts: Places) -> Places:
     """The corpus of each member, by number, where corpora begin at ``starts``."""
     return np.repeat(np.arange(starts.size - 1), np.diff(starts))
-
-
-def _keys(signatures: npt.NDArray[np.uint32], band: int) -> npt.NDArray[np.uint64]:
-    """A number for the band of each passage; other bands may have it too, which costs time only."""
-    width = PERMUTATIONS // BANDS
-    keys = np.zeros(len(signatures), dtype=np.uint64)
-    for column in signatures[:, band * width : (band + 1) * width].T:
-        keys = (keys ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        keys ^= keys >> np.uint64(29)
-    return keys

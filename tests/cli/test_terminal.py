@@ -136,6 +136,7 @@ PLACES = {
         "{corpora}/{word} root.json --out {folder}/o",
         "corpora/alpha {file} --out {word}/o",
     ),
+    "corpus index": ("{corpora}", "{folder}", "{word}"),
     "corpus overlap": ("{corpora}", "corpora --near --least {word}", "{word}"),
     "corpus ls": ("{folder}", "{corpora}", "{word}"),
     "policy lint": ("{file}", "policy.yaml --previous {file}", "policy.yaml --model {model}"),

@@ -22,7 +22,7 @@ from sqlmodel import col, select
 
 from govray.cli import main
 from govray.cli.store import opened_session
-from govray.data.cases.near_records import near_records
+from govray.data.similarity.near_records import near_records
 from govray.data.corpus import part_files, read_part
 from govray.governance.formats import canonical_json
 from govray.governance.policy.record_commitment import SECRET_FILE
@@ -159,7 +159,7 @@ def test_other_records_than_those_trained_on_are_refused(
     for name in ("open-one", "open-two", "weak-one"):
         shutil.copy(here.corpora / name / SECRET_FILE, other.corpora / name)
     code, _, err = ask(text, "--corpora", other.corpora)
-    assert (code, "not the records that the model was trained on" in err) == (2, True), err
+    assert (code, "not the records that the credential states" in err) == (2, True), err
 
 
 def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
@@ -271,7 +271,7 @@ def test_the_pages_commands_run(
         for block in re.findall(r"```console\n(.*?)```", PAGE, re.S)
         for line in block.splitlines()
     ]
-    assert len(commands) == 8
+    assert len(commands) == 9
     for each in commands:
         each = each.replace("prepared/NAME", f"prepared/{prepared.name}")
         words = shlex.split(each.replace("WITHOUT", run.name).replace("RUN", run.name))

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.data import overlap
-from govray.data.near_copies import BANDS, PassageIndex, passages, signatures, words
 from govray.data.overlap import Overlap, digests, overlaps
+from govray.data.similarity.minhash import BANDS, passage_signatures
+from govray.data.similarity.passage_index import CorpusPassages
+from govray.data.similarity.shingles import PASSAGE, words
 
 VOCABULARY = [f"word{number}" for number in range(400)]
 START = {"a": 0, "b": 2, "c": 5}
@@ -25,14 +27,8 @@ def hashed(contents: Sequence[bytes]) -> overlap.Digests:
     return digests(hashlib.sha256(each).digest() for each in contents)
 
 
-def indexed(texts: Sequence[str]) -> PassageIndex:
-    cut = [
-        (owner, each)
-        for owner, text in enumerate(texts)
-        for each in passages(words(text.encode()), 128)
-    ]
-    owners = np.array([owner for owner, _ in cut], dtype=np.int64)
-    return PassageIndex(owners, signatures([each for _, each in cut]))
+def indexed(texts: Sequence[str]) -> CorpusPassages:
+    return CorpusPassages(*passage_signatures([words(each.encode()) for each in texts], PASSAGE))
 
 
 def text(seed: int, length: int = 160) -> str:
@@ -61,7 +57,7 @@ def test_equal_records_are_counted_exactly(corpora: dict[str, list[bytes]]) -> N
     assert found == expected
 
 
-def near_records(first: PassageIndex, second: PassageIndex, *, least: float) -> tuple[int, int]:
+def near_records(first: CorpusPassages, second: CorpusPassages, *, least: float) -> tuple[int, int]:
     """How many records of each are near one of the other."""
     sizes = {name: int(each.owners.max()) + 1 for name, each in {"a": first, "b": second}.items()}
     records = {
@@ -112,7 +108,7 @@ def test_corpora_without_records_or_passages_share_nothing() -> None:
     assert not overlaps({"a": hashed([b"x"]), "b": hashed([])}, {"a": nothing, "b": nothing})
 
 
-def near_by_comparing_all(first: PassageIndex, second: PassageIndex, least: float) -> set[int]:
+def near_by_comparing_all(first: CorpusPassages, second: CorpusPassages, least: float) -> set[int]:
     """The records of ``first`` near one of ``second``: each passage with each, and no index."""
     found = set()
     for owner, one in zip(first.owners, first.signatures, strict=True):

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import inspect, text
 from sqlmodel import Session, col, select
 
-from govray.data.cases import near_records as data
+from govray.data.similarity import near_records as data
 from govray.errors import Refused
 from govray.governance.attestation.case_answer import LIMITS, CaseAnswer, verify_case_answer
 from govray.governance.formats.dsse import Envelope

@@ -6,7 +6,7 @@ plan is invertible. So only a hash table is searched. Where the records are unde
 the corpus's secret can search it, and an opening shows where its one record stands.
 
 One changed byte makes another record; similar ones are found by their text
-(``data/near_copies.py``), and `sighting` says where those stand.
+(``data/similarity/near_copies.py``), and `sighting` says where those stand.
 
 It says nothing about data that was not presented to govray.
 """

@@ -1,4 +1,4 @@
-"""Near copies: MinHash against brute force, exact numbers, and an index that is its corpus's."""
+"""Near copies: MinHash against brute force, exact numbers, and the records that are meant."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from govray.data import near_copies
 from govray.data.corpus import build
-from govray.data.near_copies import LEAST, near, shingles, signatures, words
+from govray.data.similarity.near_copies import Near, near
+from govray.data.similarity.shingles import LEAST, shingles, words
 from govray.errors import UsageError
 from govray.governance.policy.record_commitment import entry
 
@@ -41,7 +39,7 @@ class Shelved:
         self.hashes = [each.hex() for each in digests]
         self.entries = [entry(each, self.secret).hex() for each in digests]
 
-    def near(self, asked: str, least: float = 0.5, limit: int = 10) -> list[near_copies.Near]:
+    def near(self, asked: str, least: float = 0.5, limit: int = 10) -> list[Near]:
         return near(
             asked.encode(),
             self.folder,
@@ -70,17 +68,6 @@ def brute_force(shelved: Shelved, asked: str, least: float) -> dict[int, tuple[f
         if overlap >= least:
             found[record] = len(own & mine) / len(own | mine), overlap
     return found
-
-
-def test_the_estimate_is_near_the_similarity_and_repeats() -> None:
-    draw = random.Random(2)
-    for share in (0.0, 0.02, 0.1, 0.3):
-        first = text(draw, 400)
-        pair = [shingles(first), shingles(edited(draw, first, share))]
-        exact = len(pair[0] & pair[1]) / len(pair[0] | pair[1])
-        one, two = signatures(pair)
-        assert float((one == two).mean()) == pytest.approx(exact, abs=0.15)
-        assert (signatures(pair)[0] == one).all()
 
 
 @pytest.mark.slow
@@ -147,32 +134,6 @@ def test_what_cannot_be_compared_is_said(shelved: Shelved, asked: str, says: str
         shelved.near(asked)
 
 
-def test_an_index_is_kept_for_its_root_and_built_anew_where_it_is_not_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = random.Random(6)
-    shelved = Shelved(tmp_path, [" ".join(text(draw, 60)) for _ in range(9)])
-    built: list[Path] = []
-    real = near_copies.build
-    monkeypatch.setattr(near_copies, "build", lambda *of: built.append(of[0]) or real(*of))
-    asked = shelved.texts[3].decode()
-    first = shelved.near(asked)
-    assert shelved.near(asked) == first
-    assert len(built) == 1
-    [kept] = (tmp_path / near_copies.FOLDER).iterdir()
-    whole = kept.read_bytes()
-    for damaged in (whole[:-3], whole[:-1] + b"\x00\x01", b"", b"{}\n", b"[]\n" + whole):
-        kept.write_bytes(damaged)
-        built.clear()
-        assert shelved.near(asked) == first
-        assert len(built) == 1
-        assert kept.read_bytes() == whole
-    shelved.root = "sha256:" + "0" * 64
-    with pytest.raises(UsageError, match="not the records"):
-        shelved.near(asked)
-    assert kept.read_bytes() == whole
-
-
 def test_records_other_than_those_asked_about_are_refused(shelved: Shelved) -> None:
     with pytest.raises(UsageError, match="not the one that the model was trained on"):
         near(
@@ -184,15 +145,3 @@ def test_records_other_than_those_asked_about_are_refused(shelved: Shelved) -> N
             least=0.5,
             limit=5,
         )
-
-
-@given(st.lists(st.sampled_from("abcdef"), max_size=400))
-@settings(max_examples=50)
-def test_passages_cover_every_shingle_within_them(text: list[str]) -> None:
-    found = set().union(*near_copies.passages(text, near_copies.STRIDE))
-    assert found == shingles(text)
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_have_words(content: bytes) -> None:
-    assert all(word == word.casefold() and word for word in words(content))

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from govray.data.corpus import part_files, read_part
-from govray.data.near_copies import Near, near
+from govray.data.similarity.near_copies import Near, near
 from govray.files.place import Place
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Records

@@ -1,1 +1,0 @@
-"""What rights holders' cases ask of corpora that lie at hand."""

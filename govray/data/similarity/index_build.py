@@ -1,0 +1,110 @@
+"""Building an index: runs of each part, then one merge of all.
+
+`BuildParts` makes the runs: `in_turn` one part after the other here, ``parallel_index.py`` several
+at a time. The index has the same bytes either way.
+
+Memory: that of `write_runs` in each process. The merge has 64 MiB (``run_merge.py``), and 1.2 bytes
+for each passage of the directory. Runs lie beside the index until it is whole. So for a while the
+disk has a third more than the index needs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from govray.data.corpus import part_files
+from govray.data.similarity.minhash import BANDS
+from govray.data.similarity.passage_index import MOST, Entries, write_index
+from govray.data.similarity.passage_run import PartRuns, write_runs
+from govray.data.similarity.run_merge import merged
+from govray.errors import UsageError
+from govray.files.place import Place
+from govray.governance.formats import merkle
+
+BuildParts = Callable[[Sequence[Place], bytes | None, Path], Sequence[PartRuns]]
+"""Gets a corpus's parts, its secret and a folder. Writes there the runs of each, and says which."""
+
+
+def in_turn(parts: Sequence[Place], secret: bytes | None, folder: Path) -> Sequence[PartRuns]:
+    """The runs of each part, one after the other. Raises as `write_runs`."""
+    return [write_runs(part, secret, folder / stem(k)) for k, part in enumerate(parts)]
+
+
+def stem(part: int) -> str:
+    """The name of a part's runs."""
+    return f"{part:06}"
+
+
+def build_index(
+    folder: Path, corpus: Place, root: str, secret: bytes | None, build_parts: BuildParts = in_turn
+) -> None:
+    """Write the index of a corpus into an empty folder.
+
+    Args:
+        folder: Nobody opens it yet.
+        corpus: The corpus's folder.
+        root: The Merkle root that its records have to have, ``sha256:<hex>``.
+        secret: What its records are committed under, if they are.
+        build_parts: How the runs are made.
+
+    Raises:
+        UsageError: The records have another root, or there are too many.
+        GovrayError: They cannot be read.
+        OSError: The folder's disk refuses.
+    """
+    runs = folder / "runs"
+    runs.mkdir(mode=0o700)
+    parts = build_parts(part_files(corpus), secret, runs)
+    if _root(parts, committed=secret is not None) != root:
+        raise UsageError(
+            "these are not the records that the credential states",
+            where=str(corpus),
+            do="Restore the corpus's files, or name the corpora that the model's run read",
+        )
+    records = [0, *accumulate(each.records for each in parts)]
+    passages = [0, *accumulate(each.passages for each in parts)]
+    if max(records[-1], passages[-1]) > MOST:
+        raise UsageError(
+            f"the corpus has {passages[-1]:,} passages, an index holds {MOST:,}",
+            where=str(corpus),
+            do="Build it as several corpora",
+        )
+    write_index(
+        folder,
+        root,
+        [each.records for each in parts],
+        _rows(parts, records),
+        (_band(parts, passages, band) for band in range(BANDS)),
+    )
+    shutil.rmtree(runs)
+
+
+def _root(parts: Sequence[PartRuns], *, committed: bool) -> str:
+    found = merkle.BulkRoot()
+    for part in parts:
+        if committed:
+            found.add_hashes(part.entries())
+        else:
+            found.add(part.entries(), 32)
+    return "sha256:" + found.root().hex()
+
+
+def _rows(parts: Sequence[PartRuns], records: Sequence[int]) -> Iterator[npt.NDArray[np.void]]:
+    for part, first in zip(parts, records, strict=False):
+        yield from part.rows(first)
+        part.stem.with_suffix(".rows").unlink()
+
+
+def _band(parts: Sequence[PartRuns], passages: Sequence[int], band: int) -> Iterator[Entries]:
+    runs = [
+        run
+        for part, first in zip(parts, passages, strict=False)
+        for run in part.sorted_runs(band, first)
+    ]
+    return merged(runs)

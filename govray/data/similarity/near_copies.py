@@ -1,0 +1,184 @@
+"""Near copies: which records share a text's word sequences.
+
+Records are found by an index of their passages (``passage_index.py``). The question is cut at every
+32nd word, so that a passage of it lies nearly where the record's does. What is found is then
+compared exactly, shingle by shingle, with the record's text. Its entry in the manifest must be the
+one that is asked about.
+
+The overlap of two texts is the share of common shingles in the smaller set: 1 if one text is part
+of the other.
+
+Invariants
+
+* An answer's numbers are exact; ``estimated`` is MinHash's estimate. Only what is *not* found
+  depends on chance (``minhash.py``).
+* An index that is not as it was written is built anew, and never believed.
+* Texts and indexes stay where the records are.
+
+Paraphrases, translations, texts shorter than a shingle and records that are not text are not found.
+
+Time: a few reads for each passage of the question. Each record that is found is read and compared,
+and its part is decompressed for it.
+
+Source: Broder 1997, "On the resemblance and containment of documents".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+
+from govray.data.corpus import part_files, read_part
+from govray.data.similarity.block_digests import damaged
+from govray.data.similarity.kept_index import built_index, index_of
+from govray.data.similarity.minhash import Signatures, passage_signatures
+from govray.data.similarity.passage_index import PassageIndex
+from govray.data.similarity.shingles import LEAST, SHINGLE, shingles, words
+from govray.errors import Damaged, UsageError
+from govray.files.place import Place
+from govray.governance.policy import record_commitment
+
+STRIDE = 32
+MAX_BYTES = 4 << 20
+"""Largest text that is searched for."""
+
+
+@dataclass(frozen=True)
+class Near:
+    """A record that shares shingles with a text.
+
+    Attributes:
+        corpus, record: Which, by index in Merkle order.
+        sha256: Of its content, in hex.
+        jaccard, overlap: Exact, in (0, 1].
+        estimated: Jaccard similarity of the most similar passages, by MinHash.
+        shared: Shingles that both have.
+    """
+
+    corpus: str
+    record: int
+    sha256: str
+    jaccard: float
+    overlap: float
+    estimated: float
+    shared: int
+
+
+def near(
+    text: bytes,
+    corpora: Place,
+    roots: Mapping[str, str],
+    entry_of: Callable[[str, int], str | None],
+    secrets: Mapping[str, bytes],
+    *,
+    least: float,
+    limit: int,
+) -> list[Near]:
+    """The records that share most with a text, the most similar first.
+
+    Args:
+        text: What is asked about.
+        corpora: The folder of corpora.
+        roots: Corpus → Merkle root of its records, for the corpora that are looked at.
+        entry_of: Gives the entry (hex) of a corpus's record by its place in Merkle order; None if
+            there is none. A record on disk with another content is an error.
+        secrets: Corpus → what its records are committed under, for corpora where they are.
+        least: Smallest overlap of an answer, in (0, 1].
+        limit: Answers at most.
+
+    Raises:
+        UsageError: The text is too large, has too few words, or a corpus's records are not those
+            that are asked about.
+        Malformed: A corpus that cannot be read.
+    """
+    if len(text) > MAX_BYTES:
+        raise UsageError(
+            f"the text has {len(text):,} bytes, more than a search takes: {MAX_BYTES:,}",
+            where="FILE",
+            do="Search for parts of it",
+        )
+    asked = Question.of(words(text))
+    answers: list[Near] = []
+    for corpus, root in sorted(roots.items()):
+        folder, secret = corpora / corpus, secrets.get(corpus)
+        try:
+            found = asked.answers(index_of(folder, root, secret), folder, secret, entry_of)
+        except Damaged:
+            found = asked.answers(built_index(folder, root, secret), folder, secret, entry_of)
+        answers += [each for each in found if each.overlap >= least]
+    answers.sort(key=lambda each: (-each.overlap, -each.jaccard, each.corpus, each.record))
+    return answers[:limit]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A text that is looked for: its shingles, and the signatures of its passages."""
+
+    shingles: frozenset[str]
+    signatures: Signatures
+
+    @classmethod
+    def of(cls, text: Sequence[str]) -> Question:
+        """The question after a text of these words. Raises ``UsageError``: they are too few."""
+        own = shingles(text)
+        if len(own) < LEAST:
+            raise UsageError(
+                f"the text has {len(text)} words, too few to find a near copy",
+                where="FILE",
+                do=f"Search for a text of {LEAST + SHINGLE - 1} words or more",
+            )
+        return cls(own, passage_signatures([text], STRIDE)[1])
+
+    def answers(
+        self,
+        index: PassageIndex,
+        corpus: Place,
+        secret: bytes | None,
+        entry_of: Callable[[str, int], str | None],
+    ) -> list[Near]:
+        """The records of a corpus that the index finds, compared. Raises as `near`, or ``Damaged``.
+
+        Args:
+            index: Of the corpus.
+            corpus, secret, entry_of: As for `near`.
+        """
+        found = index.candidates(self.signatures)
+        answers = []
+        for record, content in _contents(index, corpus, sorted(found)):
+            digest = hashlib.sha256(content).digest()
+            entry = record_commitment.entry(digest, secret).hex()
+            if entry != entry_of(corpus.name, record):
+                raise UsageError(
+                    f"record {record} is not the one that the model was trained on",
+                    where=str(corpus),
+                    do="Restore the corpus's files",
+                )
+            own = shingles(words(content))
+            if len(own) < LEAST:
+                continue
+            shared = len(own & self.shingles)
+            overlap = shared / min(len(own), len(self.shingles))
+            jaccard = shared / len(own | self.shingles)
+            answers.append(
+                Near(corpus.name, record, digest.hex(), jaccard, overlap, found[record], shared)
+            )
+        return answers
+
+
+def _contents(
+    index: PassageIndex, corpus: Place, records: Sequence[int]
+) -> Iterator[tuple[int, memoryview]]:
+    """The contents of some records, given in ascending order."""
+    files = part_files(corpus)
+    if len(files) != len(index.parts):
+        raise damaged(index.folder)
+    starts = [0, *accumulate(index.parts)]
+    for part, some in groupby(records, lambda record: bisect_right(starts, record) - 1):
+        contents = read_part(files[part])
+        if len(contents) != index.parts[part]:
+            raise damaged(index.folder)
+        for record in some:
+            yield record, contents[record - starts[part]]

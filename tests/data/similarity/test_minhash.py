@@ -1,0 +1,71 @@
+"""Signatures: those of the passages' sets, whatever text they are cut from."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rensa import RMinHash
+
+from govray.data.similarity import minhash
+from govray.data.similarity.minhash import PERMUTATIONS, SEED, passage_signatures
+from govray.data.similarity.near_copies import STRIDE
+from govray.data.similarity.shingles import PASSAGE, passage_starts, shingles, words
+
+texts = st.lists(st.sampled_from("abcdef"), max_size=400)
+
+
+def passages(text: list[str], stride: int) -> list[frozenset[str]]:
+    """The shingles of each passage, as a set."""
+    return [shingles(text[at : at + PASSAGE]) for at in passage_starts(len(text), stride)]
+
+
+@given(st.lists(texts, max_size=4), st.sampled_from([PASSAGE, STRIDE]), st.sampled_from([1, 3, 99]))
+@settings(max_examples=60)
+def test_signatures_are_those_of_the_passages_sets(
+    several: list[list[str]], stride: int, together: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minhash, "_TOGETHER", together)
+        owners, found = passage_signatures(several, stride)
+    sets = [(i, each) for i, text in enumerate(several) for each in passages(text, stride)]
+    made = RMinHash.digests_from_token_sets([sorted(s) for _, s in sets], PERMUTATIONS, SEED)
+    assert owners.tolist() == [i for i, _ in sets]
+    assert found.tolist() == made
+
+
+@given(texts)
+@settings(max_examples=50)
+def test_passages_cover_every_shingle_within_them(text: list[str]) -> None:
+    assert set().union(*passages(text, STRIDE)) == shingles(text)
+    assert all(passages(text, PASSAGE))
+
+
+def test_the_estimate_is_near_the_similarity() -> None:
+    draw = random.Random(2)
+    vocabulary = [f"word{number}" for number in range(2000)]
+    for share in (0.0, 0.02, 0.1, 0.3):
+        first = draw.choices(vocabulary, k=PASSAGE)
+        second = [draw.choice(vocabulary) if draw.random() < share else each for each in first]
+        one, two = shingles(first), shingles(second)
+        _, found = passage_signatures([first, second], PASSAGE)
+        exact = len(one & two) / len(one | two)
+        assert float((found[0] == found[1]).mean()) == pytest.approx(exact, abs=0.15)
+
+
+def test_golden_numbers() -> None:
+    """An index leaves the process: another signature is another version of it."""
+    _, found = passage_signatures([[f"word{number}" for number in range(40)]], PASSAGE)
+    assert found[0, :4].tolist() == GOLDEN
+    assert found.dtype == np.uint32
+
+
+GOLDEN = [1070716362, 3245621435, 3261937903, 227932244]
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_have_words(content: bytes) -> None:
+    assert all(word == word.casefold() and word for word in words(content))
