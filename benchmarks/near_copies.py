@@ -5,8 +5,9 @@ Then it measures, each phase in a process of its own:
 
 * building the index in one process, and by Ray Data with two CPUs, whose start does not count. Both
   have to give the same bytes;
-* questions: opening the index and finding candidates, with its files in memory (warm) and dropped
-  from memory before each question (cold); and the whole of a question, with exact comparison;
+* questions: opening the index and finding candidates. Its files are in memory (warm), or dropped
+  from memory before each question (cold);
+* the whole of a question, with exact comparison;
 * the time of comparing with every passage instead, for three questions;
 * what is found, against exact comparison of every question with every record.
 

@@ -495,15 +495,15 @@ def index(
                 secret = read_secret(folder / name, each.commitment)
                 found = kept_index.built_index(folder / name, each.root, secret, build)
                 state = "built"
-            row = {"corpus": name, "records": sum(found.parts), "passages": len(found)}
-            rows.append(row | {"bytes": found.size, "index": state})
+            counts = {"records": sum(found.parts), "passages": len(found), "bytes": found.size}
+            rows.append({"corpus": name, **counts, "index": state})
     report({"corpora": rows})
     grid = table(
         "corpus", "records", "passages", "bytes", "index", right=("records", "passages", "bytes")
     )
     for row in rows:
-        counts = (f"{row[each]:,}" for each in ("records", "passages", "bytes"))
-        grid.row(row["corpus"], *counts, row["index"])
+        shown = (f"{row[each]:,}" for each in ("records", "passages", "bytes"))
+        grid.row(row["corpus"], *shown, row["index"])
     print_table(grid)
 
 
