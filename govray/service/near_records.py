@@ -1,7 +1,7 @@
 """What finds near copies in corpora at hand, and who says so.
 
 Records are read by the layer that wrote them, which the service does not import. Whoever makes the
-application gives it a function that reads them: `govray.data.similarity.near_records`. Without one no
+application gives it `govray.data.similarity.near_records`, which reads them. Without it no
 near copies are looked for, and each answer says that.
 """
 
@@ -15,7 +15,7 @@ from govray.governance.policy.credential import Records
 
 
 class NearRecord(Protocol):
-    """A record that shares word sequences with a text. `govray.data.similarity.near_copies.Near` has them."""
+    """A record that shares word sequences with a text, as `near_records` finds them."""
 
     @property
     def record(self) -> int:

@@ -22,8 +22,8 @@ from sqlmodel import col, select
 
 from govray.cli import main
 from govray.cli.store import opened_session
-from govray.data.similarity.near_records import near_records
 from govray.data.corpus import part_files, read_part
+from govray.data.similarity.near_records import near_records
 from govray.governance.formats import canonical_json
 from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.service.app import create_app

@@ -361,7 +361,11 @@ def traced(spans: list[Kept], rows: dict[str, Submission], search: str) -> None:
         }
         assert finished == of
         steps = [span for span in below if span.name == "steps"]
-        assert {known[each.parent].name for each in steps} == {"run"}
+        # A driver that is killed takes its span along, so its steps lie below one that nobody has.
+        # Where it had done them all, the attempt that ended has none.
+        lost = {each.parent for each in steps} - known.keys()
+        assert len(lost) < row.attempt
+        assert {known[each.parent].name for each in steps if each.parent not in lost} <= {"run"}
         assert max(each.attributes["govray.step.last"] for each in steps) == STEPS - 1
         assert row.trace is not None
         assert row.trace.split("-")[1] == requests[id].trace

@@ -16,11 +16,9 @@ Nothing here can tell whether a description is true.
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self, TypeAlias
-from urllib.parse import urlsplit
 
-from pydantic import Field, StringConstraints, TypeAdapter, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from govray.errors import Malformed
 from govray.governance.formats.bounds import LongText, Natural, Positive, ShortText
 from govray.governance.formats.document import Digest, Document, Timestamp
 
@@ -64,27 +62,6 @@ Domain = Annotated[
 
 Month = Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-(0[1-9]|1[0-2])$")]
 """``YYYY-MM``, which is as exact as the template asks."""
-
-_DOMAIN: TypeAdapter[str] = TypeAdapter(Domain)
-
-
-def domain_of(asked: str) -> str:
-    """The domain of a URL, or of what people write for one, as a description lists domains.
-
-    Raises:
-        Malformed: There is none in it.
-    """
-    text = asked.strip()
-    try:
-        host = urlsplit(text if "://" in text else f"//{text}").hostname or ""
-        name = host.rstrip(".").encode("idna").decode().lower()
-        return _DOMAIN.validate_python(name)
-    except ValueError:  # also what idna and pydantic raise
-        raise Malformed(
-            "no domain and no URL",
-            where=repr(asked[:100]),
-            do="Write it as in example.org or https://example.org/page.",
-        ) from None
 
 
 class Months(Document):
@@ -132,26 +109,6 @@ class Domains(Document):
         if self.total < len(self.sizes):
             raise ValueError(f"total is {self.total}, and {len(self.sizes)} domains are listed")
         return self
-
-    @property
-    def unlisted(self) -> int:
-        """How many domains ``sizes`` leaves out. Of these nobody can say which they are."""
-        return self.total - len(self.sizes)
-
-    def within(self, domain: str) -> dict[str, int]:
-        """The listed domains that are this one or lie below it, and their sizes, the largest first.
-
-        None listed says that there is none only where nothing is `unlisted`.
-
-        Args:
-            domain: As `domain_of` returns it.
-        """
-        found = [
-            (name, size)
-            for name, size in self.sizes.items()
-            if name == domain or name.endswith(f".{domain}")
-        ]
-        return dict(sorted(found, key=lambda each: (-each[1], each[0])))
 
 
 class OptOutCheck(Document):

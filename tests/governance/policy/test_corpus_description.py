@@ -7,19 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
-from govray.governance.policy.corpus_description import (
-    MAX_DOMAINS,
-    CorpusDescription,
-    Domains,
-    domain_of,
-)
+from govray.governance.policy.corpus_description import MAX_DOMAINS, CorpusDescription
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Match, Policy, seal_policy
 from govray.governance.policy.lint import diff, lint, representative_classes
@@ -283,44 +276,3 @@ def test_policies_that_name_no_description_have_the_classes_that_they_had() -> N
     classes = representative_classes(named)
     assert {each.source for each in classes} == {None, "user", "public_dataset"}
     assert {each.languages for each in classes} == {None, ("nb",), ("en",)}
-
-
-@pytest.mark.parametrize(
-    ("asked", "domain"),
-    [
-        ("example.org", "example.org"),
-        (" https://News.Example.ORG:8443/a?b#c ", "news.example.org"),
-        ("user@example.org.", "example.org"),
-        ("bücher.example", "xn--bcher-kva.example"),
-        ("example.org/page", "example.org"),
-    ],
-)
-def test_a_url_has_a_domain(asked: str, domain: str) -> None:
-    assert domain_of(asked) == domain
-
-
-@pytest.mark.parametrize("asked", ["", "localhost", "a b.org", "http://", "http://[::1", "x..y"])
-def test_what_has_no_domain_is_said(asked: str) -> None:
-    with pytest.raises(Malformed, match="no domain and no URL"):
-        domain_of(asked)
-
-
-@given(st.text(max_size=40))
-@settings(max_examples=30)
-def test_any_text_has_a_domain_or_is_refused(asked: str) -> None:
-    try:
-        found = domain_of(asked)
-    except Malformed:
-        return
-    assert domain_of(found) == found
-    Domains(unit="records", sizes={found: 1}, total=1)
-
-
-def test_a_domain_is_found_with_what_lies_below_it() -> None:
-    sizes = {"example.org": 3, "news.example.org": 5, "notexample.org": 7, "org.example": 1}
-    stated = Domains(unit="records", sizes=sizes, total=6)
-    assert [*stated.within("example.org").items()] == [("news.example.org", 5), ("example.org", 3)]
-    assert stated.within("news.example.org") == {"news.example.org": 5}
-    # The control: a name that ends alike is another's, and what is not listed may be there.
-    assert stated.within("ample.org") == {}
-    assert stated.unlisted == 2
