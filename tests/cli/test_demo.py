@@ -22,7 +22,8 @@ from tests.support.command import Run
 from tests.support.forked_workers import Forked
 from tests.support.tree import ROOT
 
-pytestmark = pytest.mark.slow
+# A slow machine takes three times what a quick one does.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 GOVRAY = [str(Path(sys.executable).with_name("govray"))]
 
@@ -34,7 +35,7 @@ def own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def demo(govray: Sequence[str | Path], *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*govray, "demo", *words], capture_output=True, text=True, timeout=550, check=False
+        [*govray, "demo", *words], capture_output=True, text=True, timeout=1100, check=False
     )
 
 

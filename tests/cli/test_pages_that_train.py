@@ -20,6 +20,9 @@ from safetensors.torch import load_file
 from govray.engine.vit import VisionTransformer
 from tests.support.tree import ROOT
 
+# A slow machine takes three times what a quick one does.
+pytestmark = pytest.mark.timeout(1200)
+
 TUTORIAL, CORPORA, ROWS = "docs/tutorial.md", "docs/corpora.md", "docs/rows.md"
 VALIDATION = "docs/validation.md"
 
@@ -51,7 +54,7 @@ def shell(
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=home / folder, env=os.environ | variables,
-        capture_output=True, text=True, timeout=550,
+        capture_output=True, text=True, timeout=1100,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
