@@ -322,11 +322,16 @@ def test_a_rights_holder_gets_as_much_by_a_case(
     r = Record
     trained = select(r.record).where(r.corpus == "acme", col(r.step_count) > 0)
     with opened_session(store[1]) as session:
-        number = session.exec(trained).first()
-    assert number is not None
-    text = content(here, "acme", number).decode().replace("lazy", "sleepy", 3)
-    _, out, _ = ask(text.encode(), "--json", "--limit", 1000)
-    traced = {each["record"]: each for each in json.loads(out)["near"] if each["corpus"] == "acme"}
+        numbers = session.exec(trained.order_by(col(r.record))).all()
+    # The corpora are alike. What is found in acme alone is closed by removing its adapter.
+    for number in numbers:
+        text = content(here, "acme", number).decode().replace("lazy", "sleepy", 3)
+        _, out, _ = ask(text.encode(), "--json", "--limit", 1000)
+        traced = json.loads(out)["near"]
+        if {each["corpus"] for each in traced} == {"acme"}:
+            break
+    else:
+        pytest.fail("each record of acme is like one of another corpus")
     with TestClient(create_app(settings, near=near_records)) as client:
 
         def post(path: str, body: object = None) -> dict[str, Any]:
@@ -340,7 +345,7 @@ def test_a_rights_holder_gets_as_much_by_a_case(
         own = [each for each in found if each["corpus"] == "acme"]
         # What the command finds in the folder, the service finds by its index.
         said = sorted((each["overlap"], each["jaccard"], each["steps"]) for each in own)
-        assert said == sorted((e["overlap"], e["jaccard"], e["steps"]) for e in traced.values())
+        assert said == sorted((e["overlap"], e["jaccard"], e["steps"]) for e in traced)
         assert any(each["groups"] == ["adapter:acme"] for each in own)
         post(f"/{case}:answer", {})
         answer = tmp_path / "answer.dsse.json"
