@@ -120,8 +120,12 @@ def test_a_column_may_have_another_name_or_be_a_member(tmp_path: Path, name: str
     columns = ("text=body", "license=meta.license", "language=meta.langs")
     one, two = records(tmp_path, *columns)
     assert one.name == f"{name}#000000000001 https://a"
-    assert dict(one.stated) == {"license": ("MIT",), "language": ("en", "de")}
-    assert (two.content, dict(two.stated)) == (b"two", {})
+    assert dict(one.stated) == {
+        "url": ("https://a",),
+        "license": ("MIT",),
+        "language": ("en", "de"),
+    }
+    assert (two.content, dict(two.stated)) == (b"two", {"url": ("https://b",)})
     assert "license" not in records(tmp_path, *columns[:1], "license=")[0].stated
 
 
