@@ -269,6 +269,7 @@ def test_a_record_that_says_otherwise_stops_every_rank(deployment: Deployment) -
         trainer.train()
 
 
+@pytest.mark.timeout(900)
 def test_the_job_entry_point_runs_under_ray_job_submit(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,10 +293,17 @@ def test_the_job_entry_point_runs_under_ray_job_submit(
     value = deployment.experiment(max_steps=2, resources=one, environment=environment)
     config.write_text(yaml.safe_dump(value))
     address = f"http://{ray._private.worker.get_dashboard_url()}"
-    submitted = submitting.submit(address, config, experiment=read_experiment(config))
+    deadline = datetime.now(UTC) + timedelta(seconds=480)
+    while True:
+        try:
+            submitted = submitting.submit(address, config, experiment=read_experiment(config))
+            break
+        except UsageError as error:  # the cluster has just begun
+            assert "No available agent" in str(error)
+            assert datetime.now(UTC) < deadline
+            time.sleep(1)
     job = submitted.id
     client = JobSubmissionClient(address)
-    deadline = datetime.now(UTC) + timedelta(seconds=240)
     while datetime.now(UTC) < deadline:
         status = client.get_job_status(job)
         if status.is_terminal():
