@@ -237,10 +237,9 @@ def _search(
             user_files.read(path),
             folder,
             {name: model.credentials[name].document.records.root for name in here},
-            lambda name, number: (
-                model.records.record(name, number).entry
-                if number < model.records.count(name)
-                else None
+            lambda name, number, entry: (
+                number < model.records.count(name)
+                and model.records.record(name, number).entry == entry
             ),
             secrets,
             least=least,

@@ -45,6 +45,9 @@ STRIDE = 32
 MAX_BYTES = 4 << 20
 """Largest text that is searched for."""
 
+HoldsEntry = Callable[[str, int, str], bool]
+"""Whether a corpus's record at a place in Merkle order has this entry (hex)."""
+
 
 @dataclass(frozen=True)
 class Near:
@@ -71,7 +74,7 @@ def near(
     text: bytes,
     corpora: Place,
     roots: Mapping[str, str],
-    entry_of: Callable[[str, int], str | None],
+    holds: HoldsEntry,
     secrets: Mapping[str, bytes],
     *,
     least: float,
@@ -83,8 +86,8 @@ def near(
         text: What is asked about.
         corpora: The folder of corpora.
         roots: Corpus → Merkle root of its records, for the corpora that are looked at.
-        entry_of: Gives the entry (hex) of a corpus's record by its place in Merkle order; None if
-            there is none. A record on disk with another content is an error.
+        holds: Confirms the entry of each record that is found. A record on disk with another
+            content is an error.
         secrets: Corpus → what its records are committed under, for corpora where they are.
         least: Smallest overlap of an answer, in (0, 1].
         limit: Answers at most.
@@ -105,9 +108,9 @@ def near(
     for corpus, root in sorted(roots.items()):
         folder, secret = corpora / corpus, secrets.get(corpus)
         try:
-            found = asked.answers(index_of(folder, root, secret), folder, secret, entry_of)
+            found = asked.answers(index_of(folder, root, secret), folder, secret, holds)
         except Damaged:
-            found = asked.answers(built_index(folder, root, secret), folder, secret, entry_of)
+            found = asked.answers(built_index(folder, root, secret), folder, secret, holds)
         answers += [each for each in found if each.overlap >= least]
     answers.sort(key=lambda each: (-each.overlap, -each.jaccard, each.corpus, each.record))
     return answers[:limit]
@@ -137,20 +140,20 @@ class Question:
         index: PassageIndex,
         corpus: Place,
         secret: bytes | None,
-        entry_of: Callable[[str, int], str | None],
+        holds: HoldsEntry,
     ) -> list[Near]:
         """The records of a corpus that the index finds, compared. Raises as `near`, or ``Damaged``.
 
         Args:
             index: Of the corpus.
-            corpus, secret, entry_of: As for `near`.
+            corpus, secret, holds: As for `near`.
         """
         found = index.candidates(self.signatures)
         answers = []
         for record, content in _contents(index, corpus, sorted(found)):
             digest = hashlib.sha256(content).digest()
             entry = record_commitment.entry(digest, secret).hex()
-            if entry != entry_of(corpus.name, record):
+            if not holds(corpus.name, record, entry):
                 raise UsageError(
                     f"record {record} is not the one that the model was trained on",
                     where=str(corpus),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from govray.data import corpus
-from govray.data.similarity.near_records import _Entries, near_records
+from govray.data.similarity.near_records import near_records
 from govray.errors import Refused, UsageError
 from govray.governance.policy import record_commitment
 from tests.support.case_world import paragraph, reworded
@@ -57,9 +57,15 @@ def test_another_corpus_or_secret_is_refused(built: corpus.Built) -> None:
         near_records(text, folder, "a", built.records, lambda *_: True)
 
 
-def test_entries_are_those_of_the_disk_in_any_order(built: corpus.Built) -> None:
-    entries = _Entries(built.folder, SECRET)
+def test_the_service_is_asked_for_entries_as_they_are_on_disk(built: corpus.Built) -> None:
     for number in (0, 5, 2, 2, 4, 1, 3):
-        assert entries.of(number) == entry(number)
-    assert entries.of(6) is None
-    assert entries.of(1) == entry(1)
+        asked: list[tuple[int, str]] = []
+        near_records(
+            paragraph("a", number).encode(),
+            built.folder.parent,
+            "a",
+            built.records,
+            lambda *of, asked=asked: not asked.append(of),
+        )
+        assert (number, entry(number)) in asked
+        assert all(found == entry(place) for place, found in asked)

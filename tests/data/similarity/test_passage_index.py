@@ -256,7 +256,7 @@ def test_what_is_not_as_it_was_written_is_built_anew(
     def ask() -> list[Any]:
         roots, secrets = {"several": several.root}, {"several": SECRET}
         return near(
-            asked, several.folder.parent, roots, lambda _, n: entries[n], secrets,
+            asked, several.folder.parent, roots, lambda _, n, found: found == entries[n], secrets,
             least=0.1, limit=9,
         )  # fmt: skip
 
@@ -319,7 +319,7 @@ def test_parts_of_another_size_are_noticed(several: Built, tmp_path: Path) -> No
     build_index(kept, several.folder, several.root, SECRET)
     entries = corpus_entries(several)
     [first, *_] = near(
-        records[43][1], tmp_path, {"several": whole.root}, lambda _, n: entries[n],
+        records[43][1], tmp_path, {"several": whole.root}, lambda _, n, found: found == entries[n],
         {"several": SECRET}, least=0.5, limit=1,
     )  # fmt: skip
     assert first.record == 43
