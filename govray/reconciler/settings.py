@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from govray.errors import Refused, UsageError
 from govray.files.place import place
-from govray.governance.formats.strict_yaml import MAX_BYTES, Source, read_yaml
+from govray.governance.formats.strict_yaml import Source, read_yaml_file
 from govray.reconciler.queue_order import ProjectLimit, SlotLimits
 from govray.reconciler.reconcile import Retries
 
@@ -170,14 +170,7 @@ def read_queue(path: Path) -> Queue:
         Refused: It names a token that would be sent in the clear.
     """
     do = "See docs/queue.md, and the example deploy/queue.yaml"
-    try:
-        with path.open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(
-            f"the file cannot be read ({error.strerror})", where=str(path), do=do
-        ) from None
-    source = read_yaml(data, name=str(path))
+    source = read_yaml_file(path, do=do)
     try:
         file = QueueFile.model_validate(source.value, strict=True)
     except pydantic.ValidationError as error:

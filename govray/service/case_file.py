@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pydantic
 from govray.errors import UsageError
 from govray.files.place import Place, place
 from govray.governance.formats.keys import is_outside
-from govray.governance.formats.strict_yaml import MAX_BYTES, read_yaml
 from govray.service.settings import CaseSettings
+from govray.service.stated_file import read_stated
 
 _IN_A_VARIABLE = "env:"
 
@@ -40,23 +39,7 @@ def read_cases(path: Path) -> CaseSettings:
         Malformed: It is not YAML.
     """
     do = "See docs/cases.md, Turn it on"
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(
-            f"the file cannot be read ({error.strerror})", where=str(path), do=do
-        ) from None
-    value = read_yaml(data, name=str(path)).value
-    try:
-        stated = _FILE.validate_json(json.dumps(value), strict=True, extra="forbid")
-    except pydantic.ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(step) for step in first["loc"])
-        what = first["msg"][:1].lower() + first["msg"][1:]
-        raise UsageError(
-            f"field '{field}': {what}" if field else what, where=str(path), do=do
-        ) from None
+    stated = read_stated(path, _FILE, do=do)
     key = stated.key
     if not is_outside(key) and not key.startswith(_IN_A_VARIABLE):
         key = str(path.parent / key)

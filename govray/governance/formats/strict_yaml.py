@@ -14,13 +14,14 @@ Not done here: any schema.
 
 from __future__ import annotations
 
+import pathlib
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 import yaml
 
-from govray.errors import Malformed
+from govray.errors import Malformed, UsageError
 from govray.governance.formats.canonical_json import JSON
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -91,6 +92,27 @@ def read_yaml(text: str | bytes, *, name: str) -> Source:
         raise Malformed("the file is empty", where=name)
     lines: dict[Path, int] = {}
     return Source(_value(root, (), lines, name), name, lines)
+
+
+def read_yaml_file(path: pathlib.Path, *, do: str) -> Source:
+    """Parse a file of settings that somebody named, and no more of it than counts.
+
+    Args:
+        path: The file.
+        do: What to do if it cannot be read.
+
+    Raises:
+        UsageError: It cannot be read.
+        Malformed: As `read_yaml`.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(
+            f"the file cannot be read ({error.strerror})", where=str(path), do=do
+        ) from None
+    return read_yaml(data, name=str(path))
 
 
 class PlainLoader(yaml.SafeLoader):
