@@ -8,7 +8,8 @@ a collective behind for the next one.
 ``outcomes`` returns exceptions as values, for tests of failures. A rank that
 hangs or dies never hangs the test: after ``timeout`` seconds the stacks of all
 ranks go to stderr, the processes are killed, and `Hung` is raised; the next
-call starts new ones.
+call starts new ones. So it is after calls that left many process groups behind:
+DDP's comm hooks and FSDP2 keep theirs, and their threads would slow all later tests.
 
 Functions and arguments travel by pickle, so a function must be importable: one
 at the top level of a test file is. Rank processes run torch on one thread.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -34,6 +36,8 @@ from typing import Any
 import pytest
 
 _START_SECONDS = 300.0
+_MOST_THREADS = 16
+"""Each group that something keeps has three, and one wakes a hundred times a second."""
 
 
 class Hung(AssertionError):
@@ -85,17 +89,23 @@ class RankPool:
                 ranks = [self._pipes.index(pipe) for pipe in missing]
                 self._dump_and_kill()
                 raise Hung(f"no answer from rank(s) {ranks} of {self.size}, see stderr")
-        return [answers[pipe] for pipe in self._pipes]
+        in_order = [answers[pipe] for pipe in self._pipes]
+        if any(_threads(process.pid) > _MOST_THREADS for process in self._processes):
+            self._end()
+        return in_order
 
     def close(self) -> None:
         """End the processes."""
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> None:
         for pipe in self._pipes:
             with contextlib.suppress(OSError):
                 pipe.send_bytes(pickle.dumps(None))
         for process in self._processes:
             process.join(5)
         self._kill()
-        self._folder.cleanup()
 
     def _start(self) -> None:
         # Forked from a clean server that has imported the slow things once.
@@ -131,6 +141,13 @@ class RankPool:
         self._processes, self._pipes = [], []
 
 
+def _threads(pid: int) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except FileNotFoundError:
+        return 0
+
+
 def _serve(rank: int, size: int, pipe: Connection) -> None:
     import torch
 
@@ -138,6 +155,7 @@ def _serve(rank: int, size: int, pipe: Connection) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    gc.freeze()  # so that a collection looks at what calls left, and at nothing imported before
     pipe.send_bytes(pickle.dumps("ready"))
     with contextlib.suppress(EOFError):
         while (answer := _answer(pipe.recv_bytes(), rank, size)) is not None:
@@ -155,6 +173,7 @@ def _answer(task: bytes, rank: int, size: int) -> bytes | None:
         # Only now has every rank answered the call before: none still uses its group.
         if dist.is_initialized():
             dist.destroy_process_group()
+        gc.collect()  # a group ends with the last object that holds it
         dist.init_process_group(
             "gloo",
             init_method=Path(store).as_uri(),
