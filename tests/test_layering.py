@@ -37,7 +37,9 @@ BELOW: dict[str, frozenset[str]] = {
     "alerts": frozenset({"errors", "governance", "store"}),
     "tasks": frozenset({"errors", "printable", "files", "governance"}),
     "evidence": frozenset({"errors", "files", "governance"}),
-    "service": frozenset({"errors", "files", "governance", "pins", "store", "tasks"} | {"traces"}),
+    "service": frozenset(
+        {"errors", "files", "governance", "pins", "store", "tasks"} | {"traces"} | {"views"}
+    ),
     # A verified model in other formats: the base install.
     "exports": frozenset({"errors", "governance", "printable"}),
     # What one audience is shown of an attestation: the base install.

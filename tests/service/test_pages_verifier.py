@@ -13,10 +13,9 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import pytest
-from playwright.sync_api import Page, Route
+from playwright.sync_api import Page
 
 from govray.errors import GovrayError
 from govray.governance.attestation import model_folder
@@ -27,19 +26,17 @@ from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.trust.witness_policy import LedgerWitness, WitnessPolicy
 from govray.governance.verify.steps import STEPS
 from govray.governance.verify.verifier import verify
-from govray.service.pages import document_kinds as kinds_module
 from govray.service.pages.document_kinds import kinds
 from tests.support.chat_world import ChatWorld
 from tests.support.chromium import browser
+from tests.support.page_modules import modules
 from tests.support.several_routes import phased, rerouted
 from tests.support.tree import ROOT
 from tests.support.world import FINISHED, World
 
 pytestmark = pytest.mark.slow
 
-STATIC = Path(kinds_module.__file__).parent / "static"
 AT = "2026-11-20T00:00:00Z"
-HOST = "https://pages.test"  # WebCrypto is there for secure contexts only
 
 CHECK = """async ({root, attestation, files, names, at}) => {
   const {check, state} = await import("/static/verify.js");
@@ -59,20 +56,7 @@ CHECK = """async ({root, attestation, files, names, at}) => {
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with browser() as opened:
-        made = opened.new_page()
-        made.route(f"{HOST}/**", _serve)
-        made.goto(f"{HOST}/")
-        yield made
-
-
-def _serve(route: Route) -> None:
-    name = urlparse(route.request.url).path.removeprefix("/static/")
-    if name == "/":
-        route.fulfill(body="<!doctype html><title>blank</title>", content_type="text/html")
-    elif name == "kinds.json":
-        route.fulfill(body=kinds(), content_type="application/json")
-    else:
-        route.fulfill(body=(STATIC / name).read_bytes(), content_type="text/javascript")
+        yield modules(opened)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """The pictures of docs/pages.md. No test: nothing here runs unless it is asked for.
 
 ``GOVRAY_DEMO=govray-demo python -m pytest tests/support/pictures.py``, with the folder of a
-finished demo. They are written to docs/pages. Those of runs need no demo: ``-k of_runs``.
+finished demo. They are written to docs/pages. Those of runs and of a view need no demo:
+``-k "of_runs or of_a_view"``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from govray.governance.verify.verifier import verify
 from tests.support.shown import RECORD
 from tests.support.site import give, open_model, paths, reading, settled, sited
 from tests.support.tree import ROOT
+from tests.support.view_shelf import ViewShelf
 
 FOLDER = ROOT / "docs" / "pages"
 LARGEST = 150_000
@@ -72,6 +74,21 @@ def test_pictures_of_runs(tmp_path: Path) -> None:
         page.locator("#against").scroll_into_view_if_needed()
         page.evaluate("document.querySelector('#against').scrollIntoView()")
         page.screenshot(path=FOLDER / "association.png")
+    sizes()
+
+
+def test_picture_of_a_view(tmp_path: Path) -> None:
+    shelf = ViewShelf(tmp_path / "model")
+    root, view = tmp_path / "root.json", tmp_path / "buyer.json"
+    root.write_bytes(shelf.world.root)
+    shown = ("corpora.credentialClass.licenseCategory", "taint")
+    view.write_bytes(shelf.view(names=("alpha",), fields=shown).encode())
+    with sited(tmp_path, hostile_too=False) as site, reading(site) as page:
+        settled(page, site.open + "/views")
+        page.locator("#root-file").set_input_files(root)
+        page.locator("#view-file").set_input_files(view)
+        expect(page.locator("#verdict")).to_contain_text("Verified")
+        page.screenshot(path=FOLDER / "view.png")
     sizes()
 
 

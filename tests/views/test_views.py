@@ -7,8 +7,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,61 +17,32 @@ from govray.governance.attestation.model_attestation import DISCLAIMER
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
-from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.authority import Authority, Delegation
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.trust.trust_state import TrustState, sign_delegation
-from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.views import audience
-from govray.views.attestation_facts import Fact, facts_of, names_of
+from govray.views.attestation_facts import Fact, facts_of
 from govray.views.audience import Audience
 from govray.views.disclosure import DisclosedFacts, SaltedLeaf, sign_disclosure, weights_of
 from govray.views.view import (
-    ShownLeaf,
-    VerifiedView,
     View,
     delegations_to,
     verify_disclosure,
-    verify_view,
 )
 from govray.views.withheld_names import format_words, hidden, shown, shows
-from tests.support.world import AT, FAR, World
-
-SECRET = bytes(range(32))
-FIELDS = ("run", "corpora.credentialClass.licenseCategory", "coverage", "taint", "levels", "counts")
-
-
-class Shelf:
-    """A model that verifies, its disclosure, and views of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.world = World()
-        self.model: VerifiedModel = verify(
-            self.world.deploy(folder), trust_root=TrustAnchor(self.world.root), at=AT
-        )
-        self.facts = DisclosedFacts.of(self.model.attestation, self.model.digest, SECRET)
-        self.names = names_of(self.model.attestation)
-        self.signed = sign_disclosure(self.model, SECRET, self.world.keys.operator)
-
-    def view(self, *, by: bytes | None = None, **asked: Any) -> View:
-        asked = {"fields": FIELDS} | asked
-        chosen = Audience(**asked).choose(self.facts, self.names, where="buyer.yaml")
-        return View.make(self.facts, chosen, by or self.signed, ())
-
-    def verified(self, view: View, *lists: bytes) -> VerifiedView:
-        anchor = TrustAnchor(self.world.root, lists)
-        return verify_view(View.read(view.encode(), where="view"), anchor, at=AT, where="view")
+from tests.support.view_shelf import ALTERED, FIELDS, SECRET, ViewShelf, at_leaf
+from tests.support.world import AT, FAR
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
-    return Shelf(tmp_path_factory.mktemp("shelf") / "model")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> ViewShelf:
+    return ViewShelf(tmp_path_factory.mktemp("shelf") / "model")
 
 
 # What is shown
 
 
-def test_a_view_shows_what_the_attestation_states(shelf: Shelf) -> None:
+def test_a_view_shows_what_the_attestation_states(shelf: ViewShelf) -> None:
     found = shelf.verified(shelf.view(names=("*",)))
     stated = {
         (f.field, f.corpus, f.group): f.value
@@ -86,7 +56,7 @@ def test_a_view_shows_what_the_attestation_states(shelf: Shelf) -> None:
     assert found.disclosure.subjects == (weights_of(shelf.model),)
 
 
-def test_every_field_of_the_attestation_is_in_a_fact(shelf: Shelf) -> None:
+def test_every_field_of_the_attestation_is_in_a_fact(shelf: ViewShelf) -> None:
     facts = facts_of(shelf.model.attestation, shelf.model.digest)
     places = [(f.field, f.corpus, f.group) for f in facts]
     assert len(set(places)) == len(places)
@@ -100,7 +70,7 @@ def test_every_field_of_the_attestation_is_in_a_fact(shelf: Shelf) -> None:
     assert words - texts - structure - members == set()
 
 
-def test_corpora_groups_and_fields_choose(shelf: Shelf) -> None:
+def test_corpora_groups_and_fields_choose(shelf: ViewShelf) -> None:
     found = shelf.verified(
         shelf.view(fields=("taint", "coverage"), corpora=("al*",), groups=("block.?",))
     )
@@ -118,7 +88,7 @@ def test_corpora_groups_and_fields_choose(shelf: Shelf) -> None:
         ({"names": ("omega",)}, "'omega': the attestation has none"),
     ],
 )
-def test_what_fits_nothing_is_refused(shelf: Shelf, asked: dict[str, Any], said: str) -> None:
+def test_what_fits_nothing_is_refused(shelf: ViewShelf, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said.partition("; ")[0])):
         shelf.view(**asked)
 
@@ -130,7 +100,7 @@ def stands(names: Sequence[str], text: str) -> set[str]:
     return {n for n in names if re.search(rf"(?<![a-z0-9]){re.escape(n)}(?![a-z0-9])", text, re.I)}
 
 
-def every_field(shelf: Shelf, **asked: Any) -> tuple[set[str], set[str], set[str]]:
+def every_field(shelf: ViewShelf, **asked: Any) -> tuple[set[str], set[str], set[str]]:
     """Names that stand in views of single fields, the fields of these, and those refused."""
     found: set[str] = set()
     leaking, refused = set(), set()
@@ -147,7 +117,7 @@ def every_field(shelf: Shelf, **asked: Any) -> tuple[set[str], set[str], set[str
     return found, leaking, refused
 
 
-def test_no_field_tells_a_withheld_name(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_field_tells_a_withheld_name(shelf: ViewShelf, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shelf.names == {"acme", "alpha", "beta", "gamma", "delta"}
     found, _, refused = every_field(shelf)
     assert found == set()
@@ -163,7 +133,7 @@ def test_no_field_tells_a_withheld_name(shelf: Shelf, monkeypatch: pytest.Monkey
     assert every_field(shelf, names=("*",))[2] == set()
 
 
-def test_a_pseudonym_stands_for_one_name_in_all_facts(shelf: Shelf) -> None:
+def test_a_pseudonym_stands_for_one_name_in_all_facts(shelf: ViewShelf) -> None:
     found = shelf.verified(shelf.view(fields=(*FIELDS, "adapters"), names=("alpha",)))
     pseudonym = shelf.facts.pseudonyms["acme"]
     assert found.names == {shelf.facts.pseudonyms["alpha"]: "alpha"}
@@ -175,7 +145,7 @@ def test_a_pseudonym_stands_for_one_name_in_all_facts(shelf: Shelf) -> None:
 
 
 def test_no_digest_is_shown_that_tests_a_guess(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    shelf: ViewShelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attestation's digest is the case: whoever knows all but a name could try names."""
     with pytest.raises(UsageError, match="a guess of a withheld name"):
@@ -184,14 +154,14 @@ def test_no_digest_is_shown_that_tests_a_guess(
     assert shelf.model.digest in shelf.view(fields=("attestation",)).encode().decode()
 
 
-def test_a_credential_digest_of_a_named_corpus_is_shown(shelf: Shelf) -> None:
+def test_a_credential_digest_of_a_named_corpus_is_shown(shelf: ViewShelf) -> None:
     view = shelf.view(fields=("corpora.credential",), corpora=("alpha",), names=("alpha",))
     assert shelf.model.credentials["alpha"].digest in view.encode().decode()
     with pytest.raises(UsageError, match="a guess"):
         shelf.view(fields=("corpora.credential",), corpora=("alpha", "beta"), names=("alpha",))
 
 
-def test_a_name_that_is_a_word_of_the_format_cannot_be_withheld(shelf: Shelf) -> None:
+def test_a_name_that_is_a_word_of_the_format_cannot_be_withheld(shelf: ViewShelf) -> None:
     assert {"tokens", "permissive", "direct", "rank"} <= format_words()
     pseudonyms = {k: v for k, v in shelf.facts.pseudonyms.items() if k != "gamma"}
     facts = dataclasses.replace(shelf.facts, pseudonyms=pseudonyms)
@@ -212,7 +182,7 @@ def test_names_are_found_beside_signs_and_not_within_words() -> None:
 # What commitments tell
 
 
-def test_the_root_follows_from_the_page_alone(shelf: Shelf) -> None:
+def test_the_root_follows_from_the_page_alone(shelf: ViewShelf) -> None:
     """docs/formats.md, read by other code: hmac, json, and the tree by recursion."""
     key = hmac.digest(SECRET, b"govray disclosure v1\0" + shelf.model.digest.encode(), "sha256")
 
@@ -249,7 +219,7 @@ def test_a_leaf_has_one_encoding() -> None:
     )
 
 
-def test_nothing_repeats_from_which_a_guess_could_be_tested(shelf: Shelf) -> None:
+def test_nothing_repeats_from_which_a_guess_could_be_tested(shelf: ViewShelf) -> None:
     salts = {leaf.salt for leaf in shelf.facts.leaves}
     assert len(salts) == len(shelf.facts.leaves)
     attestation, digest = shelf.model.attestation, shelf.model.digest
@@ -265,65 +235,22 @@ def test_nothing_repeats_from_which_a_guess_could_be_tested(shelf: Shelf) -> Non
 
 # What is refused
 
-Change = Callable[[View], View]
-
-
-def at_leaf(number: int, **changed: Any) -> Change:
-    def change(view: View) -> View:
-        leaves = list(view.leaves)
-        leaf = leaves[number].leaf.model_copy(update=changed)
-        leaves[number] = leaves[number].model_copy(update={"leaf": leaf})
-        return view.model_copy(update={"leaves": tuple(leaves)})
-
-    return change
-
-
-def at_proof(number: int, change: Callable[[ShownLeaf], dict[str, Any]]) -> Change:
-    def changed(view: View) -> View:
-        leaves = list(view.leaves)
-        leaves[number] = leaves[number].model_copy(update=change(leaves[number]))
-        return view.model_copy(update={"leaves": tuple(leaves)})
-
-    return changed
-
-
-def first_about(view: View, field: str) -> int:
-    return next(i for i, each in enumerate(view.leaves) if each.leaf.field == field)
-
-
-ALTERED: dict[str, Change] = {
-    "value": at_leaf(0, value="another"),
-    "salt": at_leaf(0, salt="00" * 16),
-    "field": at_leaf(0, field="nothing"),
-    "group": at_leaf(0, group="nowhere"),
-    "corpus": at_leaf(0, corpus="nobody"),
-    "index": at_proof(0, lambda each: {"index": each.index ^ 1}),
-    "index beyond": at_proof(0, lambda each: {"index": 256}),
-    "no path": at_proof(0, lambda each: {"path": ()}),
-    "longer path": at_proof(0, lambda each: {"path": (*each.path, "00" * 32)}),
-    "path": at_proof(0, lambda each: {"path": ("00" * 32, *each.path[1:])}),
-    "another leaf's path": lambda view: at_proof(0, lambda each: {"path": view.leaves[1].path})(
-        view
-    ),
-    "twice": lambda view: view.model_copy(update={"leaves": (*view.leaves, view.leaves[0])}),
-}
-
 
 @pytest.mark.parametrize("what", ALTERED)
-def test_an_altered_view_is_refused(shelf: Shelf, what: str) -> None:
+def test_an_altered_view_is_refused(shelf: ViewShelf, what: str) -> None:
     view = shelf.view()
     shelf.verified(view)  # control
     with pytest.raises(Refused):
         shelf.verified(ALTERED[what](view))
 
 
-def test_it_is_the_proof_that_refuses(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_proof_that_refuses(shelf: ViewShelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merkle, "verify_inclusion", lambda *_: None)
     found = shelf.verified(at_leaf(0, group="nowhere")(shelf.view()))
     assert found.facts
 
 
-def test_a_leaf_of_another_document_is_refused(shelf: Shelf) -> None:
+def test_a_leaf_of_another_document_is_refused(shelf: ViewShelf) -> None:
     other = DisclosedFacts.of(shelf.model.attestation, shelf.model.digest, bytes(32))
     leaf = next(i for i, each in enumerate(other.leaves) if each.field == "counts")
     foreign = View.make(other, [leaf], shelf.signed, ()).leaves
@@ -333,7 +260,7 @@ def test_a_leaf_of_another_document_is_refused(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("field", ["disclaimer", "assuranceLevel"])
-def test_the_disclaimer_stands_in_every_view(shelf: Shelf, field: str) -> None:
+def test_the_disclaimer_stands_in_every_view(shelf: ViewShelf, field: str) -> None:
     view = shelf.view(fields=("run",))
     assert any(each.leaf.value == DISCLAIMER for each in view.leaves)
     less = tuple(each for each in view.leaves if each.leaf.field != field)
@@ -341,7 +268,7 @@ def test_the_disclaimer_stands_in_every_view(shelf: Shelf, field: str) -> None:
         shelf.verified(view.model_copy(update={"leaves": less}))
 
 
-def test_only_an_operator_signs(shelf: Shelf) -> None:
+def test_only_an_operator_signs(shelf: ViewShelf) -> None:
     keys = shelf.world.keys
     for signer in (keys.auditor, keys.compliance[0], LocalSigner.generate()):
         signed = sign_disclosure(shelf.model, SECRET, signer)
@@ -358,7 +285,7 @@ def test_only_an_operator_signs(shelf: Shelf) -> None:
         shelf.verified(other)
 
 
-def test_delegations_to_the_signer_travel_and_no_others(shelf: Shelf) -> None:
+def test_delegations_to_the_signer_travel_and_no_others(shelf: ViewShelf) -> None:
     world, night = shelf.world, LocalSigner.generate()
     delegation = Delegation(
         delegator="operator",
@@ -379,7 +306,7 @@ def test_delegations_to_the_signer_travel_and_no_others(shelf: Shelf) -> None:
     assert found.disclosure.authority.name == "night"
 
 
-def revoking(shelf: Shelf, digest: str, since: str) -> bytes:
+def revoking(shelf: ViewShelf, digest: str, since: str) -> bytes:
     entry = Revocation(attestation=digest, since=since, reason="a wrong licence")
     listed = RevocationList(
         issuer="operator", sequence=1, issued="2026-11-15T00:00:00Z", entries=(entry,)
@@ -387,7 +314,7 @@ def revoking(shelf: Shelf, digest: str, since: str) -> bytes:
     return seal_revocations(listed, [shelf.world.keys.operator])
 
 
-def test_a_revoked_disclosure_or_attestation_ends_its_views(shelf: Shelf) -> None:
+def test_a_revoked_disclosure_or_attestation_ends_its_views(shelf: ViewShelf) -> None:
     view = shelf.view(fields=("attestation",), names=("*",))
     disclosure = shelf.verified(view).disclosure.digest
     for digest in (disclosure, shelf.model.digest):
@@ -396,7 +323,7 @@ def test_a_revoked_disclosure_or_attestation_ends_its_views(shelf: Shelf) -> Non
     shelf.verified(view, revoking(shelf, "sha256:" + "0" * 64, "2026-11-14T00:00:00Z"))
 
 
-def test_another_attestation_does_not_fit_a_disclosure(shelf: Shelf) -> None:
+def test_another_attestation_does_not_fit_a_disclosure(shelf: ViewShelf) -> None:
     told = shelf.model.attestation.model_copy(update={"coverage": ()})
     lie = DisclosedFacts.of(told, shelf.model.digest, SECRET)
     with pytest.raises(Refused, match="does not commit to what this model's attestation states"):

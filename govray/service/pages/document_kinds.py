@@ -1,6 +1,6 @@
-"""What the verifier in the browser is told: its steps, and the documents' types and wording.
+"""What the verifiers in the browser are told: steps, and the documents' types and wording.
 
-The schemas are pydantic's, of the classes that `govray verify` reads with. So the browser refuses
+The schemas are pydantic's, of the classes that `govray verify` and `govray view` read with. So the browser refuses
 the same unknown fields.
 """
 
@@ -16,11 +16,14 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.record.prepare_manifest import BoundManifest, InlineManifest
 from govray.governance.trust.authority import Delegation, TrustRoot
 from govray.governance.verify.steps import STEPS
+from govray.views.disclosure import Disclosure
+from govray.views.view import View
 
 _KINDS: dict[str, type[Document]] = {
     "attestation": Attestation,
     "credential": Credential,
     "delegation": Delegation,
+    "disclosure": Disclosure,
     "inlineManifest": InlineManifest,
     "manifest": BoundManifest,
     "policy": Policy,
@@ -30,7 +33,9 @@ _KINDS: dict[str, type[Document]] = {
 
 @lru_cache(maxsize=1)
 def kinds() -> bytes:
-    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``."""
+    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``;
+    ``view``, the schema of a view, which is no signed document.
+    """
     found = {
         name: {
             "predicateType": kind.PREDICATE_TYPE,
@@ -39,5 +44,6 @@ def kinds() -> bytes:
         for name, kind in _KINDS.items()
     }
     steps = [{"number": step.number, "name": step.name} for step in STEPS]
-    told = {"disclaimer": DISCLAIMER, "kinds": found, "steps": steps}
+    view = View.model_json_schema(by_alias=True)
+    told = {"disclaimer": DISCLAIMER, "kinds": found, "steps": steps, "view": view}
     return json.dumps(told, sort_keys=True).encode()

@@ -38,6 +38,7 @@ from govray.service.pages import (
     submissions,
     tagging,
     tasks,
+    views,
 )
 from govray.service.pages.document_kinds import kinds
 from govray.service.pages.rendering import render
@@ -59,7 +60,7 @@ for _each in (
     *(ledgers, signing_in, provider_sign_in),
     *(queue, tasks, new_experiment, submissions, promotion),
     *(projects, people, audit_log),
-    *(case_requests, cases),
+    *(case_requests, cases, views),
 ):
     router.include_router(_each.router)
 

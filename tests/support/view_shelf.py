@@ -1,0 +1,80 @@
+"""A model that verifies, its disclosure, views of it, and views that were altered afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from govray.governance.trust.anchor import TrustAnchor
+from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.views.attestation_facts import names_of
+from govray.views.audience import Audience
+from govray.views.disclosure import DisclosedFacts, sign_disclosure
+from govray.views.view import ShownLeaf, VerifiedView, View, verify_view
+from tests.support.world import AT, World
+
+SECRET = bytes(range(32))
+FIELDS = ("run", "corpora.credentialClass.licenseCategory", "coverage", "taint", "levels", "counts")
+
+
+class ViewShelf:
+    """A model that verifies, its disclosure, and views of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World()
+        self.model: VerifiedModel = verify(
+            self.world.deploy(folder), trust_root=TrustAnchor(self.world.root), at=AT
+        )
+        self.facts = DisclosedFacts.of(self.model.attestation, self.model.digest, SECRET)
+        self.names = names_of(self.model.attestation)
+        self.signed = sign_disclosure(self.model, SECRET, self.world.keys.operator)
+
+    def view(self, *, by: bytes | None = None, **asked: Any) -> View:
+        asked = {"fields": FIELDS} | asked
+        chosen = Audience(**asked).choose(self.facts, self.names, where="buyer.yaml")
+        return View.make(self.facts, chosen, by or self.signed, ())
+
+    def verified(self, view: View, *lists: bytes) -> VerifiedView:
+        anchor = TrustAnchor(self.world.root, lists)
+        return verify_view(View.read(view.encode(), where="view"), anchor, at=AT, where="view")
+
+
+Change = Callable[[View], View]
+
+
+def at_leaf(number: int, **changed: Any) -> Change:
+    def change(view: View) -> View:
+        leaves = list(view.leaves)
+        leaf = leaves[number].leaf.model_copy(update=changed)
+        leaves[number] = leaves[number].model_copy(update={"leaf": leaf})
+        return view.model_copy(update={"leaves": tuple(leaves)})
+
+    return change
+
+
+def at_proof(number: int, change: Callable[[ShownLeaf], dict[str, Any]]) -> Change:
+    def changed(view: View) -> View:
+        leaves = list(view.leaves)
+        leaves[number] = leaves[number].model_copy(update=change(leaves[number]))
+        return view.model_copy(update={"leaves": tuple(leaves)})
+
+    return changed
+
+
+ALTERED: dict[str, Change] = {
+    "value": at_leaf(0, value="another"),
+    "salt": at_leaf(0, salt="00" * 16),
+    "field": at_leaf(0, field="nothing"),
+    "group": at_leaf(0, group="nowhere"),
+    "corpus": at_leaf(0, corpus="nobody"),
+    "index": at_proof(0, lambda each: {"index": each.index ^ 1}),
+    "index beyond": at_proof(0, lambda each: {"index": 256}),
+    "no path": at_proof(0, lambda each: {"path": ()}),
+    "longer path": at_proof(0, lambda each: {"path": (*each.path, "00" * 32)}),
+    "path": at_proof(0, lambda each: {"path": ("00" * 32, *each.path[1:])}),
+    "another leaf's path": lambda view: at_proof(0, lambda each: {"path": view.leaves[1].path})(
+        view
+    ),
+    "twice": lambda view: view.model_copy(update={"leaves": (*view.leaves, view.leaves[0])}),
+}
