@@ -1,7 +1,7 @@
 """What the verifiers in the browser are told: steps, and the documents' types and wording.
 
-The schemas are pydantic's, of the classes that `govray verify` and `govray view` read with. So the browser refuses
-the same unknown fields.
+The schemas are pydantic's, of the classes that `govray verify` and `govray view` read with.
+So the browser refuses the same unknown fields.
 """
 
 from __future__ import annotations
