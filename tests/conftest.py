@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -125,6 +126,12 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         if item.get_closest_marker("gpu") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="no GPU here"))
     items.sort(key=lambda item: (not on_ray(item.nodeid), "cluster" in fixtures_of(item)))
+
+
+def pytest_collection_finish() -> None:
+    """A million objects of imported packages never go: no collection need look at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
