@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,8 +177,11 @@ def _beside(
     source: Place, record: RunRecord, storage: Place, *, rows: bool
 ) -> tuple[tuple[Place, ...], tuple[str, ...]]:
     """Copy what lies beside a run. Returns the folders of rows, and what was not found."""
-    copied, missing = [], []
-    wanted = {"the packed rows": lambda: prepared_folder(source, record)}
+    copied: list[Place] = []
+    missing: list[str] = []
+    wanted: dict[str, Callable[[], Place]] = {
+        "the packed rows": lambda: prepared_folder(source, record)
+    }
     judged = (record.validation or {}).get("manifest")
     if judged is not None:
         wanted["the packed rows of the validation corpora"] = lambda: _validating(source, judged)
