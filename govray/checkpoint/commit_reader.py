@@ -8,7 +8,7 @@ storage: ``commit_folder.py`` has the file system's, and a `RemoteFolder` any ot
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -22,8 +22,8 @@ from govray.checkpoint.sharded_file import INDEX, ShardIndex, part_name
 from govray.errors import Damaged, Malformed
 from govray.governance.formats import canonical_json
 
-Content = bytes | Mapping[str, Tensor]
-"""The content of a file; a mapping of tensors is written as safetensors."""
+Content = bytes | Mapping[str, Tensor] | Iterator[bytes]
+"""The content of a file, whole or in pieces; a mapping of tensors is written as safetensors."""
 
 
 class RemoteFolder(Protocol):
@@ -142,8 +142,12 @@ def pour(
     Raises:
         UsageError: A tensor cannot be stored.
     """
-    pieces = (
-        [content] if isinstance(content, bytes) else safetensors_stream.pieces(content, where=where)
+    pieces: Iterable[bytes | memoryview] = (
+        safetensors_stream.pieces(content, where=where)
+        if isinstance(content, Mapping)
+        else [content]
+        if isinstance(content, bytes)
+        else content
     )
     digest, size = hashlib.sha256(), 0
     for piece in pieces:

@@ -42,10 +42,13 @@ PIECE = 32 << 20
 RETRY_S = 30
 """How long a request to Google Cloud Storage is retried. S3's client gives up sooner."""
 ASIDE = "aside"
+OBJECTS = "governance"
+"""Folder of the objects that commits share, beside them."""
 LABEL = "run.json"
 """Written when a run begins: it tests write access, and tells people whose folder it is."""
 
 _FOLDER = re.compile(r"(checkpoint_(\d{9}))\.(\d+)\.(\d+)\.[0-9a-f]{8}")
+_OBJECT = re.compile(r"[0-9a-f]{64}")
 _DO = (
     "Check the URL, the network, and the store's credentials in the environment "
     "of the process (for S3: AWS_*)"
@@ -114,6 +117,27 @@ class ObjectStore:
             if name not in count
         }
 
+    def objects(self) -> Mapping[str, int]:
+        """SHA-256 in hex → bytes of the objects that commits share."""
+        found = self.files_below(f"{self.root}/{OBJECTS}", self.url)
+        return {name: size for name, size in found.items() if _OBJECT.fullmatch(name)}
+
+    def write_object(self, name: str, data: bytes) -> None:
+        """As `govray.checkpoint.storage.Storage`."""
+        ObjectFolder(self, OBJECTS).write(name, data)
+
+    def read_object(self, name: str, size: int) -> bytes:
+        """As `govray.checkpoint.storage.Storage`."""
+        return ObjectFolder(self, OBJECTS).read(name, size)
+
+    def remove_object(self, name: str) -> None:
+        """As `govray.checkpoint.storage.Storage`."""
+        with _reaching(self.url), suppress(FileNotFoundError):
+            self.filesystem.delete_file(f"{self.root}/{OBJECTS}/{name}")
+
+    def __str__(self) -> str:
+        return self.url.partition("?")[0]
+
     def files_below(self, path: str, where: str) -> dict[str, int]:
         """Relative name → bytes of every object below a path; empty if there is none."""
         with _reaching(where):
@@ -154,7 +178,7 @@ class ObjectFolder:
     """One commit's place on an object store; a `govray.checkpoint.commit_reader.RemoteFolder`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
-        self._store = store
+        self.store = store
         self.folder = folder
         self.name = folder.partition(".")[0]
         self._path = f"{store.root}/{folder}"
@@ -171,7 +195,7 @@ class ObjectFolder:
 
     def write(self, name: str, content: Content) -> commit_manifest.FileEntry:
         """As `govray.checkpoint.commit_folder.write`."""
-        return self._store.write(f"{self._path}/{name}", content, f"{self}/{name}")
+        return self.store.write(f"{self._path}/{name}", content, f"{self}/{name}")
 
     def publish(
         self, entries: Mapping[str, commit_manifest.FileEntry], check: Callable[[], None]
@@ -183,14 +207,14 @@ class ObjectFolder:
         commit_manifest.require_whole(entries, self._sizes(), str(self))
         manifest = commit_manifest.encode(entries)
         check()
-        self._store.write(f"{self._path}/{MANIFEST}", manifest, f"{self}/{MANIFEST}")
+        self.store.write(f"{self._path}/{MANIFEST}", manifest, f"{self}/{MANIFEST}")
         return canonical_json.sha256(manifest)
 
     def open_commit(self) -> Committed:
         """As `govray.checkpoint.commit_folder.open_commit`."""
         sizes = self._sizes()
-        manifest = self._read(MANIFEST, sizes[MANIFEST]) if MANIFEST in sizes else None
-        return opened(self, sizes, manifest, self._read)
+        manifest = self.read(MANIFEST, sizes[MANIFEST]) if MANIFEST in sizes else None
+        return opened(self, sizes, manifest, self.read)
 
     def open_file(self, name: str) -> BinaryIO:
         """As `govray.checkpoint.commit_folder.open_file`."""
@@ -199,7 +223,7 @@ class ObjectFolder:
     def committed_at(self) -> float | None:
         """As `govray.checkpoint.commit_folder.committed_at`."""
         with _reaching(str(self)):
-            info = self._store.filesystem.get_file_info(f"{self._path}/{MANIFEST}")
+            info = self.store.filesystem.get_file_info(f"{self._path}/{MANIFEST}")
         if info.type != fs.FileType.File:
             return None
         return info.mtime.timestamp() if info.mtime else 0.0
@@ -208,18 +232,18 @@ class ObjectFolder:
         """As `govray.checkpoint.commit_folder.remove`."""
         with _reaching(str(self)):
             with suppress(FileNotFoundError):
-                self._store.filesystem.delete_file(f"{self._path}/{MANIFEST}")
+                self.store.filesystem.delete_file(f"{self._path}/{MANIFEST}")
             with suppress(FileNotFoundError):
-                self._store.filesystem.delete_dir(self._path)
+                self.store.filesystem.delete_dir(self._path)
 
     def put_aside(self, suffix: str) -> None:
         """As `govray.checkpoint.commit_folder.put_aside`."""
-        self._store.write(f"{self._path}/{ASIDE}{suffix}", b"", str(self))
+        self.store.write(f"{self._path}/{ASIDE}{suffix}", b"", str(self))
 
     def _sizes(self) -> dict[str, int]:
-        return self._store.files_below(self._path, str(self))
+        return self.store.files_below(self._path, str(self))
 
-    def _read(self, name: str, size: int) -> bytes:
+    def read(self, name: str, size: int) -> bytes:
         """The object's bytes; one more than ``size`` at most, so that growth shows."""
         buffer = io.BytesIO()
         with self._open(name) as file:
@@ -230,7 +254,7 @@ class ObjectFolder:
     def _open(self, name: str) -> _Requests:
         where = f"{self}/{name}"
         with _reaching(where):
-            stream = self._store.filesystem.open_input_file(f"{self._path}/{name}")
+            stream = self.store.filesystem.open_input_file(f"{self._path}/{name}")
         return _Requests(stream, where)
 
 

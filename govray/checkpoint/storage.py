@@ -5,6 +5,10 @@ the driver and all ranks share, or lies at a URL with its commits. A run of a di
 elsewhere has a file ``storage.json`` from its start, so that whoever has the folder finds the
 commits. The place at the URL is new for each run: commits of another run of the same name don't mix
 with this one's.
+
+What several commits name lies once beside them, below ``governance/``: an object whose name is the
+SHA-256 of its bytes. Objects are written before the manifest of the commit that names them, and
+never changed. Readers compare their bytes with the name.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from govray.checkpoint.commit_folder import PARTIAL, Folder, committed_at
-from govray.checkpoint.object_store import ObjectStore
-from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
+from govray.checkpoint.commit_folder import PARTIAL, Folder, committed_at, open_file
+from govray.checkpoint.commit_manifest import FileEntry
+from govray.checkpoint.object_store import OBJECTS, ObjectFolder, ObjectStore
+from govray.errors import Damaged, InfrastructureFailed, Malformed, Refused, UsageError
 from govray.files.atomic_file import make_folder, write_whole
 from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
@@ -35,6 +40,7 @@ CORRUPT = ".corrupt"
 """Suffix of a commit whose bytes differ from its manifest."""
 
 _STEP = re.compile(r"checkpoint_(\d{9})")
+_OBJECT = re.compile(r"[0-9a-f]{64}")
 _LEFTOVERS = (PARTIAL, SUPERSEDED, CORRUPT)
 
 
@@ -51,6 +57,22 @@ class Storage(Protocol):
 
     def leftovers(self) -> Mapping[str, tuple[Folder, int]]:
         """Name → place and bytes of the folders that nothing loads."""
+        ...
+
+    def objects(self) -> Mapping[str, int]:
+        """SHA-256 in hex → bytes of the objects that commits share."""
+        ...
+
+    def write_object(self, name: str, data: bytes) -> None:
+        """Put an object in its place; whole or not at all, and durable."""
+        ...
+
+    def read_object(self, name: str, size: int) -> bytes:
+        """An object's bytes, at most one more than ``size``; unchecked. Raises as `open_file`."""
+        ...
+
+    def remove_object(self, name: str) -> None:
+        """Delete an object that no commit names."""
         ...
 
 
@@ -89,6 +111,106 @@ class RunFolder:
             if isinstance(folder, Path) and committed_at(folder) is None
         ]
         return {entry.name: (entry, _size(entry)) for entry in sorted(found)}
+
+    def objects(self) -> Mapping[str, int]:
+        """As `Storage`."""
+        found = {}
+        with suppress(FileNotFoundError), os.scandir(self._path / OBJECTS) as entries:
+            for entry in entries:
+                if _OBJECT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    found[entry.name] = entry.stat(follow_symlinks=False).st_size
+        return found
+
+    def write_object(self, name: str, data: bytes) -> None:
+        """As `Storage`."""
+        path = self._path / OBJECTS / name
+        try:
+            make_folder(path.parent)
+            write_whole(path, data)
+        except OSError as error:
+            raise UsageError(
+                f"what the checkpoint carries could not be written: {error.strerror}",
+                where=str(path),
+                do="Make room or choose another place, then resume",
+            ) from error
+
+    def read_object(self, name: str, size: int) -> bytes:
+        """As `Storage`."""
+        with open_file(self._path / OBJECTS, name) as file:
+            return file.read(size + 1)
+
+    def remove_object(self, name: str) -> None:
+        """As `Storage`."""
+        try:
+            (self._path / OBJECTS / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"it could not be deleted: {error.strerror}",
+                where=str(self._path / OBJECTS / name),
+            ) from error
+
+
+def storage_around(commit: Folder) -> Storage:
+    """The place that a commit lies in, with what it shares with others."""
+    if isinstance(commit, Path):
+        return RunFolder(commit.parent)
+    assert isinstance(commit, ObjectFolder)
+    return commit.store
+
+
+class SharedObjects:
+    """What one commit names beside itself, checked as it is read.
+
+    Args:
+        commit: Where the commit lies.
+
+    Raises:
+        InfrastructureFailed: Remote storage refuses.
+    """
+
+    def __init__(self, commit: Folder) -> None:
+        self._name = commit.name
+        self._storage = storage_around(commit)
+        self._place = f"{commit.parent if isinstance(commit, Path) else self._storage}/{OBJECTS}"
+        self._there = self._storage.objects()
+
+    def read(self, entry: FileEntry, what: str) -> bytes:
+        """The bytes of one object.
+
+        Args:
+            entry: Its digest and size, as the commit states them.
+            what: What it is, for errors.
+
+        Raises:
+            Damaged: It is not beside the commit, or its bytes are others.
+            InfrastructureFailed: Remote storage refuses.
+        """
+        name = entry.digest.partition(":")[2]
+        where = f"{self._place}/{name}"
+        if name not in self._there:
+            raise Damaged(
+                f"{what}, which {self._name} names, is missing",
+                where=where,
+                do="Restore it, or copy the checkpoint by `govray checkpoint copy`",
+            )
+        data = self._storage.read_object(name, entry.size)
+        if canonical_json.sha256(data) != entry.digest:
+            raise Damaged(
+                f"{what}, which {self._name} names, has other bytes than its digest says",
+                where=where,
+                do="Restore it from a copy, or take another checkpoint",
+            )
+        return data
+
+
+def recorded_url(run_folder: Place) -> str | None:
+    """The place for commits of any run that this run began with; None for its own folder.
+
+    Raises:
+        Malformed: As `storage_of`.
+    """
+    chosen = _chosen(run_folder)
+    return chosen["storage"] if chosen else None
 
 
 def storage_of(run_folder: Place) -> Storage:

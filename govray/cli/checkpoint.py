@@ -1,4 +1,4 @@
-"""``govray checkpoint``: what a run has committed and why it stays; export it, delete the rest.
+"""``govray checkpoint``: what a run has committed and why it stays; copy it, delete the rest.
 
 `gc` applies the rules that the run itself applies after each commit, and also deletes what a crash
 left behind. It does not touch a run that is being driven. `export` is for programs that know torch
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ from govray.cli.output import field, line, print_table, report, table
 from govray.cli.place_argument import Given, Run, given_place
 from govray.errors import Malformed, UsageError
 
-app = typer.Typer(help="List a run's checkpoints, pin one, export one, delete the rest.")
+app = typer.Typer(help="List a run's checkpoints, pin, copy or export one, delete the rest.")
 
 
 Checkpoint = Annotated[
@@ -104,7 +105,7 @@ def gc(
     """Delete the checkpoints that no rule, pin or hold keeps, and what a crash left behind."""
     from govray.holds import read_holds
     from govray.train.run_folder.run_lock import driving
-    from govray.train.state.garbage_collection import apply, inventory, surplus, sweep
+    from govray.train.state.garbage_collection import OBJECTS, apply, inventory, surplus, sweep
 
     found = inventory(run)
     if driving(run):
@@ -114,18 +115,21 @@ def gc(
             do="Try again when it has ended",
         )
     held = sorted(read_holds(run))
-    gone = (
-        {}
-        if held
-        else {each.name: each.size for each in surplus(run, found)} | dict(found.leftovers)
-    )
+    gone: dict[str, int] = {}
+    if not held:
+        gone = {each.name: each.size for each in surplus(run, found)}
+        unnamed = found.unnamed(gone)
+        gone |= dict(found.leftovers)
+        gone |= {f"{OBJECTS}/{name}": size for name, size in unnamed.items()}
     if not dry_run:
         deleted = {*apply(run, found.rules), *sweep(run)}
         gone = {name: size for name, size in gone.items() if name in deleted}
     report({"run": str(run), "deleted": gone, "dryRun": dry_run})
     for name, size in gone.items():
         line(f"{'would delete' if dry_run else 'deleted'}  {name}  {_bytes(size)}")
-    line(f"{len(gone)} folders, {_bytes(sum(gone.values()))}")
+    objects = sum(name.startswith(f"{OBJECTS}/") for name in gone)
+    shared = f" and {objects} objects that they shared" if objects else ""
+    line(f"{len(gone) - objects} folders{shared}, {_bytes(sum(gone.values()))}")
     if held:
         line(f"Nothing is deleted: the run is held for {', '.join(held[:3])}.")
 
@@ -154,6 +158,54 @@ def unpin(checkpoint: Checkpoint) -> None:
         pins.unpin(folder.parent, folder.name)
     report({"checkpoint": str(checkpoint), "pin": None})
     line(f"{folder.name}  is not pinned")
+
+
+@app.command("copy")
+def copy(
+    checkpoint: Annotated[
+        Given,
+        typer.Argument(
+            metavar="CHECKPOINT",
+            parser=given_place,
+            help="RUN/checkpoint_000000100; or RUN, or the URL of its commits, for the newest.",
+        ),
+    ],
+    storage: Annotated[
+        Given,
+        typer.Argument(
+            metavar="STORAGE", parser=given_place, help="Another storage path, or its URL."
+        ),
+    ],
+    without_rows: Annotated[
+        bool,
+        typer.Option("--without-rows", help="Leave the packed rows, which hold the records."),
+    ] = False,
+) -> None:
+    """Copy a checkpoint and the governance that it carries to STORAGE, as a run that can go on.
+
+    The run's own folder, its policy and its credentials need not be there any more. Every byte is
+    compared with its digest.
+    """
+    from govray.train.state.copied_checkpoint import copy_checkpoint
+
+    done = copy_checkpoint(checkpoint, storage, rows=not without_rows)
+    report(
+        {
+            "checkpoint": str(checkpoint),
+            "run": str(done.run),
+            "step": done.step,
+            "digest": done.digest,
+            "bytes": done.size,
+            "rows": [str(each) for each in done.rows],
+            "missing": list(done.missing),
+        }
+    )
+    line(f"copied  {done.run}  step {done.step}, {_bytes(done.size)}")
+    for each in done.rows:
+        field("rows", each)
+    for what in done.missing:
+        field("not here", f"{what}: put the folder into {storage} before the run is resumed")
+    line(f"Next  govray runs resume {quote(str(done.run))} --carried --trust-root TRUSTED_ROOT")
 
 
 @app.command("export")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli.output import field, line, print_table, report, table
+from govray.cli import trust, user_files
+from govray.cli.output import Revocations, TrustRoot, field, line, print_table, report, table
 from govray.cli.place_argument import Run, Storage
 from govray.cli.train import drive
-from govray.errors import CouldNotCheck, UsageError
+from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.files.place import Place
 
 if TYPE_CHECKING:
+    from govray.governance.submission.submission import Submission
     from govray.train.inputs import run_listing
+    from govray.train.inputs.experiment_config import Experiment
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
 
@@ -226,6 +230,16 @@ def resume(
             "--submission", metavar="FILE", help="Of a submitted run: the file of its submission."
         ),
     ] = None,
+    carried: Annotated[
+        bool,
+        typer.Option(
+            "--carried",
+            help="Go on with the policy and credentials that its checkpoint carries. The trust "
+            "root that is given or pinned decides about them.",
+        ),
+    ] = False,
+    trust_root: TrustRoot = None,
+    revocations: Revocations = None,
 ) -> None:
     """Continue a run, or attest a finished one."""
     from govray.governance.submission.submission import read_submission
@@ -242,7 +256,60 @@ def resume(
     if (run / "model").is_dir():
         raise UsageError("the run is finished and attested", where=str(run))
     of = read_submission(submission) if submission else None
+    if carried:
+        _resume_carried(run, experiment, trust_root, revocations or (), of)
+        return
+    if trust_root or revocations:
+        raise UsageError(
+            "the experiment names the trust root and the lists of this run",
+            where="--trust-root" if trust_root else "--revocations",
+            do="Give them with --carried",
+        )
     drive(experiment, lambda **more: from_experiment(experiment, resume=run, submission=of, **more))
+
+
+def _resume_carried(
+    run: Place,
+    experiment: Experiment,
+    trust_root: Path | None,
+    revocations: Sequence[Path],
+    submission: Submission | None,
+) -> None:
+    """Go on with what the newest checkpoint carries, under a trust root from elsewhere."""
+    from dataclasses import replace
+
+    from govray.checkpoint.storage import recorded_url
+    from govray.train.driver.trainer import from_experiment
+    from govray.train.inputs.run_record import read_record
+    from govray.train.state.carried_inputs import carried_inputs
+    from govray.train.validation.validation_data import carried_validation
+
+    path = trust.root_path(trust_root)
+    if isinstance(run, Path) and path.resolve().is_relative_to(run.resolve()):
+        raise Refused(
+            "the trust root lies inside the run that it would vouch for",
+            where=str(path),
+            do="Get the root from its owner, not with the run",
+        )
+    shared = carried_inputs(run, user_files.read(path), revocations, submission=submission)
+    record = read_record(run)
+    if experiment.validation is not None:
+        shared = replace(
+            shared, validation=carried_validation(experiment.validation, run, record, shared.inputs)
+        )
+    # The rows are packed: no tokenizer is read, and the loop gets what it got before.
+    data = experiment.data.model_copy(update={"tokenizer": "bytes"})
+    drive(
+        experiment,
+        lambda **more: from_experiment(
+            experiment.model_copy(update={"data": data}),
+            resume=run,
+            shared=shared,
+            train_loop_config=record.config,
+            checkpoint_storage=recorded_url(run),
+            **more,
+        ),
+    )
 
 
 def _require_driven(run: Place) -> None:

@@ -15,21 +15,26 @@ from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import choose, storage_of
 from govray.governance.attestation.model_folder import WEIGHTS
 from govray.governance.formats import canonical_json
+from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
+from govray.train.state.carried_governance import keep
 from govray.train.state.garbage_collection import pin
 from govray.train.state.snapshot import folder_name
 from tests.support.command import Run
+from tests.support.runs_on_storage import begin_run
 from tests.support.tree import ROOT
+from tests.support.world import World
 
 PAGE = ROOT / "docs" / "checkpoints.md"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, world: World) -> Path:
     """Where the page's commands look: five commits, one pinned, and what a crash left."""
-    run = tmp_path / "runs" / "tiny"
+    run = begin_run(tmp_path / "runs", "tiny", world)
+    carried = keep(run, storage_of(run))
     for step, loss in ((10, 4.0), (20, 1.0), (30, 3.0), (40, None), (50, 2.0)):
-        state = {"step": step, "keep": {"best": 1, "latest": 1}}
+        state = {"step": step, "keep": {"best": 1, "latest": 1}, "governance": carried}
         state |= {} if loss is None else {"loss": loss}
         files = {"state.json": canonical_json.encode(state), "w": b"1" * 2000}
         commit_folder.commit(run / folder_name(step), files | {WEIGHTS: {"w": torch.ones(3)}})
@@ -181,10 +186,39 @@ def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
         for line in PAGE.read_text().splitlines()
         if line.startswith("govray checkpoint ")
     ]
-    assert [words[1] for words in commands] == ["ls", "gc", "export"]
+    assert [words[1] for words in commands] == ["ls", "gc", "copy", "export"]
     for words in commands:
         run(*words)
     assert (folder.parent.parent / "tiny-dcp" / ".metadata").is_file()
+    assert left(folder.parent.parent / "elsewhere" / "tiny") == [50]
+
+
+def test_copy_says_what_comes_along_and_what_it_is_not(
+    run: Run, folder: Path, tmp_path: Path, root: Path
+) -> None:
+    said = run("checkpoint", "copy", folder / folder_name(20), "there")
+    assert "not here" in said.out
+    assert "the packed rows: put the folder into there" in said.out
+    assert "--carried --trust-root TRUSTED_ROOT" in said.out
+    copy = tmp_path / "there" / "tiny"
+    assert left(copy) == [20]
+    assert read_record(copy) == read_record(folder)
+    assert "already exists" in run("checkpoint", "copy", folder, "there", code=2).err
+    told = run("checkpoint", "copy", folder, "newest", "--json").json
+    assert (told["step"], told["rows"], told["missing"]) == (50, [], ["the packed rows"])
+    # The root from elsewhere decides, whatever the copy says of itself.
+    resume = ("runs", "resume", copy, "--carried")
+    assert "none is pinned" in run(*resume, code=3).err
+    inside = copy / "record" / "root.json"
+    assert "lies inside the run" in run(*resume, "--trust-root", inside, code=1).err
+    other = tmp_path / "other.json"
+    other.write_bytes(World(name="another").root)
+    assert "another trust root" in run(*resume, "--trust-root", other, code=1).err
+    assert "--carried" in run("runs", "resume", copy, "--trust-root", root, code=2).err
+    # A record that was changed beside the original is not copied.
+    (folder / "record" / "policy.dsse.json").write_bytes(b"{}")
+    refused = run("checkpoint", "copy", folder, "changed", code=1).err
+    assert "not the record/policy.dsse.json that checkpoint_000000050 carries" in refused
 
 
 def test_ls_has_the_time_of_the_event_log_and_not_of_a_file(run: Run, folder: Path) -> None:

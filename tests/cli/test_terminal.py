@@ -148,7 +148,7 @@ PLACES = {
     "runs logs": ("{run}", "{word}"),
     "runs stop": ("{run}", "{word}"),
     "runs kill": ("{run}", "{word}"),
-    "runs resume": ("{run}", "{word}"),
+    "runs resume": ("{run}", "{word}", "runs/tiny-1 --carried --trust-root {file}"),
     "runs code": ("{run} {folder}/c", "runs/tiny-1 {word}/c", "{word} {folder}/c"),
     "queue run": ("{file}", "{word}"),
     "queue ls": ("--project {word}", "--store {word}"),
@@ -192,6 +192,11 @@ PLACES = {
     "checkpoint gc": ("{run} --dry-run",),
     "checkpoint pin": ("{run}/checkpoint_000000003 --reason {word}", "{word} --reason {word}"),
     "checkpoint unpin": ("{run}/checkpoint_000000003", "{word}"),
+    "checkpoint copy": (
+        "{run} {folder}/x",
+        "{run}/checkpoint_000000003 {word}",
+        "{word} {folder}/x --without-rows",
+    ),
     "checkpoint export": (
         "{run}/checkpoint_000000003 --dcp {folder}/x",
         "{word} --dcp {folder}/x",

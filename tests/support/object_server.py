@@ -197,5 +197,5 @@ class Raw:
 
     def _object(self, name: str) -> tuple[ObjectStore, str]:
         assert isinstance(self.folder, ObjectFolder)
-        store: Any = self.folder._store
+        store: Any = self.folder.store
         return store, f"{store.root}/{self.folder.folder}/{name}"

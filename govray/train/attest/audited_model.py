@@ -36,6 +36,7 @@ from govray.train.inputs.recorded_inputs import RecordedInputs
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.loop.entrypoint import load_entrypoint, loss_beside, own_loop
 from govray.train.loop.until_govern import until_govern
+from govray.train.state.carried_governance import read_ledger
 from govray.train.state.snapshot import base_tensors
 
 
@@ -113,7 +114,7 @@ def load_model(run: Path) -> AuditedModel:
             for name in committed.names
             if name == model_folder.WEIGHTS or name.endswith(model_folder.ADAPTER_WEIGHTS)
         },
-        steps=_steps(read_leaves(committed.files["ledger.jsonl"])),
+        steps=_steps(read_leaves(read_ledger(committed))),
     )
 
 

@@ -54,6 +54,7 @@ from govray.train.inputs.gating import GATES
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.state import snapshot
+from govray.train.state.carried_governance import carried, read_ledger, refuse_other_record
 from govray.train.validation.best_so_far import BestSoFar
 
 
@@ -80,16 +81,18 @@ def write_model(
     Raises:
         CouldNotCheck: The run has no whole checkpoint of its last step, or its prepared data is
             not in its storage.
-        Refused: What the run recorded about itself does not verify.
+        Refused: What the run recorded about itself does not verify, or is not what its last
+            commit carries.
     """
     record = read_record(run)
     if stopped is not None:
         record = replace(record, finished=stopped)
     committed = final_checkpoint(run, record, early=stopped is not None)
+    refuse_other_record(run, carried(committed))
     trust = TrustState.load(record.root, at=record.started, delegations=record.delegations)
     own = trust.each_key_counts("operator")  # other keys may sign later
     manifest = verify_manifest(own, record.manifest, at=record.started)
-    ledger = Ledger.read(record.run_id, committed.files["ledger.jsonl"])
+    ledger = Ledger.read(record.run_id, read_ledger(committed))
     governance = {
         model_folder.POLICY: record.policy,
         model_folder.MANIFEST: record.manifest,

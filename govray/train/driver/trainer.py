@@ -284,7 +284,9 @@ class GovernedTrainer(RunSettings):
             run_listing.refuse_other_submission(record, submission)
             if submission and (place(self.resume) / MODEL).is_dir():
                 return place(self.resume).resolve()  # its job was started once more
-        if not self.shared and not (record and record.finished):  # a search looks for its trials
+        # A search looks for its trials.
+        alone = self.shared is None or self.shared.carried is not None
+        if alone and not (record and record.finished):
             await_room(self.scaling_config, on_wait=self.on_wait)
         if record and self.shared:
             self.shared.refuse_changes(record)
@@ -297,6 +299,8 @@ class GovernedTrainer(RunSettings):
         if shared := self.shared:
             signer = self.signer() if attest else None
             started, inputs = shared.at, shared.inputs
+            if signer:
+                inputs.check_operator(signer.public_key)
             admit = lambda: shared.prepared  # noqa: E731
         else:
             signer = self.signer()
@@ -526,6 +530,8 @@ class GovernedTrainer(RunSettings):
 
     def _start(self, inputs: Inputs, found: Discovered, at: datetime) -> Start | None:
         """The existing weights that the run begins with, compared with the model they fill."""
+        if self.shared and self.shared.carried:
+            return self.shared.carried.start  # its commit holds what became of them
         declared = declared_start(self.experiment) if self.experiment else []
         if declared and self.pretrained is not None:
             raise UsageError(

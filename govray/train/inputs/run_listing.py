@@ -217,9 +217,11 @@ def changed(record: RunRecord, files: InputFiles) -> list[str]:
     found += [
         f"credential {name}" for name in sorted(now | then) if now.get(name) != then.get(name)
     ]
-    if record.environment.code_digest != code_digest():
-        found.append("govray's own code")
-    return found
+    return found + _other_code(record)
+
+
+def _other_code(record: RunRecord) -> list[str]:
+    return ["govray's own code"] if record.environment.code_digest != code_digest() else []
 
 
 def refuse_changes(record: RunRecord, files: InputFiles, *, where: str) -> None:
@@ -228,7 +230,20 @@ def refuse_changes(record: RunRecord, files: InputFiles, *, where: str) -> None:
     Raises:
         Refused: Names each input that changed.
     """
-    if names := changed(record, files):
+    _refuse(changed(record, files), where)
+
+
+def refuse_other_code(record: RunRecord, *, where: str) -> None:
+    """Refuse to resume a run under another govray than the one that began it.
+
+    Raises:
+        Refused: The source differs.
+    """
+    _refuse(_other_code(record), where)
+
+
+def _refuse(names: Sequence[str], where: str) -> None:
+    if names:
         raise Refused(
             f"changed since the run began: {', '.join(names)}",
             where=where,

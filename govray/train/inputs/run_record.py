@@ -25,6 +25,19 @@ from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import RECORDED, Experiment, parse_experiment
 from govray.train.inputs.pretrained import Start
 
+RECORD = "record"
+"""Folder inside a run's."""
+SUMMARY = "run.json"
+FILES = (
+    "policy.dsse.json",
+    "root.json",
+    "manifest.dsse.json",
+    "credentials.jsonl",
+    "delegations.jsonl",
+    SUMMARY,
+)
+"""What it holds. The summary is written last: without it there is no record."""
+
 _SCHEMA = "govray.dev/run/v1"
 
 
@@ -96,14 +109,17 @@ class RunRecord:
 
     def write(self, run_folder: Place) -> None:
         """Write every file under ``run_folder/record``, ``run.json`` last."""
-        folder = run_folder / "record"
-        make_folder(folder)
-        write_whole(folder / "policy.dsse.json", self.policy)
-        write_whole(folder / "root.json", self.root)
-        write_whole(folder / "manifest.dsse.json", self.manifest)
-        write_whole(folder / "credentials.jsonl", _lines(self.credentials.values()))
-        write_whole(folder / "delegations.jsonl", _lines(self.delegations))
-        write_whole(folder / "run.json", canonical_json.encode(self._summary()))
+        write_files(
+            run_folder,
+            {
+                "policy.dsse.json": self.policy,
+                "root.json": self.root,
+                "manifest.dsse.json": self.manifest,
+                "credentials.jsonl": _lines(self.credentials.values()),
+                "delegations.jsonl": _lines(self.delegations),
+                SUMMARY: canonical_json.encode(self._summary()),
+            },
+        )
 
     def end(self, run_folder: Place, finished: datetime, *, ended: int | None = None) -> RunRecord:
         """The same run, finished, and recorded so.
@@ -114,7 +130,7 @@ class RunRecord:
             ended: The step before which the run ended, if that was early.
         """
         done = replace(self, finished=finished, ended=ended)
-        write_whole(run_folder / "record" / "run.json", canonical_json.encode(done._summary()))
+        write_whole(run_folder / RECORD / SUMMARY, canonical_json.encode(done._summary()))
         return done
 
     def _summary(self) -> dict[str, Any]:
@@ -161,16 +177,37 @@ def read_record(run_folder: Place) -> RunRecord:
         UsageError: The folder is not a run's.
         Malformed: A file was changed into something that does not parse.
     """
-    folder = run_folder / "record"
-    if not (folder / "run.json").is_file():
+    folder = run_folder / RECORD
+    if not (folder / SUMMARY).is_file():
         raise UsageError(
             "this is not the folder of a run",
             where=str(run_folder),
             do="Runs lie under the experiment's storage_path, one folder each",
         )
-    summary: Any = canonical_json.parse_canonical((folder / "run.json").read_bytes())
+    return parse_record({name: (folder / name).read_bytes() for name in FILES}, where=str(folder))
+
+
+def write_files(run_folder: Place, files: Mapping[str, bytes]) -> None:
+    """Write the files of a record under ``run_folder/record``, ``run.json`` last."""
+    folder = run_folder / RECORD
+    make_folder(folder)
+    for name in FILES:
+        write_whole(folder / name, files[name])
+
+
+def parse_record(files: Mapping[str, bytes], *, where: str) -> RunRecord:
+    """The record that these files hold.
+
+    Args:
+        files: `FILES`, by name.
+        where: Their place, for errors.
+
+    Raises:
+        Malformed: A file was changed into something that does not parse.
+    """
+    summary: Any = canonical_json.parse_canonical(files[SUMMARY])
     experiment = (
-        parse_experiment(summary["experiment"], where=str(folder), context=RECORDED)
+        parse_experiment(summary["experiment"], where=where, context=RECORDED)
         if "experiment" in summary
         else None
     )
@@ -181,32 +218,32 @@ def read_record(run_folder: Place) -> RunRecord:
         finished=parse_time(summary["finished"]) if "finished" in summary else None,
         groups={group: tuple(summary["groups"][group]) for group in summary["groupOrder"]},
         plan=BatchPlan.from_json(summary["plan"]),
-        policy=(folder / "policy.dsse.json").read_bytes(),
-        root=(folder / "root.json").read_bytes(),
-        manifest=(folder / "manifest.dsse.json").read_bytes(),
+        policy=files["policy.dsse.json"],
+        root=files["root.json"],
+        manifest=files["manifest.dsse.json"],
         credentials=dict(
             zip(
                 summary["corpora"],
-                (folder / "credentials.jsonl").read_bytes().splitlines(),
+                files["credentials.jsonl"].splitlines(),
                 strict=True,
             )
         ),
-        delegations=tuple((folder / "delegations.jsonl").read_bytes().splitlines()),
+        delegations=tuple(files["delegations.jsonl"].splitlines()),
         config=summary["config"],
         experiment=experiment,
-        environment=Environment.from_json(summary["environment"], where=str(folder)),
+        environment=Environment.from_json(summary["environment"], where=where),
         start=Start.from_json(summary["start"]) if "start" in summary else None,
         replay_of=summary.get("replayOf"),
         ancestry=tuple(
-            Ancestor.from_json(each, where=str(folder)) for each in summary.get("ancestry", [])
+            Ancestor.from_json(each, where=where) for each in summary.get("ancestry", [])
         ),
-        selection=Selection.from_json(summary["selection"], where=str(folder))
+        selection=Selection.from_json(summary["selection"], where=where)
         if "selection" in summary
         else None,
         validation=summary.get("validation"),
         ended=summary.get("ended"),
         ema=Ema.model_validate(stated) if stated else None,
-        submission=Submission.from_json(summary["submission"], where=str(folder))
+        submission=Submission.from_json(summary["submission"], where=where)
         if "submission" in summary
         else None,
         archive=summary.get("archive"),

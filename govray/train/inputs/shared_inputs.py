@@ -61,6 +61,8 @@ class Shared:
         selection: How one of the runs is chosen, if they belong to a search.
         validation: The data that each run is judged by, if there are any.
         submission: Of the search that the runs belong to, if it was submitted.
+        carried: The record of the one run that goes on with what its commit carries. The weights
+            that it started from are not read again.
     """
 
     inputs: Inputs
@@ -69,6 +71,7 @@ class Shared:
     selection: Selection | None = None
     validation: ValidationData | None = None
     submission: Submission | None = None
+    carried: RunRecord | None = None
 
     def refuse_changes(self, record: RunRecord) -> None:
         """Refuse to resume a run that began with other inputs.

@@ -24,6 +24,7 @@ import ray.train
 
 from govray.checkpoint import commit_folder, whole_file
 from govray.checkpoint.retention import DEFAULT
+from govray.checkpoint.storage import storage_of
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Difference, differences
@@ -53,7 +54,8 @@ from govray.train.replay.segments import Segment, segments, start_and_stop
 from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.source_code import source_of
 from govray.train.state import resume_point
-from govray.train.state.snapshot import LEDGER, STATE, committed_folders, folder_name
+from govray.train.state.carried_governance import read_ledger, rebound
+from govray.train.state.snapshot import STATE, committed_folders, folder_name
 
 AHEAD = "ledger.ahead.jsonl"
 
@@ -113,7 +115,7 @@ def replay(
             where=str(run),
             do=f"Replay that run for them, and this one with --steps {donor.step}:{end}",
         )
-    leaves = read_leaves(commit_folder.open_commit(kept[max(kept)]).files[LEDGER])
+    leaves = read_leaves(read_ledger(commit_folder.open_commit(kept[max(kept)])))
     parts = segments(leaves, start, stop)
     _check_environment(run, inputs, strict, on_differences)
     if record.start:
@@ -159,7 +161,7 @@ def replay(
         checkpoints=tuple(theirs),
         leaf=first_leaf(
             leaves,
-            read_leaves(ours[stop].files[LEDGER]),
+            read_leaves(read_ledger(ours[stop])),
             start,
             stop,
             without=without,
@@ -314,12 +316,11 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
     if began is None:
         return
     state: Any = canonical_json.parse_canonical(began.files[STATE])
+    leaves = resume_point.on_one_branch(read_leaves(read_ledger(began)))
     # The only binding that changes without the corpus.
-    files = dict(began.files) | {STATE: canonical_json.encode(state | {"plan": order.plan.digest})}
-    held = Ledger(order.run_id, resume_point.on_one_branch(read_leaves(began.files[LEDGER]))).data
-    files[LEDGER] = held
+    files = rebound(began, folder, storage_of(folder), leaves, plan=order.plan.digest)
     commit_folder.commit(folder / folder_name(int(state["step"])), files)
-    (folder / AHEAD).write_bytes(held)
+    (folder / AHEAD).write_bytes(Ledger(order.run_id, leaves).data)
 
 
 def _pin(folder: Path, steps: Iterable[int]) -> None:

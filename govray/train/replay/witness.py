@@ -31,7 +31,7 @@ from govray.train.attest.write_model import model_digests
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.replay.replay_outcome import ReplayFinding
 from govray.train.replay.replayed_run import commits
-from govray.train.state.snapshot import LEDGER
+from govray.train.state.carried_governance import read_ledger
 
 
 def require_witness(model: VerifiedModel, run: RunRecord, key: PublicKey, *, at: datetime) -> None:
@@ -105,7 +105,7 @@ def sign_replay(
                 where=str(model.path),
                 do="The run's storage is not what the attestation was made from",
             )
-    root = Ledger.read(record.run_id, committed.files[LEDGER]).root
+    root = Ledger.read(record.run_id, read_ledger(committed)).root
     check = ReplayCheck(
         run=outcome.of,
         party=party,

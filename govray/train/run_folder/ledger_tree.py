@@ -2,21 +2,45 @@
 
 Equal to ``Ledger(run, leaves).data`` and ``.root``, but every leaf is encoded and hashed only once.
 A run of many steps would otherwise hold the interpreter lock longer at every commit.
+
+Every `TILE` lines make a tile, which never changes: commits share it. The lines behind the last
+whole tile are the tail.
+
+Source: https://c2sp.org/tlog-tiles, whose entry bundles hold as many entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from govray.governance.formats import merkle
+from govray.checkpoint.commit_manifest import FileEntry
+from govray.governance.formats import canonical_json, merkle
 from govray.governance.record.ledger import AnyLeaf
+
+TILE = 256
+"""Lines of a whole tile."""
+
+
+@dataclass(frozen=True)
+class LedgerTile:
+    """`TILE` lines of a ledger, each with its newline.
+
+    Attributes:
+        entry: Digest and size of the bytes.
+        data: The bytes.
+    """
+
+    entry: FileEntry
+    data: bytes
 
 
 class LedgerFile:
     """Takes the leaves of one run, and processes only new ones."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self._tiles: list[LedgerTile] = []
+        self._tail = bytearray()
         self._size = 0
         self._peaks: list[tuple[int, bytes]] = []  # of perfect subtrees, the largest first
 
@@ -24,8 +48,14 @@ class LedgerFile:
         """Take what ``leaves`` has beyond those taken before, which it begins with."""
         for leaf in leaves[self._size :]:
             line = leaf.line
-            self._data += line + b"\n"
+            self._tail += line + b"\n"
             self._size += 1
+            if self._size % TILE == 0:
+                data = bytes(self._tail)
+                self._tiles.append(
+                    LedgerTile(FileEntry(canonical_json.sha256(data), len(data)), data)
+                )
+                self._tail.clear()
             size, node = 1, merkle.leaf_hash(line)
             while self._peaks and self._peaks[-1][0] == size:
                 node = merkle.node_hash(self._peaks.pop()[1], node)
@@ -35,7 +65,17 @@ class LedgerFile:
     @property
     def data(self) -> bytes:
         """The bytes of ``ledger.jsonl``."""
-        return bytes(self._data)
+        return b"".join(tile.data for tile in self._tiles) + self.tail
+
+    @property
+    def tiles(self) -> tuple[LedgerTile, ...]:
+        """The whole tiles, in order."""
+        return tuple(self._tiles)
+
+    @property
+    def tail(self) -> bytes:
+        """The lines behind the last whole tile."""
+        return bytes(self._tail)
 
     @property
     def size(self) -> int:

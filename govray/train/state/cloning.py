@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.checkpoint import commit_folder
-from govray.checkpoint.storage import folder_name
+from govray.checkpoint.storage import folder_name, storage_of
 from govray.errors import GovrayError
 from govray.files.staged_folder import staged_folder
 from govray.governance.formats import canonical_json
@@ -32,7 +32,8 @@ from govray.governance.record.ledger import read_leaves
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.ledger_wal import FILE as AHEAD
-from govray.train.state.snapshot import LEDGER, STATE, committed_folders
+from govray.train.state.carried_governance import read_ledger, rebound
+from govray.train.state.snapshot import committed_folders
 
 _OPTIMIZER = "optimizer.json"
 
@@ -73,11 +74,8 @@ def clone(
             do="Vary nothing else where runs go on from one another",
         )
     committed = _commit(donor, step)
-    files: dict[str, Any] = dict(committed.files)
-    state: Any = canonical_json.parse_canonical(files[STATE])
-    files[STATE] = canonical_json.encode(state | {"run": run.name})
-    files[_OPTIMIZER] = _retuned(files[_OPTIMIZER], experiment)
-    leaves = read_leaves(files[LEDGER])
+    ledger = read_ledger(committed)
+    leaves = read_leaves(ledger)
     with staged_folder(run) as staged:
         replace(
             record,
@@ -88,8 +86,10 @@ def clone(
             config=config,
             ancestry=inherit(record.run_id, record.ancestry, step, leaves),
         ).write(staged)
+        files = rebound(committed, staged, storage_of(staged), leaves, run=run.name)
+        files[_OPTIMIZER] = _retuned(files[_OPTIMIZER], experiment)
         commit_folder.commit(staged / folder_name(step), files)
-        for name, content in {AHEAD: files[LEDGER], **beside}.items():
+        for name, content in {AHEAD: ledger, **beside}.items():
             (staged / name).write_bytes(content)
 
 

@@ -15,6 +15,7 @@ Invariants:
 * A failed commit is known only to the ranks that wrote it, until the next agreement carries it.
   After the last step, `Commits.settle` shares the outcome.
 * The manifest is rank 0's, is the last file, and names what all ranks wrote.
+* What the commit names beside itself is there before the manifest.
 * A process that ends with a commit in flight leaves nothing that loads. It leaves a ``….partial``
   folder or, on remote storage, a folder without a manifest.
 
@@ -46,6 +47,7 @@ from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state import garbage_collection
+from govray.train.state.carried_governance import keep
 from govray.train.state.snapshot import SUPERSEDED, Capture, TrainingState
 
 PATIENCE_S = 10.0
@@ -210,7 +212,8 @@ class Commits:
     def _write(self, capture: Capture) -> None:
         folder = self._storage.place(capture.step, (self._fence.driver, self._fence.attempt))
         try:
-            digest = commit_folder.commit(folder, capture.files(), check=self._fence.check)
+            files = capture.files(keep(self._folder, self._storage, capture.tiles))
+            digest = commit_folder.commit(folder, files, check=self._fence.check)
         except Exception as error:  # any error must reach the agreement
             self._fail(error, capture.step, folder)
             return
@@ -226,7 +229,10 @@ class Commits:
     ) -> None:
         entries: dict[str, FileEntry] = {}
         try:
-            for name, content in capture.files().items():
+            carried = None
+            if capture.summary is not None:
+                carried = keep(self._folder, self._storage, capture.tiles)
+            for name, content in capture.files(carried).items():
                 entries[name] = commit_folder.write(staged, name, content)
         except Exception as error:  # all ranks must learn of any error
             self._fail(error, capture.step, folder)

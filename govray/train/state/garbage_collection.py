@@ -4,7 +4,8 @@ Three things are never deleted: the newest whole commit, a commit in flight, and
 manifest that is not whole. The last is left for a person to inspect. A deletion removes the
 manifest first, so an interrupted one leaves nothing that loads.
 
-What is pinned stays (`govray.pins`).
+What is pinned stays (`govray.pins`). What commits share beside them stays while one names it: a
+pinned, held or damaged one too.
 
 Rank 0 applies the rules after each of its commits. For a run without a driver,
 `govray checkpoint gc` does.
@@ -12,20 +13,22 @@ Rank 0 applies the rules after each of its commits. For a run without a driver,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.retention import DEFAULT, Commit, Rules, kept
+from govray.checkpoint.storage import OBJECTS as OBJECTS
 from govray.checkpoint.storage import storage_of
 from govray.errors import GovrayError, InfrastructureFailed, UsageError
 from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.holds import read_holds
 from govray.pins import folder_name, locked, read_pins, write_pins
-from govray.train.state.snapshot import STATE, committed_folders
+from govray.train.state.carried_governance import STATE, stated
+from govray.train.state.snapshot import committed_folders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,8 @@ class Inventory:
         leftovers: Folders that nothing loads → bytes: interrupted writes and deletions, and commits
             that were put aside.
         rules: The run's, from the newest commit.
+        objects: What commits share beside them: name → bytes.
+        named: Commit → the objects that it names.
     """
 
     commits: tuple[Commit, ...]
@@ -46,6 +51,20 @@ class Inventory:
     damaged: Mapping[str, str]
     leftovers: Mapping[str, int]
     rules: Rules
+    objects: Mapping[str, int] = field(default_factory=dict)
+    named: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def unnamed(self, gone: Collection[str] = ()) -> dict[str, int]:
+        """The objects that no commit names, apart from the commits ``gone``: name → bytes.
+
+        None while a commit is damaged: nobody knows what that names.
+        """
+        if self.damaged:
+            return {}
+        held = {
+            each for commit, names in self.named.items() if commit not in gone for each in names
+        }
+        return {name: size for name, size in self.objects.items() if name not in held}
 
 
 def inventory(run_folder: Place) -> Inventory:
@@ -63,21 +82,25 @@ def inventory(run_folder: Place) -> Inventory:
     commits: list[Commit] = []
     damaged: dict[str, str] = {}
     rules: Rules | None = None
+    objects = storage.objects()  # before the commits: one that is published now names its own
+    named: dict[str, Collection[str]] = {}
     for step, folder in storage.commits():
         try:
             if commit_folder.committed_at(folder) is None:
                 continue  # a leftover
             committed = commit_folder.open_commit(folder)
             state: Any = canonical_json.parse_canonical(committed.files[STATE])
-            loss, stated = state.get("loss"), Rules(**state["keep"])
+            loss, own = state.get("loss"), Rules(**state["keep"])
             judged = state.get("validation", {})
             value = judged.get("value") if judged.get("step") == step else None
+            names = stated(state, folder).objects
         except InfrastructureFailed:
             raise
         except (GovrayError, KeyError, TypeError, AttributeError) as error:
             damaged[folder.name] = str(error) or type(error).__name__
             continue
-        rules = rules or stated
+        rules = rules or own
+        named[folder.name] = frozenset(names)
         places[folder.name] = folder
         commits.append(
             Commit(
@@ -95,6 +118,8 @@ def inventory(run_folder: Place) -> Inventory:
         damaged=damaged,
         leftovers={name: size for name, (_, size) in leftovers.items()},
         rules=rules or DEFAULT,
+        objects=objects,
+        named=named,
     )
 
 
@@ -137,7 +162,9 @@ def apply(run_folder: Place, rules: Rules, *, floor: int | None = None) -> tuple
 
 
 def sweep(run_folder: Place) -> tuple[str, ...]:
-    """Delete what nothing loads, unless a case holds the run. Only for a run without a driver.
+    """Delete what nothing loads or names, unless a case holds the run. Only without a driver.
+
+    A driver's next commit names objects that no commit names yet, so a run with one keeps all.
 
     Returns:
         The names of what was deleted.
@@ -149,10 +176,12 @@ def sweep(run_folder: Place) -> tuple[str, ...]:
     with locked(run_folder):
         if read_holds(run_folder):
             return ()
-        found = inventory(run_folder)
-        for name in found.leftovers:
+        for name in (found := inventory(run_folder)).leftovers:
             commit_folder.remove(found.places[name])
-    return tuple(found.leftovers)
+        storage = storage_of(run_folder)
+        for name in (unnamed := found.unnamed()):
+            storage.remove_object(name)
+    return (*found.leftovers, *(f"{OBJECTS}/{name}" for name in unnamed))
 
 
 def pin(run_folder: Place, name: str, reason: str) -> None:

@@ -29,6 +29,7 @@ from govray.train.inputs.gating import Decisions
 from govray.train.inputs.order import Order
 from govray.train.run_folder.ledger_wal import by_step, recorded_leaves
 from govray.train.state import snapshot
+from govray.train.state.carried_governance import read_ledger
 
 
 class RolledBack(InfrastructureFailed):
@@ -91,7 +92,7 @@ def known_leaves(run_folder: Place, commit: Folder | None) -> tuple[AnyLeaf, ...
     if commit is not None:
         # The workers that load a damaged commit find the damage and put it aside.
         try:
-            held = read_leaves(checkpoint.open_commit(commit).files[snapshot.LEDGER])
+            held = read_leaves(read_ledger(checkpoint.open_commit(commit)))
         except InfrastructureFailed:
             raise
         except GovrayError:

@@ -60,11 +60,11 @@ from govray.governance.record.ledger import AnyLeaf, read_leaves
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.order import Order
 from govray.train.run_folder.environment_probe import environment_here
-from govray.train.run_folder.ledger_tree import LedgerFile
+from govray.train.run_folder.ledger_tree import LedgerFile, LedgerTile
+from govray.train.state.carried_governance import CARRIED, ledger_head, read_ledger
+from govray.train.state.carried_governance import LEDGER as LEDGER
+from govray.train.state.carried_governance import STATE as STATE
 from govray.train.state.weight_average import WeightAverage
-
-STATE = "state.json"
-LEDGER = "ledger.jsonl"
 
 OPTIMIZER = "optimizer.safetensors"
 OPTIMIZER_VALUES = "optimizer.json"
@@ -117,17 +117,24 @@ class Capture:
         contents: Name → content of all files but the two below.
         summary: Content of ``state.json``; None on a rank that only commits its parts.
         generators: Of every rank.
+        tiles: The whole tiles of the ledger, which lie beside the commit.
     """
 
     step: int
     contents: Mapping[str, commit_folder.Content]
     summary: Mapping[str, Any] | None = None
     generators: Sequence[Generators] = field(default_factory=tuple)
+    tiles: Sequence[LedgerTile] = ()
 
-    def files(self) -> dict[str, commit_folder.Content]:
-        """Name → content of all files that the rank commits. A function of the capture alone."""
+    def files(self, carried: Mapping[str, Any] | None = None) -> dict[str, commit_folder.Content]:
+        """Name → content of all files that the rank commits. A function of its inputs alone.
+
+        Args:
+            carried: What `carried_governance.keep` put beside the commit.
+        """
         if self.summary is None:
             return dict(self.contents)
+        summary = dict(self.summary) | ({CARRIED: dict(carried)} if carried else {})
         return {
             **self.contents,
             _GENERATORS: {
@@ -138,7 +145,7 @@ class Capture:
             _GENERATOR_VALUES: canonical_json.encode(
                 {f"rank{rank}": state.values for rank, state in enumerate(self.generators)}
             ),
-            STATE: canonical_json.encode(self.summary),
+            STATE: canonical_json.encode(summary),
         }
 
 
@@ -219,7 +226,7 @@ class TrainingState:
             ).to_json()
         self._ledger.extend(leaves)
         contents[OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)
-        contents[LEDGER] = self._ledger.data
+        contents[LEDGER] = self._ledger.tail
         for name in self._adapters.ranks:
             config, tensors = self._adapters.export(name)
             config_file, weights_file = model_folder.adapter_files(name)
@@ -234,10 +241,7 @@ class TrainingState:
             "step": step,
             "worldSize": _world(),
             "keep": keep.to_json(),
-            "ledger": {
-                "size": self._ledger.size,
-                "root": "sha256:" + self._ledger.root.hex(),
-            },
+            "ledger": ledger_head(self._ledger),
             "environment": self._environment,
         }
         if loss is not None:
@@ -249,6 +253,7 @@ class TrainingState:
             summary=summary,
             generators=everyones,
             contents=contents,
+            tiles=self._ledger.tiles,
         )
 
     def restore(self, folder: commit_folder.Folder, order: Order) -> tuple[AnyLeaf, ...]:
@@ -318,7 +323,7 @@ class TrainingState:
             restore_generators(_of_rank(_rank(), tensors, values))
         else:  # a rank that did not exist when the state was committed
             seed_generators(generator_seed(order.settings.seed, state["step"], _rank()))
-        return read_leaves(committed.files[LEDGER])
+        return read_leaves(read_ledger(committed))
 
     def _names(self) -> dict[nn.Parameter, str]:
         names = {parameter: name for name, parameter in self._model.named_parameters()}

@@ -19,13 +19,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from govray.data.admission import read_credentials, verify_credentials
+from govray.data.admission import Prepared, read_credentials, verify_credentials
 from govray.data.corpus import part_files, read_part
-from govray.errors import Refused
+from govray.data.records_file import find_prepared
+from govray.errors import CouldNotCheck, Refused
 from govray.files.place import Place, place
 from govray.governance.formats.row_schema import RowSchema
-from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepare_manifest import MANIFEST_FILE, Manifest
 from govray.train.experiment.validation import Validation
+from govray.train.inputs.run_record import RunRecord
 from govray.train.inputs.shared_inputs import ValidationData
 from govray.train.inputs.verified_inputs import Inputs, check_unrevoked
 
@@ -77,6 +79,43 @@ def validation_inputs(corpora: str, inputs: Inputs, *, at: datetime) -> Inputs:
     if inputs.revocations is not None:
         check_unrevoked(inputs.revocations, inputs.policy, credentials, at)
     return replace(inputs, credentials=credentials, credential_bytes=envelopes)
+
+
+def carried_validation(
+    section: Validation, run: Place, record: RunRecord, inputs: Inputs
+) -> ValidationData | None:
+    """The data that a resumed run is judged by, packed as it was when the run began.
+
+    Their credentials are where the experiment says: a commit carries their digests alone.
+
+    Raises:
+        UsageError: There are no corpora.
+        CouldNotCheck: The packed rows are not in the run's storage.
+        Refused: As `validation_inputs`; or a credential is another one.
+    """
+    stated = record.validation or {}
+    if section.corpora is None or "manifest" not in stated:
+        return None
+    folder = find_prepared(run, stated["manifest"])
+    if folder is None:
+        raise CouldNotCheck(
+            "the packed rows of the validation corpora are not here",
+            where=str(run),
+            do="Restore the prepared folder that the run read",
+        )
+    held_out = validation_inputs(section.corpora, inputs, at=record.started)
+    for name, digest in stated["corpora"].items():
+        found = held_out.credentials.get(name)
+        if found is None or found.digest != digest:
+            raise Refused(
+                f"changed since the run began: credential {name}",
+                where=f"validation.corpora {section.corpora}",
+                do="Restore what it began with",
+            )
+    return ValidationData(
+        credentials=held_out.credentials,
+        prepared=Prepared(folder, (folder / MANIFEST_FILE).read_bytes()),
+    )
 
 
 def refuse_other_rows(schema: RowSchema | None, manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,9 +15,18 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+from govray.checkpoint import commit_folder
 from govray.cli import main
+from govray.errors import CouldNotCheck, Damaged, GovrayError, Refused, Untrusted
 from govray.files.bucket_path import BucketPath
 from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_listing import find_unfinished
+from govray.train.run_folder.run_lock import take_over
+from govray.train.state.carried_governance import carried
+from govray.train.state.carried_inputs import carried_inputs
+from govray.train.state.snapshot import latest
 from tests.support import object_server
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
@@ -93,6 +103,63 @@ def started(forked: Forked, tmp_path: Path, file: Path) -> subprocess.Popen[str]
     )
 
 
+def no_copy_vouches_for_itself(run: Path, made: Deployment) -> None:
+    """The root from elsewhere decides about a copy, and nothing in the copy can be exchanged."""
+    root = made.root.read_bytes()
+
+    def refused(kind: type[GovrayError], why: str, *, under: bytes = root) -> None:
+        with pytest.raises(kind, match=why):
+            carried_inputs(run, under)
+
+    # As it is, only the rows are missing, which were not copied.
+    refused(CouldNotCheck, "the data that the run read is not here")
+    stranger = Deployment(made.folder / "stranger", at=made.at)
+    refused(Refused, "another trust root than the one given", under=stranger.root.read_bytes())
+    newest = latest(run)
+    assert newest is not None
+    found = carried(commit_folder.open_commit(newest[0]))
+    for name, entry in found.files.items():
+        if data := found.read(name):
+            path = run / "governance" / entry.digest.removeprefix("sha256:")
+            path.write_bytes(data.replace(b"a", b"b"))
+            refused(Damaged, name)
+            path.write_bytes(data)
+    # Whoever writes to the copy can make all digests fit: then signatures, and the run's own
+    # bindings, are what is left.
+    other = made.sign_policy(made.policy_text.replace("version: 1", "version: 2"))
+    for name, data, kind, why in (
+        ("policy.dsse.json", other.read_bytes(), Refused, "another policy than the one that it"),
+        ("policy.dsse.json", stranger.policy.read_bytes(), Untrusted, "sign"),
+        ("root.json", stranger.root.read_bytes(), Refused, "another trust root"),
+    ):
+        changed = run.with_name(f"{run.name}.changed")
+        shutil.copytree(run, changed)
+        exchange(changed, f"record/{name}", data)
+        with pytest.raises(kind, match=why):
+            carried_inputs(changed, root)
+        shutil.rmtree(changed)
+
+
+def exchange(run: Path, name: str, data: bytes) -> None:
+    """Put other bytes in a copy, and make every digest fit."""
+    newest = latest(run)
+    assert newest is not None
+    folder = Path(str(newest[0]))
+    manifest: Any = json.loads((folder / "manifest.json").read_bytes())
+    state: Any = json.loads((folder / "state.json").read_bytes())
+    stated = {"digest": canonical_json.sha256(data), "size": len(data)}
+    state["governance"][name] = stated
+    encoded = canonical_json.encode(state)
+    manifest["files"]["state.json"] = {
+        "digest": canonical_json.sha256(encoded),
+        "size": len(encoded),
+    }
+    (folder / "state.json").write_bytes(encoded)
+    (folder / "manifest.json").write_bytes(canonical_json.encode(manifest))
+    (run / "governance" / stated["digest"].removeprefix("sha256:")).write_bytes(data)
+    (run / name).write_bytes(data)
+
+
 def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
     store: BucketPath, tmp_path: Path, forked: Forked, govray: Any
 ) -> None:
@@ -129,17 +196,36 @@ def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
     [listed] = govray("runs", "ls", str(runs))
     assert listed["state"] == "interrupted"
     assert 0 < listed["step"] < STEPS or listed["attempts"] == 1
+    # The same command would go on with it.
+    assert find_unfinished(parse_experiment(experiment, where="test")) == run
 
-    done = govray("train", str(file))
-    assert done["run"] == str(run)  # the same command went on with it
+    # Its newest commit is copied to another place, and all that the run began with is gone.
+    take_over(run)  # its workers, if one is left, delete no commit meanwhile
+    copied = govray("checkpoint", "copy", str(run), str(store / "moved"))
+    assert copied["missing"] == []
+    for_controls = govray("checkpoint", "copy", str(run), "controls", "--without-rows")["run"]
+    for name in store.walk_files():
+        if not name.startswith("moved/"):
+            (store / name).unlink(missing_ok=True)
+    no_copy_vouches_for_itself(Path(for_controls), made)
+    runs, run = store / "moved", BucketPath.parse(copied["run"])
+    assert run == runs / listed["run"]
+    gone = govray("runs", "resume", str(run), code=2)
+    assert "no signed policy here" in gone
+
+    done = govray("runs", "resume", str(run), "--carried", "--trust-root", str(made.root))
+    assert done["run"] == str(run)
     events = govray("runs", "show", str(run))["events"]
     begun = [each["step"] for each in events if each["kind"] == "attemptStarted"]
-    assert begun[0] == 0 < begun[-1]
+    assert begun == [copied["step"]]
+    assert 0 < copied["step"] < STEPS
 
     model = f"{run / 'model'}"
+    # Attested once more, from the store and the key alone.
+    assert govray("attest", str(run), "--key", str(made.key))["model"] == model
     verified = govray("verify", model, "--trust-root", str(made.root))
     assert verified["verified"]
-    [prepared] = (store / "runs" / "prepared").iterdir()
+    [prepared] = (runs / "prepared").iterdir()
     full = govray("verify", model, "--trust-root", str(made.root), "--records", str(prepared))
     assert (verified["depth"], full["depth"]) == ("summary", "full")
 

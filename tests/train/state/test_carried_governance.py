@@ -1,0 +1,293 @@
+"""What a commit carries of its run's governance: written once, checked, kept, and copied."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.checkpoint import commit_folder, storage
+from govray.checkpoint.commit_folder import Folder
+from govray.checkpoint.commit_manifest import FileEntry
+from govray.checkpoint.retention import Rules
+from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
+from govray.files.bucket_path import BucketPath
+from govray.files.place import Place, place
+from govray.governance.formats import canonical_json
+from govray.governance.record.ledger import Ledger
+from govray.holds import hold, release
+from govray.train.inputs.run_record import read_record
+from govray.train.run_folder.ledger_tree import TILE
+from govray.train.state import garbage_collection
+from govray.train.state.carried_governance import (
+    CARRIED,
+    RECORDED,
+    STATE,
+    carried,
+    read_ledger,
+    refuse_other_record,
+    stated,
+)
+from govray.train.state.copied_checkpoint import copy_checkpoint
+from govray.train.state.snapshot import committed_folders, latest
+from tests.support import object_server
+from tests.support.committing import Training
+from tests.support.leaves import leaf
+from tests.support.runs_on_storage import begin_run
+from tests.support.world import World
+
+ALL = Rules(best=9, latest=9)
+LIST = "revocations/issuer.dsse.json"
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    server = object_server.start()
+    yield server.bucket("bucket")
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def run(request: pytest.FixtureRequest, tmp_path: Path, world: World) -> Path:
+    """The folder of a run that commits there, or to S3."""
+    folder = tmp_path / "runs" / "tiny-1"
+    if request.param == "s3":
+        folder.mkdir(parents=True)
+        storage.choose(folder, request.getfixturevalue("bucket"))
+        (folder / storage.FILE).rename(tmp_path / storage.FILE)
+        folder.rmdir()
+    begin_run(folder.parent, folder.name, world)
+    if request.param == "s3":
+        (tmp_path / storage.FILE).rename(folder / storage.FILE)
+    (folder / LIST).parent.mkdir()
+    (folder / LIST).write_bytes(b"the first list")
+    return folder
+
+
+def train(run: Path, *steps: int) -> Training:
+    """Commit at these steps, after those that the run has."""
+    newest = latest(run)
+    training = Training(run, keep=ALL, resumed=newest[1] if newest else 0)
+    for step in steps:
+        training.step()
+        training.begin(step)
+    training.commits.settle(None)
+    return training
+
+
+def commit_at(run: Place, step: int) -> commit_folder.Committed:
+    return commit_folder.open_commit(dict(committed_folders(run))[step])
+
+
+def objects(run: Place) -> dict[str, int]:
+    return dict(storage.storage_of(run).objects())
+
+
+def damage(commit: Folder, entry: FileEntry, data: bytes) -> None:
+    storage.storage_around(commit).write_object(entry.digest.partition(":")[2], data)
+
+
+def test_every_commit_names_what_lies_once_beside_them(run: Path) -> None:
+    train(run, 1, 2)
+    first = carried(commit_at(run, 1))
+    assert {*first.files} == {*RECORDED, LIST}
+    assert {*objects(run)} == {*first.objects} == {*carried(commit_at(run, 2)).objects}
+    for name in first.files:
+        assert first.read(name) == (run / name).read_bytes()
+    assert first.record() == read_record(run)
+    # What changes is one object more, and earlier commits name what held for them.
+    (run / LIST).write_bytes(b"the second list")
+    before = len(objects(run))
+    train(run, 3)
+    assert len(objects(run)) == before + 1
+    assert first.read(LIST) == b"the first list"
+    assert carried(commit_at(run, 3)).read(LIST) == b"the second list"
+
+
+def test_a_long_ledger_is_cut_into_tiles_that_commits_share(run: Path) -> None:
+    steps = 2 * TILE + 3
+    train(run, TILE - 1, steps)
+    short, long = commit_at(run, TILE - 1), commit_at(run, steps)
+    assert carried(short).tiles == ()
+    assert len(carried(long).tiles) == 2
+    assert long.files["ledger.jsonl"].count(b"\n") == 3
+    for committed, count in ((short, TILE - 1), (long, steps)):
+        assert read_ledger(committed) == Ledger("run-1", [leaf(i) for i in range(count)]).data
+    there = objects(run)
+    train(run, steps + 1)
+    assert objects(run) == there
+    newest = Training(run, keep=ALL, resumed=steps + 1)
+    restored = newest.state.restore(dict(committed_folders(run))[steps + 1], newest.order)
+    assert len(restored) == steps + 1
+    damage(long.folder, carried(long).tiles[1], b"other lines")
+    with pytest.raises(Damaged, match=r"tile 1 of ledger\.jsonl"):
+        read_ledger(long)
+
+
+def test_whatever_was_changed_is_named(run: Path, tmp_path: Path) -> None:
+    train(run, 1)
+    found = carried(commit_at(run, 1))
+    for name, entry in found.files.items():
+        data = found.read(name)
+        if not data:
+            continue  # the run has no delegations
+        damage(found.commit, entry, data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(Damaged, match=name):
+            found.read(name)
+        with pytest.raises(Damaged, match=f"(?s){name}.*|tile"):
+            copy_checkpoint(run, tmp_path / "copies")
+        assert not [*(tmp_path / "copies").glob("*")]
+        damage(found.commit, entry, data + b"x")
+        with pytest.raises(Damaged, match=name):
+            found.read(name)
+        storage.storage_of(run).remove_object(entry.digest.partition(":")[2])
+        with pytest.raises(Damaged, match=f"{name}.* is missing"):
+            carried(commit_at(run, 1)).read(name)
+        damage(found.commit, entry, data)
+    assert copy_checkpoint(run, tmp_path / "copies").step == 1
+
+
+def test_a_record_that_is_not_the_one_carried_is_refused(run: Path) -> None:
+    train(run, 1)
+    found = carried(commit_at(run, 1))
+    record = read_record(run)
+    record.end(run, record.started)  # a commit cannot know when the run ends
+    refuse_other_record(run, found)
+    replace(record, config={"other": 1}).end(run, record.started)
+    with pytest.raises(Refused, match=r"record/run\.json"):
+        refuse_other_record(run, found)
+    record.write(run)
+    policy = run / "record" / "policy.dsse.json"
+    policy.write_bytes(policy.read_bytes() + b"\n")
+    with pytest.raises(Refused, match="not the record/policy"):
+        refuse_other_record(run, found)
+
+
+def test_what_a_kept_commit_names_stays(run: Path) -> None:
+    few = Rules(best=0, latest=1)
+    train(run, 1)
+    first = {*objects(run)}
+    (run / LIST).write_bytes(b"the second list")
+    train(run, 2)
+    both = {*objects(run)}
+    only_first = first - {*carried(commit_at(run, 2)).objects}
+    assert len(only_first) == 1
+    # A pin keeps a commit, and what it names; without it both go, the object after the commit.
+    if isinstance(dict(committed_folders(run))[1], Path):
+        garbage_collection.pin(run, "checkpoint_000000001", "compared")
+        garbage_collection.apply(run, few)
+        assert garbage_collection.sweep(run) == ()
+        assert {*objects(run)} == both
+        (run / "pins.json").unlink()
+    hold(run, "C-7", by="ada", at="2026-11-25T10:00:00Z")
+    garbage_collection.apply(run, few)
+    assert garbage_collection.sweep(run) == ()
+    assert {*objects(run)} == both
+    release(run, "C-7")
+    found = garbage_collection.inventory(run)
+    assert found.unnamed() == {}
+    assert {*found.unnamed(["checkpoint_000000001"])} == only_first
+    assert garbage_collection.apply(run, few) == ("checkpoint_000000001",)
+    assert {*objects(run)} == both  # a driver deletes none: its next commit may name it
+    assert garbage_collection.sweep(run) == tuple(f"governance/{name}" for name in only_first)
+    assert {*objects(run)} == both - only_first
+    # While nobody knows what a commit names, nothing goes.
+    storage.storage_of(run).write_object("0" * 64, b"nobody's")
+    object_server.Raw(dict(committed_folders(run))[2]).write(STATE, b"{}")
+    assert garbage_collection.sweep(run) == ()
+    assert "0" * 64 in objects(run)
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_a_copy_is_the_run_without_the_original(
+    run: Path, kind: str, tmp_path: Path, bucket: str
+) -> None:
+    train(run, 1, TILE + 2)
+    digest, told = commit_at(run, TILE + 2).digest, read_record(run)
+    step_1 = commit_at(run, 1).digest
+    commits: Place = run
+    if (run / storage.FILE).exists():  # the commits alone are left
+        commits = place(storage.storage_of(run).url)  # type: ignore[attr-defined]
+        shutil.rmtree(run)
+    to: Place = tmp_path / "elsewhere"
+    if kind == "bucket":
+        to = BucketPath.parse(bucket.replace("/commits", f"/{tmp_path.name}"))
+    done = copy_checkpoint(commits, to)
+    assert (done.run, done.digest, done.step) == (to / "tiny-1", digest, TILE + 2)
+    assert done.missing == ("the packed rows",)
+    with pytest.raises(UsageError, match="already exists"):
+        copy_checkpoint(commits, to)
+    if isinstance(commits, Path):
+        shutil.rmtree(commits)
+    else:
+        for name in commits.walk_files():
+            (commits / name).unlink()
+    assert read_record(done.run) == told
+    assert (done.run / LIST).read_bytes() == b"the first list"
+    newest = latest(done.run)
+    assert newest is not None
+    assert newest[1] == TILE + 2
+    committed = commit_folder.load(newest[0])
+    assert (committed.digest, len(read_ledger(committed).splitlines())) == (digest, TILE + 2)
+    assert {*objects(done.run)} == {*carried(committed).objects}
+    assert garbage_collection.sweep(done.run) == ()
+    # A copy of the copy is the same again.
+    again = copy_checkpoint(done.run / "checkpoint_000000258", tmp_path / "again")
+    assert again.digest == digest != step_1
+
+
+def test_the_end_of_a_run_comes_along(run: Path, tmp_path: Path) -> None:
+    train(run, 1)
+    record = read_record(run)
+    record.end(run, record.started)
+    assert read_record(copy_checkpoint(run, tmp_path / "copy").run).finished == record.started
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read_and_says_what_it_lacks(
+    run: Path, tmp_path: Path
+) -> None:
+    training = Training(run, keep=ALL)
+    captured = training.state.capture(1, training.order, [leaf(0)])
+    assert captured is not None
+    commit_folder.commit(storage.storage_of(run).place(1, (1, 1)), captured.files())
+    earlier = commit_at(run, 1)
+    state: Any = canonical_json.parse_canonical(earlier.files[STATE])
+    assert CARRIED not in state
+    assert "tiles" not in state["ledger"]
+    refuse_other_record(run, carried(earlier))
+    assert read_ledger(earlier) == leaf(0).line + b"\n"
+    with pytest.raises(CouldNotCheck, match="an earlier govray wrote it"):
+        copy_checkpoint(run, tmp_path / "copy")
+
+
+NAMES = st.sampled_from(["record/../../x", "/etc/passwd", "revocations/../x.dsse.json", "x", ""])
+
+
+@given(NAMES)
+def test_no_name_leads_out_of_a_runs_folder(name: str) -> None:
+    with pytest.raises(Damaged, match="carries no"):
+        stated({CARRIED: {name: {"digest": "sha256:" + "0" * 64, "size": 1}}}, Path("commit"))
+
+
+ODD = st.sampled_from(
+    [[], {"x": 1}, {"digest": "sha256:0", "size": 1}, {"digest": "sha256:" + "0" * 64, "size": -1}]
+)
+
+
+@given(ODD)
+def test_what_is_no_digest_is_refused(value: Any) -> None:
+    with pytest.raises(Damaged, match="what the checkpoint carries"):
+        stated({CARRIED: {RECORDED[0]: value}}, Path("commit"))
+    with pytest.raises(Damaged, match="what the checkpoint carries"):
+        stated({"ledger": {"tiles": [value]}}, Path("commit"))
