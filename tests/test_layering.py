@@ -93,6 +93,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "engine": (
         frozenset({"step"}),
+        frozenset({"influence"}),
         frozenset({"memorization", "startup"}),
         frozenset({"collective"}),
         frozenset({"gradients", "gpt", "huggingface", "vit"}),
@@ -100,7 +101,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"batch"}),
     ),
     "train": (
-        frozenset({"replay"}),
+        frozenset({"replay", "influence"}),
         frozenset({"driver", "huggingface", "lightning"}),
         frozenset({"attest", "integrations"}),
         frozenset({"loop"}),
@@ -141,6 +142,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "engine.collective": frozenset({"torch"}),
     "engine.memorization": frozenset({"torch"}),
     "engine.startup": frozenset({"torch", "numpy"}),
+    "engine.influence": frozenset({"torch"}),
     # Imported where the environment names a collector, and nowhere else.
     "traces": frozenset({"opentelemetry"}),
     "pins": frozenset(),
@@ -185,6 +187,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.driver": frozenset({"ray", "torch"}),
     "train.attest": frozenset({"torch"}),
     "train.replay": frozenset({"ray", "torch"}),
+    "train.influence": frozenset({"torch", "numpy"}),
     "train.index": frozenset({"sqlmodel", "sqlalchemy"}),
     "train.integrations": frozenset({"ray", "torch", "transformers", "lightning"}),
     # It answers for Ray where a loop runs without its worker.
