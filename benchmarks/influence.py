@@ -15,7 +15,7 @@ stand what estimates say of the same outputs:
 For each output corpora are ranked. The figure is Spearman's correlation of both rankings, the mean
 over outputs, and its 95 % bootstrap interval over outputs. ``first`` is how often the corpus with
 the largest true change comes first. ``ratio`` is the median of estimate over truth, where the truth
-is above its own median: its distance from 1 is how far sizes are off.
+is above its own median. Its distance from 1 is how far sizes are off.
 
 The corpus that trains an adapter alone is not ranked. Without it the outputs' losses must be the
 same, bit for bit, and its estimate is 0.

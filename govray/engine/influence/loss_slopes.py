@@ -4,7 +4,7 @@ For a row with token losses ℓ_t(θ) and a direction v,
 
     ∂ℓ_t/∂v  =  ⟨∇ℓ_t(θ), v⟩  ≈  (ℓ_t(θ + hv) − ℓ_t(θ − hv)) / 2h.
 
-So two forward passes give the products of v with the gradients of *all* tokens of a batch, and no
+So two forward passes give the products of v with the gradients of *all* tokens of a batch. No
 gradient of a single row is ever held. With weights in float64 the central difference has some seven
 correct digits. It needs nothing of the model but a forward.
 

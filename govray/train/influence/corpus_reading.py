@@ -4,8 +4,9 @@ For a layer group l and the steps S between two commits, a corpus's mean factor 
 
     c_l  =  Σ_{s ∈ S} n_s · w_l · η_s / N_ls   /   Σ_{s ∈ S} n_s
 
-with n_s its loss targets in step s, w_l its route's weight then, η_s the learning rate, and N_ls
-the targets of all corpora whose route reaches l. All of it stands in the ledger and the routes.
+Here n_s is its loss targets in step s, w_l its route's weight then, and η_s the learning rate. N_ls
+counts the targets of all corpora whose route reaches l. All of it stands in the ledger and the
+routes.
 
 Invariants:
 

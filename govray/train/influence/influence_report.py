@@ -29,6 +29,10 @@ LIMITS = (
 )
 """What a report can't say, in words that it carries."""
 
+FINAL_ONLY = "Only the final weights are kept, so all steps are judged by them."
+OWN_LOOP = "The run has a loop of its own: rates are those of the experiment file's schedule."
+AVERAGED = "The weights are those of training, and not their average, which the run keeps too."
+
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusInfluence:
@@ -123,6 +127,7 @@ class InfluenceReport:
         check: The sum beside what the output's loss did; None with one checkpoint.
         scaled: Whether the optimizer's second moments scaled the gradients.
         seed: Of the sample and the bootstrap.
+        notes: What else this report can't say.
         corpora: The largest estimate first.
         records: Every sampled record, the largest estimate first.
     """
@@ -135,6 +140,7 @@ class InfluenceReport:
     check: SumCheck | None
     scaled: bool
     seed: int
+    notes: tuple[str, ...]
     corpora: tuple[CorpusInfluence, ...]
     records: tuple[RecordInfluence, ...]
 
@@ -158,9 +164,7 @@ class InfluenceReport:
     @property
     def limits(self) -> tuple[str, ...]:
         """What this report can't say."""
-        only = len(self.checkpoints) == 1
-        last = ("Only the final weights are kept, so all steps are judged by them.",)
-        return LIMITS + (last if only else ())
+        return LIMITS + self.notes
 
     def to_json(self, top: int) -> dict[str, Any]:
         """The report, with at most ``top`` records of either sign."""

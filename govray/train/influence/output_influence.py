@@ -1,11 +1,12 @@
 """Which corpora and records moved a run's model towards one output, to first order.
 
 1. The output's loss and its gradient, at the weights of each kept commit.
-2. For each corpus, the direction that its route leaves of it (``routed_direction.py``). It has the
-   steps' learning rates and counts, and the optimizer's second moments as that commit holds them.
+2. For each corpus, the direction that its route leaves of it
+   (``engine/influence/routed_direction.py``). It has the steps' learning rates and counts, and the
+   optimizer's second moments as that commit holds them.
 3. Along it, the slope of each loss target's loss, in rows of sampled records.
 4. Of a record: the sum over its targets, as often as the steps since the commit before read them.
-   Of a corpus: what its sampled records say of all (``sampled_total.py``).
+   Of a corpus: what its sampled records say of all (``engine/influence/sampled_total.py``).
 
 That is TracInCP, with the reads, rates and counts that the run recorded. A corpus that the policy
 sends to an adapter has a direction in that adapter alone. So an output that is read without the
@@ -58,6 +59,9 @@ from govray.train.attest.audited_model import (
 )
 from govray.train.influence.corpus_reading import CorpusReading, corpus_readings
 from govray.train.influence.influence_report import (
+    AVERAGED,
+    FINAL_ONLY,
+    OWN_LOOP,
     CorpusInfluence,
     InfluenceReport,
     RecordInfluence,
@@ -72,6 +76,7 @@ from govray.train.influence.record_sample import (
 )
 from govray.train.influence.step_rates import step_rates
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
+from govray.train.loop.entrypoint import own_loop
 from govray.train.state.snapshot import (
     LEDGER,
     OPTIMIZER,
@@ -251,6 +256,7 @@ class _Estimator:
             check=self._check(losses, samples, readings),
             scaled=scaled,
             seed=self.question.seed,
+            notes=self._notes(commits),
             corpora=self._corpora(samples, readings),
             records=self._records(samples),
         )
@@ -359,6 +365,14 @@ class _Estimator:
             self.found.setdefault(reading.corpus, {}).setdefault(owner, []).append(part)
 
     # What comes of it
+
+    def _notes(self, commits: list[tuple[int, commit_folder.Committed]]) -> tuple[str, ...]:
+        said = {
+            FINAL_ONLY: len(commits) == 1,
+            OWN_LOOP: own_loop(self.recorded.experiment) is not None,
+            AVERAGED: self.audited.record.ema is not None,
+        }
+        return tuple(note for note, due in said.items() if due)
 
     def _corpora(
         self, samples: Mapping[str, RecordSample], readings: list[list[CorpusReading]]

@@ -1,6 +1,6 @@
 """The learning rate of each step of a run, as its experiment file describes it.
 
-A loop of one's own may use others; whoever reports says that the file's were taken.
+A loop of one's own may use others. A report about such a run says that the file's were taken.
 """
 
 from __future__ import annotations

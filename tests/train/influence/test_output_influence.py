@@ -25,7 +25,7 @@ from govray.train.attest.audited_model import load_model
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.influence import output_influence as module
-from govray.train.influence.influence_report import LABEL, LIMITS, InfluenceReport
+from govray.train.influence.influence_report import FINAL_ONLY, LABEL, LIMITS, InfluenceReport
 from govray.train.influence.output_influence import OutputQuestion, output_influence
 from govray.train.influence.record_sample import row_owners, sample_records
 from govray.train.inputs.experiment_config import parse_experiment
@@ -237,7 +237,7 @@ def test_with_the_final_weights_alone_the_report_says_so(
 ) -> None:
     alone = output_influence(only_final(run, tmp_path), QUESTION)
     assert (alone.checkpoints, alone.check) == ((STEPS,), None)
-    assert alone.limits[-1].startswith("Only the final weights are kept")
+    assert alone.limits == (*LIMITS, FINAL_ONLY)
     assert found.check is not None
     assert found.limits == LIMITS
 
