@@ -95,6 +95,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "engine": (
         frozenset({"step"}),
+        frozenset({"influence"}),
         frozenset({"memorization", "startup"}),
         frozenset({"collective"}),
         frozenset({"gradients", "gpt", "huggingface", "vit"}),
@@ -102,7 +103,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"batch"}),
     ),
     "train": (
-        frozenset({"replay"}),
+        frozenset({"replay", "influence"}),
         frozenset({"driver", "huggingface", "lightning"}),
         frozenset({"attest", "integrations"}),
         frozenset({"loop"}),
@@ -143,6 +144,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "engine.collective": frozenset({"torch"}),
     "engine.memorization": frozenset({"torch"}),
     "engine.startup": frozenset({"torch", "numpy"}),
+    "engine.influence": frozenset({"torch"}),
     # Imported where the environment names a collector, and nowhere else.
     "traces": frozenset({"opentelemetry"}),
     "pins": frozenset(),
@@ -187,6 +189,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.driver": frozenset({"ray", "torch"}),
     "train.attest": frozenset({"torch"}),
     "train.replay": frozenset({"ray", "torch"}),
+    "train.influence": frozenset({"torch", "numpy"}),
     "train.index": frozenset({"sqlmodel", "sqlalchemy"}),
     "train.integrations": frozenset({"ray", "torch", "transformers", "lightning"}),
     # It answers for Ray where a loop runs without its worker.

@@ -34,6 +34,7 @@ from govray.cli import (
     evidence,
     export,
     group,
+    influence,
     init,
     interactive,
     keys,
@@ -121,6 +122,7 @@ app.add_typer(queue.app, name="queue")
 app.command("replay")(replay.replay)
 app.command("attest")(train.attest)
 app.command("audit")(audit.audit)
+app.command("influence")(influence.influence)
 app.command("trace")(trace.trace)
 app.add_typer(report.app, name="report")
 app.add_typer(adapter.app, name="adapter")

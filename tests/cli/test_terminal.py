@@ -106,6 +106,11 @@ PLACES = {
     ),
     "attest": ("{run} --key key.pem", "runs/tiny-1 --key {word}"),
     "audit": ("{run}", "runs/tiny-1 --key {word}"),
+    "influence": (
+        "{run} --output x",
+        "{word} --output {word}",
+        "runs/tiny-1 --output {word} --prompt {word} --adapter {word}",
+    ),
     "trace": (
         "{file} --model model --trust-root root.json",
         "root.json --model {model} --trust-root root.json",

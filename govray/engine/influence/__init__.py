@@ -1,0 +1,1 @@
+"""How a loss moves along a direction in the weights, and what moved the weights that way."""
