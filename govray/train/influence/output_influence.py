@@ -77,8 +77,8 @@ from govray.train.influence.record_sample import (
 from govray.train.influence.step_rates import step_rates
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 from govray.train.loop.entrypoint import own_loop
+from govray.train.state.carried_governance import read_ledger
 from govray.train.state.snapshot import (
-    LEDGER,
     OPTIMIZER,
     OPTIMIZER_VALUES,
     committed_folders,
@@ -279,7 +279,7 @@ class _Estimator:
     def _readings(
         self, commits: list[tuple[int, commit_folder.Committed]]
     ) -> list[list[CorpusReading]]:
-        leaves = standing_leaves(read_leaves(commits[-1][1].files[LEDGER]))
+        leaves = standing_leaves(read_leaves(read_ledger(commits[-1][1])))
         rates = step_rates(self.recorded.experiment, self.audited.record.plan.max_steps)
         return corpus_readings(leaves, self._taken, rates, [step for step, _ in commits])
 
