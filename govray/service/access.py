@@ -355,7 +355,7 @@ def require(
     async def check(caller: CallerDep) -> Caller:
         if permitted(caller, roles, scope) or (bound(caller) and caller.has(scope)):
             return caller
-        if caller.role == "public":
+        if caller.public:
             raise _unauthorized("This needs a token")
         if not caller.roles.isdisjoint(roles) or bound(caller):
             raise Problem(

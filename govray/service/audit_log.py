@@ -103,7 +103,7 @@ class Refusals:
         """
         caller: Caller = getattr(request.state, "caller", PUBLIC)
         detail: dict[str, str | int | bool] = {"status": status}
-        if caller.role == "public":
+        if caller.public:
             with self._lock:
                 try:
                     self._anonymous.take("anonymous")

@@ -64,6 +64,11 @@ class Caller:
     groups: frozenset[str] = frozenset()
 
     @property
+    def public(self) -> bool:
+        """Whether no token was given."""
+        return self.role == "public"
+
+    @property
     def roles(self) -> frozenset[str]:
         """All roles in the whole organisation: ``role``, and what adds to it."""
         return frozenset({self.role, *(b.role for b in self.bound if b.reach == "organisation")})

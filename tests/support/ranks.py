@@ -23,6 +23,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import tempfile
 import time
@@ -149,12 +150,16 @@ def _threads(pid: int) -> int:
 
 
 def _serve(rank: int, size: int, pipe: Connection) -> None:
+    import numpy
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    # Commits hold the generators' states: processes that follow each other begin alike.
+    random.seed(rank)
+    numpy.random.seed(rank)
     gc.freeze()  # so that a collection looks at what calls left, and at nothing imported before
     pipe.send_bytes(pickle.dumps("ready"))
     with contextlib.suppress(EOFError):

@@ -43,7 +43,7 @@ def form(request: Request, desk: DeskDep, caller: CallerDep) -> HTMLResponse:
         request,
         caller,
         "ask.html",
-        may_ask=caller.role != "public" or desk.settings.without_token,
+        may_ask=not caller.public or desk.settings.without_token,
         longest_contact=LONGEST_CONTACT,
         made=None,
     )
