@@ -23,7 +23,8 @@ from typing import Any, Protocol
 
 from govray.checkpoint.commit_folder import PARTIAL, Folder, committed_at, open_file
 from govray.checkpoint.commit_manifest import FileEntry
-from govray.checkpoint.object_store import OBJECTS, ObjectFolder, ObjectStore
+from govray.checkpoint.object_store import OBJECTS as OBJECTS
+from govray.checkpoint.object_store import ObjectFolder, ObjectStore
 from govray.errors import Damaged, InfrastructureFailed, Malformed, Refused, UsageError
 from govray.files.atomic_file import make_folder, write_whole
 from govray.files.bucket_path import BucketPath

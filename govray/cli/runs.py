@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust, user_files
-from govray.cli.output import Revocations, TrustRoot, field, line, print_table, report, table
+from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
 from govray.cli.place_argument import Run, Storage
 from govray.cli.train import drive
 from govray.errors import CouldNotCheck, Refused, UsageError
@@ -239,7 +239,7 @@ def resume(
         ),
     ] = False,
     trust_root: TrustRoot = None,
-    revocations: Revocations = None,
+    revocations: RevocationLists = None,
 ) -> None:
     """Continue a run, or attest a finished one."""
     from govray.governance.submission.submission import read_submission

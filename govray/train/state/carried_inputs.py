@@ -60,8 +60,8 @@ def carried_inputs(
 
     Raises:
         UsageError: The run follows revocation lists, and none is given.
-        CouldNotCheck: Nothing is committed, or the commit carries nothing; the packed rows are not
-            at hand; or the root asks for a list, or for a newer one.
+        CouldNotCheck: Nothing is committed, or the commit carries nothing. Or the packed rows are
+            not at hand. Or the root asks for a list, or for a newer one.
         Damaged: What the commit carries is not what was committed.
         Refused: The root is another one. Or the carried bytes do not verify under it, or do not
             fit together.
