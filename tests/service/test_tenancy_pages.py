@@ -41,6 +41,7 @@ def signed_in(chromium: Browser, address: str, token: str, width: int = 1200) ->
 
 def whole(page: Page, width: int) -> None:
     """No console error, no serious finding, and nothing wider than the screen."""
+    page.wait_for_load_state()  # a slow machine has the text before the style
     assert page.wrong == []  # type: ignore[attr-defined]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("window.hacked") is None
