@@ -150,16 +150,12 @@ def _threads(pid: int) -> int:
 
 
 def _serve(rank: int, size: int, pipe: Connection) -> None:
-    import numpy
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    # Commits hold the generators' states: processes that follow each other begin alike.
-    random.seed(rank)
-    numpy.random.seed(rank)
     gc.freeze()  # so that a collection looks at what calls left, and at nothing imported before
     pipe.send_bytes(pickle.dumps("ready"))
     with contextlib.suppress(EOFError):
@@ -168,6 +164,8 @@ def _serve(rank: int, size: int, pipe: Connection) -> None:
 
 
 def _answer(task: bytes, rank: int, size: int) -> bytes | None:
+    import numpy
+    import torch
     import torch.distributed as dist
 
     try:
@@ -187,6 +185,10 @@ def _answer(task: bytes, rank: int, size: int) -> bytes | None:
             timeout=timedelta(seconds=timeout),
         )
         dist.barrier()
+        # Commits hold the generators' states, and the process may be a new one.
+        random.seed(rank)
+        numpy.random.seed(rank)
+        torch.manual_seed(rank)
         return pickle.dumps(function(*args))
     except BaseException as error:
         # At once, so that ranks that wait for this one notice.
