@@ -19,7 +19,8 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import Ledger, read_leaves
-from govray.train.inputs.run_record import read_record
+from govray.train.inputs.run_record import RECORD, SUMMARY, read_record
+from govray.train.state.carried_governance import CARRIED
 from tests.faults.fault_schedule import MAX_STEPS, WORLD
 
 STATE = "state.json"
@@ -110,11 +111,12 @@ def _commits(run: Path) -> dict[int, Path]:
 
 
 def _comparable(folder: Path) -> dict[str, bytes]:
-    """A commit's files by name, checked; its state without the run's name and retention."""
+    """A commit's files by name, checked; its state without the run's name, start and retention."""
     files = dict(commit_folder.load(folder).files)
     state: Any = canonical_json.parse_canonical(files[STATE])
     for own in ("run", "keep"):
         del state[own]
+    del state[CARRIED][f"{RECORD}/{SUMMARY}"]
     return files | {STATE: canonical_json.encode(state)}
 
 
