@@ -95,8 +95,8 @@ def _tell(found: InfluenceReport, top: int) -> None:
     _tell_records("made it less likely", found.unlikelier(top))
     line()
     line("Estimates: nats a token by which training on it lowered the output's loss.")
-    for each in found.limits:
-        line(each)
+    for limit in found.limits:
+        line(limit)
 
 
 def _tell_records(title: str, records: Sequence[RecordInfluence]) -> None:
