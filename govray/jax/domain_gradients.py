@@ -86,16 +86,14 @@ def norm(gradients: dict[str, Array]) -> Array:
 
 
 @jax.jit
-def clipped(gradients: dict[str, Array], length: Array, most: float) -> dict[str, Array]:
-    """Gradients scaled to a norm of at most ``most``, by torch's formula.
+def scaled(gradients: dict[str, Array], scale: float) -> dict[str, Array]:
+    """Gradients times a number.
 
     Args:
         gradients: By name; any shape, floating dtype and device.
-        length: Their norm, of shape ().
-        most: Largest norm.
+        scale: At most 1.
     """
-    scale = jnp.minimum(most / (length + 1e-6), 1.0)
-    return {name: g * scale.astype(g.dtype) for name, g in gradients.items()}
+    return {name: gradient * scale for name, gradient in gradients.items()}
 
 
 @jax.jit

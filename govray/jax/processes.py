@@ -20,8 +20,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from govray.errors import InfrastructureFailed
 
-_TEXT_BYTES = 4096
-
 
 class Processes:
     """The processes of one run, seen from this one.
@@ -59,15 +57,6 @@ class Processes:
         with lost_processes_reported(self.rank):
             gathered = np.asarray(multihost_utils.process_allgather(words))
         return np.ascontiguousarray(gathered).view(np.int64).tolist()
-
-    def texts(self, text: str) -> list[str]:
-        """Every process's text, by rank, cut where it is long. Collective."""
-        own = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
-        rows = self.gather(np.frombuffer(own, dtype=np.int64).tolist())
-        return [
-            np.array(row, dtype=np.int64).tobytes().rstrip(b"\0").decode(errors="ignore")
-            for row in rows
-        ]
 
     def total(self, flat: Array) -> Array:
         """Σ over processes of an array that each has. Collective.

@@ -19,11 +19,12 @@ from jax import Array
 
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
-from govray.jax import FlaxStep, build_step
+from govray.jax import build_step
 from govray.jax.gpt import loss
 from govray.jax.named_parameters import named_parameters
 from govray.steps.batch import IGNORED, MicroBatch, StepBatch
 from govray.steps.first_exchange import Terms
+from govray.steps.routed_step import RoutedStep
 from govray.steps.step_leaf import step_leaf
 from govray.steps.step_result import StepResult
 
@@ -126,7 +127,7 @@ def tiny_step(
     corpora: Mapping[str, Route],
     optimizer: optax.GradientTransformation | None = None,
     **settings: Any,
-) -> FlaxStep:
+) -> RoutedStep:
     """A governed step over these corpora, each with its route."""
     terms = Terms(
         policy_digest=DIGEST, plan_digest=plan(corpora).digest, corpora=tuple(sorted(corpora))
@@ -157,8 +158,8 @@ def train(corpora: Mapping[str, Route], rank: int = 0, world: int = 1) -> Traine
     step = tiny_step(Tiny(), corpora)
     own = plan(corpora)
     results: list[StepResult] = [step(read(own, at, rank, world), loss) for at in range(STEPS)]
-    arrays = dict(step.parameters)
-    for group, state in step.optimizer.states.items():
+    arrays = dict(step.framework.parameters())
+    for group, state in step.framework.optimizer.states.items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
             arrays[f"{group} {jax.tree_util.keystr(path)}"] = leaf
     digests = {name: digest(array) for name, array in arrays.items()}

@@ -17,11 +17,12 @@ from torch.nn import functional as F
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT
 from govray.governance.policy.route import Route
-from govray.jax import FlaxStep, build_step
+from govray.jax import build_step
 from govray.jax.gpt import FlaxGPT
 from govray.jax.named_parameters import named_parameters
 from govray.steps.batch import IGNORED, MicroBatch, StepBatch
 from govray.steps.first_exchange import Terms
+from govray.steps.routed_step import RoutedStep
 from tests.support.cases import CORPUS, PLAN, POLICY
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, HEADS, RANK = 2, 8, 5, 11, 2, 2
@@ -94,7 +95,7 @@ def in_flax(name: str, tensor: Tensor) -> np.ndarray:
 
 def flax_step(
     own: Pair, optimizer: optax.GradientTransformation, routes: Sequence[Route], **settings: object
-) -> FlaxStep:
+) -> RoutedStep:
     """A governed step over the Flax model, its adapters with torch's weights."""
     step = build_step(
         own.flax,
@@ -103,7 +104,7 @@ def flax_step(
         **({"terms": TERMS, "seed": 5, "clip_norm": None} | settings),
     )
     for name, tensor in own.adapters.named_parameters():
-        step.adapters[name] = jnp.asarray(in_flax(name, tensor))
+        step.framework.adapters[name] = jnp.asarray(in_flax(name, tensor))
     return step
 
 
