@@ -2,8 +2,8 @@
 
 ``embedding``  every ``nnx.Embed``
 ``block.i``    entry i of the blocks: the ``nnx.List`` with the most parameters
-``final_norm`` norms defined after the blocks
-``head``       the last module with parameters that is defined after the blocks and is no norm
+``final_norm`` the one norm that is outside the blocks
+``head``       the one other module with parameters that is outside the blocks
 
 A policy's own groups (FQN globs) come first in deciding and last in order. A parameter that several
 places hold is in ``embedding+head`` or the like, whose permission is the intersection of its parts.
@@ -12,7 +12,8 @@ A model without a head reads its embedding as one (``nnx.Embed.attend``), which 
 its embeddings are ``embedding+head``.
 
 Invariants: every parameter is in exactly one group, or the model is refused by the parameter's
-name. It does not guess: what is defined before the blocks and is no embedding must be named.
+name. Where two modules could be the final norm, or the head, the policy must name them: nothing is
+read from the order of definition, which models lose.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def layer_groups(
         custom: The policy's own groups: name → globs over FQNs.
 
     Returns:
-        Layer group → FQNs, in definition order. Groups are in canonical order; none is empty.
+        Layer group → FQNs, sorted. Groups are in canonical order; none is empty.
 
     Raises:
         Refused: A parameter is in no group, or in two of the policy's. Or a group of the policy
@@ -52,7 +53,7 @@ def layer_groups(
         if isinstance(variable, nnx.Param)
     ]
     named = _named([name for each in names for name in each], custom)
-    inferred = _inferred(model, [name for each in names for name in each])
+    inferred = _inferred(model, [name for each in names for name in each], named)
     order = _canonical_order(inferred.values(), custom)
     groups: dict[str, list[str]] = {}
     for each in names:
@@ -96,7 +97,7 @@ def _named(names: Sequence[str], custom: Mapping[str, Sequence[str]]) -> dict[st
     return found
 
 
-def _inferred(model: nnx.Module, names: Sequence[str]) -> dict[str, str]:
+def _inferred(model: nnx.Module, names: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
     """FQN → group, for the parameters whose place leaves no doubt."""
     modules = named_modules(model)
     blocks = _blocks(modules, names)
@@ -108,11 +109,12 @@ def _inferred(model: nnx.Module, names: Sequence[str]) -> dict[str, str]:
         found[name] = f"block.{name.removeprefix(f'{blocks}.').partition('.')[0]}"
     owners = {name: modules[name.rpartition(".")[0]] for name in names if name not in found}
     embeddings = [name for name, owner in owners.items() if isinstance(owner, nnx.Embed)]
-    last = names.index(inside[-1])
-    after = [name for name in owners if names.index(name) > last and name not in embeddings]
-    others = [name for name in after if not _is_norm(owners[name])]
-    found |= {name: "final_norm" for name in after if _is_norm(owners[name])}
-    found |= {name: "head" for name in others if owners[name] is owners[others[-1]]}
+    norms = [name for name, owner in owners.items() if _is_norm(owner)]
+    others = [name for name in owners if name not in {*embeddings, *norms}]
+    for group, candidates in (("final_norm", norms), ("head", others)):
+        left = [name for name in candidates if name not in named]
+        if len({id(owners[name]) for name in left}) == 1:
+            found |= dict.fromkeys(left, group)
     return found | dict.fromkeys(embeddings, "embedding" if others else "embedding+head")
 
 

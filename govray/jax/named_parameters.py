@@ -1,5 +1,6 @@
-"""The modules and variables of a Flax NNX model by fully qualified name, in definition order.
+"""The modules and variables of a Flax NNX model by fully qualified name, sorted by it.
 
+Not in definition order: a model that has been through ``nnx.jit`` or ``nnx.merge`` has lost that.
 A variable that several places hold has several names, and the first is its own.
 """
 
@@ -16,7 +17,7 @@ Path = tuple[str | int, ...]
 def aliases(model: nnx.Module) -> dict[int, tuple[nnx.Variable, list[Path]]]:
     """Every variable of a model, with all paths that lead to it, by its ``id``."""
     found: dict[int, tuple[nnx.Variable, list[Path]]] = {}
-    for path, value in _below(model, (), frozenset()):
+    for path, value in sorted(_below(model, (), frozenset()), key=lambda each: _place(each[0])):
         if isinstance(value, nnx.Variable):
             found.setdefault(id(value), (value, []))[1].append(path)
     return found
@@ -41,6 +42,11 @@ def named_modules(model: nnx.Module) -> dict[str, nnx.Module]:
 def fqn(path: Path) -> str:
     """``blocks.0.mlp.up.kernel``."""
     return ".".join(map(str, path))
+
+
+def _place(path: Path) -> list[tuple[bool, int, str]]:
+    """Numbers come as numbers: block 10 after block 9."""
+    return [(False, key, "") if isinstance(key, int) else (True, 0, key) for key in path]
 
 
 def _below(node: object, path: Path, above: frozenset[int]) -> Iterator[tuple[Path, object]]:

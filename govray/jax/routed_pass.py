@@ -29,6 +29,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.errors import TraceContextError
 from jax import Array
 
 from govray.errors import Refused, UsageError
@@ -125,15 +126,13 @@ def routed_pass(
         model = shape.filled({**own, **constant}, rest)
         before = [(paths[0], v, v.get_value()) for v, paths in aliases(model).values()]
         _prepare(model, route.adapter, {**own, **constant}, keys)
-        losses = loss_fn(model, tensors)
+        try:
+            losses = loss_fn(model, tensors)
+        except TraceContextError as error:  # what is not differentiated is from outside
+            raise _changed(str(error).partition(" (")[0]) from error
         for path, variable, value in before:
             if variable.get_value() is not value:
-                raise Refused(
-                    f"the forward pass changed variable {fqn(path)}",
-                    where="model",
-                    do="State that one class writes and another reads can't be routed: use a layer "
-                    "without running state, and nnx.Dropout for random numbers",
-                )
+                raise _changed(f"variable {fqn(path)} is another after the forward pass")
         targets = tensors["targets"]
         if losses.shape != targets.shape:
             raise UsageError(
@@ -150,6 +149,15 @@ def routed_pass(
         name: gradient if weights[name] == 1.0 else gradient * weights[name]
         for name, gradient in gradients.items()
     }
+
+
+def _changed(how: str) -> Refused:
+    return Refused(
+        f"the forward pass changes the model: {how}",
+        where="model",
+        do="State that one class writes and another reads can't be routed: use layers without "
+        "running state, and nnx.Dropout for random numbers",
+    )
 
 
 def _prepare(model: nnx.Module, adapter: str | None, parameters: Parameters, keys: Array) -> None:

@@ -9,3 +9,8 @@ collect_ignore_glob = [] if find_spec("jax") and find_spec("flax") else ["test_*
 
 # Of a machine with a GPU too: the figures that tests compare are those of a CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Compiling is what takes time. Without LLVM's passes it takes two thirds of it.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)

@@ -37,8 +37,8 @@ from tests.support.two_frameworks import (
 )
 
 ROUTES = (
-    Route({"embedding": 1.0, "block.0": 0.5, "head": 1.0}),
-    Route({"block.1": 0.3, "final_norm": 1.0, "head": 0.01}),
+    Route({"embedding": 0.5, "head": 1.0}),  # its gradient passes through the block
+    Route({"block.0": 0.3, "final_norm": 1.0, "head": 0.01}),
     Route({"block.0": 0.7}, "left", RANK),
 )
 

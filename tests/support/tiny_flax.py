@@ -36,6 +36,7 @@ UPPER = Route({"block.1": 0.5, "final_norm": 1.0, "head": 1.0})
 NOTES = Route({}, "notes", 2)
 ROUTES = {"open": EVERYTHING, "weak": UPPER, "notes": NOTES}
 ROWS = {"open": 12, "weak": 8, "notes": 8}
+EVERY = {"open": 1, "weak": 2, "notes": 1}
 QUOTAS = {"open": 4, "weak": 2, "notes": 2}
 
 
@@ -72,13 +73,14 @@ class Tiny(nnx.Module):
 
 
 def plan(corpora: Mapping[str, Route]) -> BatchPlan:
-    """Every stream at every step, until its rows end."""
+    """``weak`` at every second step, so the last step reads ``notes`` alone."""
     streams = [
         StreamPlan(
             id=route.digest,
             profile=corpus,
             corpora=(StreamCorpus(corpus=corpus, rows=ROWS[corpus]),),
             quota=QUOTAS[corpus],
+            every=EVERY[corpus],
         )
         for corpus, route in corpora.items()
     ]

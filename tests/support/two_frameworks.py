@@ -25,7 +25,7 @@ from govray.steps.first_exchange import Terms
 from govray.steps.routed_step import RoutedStep
 from tests.support.cases import CORPUS, PLAN, POLICY
 
-BLOCKS, WIDTH, CONTEXT, VOCABULARY, HEADS, RANK = 2, 8, 5, 11, 2, 2
+BLOCKS, WIDTH, CONTEXT, VOCABULARY, HEADS, RANK = 1, 8, 5, 11, 2, 2
 TERMS = Terms(policy_digest=POLICY, plan_digest=PLAN, corpora=(CORPUS,))
 
 
