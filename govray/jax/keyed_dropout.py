@@ -38,7 +38,7 @@ def row_keys(seed: int, step: int, stream: str, positions: Sequence[int]) -> np.
     return np.array([[key >> 32, key & 0xFFFFFFFF] for key in keys], dtype=np.uint32)
 
 
-class KeyedDropout(nnx.Module):
+class RowDropout(nnx.Module):
     """What stands in for an ``nnx.Dropout`` while a pass is in the model.
 
     Args:

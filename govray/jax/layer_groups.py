@@ -12,8 +12,8 @@ A model without a head reads its embedding as one (``nnx.Embed.attend``), which 
 its embeddings are ``embedding+head``.
 
 Invariants: every parameter is in exactly one group, or the model is refused by the parameter's
-name. Where two modules could be the final norm, or the head, the policy must name them: nothing is
-read from the order of definition, which models lose.
+name. Where two modules could be the final norm, or the head, the policy must name them. Nothing is
+read from the order of definition, for models lose it.
 """
 
 from __future__ import annotations

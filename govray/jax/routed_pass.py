@@ -33,7 +33,7 @@ from flax.errors import TraceContextError
 from jax import Array
 
 from govray.errors import Refused, UsageError
-from govray.jax.keyed_dropout import KeyedDropout
+from govray.jax.keyed_dropout import RowDropout
 from govray.jax.lora import AdaptedLinear, adapted_layers, pair_names
 from govray.jax.named_parameters import Path, aliases, fqn, named_modules
 from govray.steps.batch import IGNORED
@@ -164,7 +164,7 @@ def _prepare(model: nnx.Module, adapter: str | None, parameters: Parameters, key
     """Key the dropout of this copy of the model, and let its layers read the adapter."""
     modules = named_modules(model)
     stand_ins: dict[str, nnx.Module] = {
-        name: KeyedDropout(module, name, keys)
+        name: RowDropout(module, name, keys)
         for name, module in modules.items()
         if type(module) is nnx.Dropout
     }

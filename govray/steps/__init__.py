@@ -1,6 +1,6 @@
 """What a step takes in, counts and gives back, whatever computes its gradients: no torch, no jax.
 
 An engine (`govray.engine` with torch, `govray.jax` with JAX) brings arrays, gradients and a way to
-gather rows of integers from all processes. The rest is here: batches, routes in terms of parameter
-names, the counts N_l, what ranks agree on, the keys of random numbers, and the ledger's leaf.
+gather rows of integers from all processes. The rest is here: batches, routes by parameter name, the
+counts N_l, what ranks agree on, seeds, the ledger's leaf, and a step over any framework.
 """
