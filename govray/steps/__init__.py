@@ -2,5 +2,5 @@
 
 An engine (`govray.engine` with torch, `govray.jax` with JAX) brings arrays, gradients and a way to
 gather rows of integers from all processes. The rest is here: batches, routes by parameter name, the
-counts N_l, what ranks agree on, seeds, the ledger's leaf, and a step over any framework.
+counts N_l, what ranks agree on, and the ledger's leaf. So is a step over any framework.
 """

@@ -6,7 +6,7 @@ and where N_l = 0 there is no gradient, so the optimizer leaves l alone: no mome
 step count.
 
 The order is fixed, and is that of ``RoutedStep.__call__``: a pass for each route → the exchange →
-sums over processes, divided by N_l → norm of each domain. Then: clip per domain → optimizer → the
+sums over processes, divided by N_l. Then: norm of each domain → clip per domain → optimizer → the
 second status → the weights are put into the model.
 
 Invariants:
