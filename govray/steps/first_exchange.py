@@ -88,8 +88,8 @@ class FirstExchange:
         groups: Layer groups, adapters included.
         numbers: How many further numbers ranks tell, to learn the largest of each.
 
-    Raises:
-        Malformed: A digest is not ``sha256:`` and 64 hexadecimal digits.
+    Attributes:
+        terms: Read at every step, so a rank that swaps its own is found out.
     """
 
     def __init__(self, terms: Terms, groups: Sequence[str], numbers: int = 0) -> None:
@@ -98,10 +98,6 @@ class FirstExchange:
         self._groups = tuple(groups)
         self._valid_until = dict(sorted(terms.valid_until.items()))
         self._left_out: frozenset[str] = frozenset()
-        self._digests = (
-            *_words(terms.policy_digest, "policy_digest"),
-            *_words(terms.plan_digest, "plan_digest"),
-        )
 
     def leave_out(self, names: Iterable[str]) -> None:
         """What of ``valid_until`` no longer matters, from the next step on; equal on all ranks."""
@@ -112,6 +108,9 @@ class FirstExchange:
 
         Args:
             setup: Anything else (JSON values) that must be equal on all ranks.
+
+        Raises:
+            Malformed: A digest is not ``sha256:`` and 64 hexadecimal digits.
         """
         facts = {
             "groups": self._groups,
@@ -123,7 +122,7 @@ class FirstExchange:
             "setup": setup,
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-        return [*self._digests, *_words(f"sha256:{digest}", "setup")]
+        return [*self._digests(), *_words(f"sha256:{digest}", "setup")]
 
     def require_one_setup(self, rows: Sequence[Sequence[int]]) -> None:
         """Compare the setup rows of all ranks.
@@ -164,7 +163,7 @@ class FirstExchange:
             status(failure),
             step,
             time,
-            *self._digests,
+            *self._digests(),
             *self._ends(told),
             *filled,
             *counts,
@@ -210,6 +209,12 @@ class FirstExchange:
             },
             most=tuple(max(column) for column in columns[: self._numbers]),
         )
+
+    def _digests(self) -> list[int]:
+        return [
+            *_words(self.terms.policy_digest, "policy_digest"),
+            *_words(self.terms.plan_digest, "plan_digest"),
+        ]
 
     def _ends(self, told: Mapping[str, datetime]) -> list[int]:
         """What is left out, as a number, and when each thing was revoked by rank 0's lists."""

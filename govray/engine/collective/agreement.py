@@ -88,7 +88,6 @@ class Agreement:
         numbers: int = 0,
         timeout: timedelta | None = None,
     ) -> None:
-        self.terms = terms
         self.waited = 0.0
         self._first = FirstExchange(terms, groups, numbers)
         self._group: dist.ProcessGroup | None = None
@@ -98,6 +97,15 @@ class Agreement:
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         own = torch.tensor(self._first.setup_row(setup), dtype=torch.int64)
         self._first.require_one_setup([row.tolist() for row in self.exchange(own)])
+
+    @property
+    def terms(self) -> Terms:
+        """What the run's steps rest on."""
+        return self._first.terms
+
+    @terms.setter
+    def terms(self, terms: Terms) -> None:
+        self._first.terms = terms
 
     def leave_out(self, names: Iterable[str]) -> None:
         """What of ``valid_until`` no longer matters, from the next step on; equal on all ranks."""
