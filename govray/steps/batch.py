@@ -116,8 +116,9 @@ def _taken(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     would wait for that: so they are cut out run by run."""
     starts = [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1] + 1]
     runs = pairwise([*starts, len(rows)])
-    # `concat` is the array API's name for it: torch and numpy have it alike.
-    framework = import_module(type(tensor).__module__.partition(".")[0])
+    # `concat` is the array API's name for it. A subclass is of its base's framework.
+    bases = (base.__module__.partition(".")[0] for base in type(tensor).__mro__)
+    framework = import_module(next(name for name in bases if name in ("torch", "numpy")))
     return framework.concat([tensor[rows[start] : rows[stop - 1] + 1] for start, stop in runs])
 
 
