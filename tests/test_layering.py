@@ -27,7 +27,10 @@ BELOW: dict[str, frozenset[str]] = {
     "files": frozenset(),
     "errors": frozenset({"printable"}),
     "governance": frozenset({"errors", "files", "printable"}),
-    "engine": frozenset({"errors", "governance"}),
+    # What a step takes, counts and gives, whatever computes its gradients.
+    "steps": frozenset({"errors", "governance"}),
+    "engine": frozenset({"errors", "governance", "steps"}),
+    "jax": frozenset({"errors", "governance", "steps"}),
     "traces": frozenset(),
     "pins": frozenset({"errors", "files", "governance"}),
     "holds": frozenset({"errors", "files", "governance", "pins"}),
@@ -49,7 +52,7 @@ BELOW: dict[str, frozenset[str]] = {
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
     "inference": frozenset(
-        {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks"}
+        {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks", "steps"}
     ),
     # Outsiders over HTTP: what they sign is governance's.
     "notaries": frozenset({"errors", "files", "governance"}),
@@ -58,7 +61,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"pins", "holds", "traces"}
+        | {"pins", "holds", "traces", "steps"}
     ),
     "tune": frozenset(
         {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
@@ -138,6 +141,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "governance.record": frozenset({"pydantic", "numpy"}),
     "governance.attestation": frozenset({"pydantic"}),
     "governance.verify": frozenset({"pydantic"}),
+    "steps": frozenset(),
+    "jax": frozenset({"jax", "flax", "optax", "numpy"}),
     "engine": frozenset({"torch"}),
     "engine.model": frozenset({"torch", "numpy", "safetensors", "transformers"}),
     "engine.gradients": frozenset({"torch"}),
@@ -322,6 +327,12 @@ def test_imports_point_down_only(path: Path) -> None:
         ("governance", "from govray.data import corpus"),
         ("governance", "import requests"),
         ("engine", "import ray"),
+        ("engine", "import jax"),
+        ("steps", "import torch"),
+        ("steps", "import jax"),
+        ("jax", "import torch"),
+        ("jax", "from govray.engine.batch import StepBatch"),
+        ("engine", "from govray.jax.step import build_step"),
         ("engine", "from govray import data"),
         (
             "data",
@@ -402,7 +413,7 @@ def loaded_after(statement: str) -> set[str]:
     return {name.partition(".")[0] for name in json.loads(done.stdout)}
 
 
-HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
+HEAVY = {"ray", "torch", "jax", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
 
 
 @pytest.mark.parametrize(
@@ -425,6 +436,29 @@ HEAVY = {"ray", "torch", "pyarrow", "numpy", "pandas", "fastapi", "sqlmodel"}
 )
 def test_what_an_import_does_not_load(statement: str, absent: set[str]) -> None:
     assert loaded_after(statement) & absent == set()
+
+
+WITHOUT_FRAMEWORKS = """
+import importlib, pkgutil, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "jax", "jaxlib", "flax", "ray"):
+            raise ImportError(f"{name} is not installed here")
+
+sys.meta_path.insert(0, Refuse())
+import govray.governance, govray.steps
+for room in (govray.governance, govray.steps):
+    for each in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+        importlib.import_module(each.name)
+"""
+
+
+def test_governance_the_plan_and_the_ledger_need_no_framework() -> None:
+    assert {"govray", "pydantic"} <= loaded_after(WITHOUT_FRAMEWORKS)
+    for framework in ("torch", "jax"):
+        with pytest.raises(subprocess.CalledProcessError):
+            loaded_after(f"{WITHOUT_FRAMEWORKS}\nimport {framework}")
 
 
 def test_the_page_shows_the_same_layers() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.tree import ROOT
 
-ROOMS = ("engine", "checkpoint", "data")
+ROOMS = ("engine", "steps", "checkpoint", "data")
 PACKAGE = ROOT / "govray"
 
 STATEMENTS = {

@@ -23,9 +23,10 @@ from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import StepSettings
 from govray.engine.gradients import pass_planner
 from govray.engine.model.adapters import Adapters
-from govray.engine.step import StepResult, build_step
+from govray.engine.step import build_step
 from govray.governance.formats.canonical_json import sha256
 from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
+from govray.steps.step_result import StepResult
 from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.worker.ledger_norms import gradient_norms
 

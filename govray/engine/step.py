@@ -37,10 +37,8 @@ There is no mixed precision with loss scaling.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -50,13 +48,13 @@ from torch import Tensor, nn
 from govray.engine.batch import StepBatch
 from govray.engine.collective.accumulation import Accumulation
 from govray.engine.collective.aggregator import Governed, trainable
-from govray.engine.collective.agreement import Agreement, FirstFailure, RankFailure, Terms
+from govray.engine.collective.agreement import Agreement
 from govray.engine.collective.allreduce import BucketLayout, bucket_layout, divide
 from govray.engine.collective.ddp import DDP
 from govray.engine.collective.exchange import Exchange, Needs
 from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.collective.gradient_clip import GradientClip
-from govray.engine.collective.norm_samples import NormSample, NormSampler
+from govray.engine.collective.norm_samples import NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel, route_model
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
@@ -78,42 +76,13 @@ from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.startup.whole_mesh import refuse_other_meshes
 from govray.errors import InfrastructureFailed, RankFailed, Refused
 from govray.governance.policy.route import Route
+from govray.steps.first_exchange import Terms
+from govray.steps.rank_failure import FirstFailure, RankFailure
+from govray.steps.step_result import StepResult, loss_per_target
 
 _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyType(
     {"governed": Governed, "ddp": DDP, "fsdp2": FSDP2}
 )
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What one step did, the same on all ranks.
-
-    Attributes:
-        step: The global step.
-        loss: Mean over all loss targets of all ranks; NaN if there were none.
-        stream_losses: The same mean per route that rows with loss targets took.
-        group_targets: N_l per layer group, 0 included.
-        corpus_counts: (rows, loss targets) per corpus that was read.
-        world_size: Number of ranks.
-        grad_norms: Gradient norm before clipping, per domain that moved.
-        time: Rank 0's clock when the step began, in seconds since the epoch; 0
-            without a clock.
-        norms: Gradient norms by corpus, on sampled steps.
-        stop: Whether some rank was asked to stop the run.
-        pause: Whether some rank was asked to commit and wait.
-    """
-
-    step: int
-    loss: float
-    stream_losses: Mapping[str, float]
-    group_targets: Mapping[str, int]
-    corpus_counts: Mapping[str, tuple[int, int]]
-    world_size: int
-    grad_norms: Mapping[str, float]
-    time: int
-    norms: NormSample | None = None
-    stop: bool = False
-    pause: bool = False
 
 
 class GovernedStep:
@@ -230,9 +199,9 @@ class GovernedStep:
                 self._move(exchange, norms)
         return StepResult(
             step=batch.step,
-            loss=_mean(*losses.sum(0).tolist()),
+            loss=loss_per_target(*losses.sum(0).tolist()),
             stream_losses={
-                stream: _mean(*row)
+                stream: loss_per_target(*row)
                 for stream, row in zip(self.routed.streams, losses.tolist(), strict=True)
                 if row[1]
             },
@@ -437,7 +406,3 @@ def build_step(
         try_optimizer=OptimizerTrial(optimizer, routed),
         try_rows=try_rows if aggregator.tries else None,
     )
-
-
-def _mean(total: float, count: float) -> float:
-    return total / count if count else math.nan

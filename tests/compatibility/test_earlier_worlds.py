@@ -20,8 +20,9 @@ from govray import cli
 from govray.checkpoint import commit_folder
 from govray.engine.gpt import GPT
 from govray.engine.huggingface import CausalLM
-from govray.engine.model.keyed_dropout import Keyed, mask_seed
+from govray.engine.model.keyed_dropout import Keyed
 from govray.errors import Damaged, InfrastructureFailed, Refused
+from govray.steps.keyed_seed import mask_seed
 from govray.train.attest.audited_model import load_model
 from govray.train.driver import trainer
 from govray.train.inputs import run_listing

@@ -22,7 +22,6 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.collective import routed_model
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
@@ -35,6 +34,7 @@ from govray.engine.step import build_step
 from govray.errors import Refused
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import rank_slice
+from govray.steps import routed
 from tests.support.cases import PLAN as PLAN_DIGEST
 from tests.support.cases import POLICY, allow_all
 from tests.support.ranks import RankPool
@@ -166,8 +166,8 @@ def global_clip(patch: pytest.MonkeyPatch) -> None:
 
 def no_links(patch: pytest.MonkeyPatch) -> None:
     """Give a fallback a domain of its own, as if no gate decided what it learns."""
-    linked = routed_model.domains
-    patch.setattr(routed_model, "domains", lambda routes, groups, links: linked(routes, groups))
+    linked = routed.domains
+    patch.setattr(routed, "domains", lambda routes, groups, links: linked(routes, groups))
 
 
 def keyed_by_the_fallback(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -24,22 +23,10 @@ from govray.engine.collective.agreement import Agreement
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.gradients.norm_accounting import Accounting, Piece
 from govray.engine.gradients.pass_planner import Pass
-from govray.engine.gradients.routing import Routed
+from govray.steps.routed import Routed
+from govray.steps.step_result import NormSample
 
 _PIECE = 5  # pass, stream, route taken, corpus, rows
-
-
-@dataclass(frozen=True)
-class NormSample:
-    """What was measured in one step, the same on all ranks.
-
-    Attributes:
-        pieces: (rank, stream, rows by corpus) for each stream of each pass.
-        squares: (corpus, layer group) → Σ over its pieces of ‖g‖², g divided by N_l.
-    """
-
-    pieces: tuple[tuple[int, str, Mapping[str, int]], ...]
-    squares: Mapping[tuple[str, str], float]
 
 
 class NormSampler:

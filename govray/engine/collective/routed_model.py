@@ -20,10 +20,16 @@ from torch import nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.collective.allreduce import BucketLayout, Domain, lay_out
-from govray.engine.gradients.routing import Routed, resolve_parameters
 from govray.engine.model.adapters import Adapters
 from govray.errors import Refused, UsageError
-from govray.governance.policy.route import Route, domains
+from govray.governance.policy.route import Route
+from govray.steps.routed import (
+    Routed,
+    count_targets,
+    named_domains,
+    require_planned,
+    resolve_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -77,11 +83,7 @@ class RoutedModel:
 
     def targets(self, micro_batches: Sequence[MicroBatch]) -> dict[str, int]:
         """Layer group → the loss targets of these rows that count there."""
-        counts = dict.fromkeys(self.groups, 0)
-        for micro_batch in micro_batches:
-            for group in self.streams[micro_batch.route].groups:
-                counts[group] += micro_batch.targets
-        return counts
+        return count_targets(self.groups, self.streams, micro_batches)
 
     def require_planned(self, micro_batches: Sequence[MicroBatch]) -> None:
         """See that rows take their stream's route, or an alternative to it.
@@ -89,14 +91,7 @@ class RoutedModel:
         Raises:
             Refused: Others. What sends them there may lie in another domain.
         """
-        for each in micro_batches:
-            if each.taken is not None and each.taken not in self.alternatives.get(each.stream, ()):
-                raise Refused(
-                    f"rows of stream {each.stream} take route {each.taken}, which is no phase and "
-                    "no fallback of it",
-                    where="micro-batch",
-                    do="Name the alternatives when the step is built, so that domains are frozen",
-                )
+        require_planned(micro_batches, self.alternatives)
 
 
 def route_model(
@@ -129,8 +124,9 @@ def route_model(
     all_groups = {**groups, **adapters.groups}
     _require_governed(parameters, all_groups, optimizer)
     group_of = {name: group for group, names in all_groups.items() for name in names}
+    learning = {name for name, parameter in parameters.items() if parameter.requires_grad}
     streams = {
-        stream: resolve_parameters(route, all_groups, parameters)
+        stream: resolve_parameters(route, all_groups, learning)
         for stream, route in sorted(routes.items())
     }
     return RoutedModel(
@@ -154,14 +150,12 @@ def _domains(
     streams: Mapping[str, Routed],
     layout: BucketLayout,
 ) -> tuple[Domain, ...]:
-    order = {group: place for place, group in enumerate(groups)}
     readers: dict[str, set[str]] = {name: set() for name in parameters}
     for stream, routed in streams.items():
         for name in routed.weights:
             readers[name].add(stream)
-    links = [(routes[one], routes[other]) for one, rest in alternatives.items() for other in rest]
-    found = domains(routes.values(), tuple(groups), links)
-    place_of = {group: place for place, members in enumerate(found) for group in members}
+    found = named_domains(groups, routes, alternatives)
+    place_of = {group: n for n, members in enumerate(found.values()) for group in members}
     own: list[dict[str, nn.Parameter]] = [{} for _ in found]
     for name, parameter in parameters.items():
         place = place_of.get(group_of[name])
@@ -169,13 +163,13 @@ def _domains(
             own[place][name] = parameter
     return tuple(
         lay_out(
-            min(members, key=lambda group: (order.get(group, len(order)), group)),
+            name,
             members,
             learning,
             layout,
             {name: frozenset(streams_of) for name, streams_of in readers.items()},
         )
-        for members, learning in zip(found, own, strict=True)
+        for (name, members), learning in zip(found.items(), own, strict=True)
     )
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -33,66 +32,9 @@ from torch import Tensor, nn
 
 from govray.engine.gradients.precision import operations
 from govray.errors import Refused
-from govray.governance.policy.route import Route
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-
-
-@dataclass(frozen=True)
-class Routed:
-    """A route in terms of one model's parameters.
-
-    Attributes:
-        adapter: What the stream's forward reads beside the model, if anything.
-        groups: Layer groups with a weight above 0.
-        weights: Parameter name → weight, for the parameters that may learn.
-    """
-
-    adapter: str | None
-    groups: frozenset[str]
-    weights: Mapping[str, float]
-
-
-def resolve_parameters(
-    route: Route,
-    groups: Mapping[str, Sequence[str]],
-    parameters: Mapping[str, nn.Parameter],
-) -> Routed:
-    """Which parameters a route lets learn, and how much.
-
-    Args:
-        route: Of one stream.
-        groups: Layer group → parameter names, adapters' groups included.
-        parameters: All of them, by name.
-
-    Raises:
-        Refused: The route names a layer group or an adapter that the model lacks,
-            or permits nothing that can learn.
-    """
-    shares = dict(route.weights)
-    if route.adapter is not None:
-        shares[f"adapter:{route.adapter}"] = 1.0
-    for group in shares:
-        if group not in groups:
-            raise Refused(
-                f"the route permits layer group {group}, which the model lacks",
-                where=f"stream {route.digest}",
-                do="Resolve the policy against this model's layer groups",
-            )
-    weights = {
-        name: share
-        for group, share in shares.items()
-        for name in groups[group]
-        if parameters[name].requires_grad
-    }
-    if not weights:
-        raise Refused(
-            "the route permits no parameter that can learn",
-            where=f"stream {route.digest}",
-            do="Quarantine the class, or unfreeze a parameter of its layer groups",
-        )
-    return Routed(route.adapter, frozenset(shares), weights)
 
 
 @contextmanager

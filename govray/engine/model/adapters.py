@@ -35,7 +35,6 @@ the layout of exported files is that of the peft library.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
@@ -46,6 +45,7 @@ from torch import Tensor, nn
 from govray.engine.model.compiled_blocks import without_graphs
 from govray.engine.model.lora import adapted_linear, added, fits, learns
 from govray.errors import Malformed, UsageError
+from govray.steps.keyed_seed import adapter_seed
 
 ALPHA_PER_RANK = 2
 _SCALE = float(ALPHA_PER_RANK)
@@ -88,10 +88,7 @@ def first_weight(
     Uniform in ±1/√in_features, drawn in float32 from a generator keyed by all
     arguments but the dtype.
     """
-    key = f"govray adapter\0{seed}\0{name}\0{fqn}".encode()
-    generator = torch.Generator().manual_seed(
-        int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
-    )
+    generator = torch.Generator().manual_seed(adapter_seed(seed, name, fqn))
     bound = in_features**-0.5
     weight = torch.empty(rank, in_features, dtype=torch.float32)
     return weight.uniform_(-bound, bound, generator=generator).to(dtype)

@@ -30,7 +30,6 @@ Networks from Overfitting" (inverted scaling, as in ``nn.Dropout``).
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -42,6 +41,7 @@ from torch import Tensor, nn
 
 from govray.engine.model import counter_masks
 from govray.errors import UsageError
+from govray.steps.keyed_seed import mask_seed
 
 Rows = Sequence[tuple[str, int]]
 """Of each row of a pass: its stream, and its position in the stream's quota of the step."""
@@ -54,12 +54,6 @@ _DROPOUTS = (
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )
-
-
-def mask_seed(*key: int | str) -> int:
-    """64 bits of SHA-256 over the key's parts, NUL-separated."""
-    digest = hashlib.sha256("\0".join(map(str, ("govray dropout", *key))).encode()).digest()
-    return int.from_bytes(digest[:8], "big")
 
 
 def key_dropout(model: nn.Module, seed: int) -> Keyed:

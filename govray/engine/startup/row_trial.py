@@ -42,12 +42,12 @@ from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
-from govray.engine.gradients.routing import Routed
 from govray.engine.model.compiled_blocks import without_graphs
 from govray.engine.model.rng_state import generators
 from govray.engine.startup.model_state import Held, attributes, changed_attribute, held
 from govray.engine.startup.module_trace import first_difference
 from govray.errors import GovrayError, Refused
+from govray.steps.routed import Routed
 
 ROWS = 3
 """Rows of a trial: fewer could hide what depends on which others there are."""

@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Literal
 
 from govray.checkpoint import commit_folder
-from govray.engine.collective.expiry import NoLongerValid
 from govray.errors import GovrayError, InfrastructureFailed
 from govray.files.place import Place
 from govray.governance.formats.document import format_time
@@ -35,6 +34,7 @@ from govray.governance.record.gates import (
     read_gates,
 )
 from govray.governance.record.incidents import Incidents
+from govray.steps.expiry import NoLongerValid
 from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import recorded_steps
 

@@ -22,14 +22,16 @@ from torch.optim.lr_scheduler import LRScheduler
 from govray.checkpoint.commit_folder import Folder
 from govray.checkpoint.storage import shown_to_ray
 from govray.engine.batch import StepBatch
-from govray.engine.collective.expiry import NoLongerValid
 from govray.engine.gradients.forward import LossFn
 from govray.engine.memorization.monitor import Monitor, logits_in
-from govray.engine.step import GovernedStep, StepResult
+from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.files.bucket import StoreFailed
 from govray.files.place import place
-from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
+from govray.governance.record.ledger import GradientNorms, Leaf
+from govray.steps.expiry import NoLongerValid
+from govray.steps.step_leaf import step_leaf
+from govray.steps.step_result import StepResult
 from govray.store.figures import Figure
 from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs.gating import Gating
@@ -457,22 +459,12 @@ class Run:
         return gradient_norms(leaf, result.norms.pieces, result.norms.squares, self.order.routes)
 
     def _leaf(self, result: StepResult) -> Leaf:
-        rerouted = self._gating.rerouted(result.step)
-        return Leaf(
-            branch=self._gating.branch(result.step),
-            step=result.step,
-            world_size=result.world_size,
+        return step_leaf(
+            result,
+            self.order.plan,
             policy=self.order.policy_digest,
-            plan=self.order.plan.digest,
-            streams={
-                stream: (span.start, span.stop)
-                for stream, span in self.order.plan.positions(result.step).items()
-            },
-            corpora={
-                corpus: CorpusUse(rows=rows, targets=targets, route=rerouted.get(corpus))
-                for corpus, (rows, targets) in result.corpus_counts.items()
-                if rows
-            },
+            branch=self._gating.branch(result.step),
+            rerouted=self._gating.rerouted(result.step),
         )
 
 

@@ -16,13 +16,14 @@ import torch.distributed as dist
 from torch import nn
 
 from govray.checkpoint.commit_folder import Folder, open_commit
-from govray.engine.collective.agreement import Agreement, Terms
+from govray.engine.collective.agreement import Agreement
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import build_step
 from govray.errors import Refused, UsageError
 from govray.files.place import place
 from govray.governance.formats import canonical_json
+from govray.steps.first_exchange import Terms
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, Order, current
 from govray.train.inputs.revocation_feed import RevocationFeed

@@ -21,13 +21,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.engine.batch import MicroBatch, StepBatch
-from govray.engine.collective.expiry import NoLongerValid, ends_of_validity
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Refused, UsageError
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
+from govray.steps.expiry import NoLongerValid, ends_of_validity
 from tests.support.cases import governed
 from tests.support.ranks import RankPool
 

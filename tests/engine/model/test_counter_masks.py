@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from govray.engine.model import counter_masks
 from govray.engine.model.counter_masks import kept, mix, outputs, signed
-from govray.engine.model.keyed_dropout import mask_seed
+from govray.steps.keyed_seed import mask_seed
 
 LANE = (1 << 64) - 1
 PUBLISHED = [

@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from govray.engine.model.gpt import GPT, loss
-from govray.engine.model.keyed_dropout import key_dropout, mask_seed
+from govray.engine.model.keyed_dropout import key_dropout
 from govray.errors import UsageError
+from govray.steps.keyed_seed import mask_seed
 
 ONES = torch.ones(64, 32)
 

@@ -21,13 +21,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from govray.checkpoint import commit_folder
 from govray.data.step_reader import StepRows
-from govray.engine.collective.expiry import EndOfValidity, NoLongerValid
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import RankFailed
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.gates import Gate, read_gates
+from govray.steps.expiry import EndOfValidity, NoLongerValid
 from govray.train.inputs.gating import (
     GATES,
     UNDECIDED,

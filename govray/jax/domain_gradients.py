@@ -1,0 +1,103 @@
+"""From gradient sums to what the optimizer sees: over processes, divided by N_l, clipped by domain.
+
+    grad_l  =  (1 / N_l) · Σ_ranks grad_l,      or no gradient at all where N_l = 0
+
+Invariants:
+
+* An array that is sent holds parameters of one domain and one dtype. Which they are depends on that
+  domain's counts alone. From three ranks on, sums may change when another array is concatenated.
+* A domain is clipped by its own norm.
+* Every rank has the same numbers after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from govray.jax.processes import Processes
+
+
+def summed(
+    processes: Processes, own: Mapping[str, Array], like: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Σ over processes of one domain's gradients. Collective.
+
+    Args:
+        processes: Of the run.
+        own: This rank's, by name. An absent one counts as zeros.
+        like: Parameters by name, the same on all ranks: what is summed.
+    """
+    whole = {name: own[name] if name in own else jnp.zeros_like(p) for name, p in like.items()}
+    if processes.world_size == 1:
+        return whole
+    found: dict[str, Array] = {}
+    for dtype in sorted({str(gradient.dtype) for gradient in whole.values()}):
+        names = [name for name, gradient in whole.items() if str(gradient.dtype) == dtype]
+        flat = processes.total(_flat([whole[name] for name in names]))
+        start = 0
+        for name in names:
+            size = whole[name].size
+            found[name] = flat[start : start + size].reshape(whole[name].shape)
+            start += size
+    return found
+
+
+@jax.jit
+def _flat(parts: Sequence[Array]) -> Array:
+    return jnp.concatenate([part.ravel() for part in parts])
+
+
+def divided(sums: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, Array]:
+    """Each sum over N_l, which is not 0.
+
+    Args:
+        sums: By name; any shape, floating dtype and device.
+        counts: N_l by name.
+    """
+    return _divided(dict(sums), {name: jnp.asarray(counts[name]) for name in sums})
+
+
+@jax.jit
+def _divided(sums: dict[str, Array], counts: dict[str, Array]) -> dict[str, Array]:
+    # Half precision can't hold the count.
+    return {
+        name: (total.astype(wide) / counts[name].astype(wide)).astype(total.dtype)
+        for name, total in sums.items()
+        for wide in [jnp.promote_types(total.dtype, jnp.float32)]
+    }
+
+
+@jax.jit
+def norm(gradients: dict[str, Array]) -> Array:
+    """The Euclidean norm of a domain's gradients.
+
+    Args:
+        gradients: By name; any shape, floating dtype and device.
+
+    Returns:
+        Of shape (), in float32 or wider.
+    """
+    wide = [g.astype(jnp.promote_types(g.dtype, jnp.float32)) for g in gradients.values()]
+    return jnp.sqrt(sum(jnp.vdot(g, g) for g in wide))
+
+
+@jax.jit
+def scaled(gradients: dict[str, Array], scale: float) -> dict[str, Array]:
+    """Gradients times a number.
+
+    Args:
+        gradients: By name; any shape, floating dtype and device.
+        scale: At most 1.
+    """
+    return {name: gradient * scale for name, gradient in gradients.items()}
+
+
+@jax.jit
+def added(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
+    """One pass's gradients added to those before it; parameters of either are in the result."""
+    both = {name: one[name] + other[name] for name in one.keys() & other.keys()}
+    return {**one, **other, **both}

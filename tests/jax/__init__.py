@@ -1,0 +1,1 @@
+"""Tests of the step over JAX; skipped where JAX is not installed."""
