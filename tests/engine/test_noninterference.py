@@ -42,6 +42,7 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep, build_step
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
+from tests.support.cases import batch_on
 
 STEPS = 6
 CONTEXT = 3  # few tokens, because a kernel call's size shows most in small ones
@@ -71,7 +72,7 @@ class Trained:
 
 
 def digest(tensor: Tensor) -> str:
-    data = tensor.detach().contiguous()
+    data = tensor.detach().cpu().contiguous()
     described = f"{data.dtype} {tuple(data.shape)}".encode()
     return hashlib.sha256(
         described + data.reshape(-1).view(torch.uint8).numpy().tobytes()
@@ -179,6 +180,7 @@ def train(
     violation: str | None,
     dtype: torch.dtype,
     precision: Precision,
+    device: str = "cpu",
     **settings: bool,
 ) -> Trained:
     """One run in one rank process; ``notes`` is trained, absent or excluded."""
@@ -197,6 +199,7 @@ def train(
             dtype,
             precision,
             tries_rows=violation is None,
+            device=device,
             **settings,
         )
 
@@ -208,10 +211,11 @@ def _train(
     precision: Precision,
     *,
     tries_rows: bool,
+    device: str,
     **settings: bool,
 ) -> Trained:
     torch.manual_seed(3)
-    model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).to(dtype)
+    model = GPT(2, 32, CONTEXT, VOCABULARY, dropout=0.1).to(device, dtype)
     adapters = Adapters(model, {"notes": 4} if with_adapter else {}, seed=5)
     base, own = dict(model.named_parameters()), dict(adapters.named_parameters())
     optimizer = torch.optim.AdamW([*base.values()], lr=1e-2, weight_decay=0.1)
@@ -235,7 +239,7 @@ def _train(
     first_adapter = {name: digest(tensor) for name, tensor in own.items()}
     norms: list[float] = []
     for step in range(STEPS):
-        batch = read(batch_plan, step, dist.get_rank(), dist.get_world_size())
+        batch = batch_on(read(batch_plan, step, dist.get_rank(), dist.get_world_size()), device)
         norms += governed(batch, loss).grad_norms.values()
     names = {parameter: name for name, parameter in (base | own).items()}
     states, _ = optimizer_state(optimizer, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,15 @@ def step_batch(step: int, micro_batches: Sequence[MicroBatch]) -> StepBatch:
     rows = sum(len(m.positions) for m in micro_batches)
     targets = sum(m.targets for m in micro_batches)
     return StepBatch(step, tuple(micro_batches), {CORPUS: (rows, targets)} if rows else {})
+
+
+def batch_on(batch: StepBatch, device: torch.device | str) -> StepBatch:
+    """The same batch, its tensors on a device."""
+    parts = (
+        replace(part, tensors={name: rows.to(device) for name, rows in part.tensors.items()})
+        for part in batch.micro_batches
+    )
+    return replace(batch, micro_batches=tuple(parts))
 
 
 def governed(

@@ -21,9 +21,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.optimizer_state import restore_optimizer
-from govray.checkpoint.tensor_shards import held_here
-from govray.engine.batch import MicroBatch
-from govray.engine.model.counter_masks import outputs
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import GovrayError, Refused
 from govray.train.driver.trainer import from_experiment
@@ -37,7 +34,7 @@ from govray.train.worker.copy_stream import batches_on
 from govray.train.worker.placement import place_on
 from govray.train.worker.run import Run
 from tests.support import fake_device
-from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.cases import allow_all, batch_on, governed, micro_batch, step_batch, token_rows
 from tests.support.deployment import Deployment
 from tests.support.ranks import RankPool
 from tests.support.solo import run_here
@@ -247,10 +244,6 @@ def test_what_is_elsewhere_is_refused_by_name(process: RankPool) -> None:
     assert "made a new parameter" in renewed
 
 
-def there(batch: MicroBatch, device: torch.device) -> MicroBatch:
-    return replace(batch, tensors={name: each.to(device) for name, each in batch.tensors.items()})
-
-
 def summed_over_ranks(kind: str) -> tuple[dict[str, torch.Tensor], list[Any]]:
     """Four governed steps, on the CPU or on the device; and the collectives of device tensors."""
     device = fake_device.register() if kind == "device" else CPU
@@ -274,7 +267,7 @@ def summed_over_ranks(kind: str) -> tuple[dict[str, torch.Tensor], list[Any]]:
         run = governed(model, optimizer, [route], clip_norm=0.5)
         for step in range(4):
             rows = token_rows(4, 16, 61, 1, step, dist.get_rank())
-            run(step_batch(step, [there(micro_batch(route, rows), device)]), loss)
+            run(batch_on(step_batch(step, [micro_batch(route, rows)]), device), loss)
     assert on_gloo  # the agreement's: host tensors alone
     names = {group.group_name for group in on_gloo}
     crossed = [each for each in fake_device.collectives if each[2] in names]
@@ -294,31 +287,3 @@ def test_gradients_of_a_device_never_enter_a_group_of_the_host() -> None:
     assert not any(found for _, found in of_cpu)
     for (moved, _), (plain, _) in zip(of_device, of_cpu, strict=True):
         assert [name for name in plain if not torch.equal(plain[name], moved[name])] == []
-
-
-@pytest.mark.gpu
-def test_a_step_on_a_gpu_leaves_nothing_behind() -> None:
-    """The same on the real thing, where there is one: no fake device, one rank."""
-    device = torch.device("cuda", 0)
-    torch.manual_seed(7)
-    model = GPT(2, 32, 16, 61, dropout=0.2)
-    optimizer = torch.optim.AdamW(model.parameters())
-    place_on(device, model, optimizer)
-    route = allow_all(model)
-    run = governed(model, optimizer, [route], clip_norm=0.5)
-    for step in range(3):
-        rows = there(micro_batch(route, token_rows(4, 16, 61, 1, step)), device)
-        assert run(step_batch(step, [rows]), loss).loss > 0
-    assert {p.device for p in model.parameters()} == {device}
-    kept = outputs(torch.arange(8, device=device), 0, 64).cpu()
-    assert torch.equal(kept, outputs(torch.arange(8), 0, 64))  # the masks' words, on both
-
-
-@pytest.mark.gpu
-def test_copies_for_a_commit_are_pinned_and_whole() -> None:
-    live = {"a": torch.arange(1 << 20, device="cuda"), "b": torch.ones(3), "c": torch.tensor(2.0)}
-    copies, _ = held_here(live)
-    live["a"].zero_()
-    assert copies["a"].is_pinned()
-    assert torch.equal(copies["a"], torch.arange(1 << 20))
-    assert copies["b"].tolist() == [1, 1, 1]

@@ -1,0 +1,132 @@
+"""What holds on a CPU holds on a GPU, where there is one: equal bits, and nothing that crosses.
+
+Two ranks share one GPU and sum over gloo, since nccl wants a GPU for each. Kernels are torch's
+deterministic ones: others add in an order that changes from run to run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils import clip_grad_norm_
+
+from govray.engine import step as step_module
+from govray.engine.collective.step_settings import Precision
+from govray.engine.model.gpt import GPT
+from tests.engine.test_noninterference import Trained, train
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.ranks import RankPool
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 20
+ROWS, CONTEXT, VOCABULARY = 4, 16, 61
+"""64 loss targets: dividing a sum by a power of two rounds nothing."""
+CLIP = 0.5
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Kernels that give equal bits, in this process."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def fresh() -> tuple[GPT, torch.optim.AdamW]:
+    torch.manual_seed(7)
+    model = GPT(2, 32, CONTEXT, VOCABULARY, tied=True).cuda()
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1, fused=True)
+
+
+def rows_of(step: int) -> dict[str, Tensor]:
+    rows = token_rows(ROWS, CONTEXT, VOCABULARY, 1, step)
+    return {name: tensor.cuda() for name, tensor in rows.items()}
+
+
+def losses(model: torch.nn.Module, rows: dict[str, Tensor], reduction: str = "none") -> Tensor:
+    logits = model(rows["tokens"]).flatten(0, 1)
+    found = F.cross_entropy(logits, rows["targets"].flatten(), reduction=reduction)
+    return found.view(rows["targets"].shape) if reduction == "none" else found
+
+
+def plain(precision: Precision) -> dict[str, Tensor]:
+    model, optimizer = fresh()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16-mixed"):
+            mean = losses(model, rows_of(step), "mean")
+        mean.backward()
+        clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+    return model.state_dict()
+
+
+def ours(precision: Precision) -> dict[str, Tensor]:
+    model, optimizer = fresh()
+    route = allow_all(model)
+    run = governed(model, optimizer, [route], clip_norm=CLIP, precision=precision)
+    for step in range(STEPS):
+        run(step_batch(step, [micro_batch(route, rows_of(step))]), losses)
+    return model.state_dict()
+
+
+def different(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
+    return [name for name in a if not torch.equal(a[name], b[name])]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_allow_all_is_plain_training_bit_for_bit(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with deterministic():
+        expected = plain(precision)
+        assert different(expected, plain(precision)) == []  # so equal bits mean something here
+        assert different(expected, ours(precision)) == []
+        divide = step_module.divide
+        monkeypatch.setattr(  # the control
+            step_module,
+            "divide",
+            lambda domains, sums, targets: divide(
+                domains, sums, {name: count and count + 1 for name, count in targets.items()}
+            ),
+        )
+        assert different(expected, ours(precision)) != []
+
+
+def trained(notes: str, violation: str | None, precision: Precision) -> Trained:
+    with deterministic():
+        return train(notes, violation, torch.float32, precision, device="cuda")
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def ranks(request: pytest.FixtureRequest) -> Iterator[RankPool]:
+    pool = RankPool(request.param)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_the_adapter_class_changes_no_bit_of_the_base(
+    ranks: RankPool, precision: Precision
+) -> None:
+    def runs(notes: str, violation: str | None = None) -> Trained:
+        first, *others = ranks.run(trained, notes, violation, precision)
+        assert all(other == first for other in others), "ranks hold different weights"
+        return first
+
+    with_notes, without = runs("trained"), runs("absent")
+    assert with_notes.base == without.base == runs("excluded").base
+    assert all(with_notes.base[name] != old for name, old in with_notes.first_base.items())
+    assert runs("trained") == with_notes
+    for violation in ("global normaliser", "global clip", "zero instead of absent"):
+        assert runs("trained", violation).base != runs("absent", violation).base, violation
