@@ -39,6 +39,7 @@ class FlaxFramework:
         rank: This process.
         world_size: Number of processes.
         adapters: As given; `put` replaces values.
+        groups: As given.
         optimizer: The optimizer's states by layer group.
 
     Raises:
@@ -59,7 +60,7 @@ class FlaxFramework:
         self.rank, self.world_size = self._processes.rank, self._processes.world_size
         self._model = model
         self._variables = named_parameters(model)
-        self._groups = groups
+        self.groups = groups
         self._seed = seed
         _refuse_float16(self.parameters())
         self.optimizer = GroupOptimizer(transformation, groups, self.parameters())
@@ -85,7 +86,7 @@ class FlaxFramework:
         parameters = self.parameters()
         read = [name for name, _ in shape.paths]
         if routed.adapter is not None:
-            read += self._groups[f"{ADAPTER}{routed.adapter}"]
+            read += self.groups[f"{ADAPTER}{routed.adapter}"]
         total, gradients = routed_pass(
             shape,
             PassRoute(tuple(sorted(routed.weights.items())), routed.adapter),
@@ -121,7 +122,7 @@ class FlaxFramework:
         """The group's weights and state after an update, once the device is done."""
         parameters = self.parameters()
         scaled = domain_gradients.scaled(dict(gradients), scale) if scale != 1.0 else gradients
-        own = {name: parameters[name] for name in self._groups[group]}
+        own = {name: parameters[name] for name in self.groups[group]}
         moved = self.optimizer.moved(group, step, own, scaled)
         return (group, *jax.block_until_ready(moved))
 

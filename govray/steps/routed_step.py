@@ -104,7 +104,8 @@ class RoutedStep:
         self._terms = terms
         self._left_out: Mapping[str, str] = {}
         self._rerouted: Mapping[str, str] = {}
-        self._first = FirstExchange(terms, tuple(groups))
+        self._over: str | None = None
+        self._first = FirstExchange(terms, tuple(groups), numbers=2)
         facts = {
             "groups": {group: list(names) for group, names in groups.items()},
             "streams": {name: dict(routed.weights) for name, routed in self._streams.items()},
@@ -160,7 +161,8 @@ class RoutedStep:
             sums = self._passes(batch, loss_fn, losses)
             targets = count_targets(self.groups, self._streams, batch.micro_batches)
         rank = self.framework.rank
-        row = self._first.row(rank, batch.step, targets, batch.corpora, here.failure)
+        asked = (int(batch.stop), int(batch.pause))
+        row = self._first.row(rank, batch.step, targets, batch.corpora, here.failure, asked)
         rows = self.framework.gather(row)
         self._first.stop_if_failed(rows, here.failure, self._texts)
         agreed = self._first.settle(rows)
@@ -178,7 +180,8 @@ class RoutedStep:
             for domain, gradients in averages.items():
                 moved += self._moved(batch.step, gradients, self._scale(norms[domain]))
         totals = self._conclude(batch.step, losses, after.failure)
-        self.framework.put(moved)
+        self._put(moved)
+        stop, pause = agreed.most
         return StepResult(
             step=batch.step,
             loss=loss_per_target(sum(totals[::2]), sum(totals[1::2])),
@@ -194,7 +197,29 @@ class RoutedStep:
             world_size=self.framework.world_size,
             grad_norms=norms,
             time=agreed.time,
+            stop=bool(stop),
+            pause=bool(pause),
         )
+
+    def require_sound(self) -> None:
+        """Refuse to use weights that a failure may have left different on the ranks.
+
+        Raises:
+            RankFailed: It has, on this rank.
+        """
+        if self._over is not None:
+            raise RankFailed(
+                self._over,
+                do="Make model, optimizer and step anew, and go on from the last checkpoint",
+            )
+
+    def _put(self, moved: Sequence[Moved]) -> None:
+        """All ranks have computed theirs; from here on a failure leaves this rank behind."""
+        try:
+            self.framework.put(moved)
+        except Exception as error:
+            self._over = f"new weights were not taken over: {type(error).__name__}: {error}"
+            raise
 
     def _check(self, batch: StepBatch) -> None:
         """See that the batch is loaded, and is one of this run."""

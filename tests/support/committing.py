@@ -17,6 +17,7 @@ from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.run_lock import Fence, begin_attempt, take_over
 from govray.train.state.committer import Commits
 from govray.train.state.snapshot import TrainingState
+from govray.train.state.trained_model import TorchModel
 from tests.support.leaves import DIGEST, leaf
 
 
@@ -58,7 +59,9 @@ class Training:
         self.order = an_order(folder, **changes)
         self.model = nn.Linear(4, 4)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
-        self.state = TrainingState(self.model, self.optimizer, Adapters(self.model, {}, seed=0))
+        self.state = TrainingState(
+            TorchModel(self.model, self.optimizer, Adapters(self.model, {}, seed=0))
+        )
         folder.mkdir(parents=True, exist_ok=True)
         self.commits = Commits(self.state, self.order, resumed, attempt(folder))
 

@@ -16,7 +16,8 @@ from govray.engine.model.gpt import GPT, loss
 from govray.governance.attestation import model_folder
 from govray.train.experiment.ema import Ema
 from govray.train.state.committer import Commits
-from govray.train.state.snapshot import OPTIMIZER, TrainingState, base_tensors, folder_name
+from govray.train.state.snapshot import TrainingState, folder_name
+from govray.train.state.trained_model import OPTIMIZER, TorchModel, base_tensors
 from govray.train.state.weight_average import WeightAverage
 from tests.support.committing import Training, attempt
 
@@ -37,7 +38,8 @@ class Shared(Training):
         self.optimizer = torch.optim.AdamW(every, lr=0.1)
         self.average = WeightAverage(self.model, Ema(decay=0.5))
         self.done = resumed
-        self.state = TrainingState(self.model, self.optimizer, adapters, self.average)
+        self.trained = TorchModel(self.model, self.optimizer, adapters, self.average)
+        self.state = TrainingState(self.trained)
         self.adapters = adapters
         self.commits = Commits(self.state, self.order, resumed, attempt(folder))
 
@@ -58,13 +60,8 @@ class Shared(Training):
 
     def gathered(self) -> dict[str, dict[str, Tensor]]:
         """File → its tensors whole, as one rank would have committed them. Collective."""
-        moments, _ = optimizer_state(self.optimizer, self.state._names())
-        base = base_tensors(self.model)
+        live, _ = self.trained.tensors()
         return {
-            file: {name: whole(live[name]).detach().clone() for name in sorted(live)}
-            for file, live in (
-                (model_folder.WEIGHTS, base),
-                (model_folder.EMA, self.average.tensors(base)),
-                (OPTIMIZER, moments),
-            )
+            file: {name: whole(own[name]).detach().clone() for name in sorted(own)}
+            for file, own in live.items()
         }

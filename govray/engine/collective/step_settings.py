@@ -7,10 +7,13 @@ defaults from here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from govray.errors import UsageError
+
+FrameworkName = Literal["torch", "jax"]
 
 AggregatorName = Literal["governed", "ddp", "fsdp2"]
 
@@ -24,6 +27,8 @@ class StepSettings:
     """How a step computes.
 
     Args:
+        framework: What computes gradients. Over JAX all but seed, clip_norm, max_rows and
+            collective_timeout_s keep their defaults.
         seed: Of the plan, the initial weights, adapters and dropout.
         clip_norm: Largest gradient norm of a domain; None does not clip.
         max_rows: Rows that go through the model together, more accumulate; None for all of a pass.
@@ -37,9 +42,10 @@ class StepSettings:
 
     Raises:
         UsageError: ``clip_norm`` or ``max_rows`` is not above 0, or ``compile`` is joined with
-            what no graph can follow.
+            what no graph can follow. Or a setting is torch's, and the framework is not.
     """
 
+    framework: FrameworkName = "torch"
     seed: int = 17
     clip_norm: float | None = 1.0
     max_rows: int | None = None
@@ -62,6 +68,8 @@ class StepSettings:
         for name, value in (("clip_norm", self.clip_norm), ("max_rows", self.max_rows)):
             if value is not None and not value > 0:
                 raise UsageError(f"{name} is {value}", do="Give a number above 0, or None")
+        if self.framework == "jax":
+            self._refuse_torchs(("aggregator", "precision", "activation_checkpointing", "compile"))
         if self.compile and self.aggregator != "governed":
             raise UsageError(
                 f"with aggregator {self.aggregator} every forward has rows of several routes, and "
@@ -75,3 +83,14 @@ class StepSettings:
                 where="compile",
                 do="Leave out compile or activation_checkpointing",
             )
+
+    def _refuse_torchs(self, names: Sequence[str]) -> None:
+        """Refuse settings that mean something under torch alone, unless they are the defaults."""
+        defaults = {each.name: each.default for each in fields(self)}
+        for name in names:
+            if (given := getattr(self, name)) != defaults[name]:
+                raise UsageError(
+                    f"{name} is {given}, which is built over torch alone",
+                    where="framework: jax",
+                    do=f"Leave {name} out",
+                )

@@ -35,7 +35,7 @@ the layout of exported files is that of the peft library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -49,7 +49,8 @@ from govray.steps.keyed_seed import adapter_seed
 
 ALPHA_PER_RANK = 2
 _SCALE = float(ALPHA_PER_RANK)
-_PEFT_PREFIX = "base_model.model."
+PEFT_PREFIX = "base_model.model."
+"""What peft writes before the FQN of a layer."""
 
 
 def adapted_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -104,6 +105,28 @@ def _first_pair(
     # Not like the layer's weight, which may be a shard of itself.
     b = torch.zeros(outputs, rank, dtype=weight.dtype, device=weight.device)
     return nn.Parameter(a), nn.Parameter(b)
+
+
+def peft_config(rank: int, layers: Iterable[str], *, transposed: bool) -> dict[str, Any]:
+    """The content of an adapter's ``adapter_config.json``, as peft reads it.
+
+    Args:
+        rank: The adapter's.
+        layers: FQNs of the layers that it adapts.
+        transposed: Whether their weights are (in, out) and peft has to know.
+    """
+    return {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": rank,
+        "lora_alpha": ALPHA_PER_RANK * rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": transposed,
+        "target_modules": sorted(layers),
+    }
 
 
 class Adapters:
@@ -242,8 +265,8 @@ class Adapters:
         layers = self._require(name)
         tensors = {}
         for fqn, (a, b) in layers.items():
-            tensors[f"{_PEFT_PREFIX}{fqn}.lora_A.weight"] = a.detach().cpu().clone()
-            tensors[f"{_PEFT_PREFIX}{fqn}.lora_B.weight"] = b.detach().cpu().clone()
+            tensors[f"{PEFT_PREFIX}{fqn}.lora_A.weight"] = a.detach().cpu().clone()
+            tensors[f"{PEFT_PREFIX}{fqn}.lora_B.weight"] = b.detach().cpu().clone()
         return self._config(name), tensors
 
     @torch.no_grad()
@@ -268,7 +291,7 @@ class Adapters:
                     do="Load the adapter into the model and rank that it was exported from",
                 )
         expected = {
-            f"{_PEFT_PREFIX}{fqn}.{part}": parameter
+            f"{PEFT_PREFIX}{fqn}.{part}": parameter
             for fqn, pair in layers.items()
             for part, parameter in zip(("lora_A.weight", "lora_B.weight"), pair, strict=True)
         }
@@ -288,18 +311,7 @@ class Adapters:
             parameter.copy_(tensors[tensor_name])
 
     def _config(self, name: str) -> dict[str, Any]:
-        return {
-            "peft_type": "LORA",
-            "task_type": None,
-            "base_model_name_or_path": None,
-            "inference_mode": True,
-            "r": self.ranks[name],
-            "lora_alpha": ALPHA_PER_RANK * self.ranks[name],
-            "lora_dropout": 0.0,
-            "bias": "none",
-            "fan_in_fan_out": self._transposed,
-            "target_modules": sorted(self._pairs[name]),
-        }
+        return peft_config(self.ranks[name], self._pairs[name], transposed=self._transposed)
 
     def _require(self, name: str) -> dict[str, tuple[nn.Parameter, nn.Parameter]]:
         try:

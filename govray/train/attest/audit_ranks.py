@@ -21,7 +21,7 @@ from govray.checkpoint import commit_folder, sharded_init, tensor_shards
 from govray.checkpoint.sharded_file import cut
 from govray.errors import CouldNotCheck, GovrayError, Refused
 from govray.governance.attestation import model_folder
-from govray.train.state.snapshot import base_tensors
+from govray.train.state.trained_model import base_tensors
 
 T = TypeVar("T")
 

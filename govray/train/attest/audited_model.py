@@ -37,7 +37,7 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.loop.entrypoint import load_entrypoint, loss_beside, own_loop
 from govray.train.loop.until_govern import until_govern
 from govray.train.state.carried_governance import read_ledger
-from govray.train.state.snapshot import base_tensors
+from govray.train.state.trained_model import base_tensors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,9 +97,7 @@ def fit(
             trainer = _Trainer(
                 GovernedLoop(loop, order, watch.actor, on_report is not None),  # type: ignore[arg-type]  # it returns
                 train_loop_config=dict(config or {}),
-                torch_config=TorchConfig(
-                    backend=backends(scaling), timeout_s=order.settings.collective_timeout_s
-                ),
+                torch_config=_processes(order, scaling),
                 scaling_config=scaling,
                 run_config=replace(
                     run_config,
@@ -126,6 +124,17 @@ def fit(
                 continue
             stopped = result.return_value  # type: ignore[attr-defined]
             return order.stop if stopped is None else int(stopped)
+
+
+def _processes(order: Order, scaling: ray.train.ScalingConfig | None) -> TorchConfig:
+    """How the workers are joined."""
+    patience = order.settings.collective_timeout_s
+    if order.settings.framework == "torch":
+        return TorchConfig(backend=backends(scaling), timeout_s=patience)
+    from govray.train.jax.joined_processes import JoinedConfig
+
+    gpus = bool(scaling and scaling.use_gpu)
+    return JoinedConfig(backend="gloo", timeout_s=patience, gpus=gpus)
 
 
 class _Trainer(ScaledTrainer):

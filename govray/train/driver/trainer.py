@@ -69,6 +69,7 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared, ValidationData
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
+from govray.train.jax.unbuilt import refuse_unbuilt
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
 from govray.train.loop.entrypoint import declared_start, own_loop
@@ -121,8 +122,8 @@ class GovernedTrainer(RunSettings):
         mixture: Corpus to how often an epoch of its stream reads it; 1 where not named.
         epochs: How often a stream may be read before it falls silent.
         reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
-        seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, compile,
-            norms_every, collective_timeout_s: How a step computes; see `StepSettings`.
+        framework, seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing,
+            compile, norms_every, collective_timeout_s: How a step computes; see `StepSettings`.
         checkpoint_every, commit_at, keep, ema, replicate, threads, deterministic: How a run
             commits, what its workers hold, and on which kernels it computes; see `RunSettings`.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.
@@ -307,6 +308,15 @@ class GovernedTrainer(RunSettings):
             inputs = self._inputs(signer, started)
             admit = partial(self._prepare, inputs, signer)
         policy = inputs.policy.document
+        if self.framework == "jax":
+            refuse_unbuilt(
+                {
+                    "pretrained": self.pretrained,
+                    "profiling": self.profiling,
+                    "validation.corpora": self.validation and self.validation.corpora,
+                    "the policy's memorization section": policy.memorization,
+                }
+            )
         config = dict(self.train_loop_config or {})
         found = discover(
             self.train_loop_per_worker,
@@ -315,6 +325,7 @@ class GovernedTrainer(RunSettings):
             where=f"entrypoint {self.experiment.entrypoint}" if self.experiment else None,
         )
         groups = found.groups
+        self._require_framework(found)
         start = self._start(inputs, found, started)
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
         prepared = admit()
@@ -478,6 +489,20 @@ class GovernedTrainer(RunSettings):
             refuse_overlap(place(self.corpora), trained, place(given), found.corpora)
         return found
 
+    def _require_framework(self, found: Discovered) -> None:
+        """Compare what the loop calls with what the run was announced as.
+
+        Raises:
+            UsageError: They differ.
+        """
+        if found.framework != self.framework:
+            raise UsageError(
+                f"the training loop calls the govern() of {found.framework}, and the run says "
+                f"framework: {self.framework}",
+                where=f"entrypoint {self.experiment.entrypoint}" if self.experiment else "loop",
+                do=f"Write framework: {found.framework}, or call the other one",
+            )
+
     def _size(self, found: Discovered, planned: Planned) -> ModelSize:
         # An elastic run holds most on a rank when there are fewest.
         fewest = self._workers if isinstance(self._workers, int) else min(self._workers)
@@ -490,7 +515,8 @@ class GovernedTrainer(RunSettings):
             planned.plan,
             planned.stream_routes,
             shards=fewest // self.replicate if self.aggregator == "fsdp2" else 1,
-            text=self.rows != "images",
+            # Over JAX nobody looked which parameters are tables.
+            text=self.rows != "images" and self.framework == "torch",
             averaged=self.ema is not None,
         )
 

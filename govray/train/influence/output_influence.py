@@ -78,11 +78,8 @@ from govray.train.influence.step_rates import step_rates
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 from govray.train.loop.entrypoint import own_loop
 from govray.train.state.carried_governance import read_ledger
-from govray.train.state.snapshot import (
-    OPTIMIZER,
-    OPTIMIZER_VALUES,
-    committed_folders,
-)
+from govray.train.state.snapshot import committed_folders
+from govray.train.state.trained_model import OPTIMIZER, OPTIMIZER_VALUES
 
 MOST_PARAMETERS = 200_000_000
 """Weights, gradient and one direction are held in float64: 24 bytes a parameter."""

@@ -21,7 +21,12 @@ from pydantic import (
     model_validator,
 )
 
-from govray.engine.collective.step_settings import AggregatorName, Precision, StepSettings
+from govray.engine.collective.step_settings import (
+    AggregatorName,
+    FrameworkName,
+    Precision,
+    StepSettings,
+)
 from govray.errors import UsageError, suggestion
 from govray.files.storage_url import check_path
 from govray.governance.formats.bounds import Natural, Positive, Share
@@ -192,6 +197,12 @@ class Experiment(Section):
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="module:class of the model, beside a function `loss(model, batch)`; or "
         "module:function of a training loop, whose one parameter is called config",
+    )
+    framework: FrameworkName = Field(
+        StepSettings.framework,
+        description="what computes gradients; over jax the entrypoint is a training loop that "
+        "calls govray.train.jax.govern",
+        exclude_if=lambda value: bool(value == "torch"),  # records of earlier runs do not have it
     )
     hyperparameters: dict[str, Any] = Field(
         default_factory=dict,

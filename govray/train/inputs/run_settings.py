@@ -17,8 +17,8 @@ class RunSettings(StepSettings):
     """How a run's workers train and commit; `GovernedTrainer` takes each as an argument.
 
     Args:
-        seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing, compile,
-            norms_every, collective_timeout_s: See `StepSettings`.
+        framework, seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing,
+            compile, norms_every, collective_timeout_s: See `StepSettings`.
         checkpoint_every: Steps between commits; the last step always commits.
         commit_at: Further numbers of steps done at which a commit is due.
         keep: Which commits stay.
@@ -42,6 +42,8 @@ class RunSettings(StepSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.framework == "jax":
+            self._refuse_torchs(("ema", "deterministic"))
         if self.replicate < 1 or (self.replicate > 1 and self.aggregator != "fsdp2"):
             raise UsageError(
                 f"replicate is {self.replicate} with aggregator {self.aggregator}",
@@ -57,13 +59,15 @@ class RunSettings(StepSettings):
     def chosen_kernels(self) -> dict[str, str]:
         """What an attestation states of these: all that decide which kernels run, but defaults."""
         precision = {} if self.precision == "fp32" else {"run.precision": self.precision}
+        framework = {} if self.framework == "torch" else {"run.framework": self.framework}
         switched = {"deterministic": self.deterministic, "compile": self.compile}
-        return precision | {f"run.{name}": "on" for name, on in switched.items() if on}
+        return framework | precision | {f"run.{name}": "on" for name, on in switched.items() if on}
 
 
 def run_settings(experiment: Experiment) -> RunSettings:
     """Those of an experiment file."""
     return RunSettings(
+        framework=experiment.framework,
         seed=experiment.seed,
         clip_norm=experiment.optimizer.clip_norm,
         max_rows=experiment.max_rows,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from govray.errors import UsageError
 from govray.train.inputs.experiment_config import RECORDED, Experiment
 from govray.train.loop.cosine import CosineWithWarmup, learning_rate
 from govray.train.loop.described_optimizer import make_optimizer
@@ -55,6 +56,13 @@ def train_loop(config: dict[str, Any]) -> None:
     if loop := own_loop(experiment):
         loop(config)
         return
+    if experiment.framework != "torch":
+        raise UsageError(
+            f"over {experiment.framework} the entrypoint is a training loop, and "
+            f"{experiment.entrypoint} is none",
+            where="entrypoint",
+            do="Name a function whose one parameter is called config; docs/jax.md has one",
+        )
     build, loss = find_entrypoint(experiment)
     model = shard(build)
     optimizer = make_optimizer(experiment.optimizer, model.parameters())

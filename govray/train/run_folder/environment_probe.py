@@ -20,6 +20,12 @@ from govray.governance.attestation.environment import SETUP, Environment, Setup,
 from govray.governance.formats import canonical_json
 from govray.train.run_folder.source_code import code_digest
 
+_OF_FRAMEWORKS: Mapping[str, tuple[str, ...]] = {"jax": ("jax", "jaxlib", "flax", "optax")}
+"""What moves bits besides, of a framework that is not torch; and so for `_VARIABLES_OF`."""
+_VARIABLES_OF: Mapping[str, tuple[str, ...]] = {
+    "jax": ("XLA_FLAGS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+}
+
 PACKAGES = ("govray", "torch", "ray", "pyarrow", "numpy", "safetensors", "cryptography")
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -54,17 +60,18 @@ def environment_here(
     Raises:
         Malformed: The job's variable does not say what the job was set up with.
     """
+    framework = chosen.get("run.framework", "torch")
     return Environment(
         python=platform.python_version(),
         platform=platform.platform(terse=True),
         processor=_processor(),
         device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        packages=_installed(),
+        packages=_installed(framework),
         code_digest=code_digest(),
         source=source,
         seeds={"run": seed},
         threads=threads,
-        settings=_settings() | dict(chosen),
+        settings=_settings(framework) | dict(chosen),
         setup=_setup(),
     )
 
@@ -78,10 +85,10 @@ def _setup() -> Setup | None:
 
 
 @cache
-def _installed() -> dict[str, str]:
+def _installed(framework: str) -> dict[str, str]:
     """Versions of the packages that can move a bit."""
     found = {}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *_OF_FRAMEWORKS.get(framework, ())):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
@@ -105,7 +112,7 @@ def _processor() -> str:
     return f"{model[:256]}, {torch.backends.cpu.get_cpu_capability()}"
 
 
-def _settings() -> dict[str, str]:
+def _settings(framework: str) -> dict[str, str]:
     deterministic = "off"
     if torch.are_deterministic_algorithms_enabled():
         deterministic = "warn" if torch.is_deterministic_algorithms_warn_only_enabled() else "on"
@@ -119,5 +126,7 @@ def _settings() -> dict[str, str]:
         "mkldnn": str(torch.backends.mkldnn.enabled),
     }
     return found | {
-        f"env.{name}": os.environ[name][:256] for name in VARIABLES if os.environ.get(name)
+        f"env.{name}": os.environ[name][:256]
+        for name in (*VARIABLES, *_VARIABLES_OF.get(framework, ()))
+        if os.environ.get(name)
     }

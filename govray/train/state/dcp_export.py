@@ -28,7 +28,7 @@ from govray.files.staged_folder import staged_folder
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import read_header
-from govray.train.state.snapshot import OPTIMIZER, OPTIMIZER_VALUES
+from govray.train.state.trained_model import OPTIMIZER, OPTIMIZER_VALUES
 
 
 @dataclass(frozen=True)

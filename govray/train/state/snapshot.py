@@ -14,30 +14,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from govray.checkpoint import commit_folder
-from govray.checkpoint.optimizer_state import optimizer_state, restore_optimizer
 from govray.checkpoint.sharded_file import INDEX, ShardIndex, part_name
 from govray.checkpoint.storage import CORRUPT as CORRUPT
 from govray.checkpoint.storage import SUPERSEDED as SUPERSEDED
 from govray.checkpoint.storage import folder_name as folder_name
 from govray.checkpoint.storage import storage_of
 from govray.checkpoint.tensor_shards import (
-    from_rows,
     held_here,
-    held_part,
-    is_sharded,
-    local_shard,
-    own_rows,
 )
-from govray.engine.model.adapters import Adapters
 from govray.engine.model.rng_state import (
     Generators,
     generators,
@@ -64,10 +56,8 @@ from govray.train.run_folder.ledger_tree import LedgerFile, LedgerTile
 from govray.train.state.carried_governance import CARRIED, ledger_head, read_ledger
 from govray.train.state.carried_governance import LEDGER as LEDGER
 from govray.train.state.carried_governance import STATE as STATE
-from govray.train.state.weight_average import WeightAverage
+from govray.train.state.trained_model import OPTIMIZER_VALUES, Trained
 
-OPTIMIZER = "optimizer.safetensors"
-OPTIMIZER_VALUES = "optimizer.json"
 _GENERATORS = "generators.safetensors"
 _GENERATOR_VALUES = "generators.json"
 
@@ -150,22 +140,17 @@ class Capture:
 
 
 class TrainingState:
-    """Captures and restores the training state of one run on one worker."""
+    """Captures and restores the training state of one run on one worker.
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        adapters: Adapters,
-        average: WeightAverage | None = None,
-    ) -> None:
-        self._model = model
-        self._average = average
-        self._optimizer = optimizer
-        self._adapters = adapters
+    Args:
+        trained: What the run trains.
+    """
+
+    def __init__(self, trained: Trained) -> None:
+        self._trained = trained
         self._environment: dict[str, Any] | None = None
         self._ledger = LedgerFile()
-        self.sharded = is_sharded(model)
+        self.sharded = trained.sharded
 
     def capture(
         self,
@@ -199,15 +184,12 @@ class TrainingState:
         everyones = _gather(generators())
         if _rank() != 0 and not self.sharded:
             return None
-        part = held_part(self._model) if self.sharded else None
+        part = self._trained.part()
         if part and part.copy:  # the first copy is the same
             return Capture(step=step, contents={})
-        tensors, hyperparameters = optimizer_state(self._optimizer, self._names())
+        held, hyperparameters = self._trained.tensors()
         contents: dict[str, commit_folder.Content] = {}
         rows: dict[str, Mapping[str, int]] = {}
-        held = {model_folder.WEIGHTS: base_tensors(self._model), OPTIMIZER: tensors}
-        if self._average:
-            held[model_folder.EMA] = self._average.tensors(held[model_folder.WEIGHTS])
         for file, live in held.items():
             own, rows[file] = held_here(live)
             if rows[file] and not self.sharded:
@@ -227,8 +209,7 @@ class TrainingState:
         self._ledger.extend(leaves)
         contents[OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)
         contents[LEDGER] = self._ledger.tail
-        for name in self._adapters.ranks:
-            config, tensors = self._adapters.export(name)
+        for name, config, tensors in self._trained.adapters():
             config_file, weights_file = model_folder.adapter_files(name)
             contents[config_file] = canonical_json.encode(config)
             contents[weights_file] = tensors
@@ -290,77 +271,20 @@ class TrainingState:
                     where=str(folder),
                     do="Start a new run, or restore the inputs this one began with",
                 )
-        held = self._model.state_dict()
-        weights = {
-            name: local_shard(tensor, held[name]) if name in held else tensor
-            for name, tensor in _read(committed, model_folder.WEIGHTS, held.get).items()
-        }
-        self._model.load_state_dict(weights, strict=False)
-        if self._average:
-            if model_folder.EMA not in committed.names:
-                raise Refused(
-                    "the checkpoint has no average of the weights",
-                    where=str(folder),
-                    do="Resume without ema, as the run began",
-                )
-            self._average.restore(_read(committed, model_folder.EMA, held.get))
-        for name in self._adapters.ranks:
-            config_file, weights_file = model_folder.adapter_files(name)
-            config: Any = canonical_json.parse_canonical(committed.files[config_file])
-            self._adapters.load(name, config, committed.tensors(weights_file))
-        names = self._names()
-        parameters = {name: parameter for parameter, name in names.items()}
-        values: Any = canonical_json.parse_canonical(committed.files[OPTIMIZER_VALUES])
-        restore_optimizer(
-            self._optimizer,
-            names,
-            _read(committed, OPTIMIZER, lambda key: parameters.get(key.partition("/")[2])),
-            values,
-        )
+        self._trained.load(committed)
         tensors = committed.tensors(_GENERATORS)
-        values = canonical_json.parse_canonical(committed.files[_GENERATOR_VALUES])
+        values: Any = canonical_json.parse_canonical(committed.files[_GENERATOR_VALUES])
         if f"rank{_rank()}" in values:
             restore_generators(_of_rank(_rank(), tensors, values))
         else:  # a rank that did not exist when the state was committed
             seed_generators(generator_seed(order.settings.seed, state["step"], _rank()))
         return read_leaves(read_ledger(committed))
 
-    def _names(self) -> dict[nn.Parameter, str]:
-        names = {parameter: name for name, parameter in self._model.named_parameters()}
-        return names | {parameter: name for name, parameter in self._adapters.named_parameters()}
-
-
-def _read(
-    committed: commit_folder.Committed, file: str, like: Callable[[str], Tensor | None]
-) -> dict[str, Tensor]:
-    """The tensors of a file. Of tensors that are sharded here, only this rank's shards.
-
-    Args:
-        like: Maps a tensor's name in the file to the tensor here.
-    """
-    index = None if file in committed.entries else committed.index
-    if index is None or file not in index.rows:
-        return committed.tensors(file)
-    sharded = index.rows[file]
-    found = committed.held(index, file, lambda name, rows: own_rows(like(name), rows))
-    return {
-        name: from_rows(tensor, sharded[name], like(name)) if name in sharded else tensor
-        for name, tensor in found.items()
-    }
-
 
 def generator_seed(seed: int, step: int, rank: int) -> int:
     """The 32-bit seed for the generators of a rank that is new at a step."""
     digest = hashlib.sha256(canonical_json.encode(["generators", seed, step, rank])).digest()
     return int.from_bytes(digest[:4], "big")
-
-
-def base_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The base model's parameters and persistent buffers; a tied tensor once, by its first FQN."""
-    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - {
-        name for name, _ in model.named_parameters()
-    }
-    return {name: value for name, value in model.state_dict().items() if name not in tied}
 
 
 def _bindings(order: Order) -> dict[str, str]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import ray.train
 import torch.distributed as dist
@@ -22,9 +22,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from govray.checkpoint.commit_folder import Folder
 from govray.checkpoint.storage import shown_to_ray
 from govray.engine.batch import StepBatch
+from govray.engine.collective.agreement import Agreement
 from govray.engine.gradients.forward import LossFn
-from govray.engine.memorization.monitor import Monitor, logits_in
-from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.files.bucket import StoreFailed
 from govray.files.place import place
@@ -55,6 +54,7 @@ from govray.train.worker.ledger_norms import gradient_norms
 from govray.train.worker.memorization_watch import MemorizationWatch, Scorer, Seen
 from govray.train.worker.planned_shard import PlannedRows
 from govray.train.worker.recorder import Recorder
+from govray.train.worker.run_terms import NOTHING_YET
 
 REPORT_EVERY = 25
 """Steps between `ray.train.report` calls that carry no checkpoint: each costs a poll."""
@@ -63,11 +63,30 @@ COMMIT_LOSS = "commit_loss"
 """In a report that comes with a commit: the mean loss since the commit before, None if it is no
 number."""
 
-NOTHING_YET = BestSoFar()
-"""What a new run knows of the metric that it is judged by."""
-
 MAX_LOSS = 1e15
 """Canonical JSON has no numbers from 2^53 to 1e21, and nobody keeps such a model."""
+
+
+class StepFunction(Protocol):
+    """Does steps, on all ranks together: `GovernedStep`, or that of another framework.
+
+    Attributes:
+        agreement: Gathers what ranks say of a step besides.
+    """
+
+    agreement: Agreement
+
+    def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
+        """As `GovernedStep`."""
+
+    def leave_out(self, corpora: Mapping[str, str]) -> None:
+        """As `GovernedStep`."""
+
+    def reroute(self, corpora: Mapping[str, str]) -> None:
+        """As `GovernedStep`."""
+
+    def require_sound(self) -> None:
+        """As `GovernedStep`."""
 
 
 class StopRun(BaseException):
@@ -100,7 +119,7 @@ class Run:
         feed: The revocation lists, on rank 0 of a run that follows them.
         schedule: Of the learning rate; stepped after each step.
         average: Of the weights, if the run keeps one; updated after each step.
-        scorer: What measures memorization; the engine's own monitor by default.
+        scorer: Makes what measures memorization, for a loss function.
         metrics: What Ray's metrics agents are told.
         evaluation: The validation data, if there are any.
         best: What is known of the metric that the run is judged by.
@@ -110,7 +129,7 @@ class Run:
     def __init__(
         self,
         assignment: Assignment,
-        step_function: GovernedStep,
+        step_function: StepFunction,
         *,
         gating: Gating,
         commits: Commits,
@@ -119,7 +138,7 @@ class Run:
         feed: RevocationFeed | None,
         schedule: LRScheduler | None,
         average: WeightAverage | None,
-        scorer: Scorer | None,
+        scorer: Callable[[LossFn], Scorer],
         metrics: RunMetrics,
         evaluation: Evaluation | None = None,
         best: BestSoFar = NOTHING_YET,
@@ -142,7 +161,8 @@ class Run:
         self._feed = feed
         self._schedule = schedule
         self._average = average
-        self._scorer = scorer
+        self._make_scorer = scorer
+        self._scorer: Scorer | None = None
         self._run_metrics = metrics
         self._evaluation = evaluation
         self._best = best
@@ -263,7 +283,7 @@ class Run:
     def _measure(self, watch: MemorizationWatch, leaf: Leaf, loss_fn: LossFn) -> Seen | None:
         """What is due after a step, and what follows. Collective."""
         without = self._gating.first_without(leaf.step)
-        seen = watch.after(leaf, without.get, partial(self._make_scorer, loss_fn))
+        seen = watch.after(leaf, without.get, partial(self._scorer_of, loss_fn))
         if seen is None:
             return None
         self._recorder.measured(seen)
@@ -276,15 +296,9 @@ class Run:
             )
         return seen
 
-    def _make_scorer(self, loss_fn: LossFn) -> Scorer:
+    def _scorer_of(self, loss_fn: LossFn) -> Scorer:
         if self._scorer is None:
-            self._scorer = Monitor(
-                self.step_function.routed.model,
-                self.step_function.routed.adapters,
-                self.step_function.agreement,
-                logits=logits_in(loss_fn),
-                seed=self.order.settings.seed,
-            )
+            self._scorer = self._make_scorer(loss_fn)
         return self._scorer
 
     def _governed(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:

@@ -6,33 +6,29 @@ begins with, then the step, the state of the last commit, and the writers.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from govray.checkpoint.commit_folder import Folder, open_commit
 from govray.engine.collective.agreement import Agreement
+from govray.engine.collective.step_settings import FrameworkName
+from govray.engine.gradients.forward import LossFn
+from govray.engine.memorization.monitor import Monitor, logits_in
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
-from govray.engine.step import build_step
-from govray.errors import Refused, UsageError
+from govray.engine.step import GovernedStep, build_step
+from govray.errors import UsageError
 from govray.files.place import place
-from govray.governance.formats import canonical_json
-from govray.steps.first_exchange import Terms
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, Order, current
-from govray.train.inputs.revocation_feed import RevocationFeed
-from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
-from govray.train.state.snapshot import STATE, TrainingState
+from govray.train.state.snapshot import TrainingState
+from govray.train.state.trained_model import TorchModel
 from govray.train.state.weight_average import WeightAverage
-from govray.train.validation.best_so_far import BestSoFar
 from govray.train.validation.evaluation import Evaluation
 from govray.train.watching.metrics import RunMetrics
 from govray.train.watching.profiler import StepProfiler
@@ -47,13 +43,22 @@ from govray.train.worker.memorization_watch import MemorizationWatch, Scorer
 from govray.train.worker.placement import place_on
 from govray.train.worker.planned_batch import row_tensors
 from govray.train.worker.recorder import Recorder
-from govray.train.worker.run import NOTHING_YET, Run
+from govray.train.worker.run import Run
+from govray.train.worker.run_terms import (
+    NOTHING_YET,
+    alternatives,
+    best_so_far,
+    follow_revocations,
+    require_groups,
+    terms_of,
+)
 
 
 class Discovered(BaseException):
     """Ends a discovery: carries the model that reached `govern`, and its layer groups.
 
-    The optimizer is there if `govern` itself was reached.
+    The optimizer is there if `govern` itself was reached. Of another framework than torch the model
+    is a torch module with parameters of the same names and shapes.
 
     Not an `Exception`, so that a user's ``except Exception`` cannot swallow it.
     """
@@ -63,8 +68,10 @@ class Discovered(BaseException):
         groups: Mapping[str, tuple[str, ...]],
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
+        framework: FrameworkName = "torch",
     ) -> None:
         super().__init__("the model is known")
+        self.framework = framework
         self.groups = dict(groups)
         self.model = model
         self.optimizer = optimizer
@@ -132,7 +139,7 @@ def start_run(
         Refused: As `govern`.
     """
     order, rows = assignment.order, assignment.shard
-    _require_groups(model, order)
+    require_groups(layer_groups(model, order.policy_groups), order)
     place_on(assignment.device, model, optimizer)
     if not any(model is each for each in assignment.sharded):
         begin_with(model, assignment)
@@ -140,21 +147,21 @@ def start_run(
     decided = rows.decisions
     told = order.monitored.story(decided.profiles, decided.starts) if order.monitored else None
     first = not dist.is_initialized() or dist.get_rank() == 0
-    feed = _follow_revocations(order) if first else None
+    feed = follow_revocations(order) if first else None
     step_function = build_step(
         model,
         optimizer,
         groups=order.groups,
         routes=order.routes,
-        alternatives=_alternatives(order),
+        alternatives=alternatives(order),
         adapters=adapters,
-        terms=_terms(order, decided.until, feed.since if feed else dict),
+        terms=terms_of(order, decided.until, feed.since if feed else dict),
         settings=order.settings,
     )
     schedule = make_schedule(scheduler, optimizer, rows.start_step) if scheduler else None
     scheduled = learning_rates(optimizer)
     average = WeightAverage(model, order.settings.ema) if order.settings.ema else None
-    state = TrainingState(model, optimizer, adapters, average)
+    state = TrainingState(TorchModel(model, optimizer, adapters, average))
     leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
     if schedule:
         require_rates(optimizer, scheduled, rows.start_step)
@@ -174,11 +181,24 @@ def start_run(
         feed=feed,
         schedule=schedule,
         average=average,
-        scorer=scorer,
+        scorer=(lambda loss_fn: scorer)
+        if scorer
+        else partial(_monitor, step_function, order.settings.seed),
         metrics=RunMetrics(order, model, writes=first),
         evaluation=_evaluation(model, adapters, step_function.agreement, order),
-        best=_best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
+        best=best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
         profiler=StepProfiler(order.profiled if first else range(0), place(order.folder)),
+    )
+
+
+def _monitor(step_function: GovernedStep, seed: int, loss_fn: LossFn) -> Monitor:
+    """The engine's own monitor of a step's model."""
+    return Monitor(
+        step_function.routed.model,
+        step_function.routed.adapters,
+        step_function.agreement,
+        logits=logits_in(loss_fn),
+        seed=seed,
     )
 
 
@@ -201,28 +221,6 @@ def _evaluation(
     )
 
 
-def _best_so_far(checkpoint: Folder | None) -> BestSoFar:
-    """What the run knew when it made the commit that it begins with."""
-    if checkpoint is None:
-        return NOTHING_YET
-    state: Any = canonical_json.parse_canonical(open_commit(checkpoint).files[STATE])
-    return BestSoFar.of_state(state)
-
-
-def _require_groups(model: nn.Module, order: Order) -> None:
-    found = layer_groups(model, order.policy_groups)
-    if found == order.groups:
-        return
-    differing = sorted(
-        name for name in {**found, **order.groups} if found.get(name) != order.groups.get(name)
-    )
-    raise Refused(
-        f"the model's layer groups changed since the plan was made: {', '.join(differing)}",
-        where="govern()",
-        do="Build the same model on every worker and on every call of the loop",
-    )
-
-
 def _attach_adapters(model: nn.Module, optimizer: torch.optim.Optimizer, order: Order) -> Adapters:
     """The adapters of the order's routes, on the model and in the optimizer."""
     adapters = Adapters(
@@ -234,36 +232,3 @@ def _attach_adapters(model: nn.Module, optimizer: torch.optim.Optimizer, order: 
     for names in adapters.groups.values():
         optimizer.add_param_group({"params": [parameters[name] for name in names]})
     return adapters
-
-
-def _alternatives(order: Order) -> dict[str, set[str]]:
-    """Stream id → digests of the routes that a phase or a gate may send its rows to."""
-    found: dict[str, set[str]] = {}
-    for corpus, route in order.phased.items():
-        if stream := order.plan.stream_of(corpus):
-            found.setdefault(stream.id, set()).update(each.digest for each in route.later)
-    for corpus, fallback in order.fallbacks.items():
-        if stream := order.plan.stream_of(corpus):
-            found.setdefault(stream.id, set()).add(fallback.route.digest)
-    return found
-
-
-def _follow_revocations(order: Order) -> RevocationFeed | None:
-    if not order.revocations:
-        return None
-    feed = RevocationFeed(order.revocations, place(order.folder), at=instant())
-    feed.start()
-    return feed
-
-
-def _terms(order: Order, decided: int, revoked: Callable[[], Mapping[str, datetime]]) -> Terms:
-    """What the run's steps rest on; steps below ``decided`` repeat what was decided."""
-    return Terms(
-        policy_digest=order.policy_digest,
-        plan_digest=order.plan.digest,
-        corpora=sorted({c.corpus for s in order.plan.streams for c in s.corpora}),
-        clock=time.time,
-        valid_until=order.expiries,
-        revoked=revoked,
-        decided=decided,
-    )

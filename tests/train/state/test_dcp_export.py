@@ -33,7 +33,8 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.train.inputs.pretrained import check_fits, find_weights, load_start, read_start
 from govray.train.state.dcp_export import export_dcp
-from govray.train.state.snapshot import OPTIMIZER, OPTIMIZER_VALUES, folder_name
+from govray.train.state.snapshot import folder_name
+from govray.train.state.trained_model import OPTIMIZER, OPTIMIZER_VALUES
 from tests.support.ranks import Hung, RankPool
 from tests.support.shared_training import Shared
 from tests.support.tree import ROOT

@@ -18,6 +18,7 @@ from govray.train.inputs.order import Order
 from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.state.snapshot import Capture, TrainingState, folder_name
+from govray.train.state.trained_model import TorchModel
 from tests.support.leaves import DIGEST, leaf, norms
 
 
@@ -48,7 +49,9 @@ def commit(captured: Capture | None, order: Order) -> Path:
 
 def state() -> TrainingState:
     model = nn.Linear(2, 2)
-    return TrainingState(model, torch.optim.AdamW(model.parameters()), Adapters(model, {}, seed=0))
+    return TrainingState(
+        TorchModel(model, torch.optim.AdamW(model.parameters()), Adapters(model, {}, seed=0))
+    )
 
 
 def test_a_resumed_run_ends_with_the_ledger_of_an_undisturbed_one(order: Order) -> None:

@@ -1,0 +1,1 @@
+"""Governed runs over JAX."""
