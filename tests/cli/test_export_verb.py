@@ -10,7 +10,7 @@ import pytest
 
 from govray.exports.export_format import FORMATS, NAMES, SIGNED
 from govray.governance.formats.keys import LocalSigner
-from tests.support.all_exports import PER_CORPUS, export_all
+from tests.support.all_exports import FOLDERS, export_all
 from tests.support.command import Run, write_key
 from tests.support.official_validators import NotValid, check_model_signing
 
@@ -150,7 +150,7 @@ def test_what_is_there_is_replaced_only_if_asked(
     written = tmp_path / "model.exports" / FORMATS[name].place
 
     def content() -> dict[str, bytes]:
-        files = sorted(written.iterdir()) if name in PER_CORPUS else [written]
+        files = sorted(written.iterdir()) if name in FOLDERS else [written]
         return {each.name: each.read_bytes() for each in files}
 
     run("export", name, model, *check)
