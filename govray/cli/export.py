@@ -108,7 +108,7 @@ def export(
     if chosen.each == "corpus":
         field("corpora", ", ".join(each.name for each in facts.trained) or "none trained")
     for key in facts.keys if chosen.each == "keyid" else ():
-        field("signed by", f"{key.keyid}, here {key.openssh_fingerprint}")
+        field("signed by", f"{key.keyid}, named {key.openssh_fingerprint}")
     if signer:
         field("key", signer.public_key.keyid)
     for each in verified.uncovered if signer else ():

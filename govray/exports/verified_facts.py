@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -163,25 +163,16 @@ class VerifiedFacts:
                 if digests[name] != pinned and not by_payload:
                     raise model_folder.changed(name)
         keys = _keys(model)
-        envelope = Envelope.parse(
-            folder.read(
-                model_folder.ATTESTATION,
-                limit=model_folder.MAX_ENVELOPE,
-                digest=digests[model_folder.ATTESTATION],
-            ),
-            where="attestation",
+        data = folder.read(
+            model_folder.ATTESTATION,
+            limit=model_folder.MAX_ENVELOPE,
+            digest=digests[model_folder.ATTESTATION],
         )
-        if (
-            canonical_json.sha256(envelope.payload) != model.digest
-            or len(envelope.signatures) != len(keys)
-            or envelope.signed_by(keys) != model.keyids
-        ):
-            raise model_folder.changed(model_folder.ATTESTATION)
         parsed = canonical_json.parse(config, where=model_folder.CONFIG)
         return cls(
             attestation=attestation,
             digest=model.digest,
-            envelope=envelope,
+            envelope=_envelope(model, keys, data),
             keys=keys,
             files=tuple(
                 FileFacts(name, digest.removeprefix("sha256:"))
@@ -259,6 +250,18 @@ def _keys(model: VerifiedModel) -> tuple[PublicKey, ...]:
         for key in authority.keys
         if key.keyid in model.keyids
     )
+
+
+def _envelope(model: VerifiedModel, keys: Sequence[PublicKey], data: bytes) -> Envelope:
+    """The attestation's, if ``data`` is still what the verifier read: no digest covers its file."""
+    envelope = Envelope.parse(data, where=model_folder.ATTESTATION)
+    if (
+        canonical_json.sha256(envelope.payload) != model.digest
+        or len(envelope.signatures) != len(keys)
+        or envelope.signed_by(keys) != model.keyids
+    ):
+        raise model_folder.changed(model_folder.ATTESTATION)
+    return envelope
 
 
 def _corpora(model: VerifiedModel) -> tuple[CorpusFacts, ...]:
