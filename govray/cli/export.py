@@ -107,8 +107,8 @@ def export(
     field("attests", verified.digest)
     if chosen.each == "corpus":
         field("corpora", ", ".join(each.name for each in facts.trained) or "none trained")
-    for key in facts.keys if chosen.each == "keyid" else ():
-        field("signed by", f"{key.keyid}, named {key.openssh_fingerprint}")
+    for signed in facts.keys if chosen.each == "keyid" else ():
+        field("signed by", f"{signed.keyid}, named {signed.openssh_fingerprint}")
     if signer:
         field("key", signer.public_key.keyid)
     for each in verified.uncovered if signer else ():
