@@ -34,8 +34,8 @@ def export(
         str,
         typer.Argument(
             metavar="FORMAT",
-            help="model-signing, cyclonedx, spdx, croissant, openlineage, data-provenance or "
-            "model-card.",
+            help="model-signing, sigstore, cyclonedx, spdx, croissant, openlineage, "
+            "data-provenance or model-card.",
         ),
     ],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
@@ -87,7 +87,7 @@ def export(
     if os.path.lexists(target) and not force:
         raise UsageError("already exists", where=str(target), do="Give --force to replace it.")
     user_files.make_folder(out)
-    if chosen.suffix is not None:
+    if chosen.each is not None:
         _write_folder(target, files, chosen.suffix, replace=force)
     else:
         user_files.write(target, files[chosen.place], replace=force)
@@ -105,8 +105,10 @@ def export(
     line(f"Wrote {target}", style="bold")
     field("model", f"{facts.name}, verified: {len(facts.files)} files, signer {facts.signer}")
     field("attests", verified.digest)
-    if chosen.suffix is not None:
+    if chosen.each == "corpus":
         field("corpora", ", ".join(each.name for each in facts.trained) or "none trained")
+    for signed in facts.keys if chosen.each == "keyid" else ():
+        field("signed by", f"{signed.keyid}, named {signed.openssh_fingerprint}")
     if signer:
         field("key", signer.public_key.keyid)
     for each in verified.uncovered if signer else ():

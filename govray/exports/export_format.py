@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from govray.errors import UsageError
 from govray.exports.croissant import croissant
@@ -12,6 +13,7 @@ from govray.exports.data_provenance import data_provenance
 from govray.exports.model_card import model_card
 from govray.exports.model_signing import model_signing
 from govray.exports.openlineage import openlineage
+from govray.exports.sigstore_bundle import sigstore
 from govray.exports.spdx import spdx
 from govray.exports.verified_facts import VerifiedFacts
 from govray.governance.formats.keys import Signer
@@ -24,14 +26,16 @@ class ExportFormat:
     """One format.
 
     Attributes:
-        place: The file that it makes, or the folder with a file for each corpus.
+        place: The file that it makes, or the folder with a file for each of several.
         write: Facts → the files by name: below the folder, or the one file by ``place``.
-        suffix: Of the folder's files, behind the corpus's name; None of one file.
+        each: What the folder has a file for, and names it by; None of one file.
+        suffix: Of the folder's files, behind that name.
     """
 
     place: str
     write: Write
-    suffix: str | None = None
+    each: Literal["corpus", "keyid"] | None = None
+    suffix: str = ""
 
 
 def _one(place: str, write: Callable[[VerifiedFacts], bytes]) -> ExportFormat:
@@ -39,23 +43,27 @@ def _one(place: str, write: Callable[[VerifiedFacts], bytes]) -> ExportFormat:
 
 
 def _each(
-    place: str, suffix: str, write: Callable[[VerifiedFacts], Mapping[str, bytes]]
+    each: Literal["corpus", "keyid"],
+    place: str,
+    suffix: str,
+    write: Callable[[VerifiedFacts], Mapping[str, bytes]],
 ) -> ExportFormat:
     def files(facts: VerifiedFacts) -> dict[str, bytes]:
-        return {f"{corpus}{suffix}": data for corpus, data in write(facts).items()}
+        return {f"{name}{suffix}": data for name, data in write(facts).items()}
 
-    return ExportFormat(place, files, suffix)
+    return ExportFormat(place, files, each, suffix)
 
 
 SIGNED = "model-signing"
 SIGNED_PLACE = "model.sig"
 
 FORMATS: Mapping[str, ExportFormat] = {
+    "sigstore": _each("keyid", "sigstore", ".sigstore.json", sigstore),
     "cyclonedx": _one("model.cdx.json", cyclonedx),
     "spdx": _one("model.spdx3.json", spdx),
-    "croissant": _each("croissant", ".croissant.json", croissant),
+    "croissant": _each("corpus", "croissant", ".croissant.json", croissant),
     "openlineage": _one("openlineage.ndjson", openlineage),
-    "data-provenance": _each("data-provenance", ".provenance.json", data_provenance),
+    "data-provenance": _each("corpus", "data-provenance", ".provenance.json", data_provenance),
     "model-card": _one("README.md", model_card),
 }
 """Those that need no key."""

@@ -16,13 +16,13 @@ import hashlib
 from pathlib import PurePosixPath
 
 from govray.errors import UsageError
+from govray.exports.sigstore_bundle import bundle
 from govray.exports.verified_facts import VerifiedFacts
 from govray.governance.formats import canonical_json
-from govray.governance.formats.dsse import IN_TOTO, encode_base64, pae
+from govray.governance.formats.dsse import IN_TOTO, pae
 from govray.governance.formats.keys import Signer, sign_with
 
 PREDICATE_TYPE = "https://model_signing/signature/v1.0"
-MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 
 def statement(facts: VerifiedFacts) -> bytes:
@@ -68,19 +68,10 @@ def model_signing(facts: VerifiedFacts, signer: Signer) -> bytes:
             do="Give a P-256 key: govray keys new PATH --algorithm ecdsa-p256",
         )
     payload = statement(facts)
-    return canonical_json.encode(
-        {
-            "mediaType": MEDIA_TYPE,
-            "verificationMaterial": {
-                "publicKey": {"hint": hashlib.sha256(key.to_pem()).hexdigest()},
-                "tlogEntries": [],
-            },
-            "dsseEnvelope": {
-                "payload": encode_base64(payload),
-                "payloadType": IN_TOTO,
-                "signatures": [
-                    {"sig": encode_base64(sign_with(signer, pae(IN_TOTO, payload))), "keyid": ""}
-                ],
-            },
-        }
+    return bundle(
+        IN_TOTO,
+        payload,
+        sign_with(signer, pae(IN_TOTO, payload)),
+        hint=hashlib.sha256(key.to_pem()).hexdigest(),
+        keyid="",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -23,6 +23,8 @@ from govray.governance.attestation.model_attestation import (
 )
 from govray.governance.attestation.model_folder import Bundle
 from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import PublicKey
 from govray.governance.policy.credential import Credential
 from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import VerifiedModel
@@ -103,6 +105,8 @@ class VerifiedFacts:
     Attributes:
         attestation: The predicate.
         digest: Of the attestation's statement, ``sha256:`` and hex.
+        envelope: The attestation's own, with a signature by each of ``keys`` and no other.
+        keys: The operator's that signed, as the trust root has them.
         files: All verified files, sorted by name, the attestation's own among them.
         uncovered: Files of the folder that no digest covers.
         config: What ``config.json`` says.
@@ -118,6 +122,8 @@ class VerifiedFacts:
 
     attestation: Attestation
     digest: str
+    envelope: Envelope
+    keys: tuple[PublicKey, ...]
     files: tuple[FileFacts, ...]
     uncovered: tuple[str, ...]
     config: Mapping[str, canonical_json.JSON]
@@ -156,10 +162,18 @@ class VerifiedFacts:
                 )
                 if digests[name] != pinned and not by_payload:
                     raise model_folder.changed(name)
+        keys = _keys(model)
+        data = folder.read(
+            model_folder.ATTESTATION,
+            limit=model_folder.MAX_ENVELOPE,
+            digest=digests[model_folder.ATTESTATION],
+        )
         parsed = canonical_json.parse(config, where=model_folder.CONFIG)
         return cls(
             attestation=attestation,
             digest=model.digest,
+            envelope=_envelope(model, keys, data),
+            keys=keys,
             files=tuple(
                 FileFacts(name, digest.removeprefix("sha256:"))
                 for name, digest in sorted(digests.items())
@@ -226,6 +240,28 @@ class VerifiedFacts:
             purpose: What it names; another purpose gives another UUID.
         """
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{PRODUCER}exports/{self.hex}/{purpose}"))
+
+
+def _keys(model: VerifiedModel) -> tuple[PublicKey, ...]:
+    return tuple(
+        key
+        for authority in model.trust_root.authorities
+        if authority.name == model.signer
+        for key in authority.keys
+        if key.keyid in model.keyids
+    )
+
+
+def _envelope(model: VerifiedModel, keys: Sequence[PublicKey], data: bytes) -> Envelope:
+    """The attestation's, if ``data`` is still what the verifier read: no digest covers its file."""
+    envelope = Envelope.parse(data, where=model_folder.ATTESTATION)
+    if (
+        canonical_json.sha256(envelope.payload) != model.digest
+        or len(envelope.signatures) != len(keys)
+        or envelope.signed_by(keys) != model.keyids
+    ):
+        raise model_folder.changed(model_folder.ATTESTATION)
+    return envelope
 
 
 def _corpora(model: VerifiedModel) -> tuple[CorpusFacts, ...]:

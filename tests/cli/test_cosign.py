@@ -8,41 +8,15 @@ from typing import Any
 import pytest
 
 from govray.governance.attestation import model_folder
-from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope, sign_payload
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
-from govray.governance.trust.authority import Authority
 from govray.governance.verify import cosign as cosigning
 from tests.support.command import Run, write_key
+from tests.support.committee import Committee, by_payload
 from tests.support.witnessing import signed
 from tests.support.world import World, write
-
-
-class Committee(World):
-    """The operator has three keys, of which two must sign."""
-
-    second, third = LocalSigner.generate(), LocalSigner.generate("ecdsa-p256")
-
-    def authorities(self) -> tuple[Authority, ...]:
-        return tuple(
-            each.model_copy(
-                update={
-                    "keys": (*each.keys, self.second.public_key, self.third.public_key),
-                    "threshold": 2,
-                }
-            )
-            if each.role == "operator"
-            else each
-            for each in super().authorities()
-        )
-
-
-def by_payload(attestation: Attestation) -> Attestation:
-    """As `write_model` pins the manifest: by what all of its signers sign."""
-    files = dict(attestation.files) | {model_folder.MANIFEST: attestation.manifest}
-    return attestation.model_copy(update={"files": files})
 
 
 @pytest.fixture(scope="module")

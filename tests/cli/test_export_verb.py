@@ -10,9 +10,10 @@ import pytest
 
 from govray.exports.export_format import FORMATS, NAMES, SIGNED
 from govray.governance.formats.keys import LocalSigner
-from tests.support.all_exports import PER_CORPUS, export_all
+from tests.support.all_exports import FOLDERS, export_all
 from tests.support.command import Run, write_key
-from tests.support.official_validators import NotValid, check_model_signing
+from tests.support.official_validators import NotValid, check_model_signing, check_sigstore
+from tests.support.world import World
 
 Check = tuple[Any, ...]
 
@@ -127,6 +128,22 @@ def test_a_key_for_what_is_not_signed_is_refused(
     assert "only model-signing takes a key" in said
 
 
+def test_bundles_say_which_key_signed_each_of_them(
+    run: Run, world: World, untouched: Path, check: Check, tmp_path: Path
+) -> None:
+    key = world.keys.operator.public_key
+    out = ("--out", tmp_path / "out")
+    told = run("export", "sigstore", untouched, *out, *check, "--json").json
+    assert (told["files"], told["keyid"]) == ([f"{key.keyid}.sigstore.json"], None)
+    check_sigstore((tmp_path / "out" / "sigstore" / told["files"][0]).read_bytes())
+    said = run("export", "sigstore", untouched, "--force", *out, *check).out
+    assert f"{key.keyid}, named {key.openssh_fingerprint}" in said
+    # Another export's folder is not taken for one of bundles.
+    (tmp_path / "out" / "sigstore" / "mine.json").write_text("keep")
+    refused = run("export", "sigstore", untouched, "--force", *out, *check, code=2).err
+    assert "'mine.json', which is no export" in refused
+
+
 def test_an_unknown_format_is_refused_with_those_there_are(run: Run, untouched: Path) -> None:
     said = run("export", "pdf", untouched, code=2).err
     assert all(name in said for name in NAMES)
@@ -150,7 +167,7 @@ def test_what_is_there_is_replaced_only_if_asked(
     written = tmp_path / "model.exports" / FORMATS[name].place
 
     def content() -> dict[str, bytes]:
-        files = sorted(written.iterdir()) if name in PER_CORPUS else [written]
+        files = sorted(written.iterdir()) if name in FOLDERS else [written]
         return {each.name: each.read_bytes() for each in files}
 
     run("export", name, model, *check)

@@ -55,7 +55,8 @@ def test_its_table_has_every_format_and_its_file() -> None:
     assert found.pop(SIGNED) == SIGNED_PLACE
     for name, file in found.items():
         of = FORMATS[name]
-        assert file == (of.place if of.suffix is None else f"{of.place}/CORPUS{of.suffix}")
+        made = f"{of.place}/{of.each.upper()}{of.suffix}" if of.each else of.place
+        assert file == made
 
 
 def test_the_mapping_has_every_format() -> None:

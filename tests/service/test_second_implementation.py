@@ -1,4 +1,4 @@
-"""Sigstore's verifier checks the signature of an attestation that was fetched over HTTP."""
+"""Sigstore's verifier checks an attestation that was fetched over HTTP, and exported bundles."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from govray.governance.formats.dsse import Envelope
+from govray.exports.sigstore_bundle import MEDIA_TYPE, sigstore
+from govray.exports.verified_facts import VerifiedFacts
+from govray.governance.formats.dsse import Envelope, encode_base64
 from govray.governance.formats.keys import LocalSigner, PublicKey
+from govray.governance.verify.verifier import VerifiedModel
+from tests.support.committee import Committee
 from tests.support.library import Library, library
 
 HERE = Path(__file__).parent / "second_implementation"
@@ -45,27 +50,50 @@ def fetched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Library, bytes]:
     return shelf, answer.content
 
 
-def checked(folder: Path, envelope: bytes, key: PublicKey) -> subprocess.CompletedProcess[str]:
-    (folder / "envelope.json").write_bytes(envelope)
-    (folder / "key.pem").write_bytes(key.to_pem())
-    return subprocess.run(
-        ["node", "verify_dsse.js", "envelope.json", "key.pem"],
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> VerifiedFacts:
+    """Of a model that three keys signed, two of Ed25519 and one of P-256."""
+    committee = Committee()
+    return committee.facts(committee.cosigned(tmp_path_factory.mktemp("committee") / "model"))
+
+
+def checked(folder: Path, *cases: tuple[Any, PublicKey]) -> list[dict[str, Any]]:
+    """What Sigstore's verifier says of each bundle under its key."""
+    given = [{"bundle": bundle, "key": key.to_pem().decode()} for bundle, key in cases]
+    (folder / "cases.json").write_text(json.dumps(given))
+    done = subprocess.run(
+        ["node", "verify_bundles.js", "cases.json"],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=60,
     )
+    assert done.returncode == 0, done.stderr
+    told: list[dict[str, Any]] = json.loads(done.stdout)
+    assert len(told) == len(cases)
+    return told
+
+
+def around(envelope: bytes) -> Any:
+    """A bundle with the envelope's bytes as they are."""
+    return {
+        "mediaType": MEDIA_TYPE,
+        "verificationMaterial": {"publicKey": {"hint": "operator"}, "tlogEntries": []},
+        "dsseEnvelope": json.loads(envelope),
+    }
+
+
+def subjects(model: VerifiedModel) -> dict[str, str]:
+    return {each.name: each.digest["sha256"] for each in model.subjects}
 
 
 def test_it_accepts_the_operators_signature(
     installed: Path, fetched: tuple[Library, bytes]
 ) -> None:
     shelf, data = fetched
-    done = checked(installed, data, shelf.shelf.world.keys.operator.public_key)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    [told] = checked(installed, (around(data), shelf.shelf.world.keys.operator.public_key))
     assert f"sha256:{told['payload']}" == shelf.digest("narrow")
-    assert told["subjects"] == {s.name: s.digest["sha256"] for s in shelf.model("narrow").subjects}
+    assert told["subjects"] == subjects(shelf.model("narrow"))
 
 
 def test_it_refuses_another_key_and_another_payload(
@@ -74,7 +102,45 @@ def test_it_refuses_another_key_and_another_payload(
     """The control: it does look at the signature."""
     shelf, data = fetched
     operator = shelf.shelf.world.keys.operator.public_key
-    assert checked(installed, data, LocalSigner.generate().public_key).returncode == 1
     envelope = Envelope.parse(data)
     changed = Envelope(envelope.payload_type, envelope.payload + b" ", envelope.signatures)
-    assert checked(installed, changed.encode(), operator).returncode == 1
+    told = checked(
+        installed,
+        (around(data), LocalSigner.generate().public_key),
+        (around(changed.encode()), operator),
+    )
+    assert all("refused" in each for each in told), told
+
+
+def test_it_accepts_a_bundle_of_each_key(installed: Path, facts: VerifiedFacts) -> None:
+    bundles = sigstore(facts)
+    assert sorted(key.algorithm for key in facts.keys) == ["ecdsa-p256", "ed25519", "ed25519"]
+    told = checked(installed, *((json.loads(bundles[key.keyid]), key) for key in facts.keys))
+    assert [each["payload"] for each in told] == [facts.hex] * 3
+    files = {each.name: each.sha256 for each in facts.files}
+    assert told[0]["subjects"].items() <= files.items()
+    assert "model.safetensors" in told[0]["subjects"]
+
+
+def test_it_refuses_what_was_changed_in_a_bundle(installed: Path, facts: VerifiedFacts) -> None:
+    """The control, and why a bundle holds one signature."""
+    bundles = {key: json.loads(sigstore(facts)[key.keyid]) for key in facts.keys}
+    first, second, third = facts.keys
+
+    def altered(**members: object) -> Any:
+        bundle = bundles[first]
+        return bundle | {"dsseEnvelope": bundle["dsseEnvelope"] | members}
+
+    told = checked(
+        installed,
+        (altered(), first),
+        (altered(), second),
+        (bundles[third], first),
+        (altered(payload=encode_base64(facts.envelope.payload + b" ")), first),
+        (altered(payloadType="text/plain"), first),
+        (altered(signatures=bundles[second]["dsseEnvelope"]["signatures"]), first),
+        (altered(signatures=json.loads(facts.envelope.encode())["signatures"]), first),
+        (altered(signatures=[]), first),
+    )
+    assert told[0]["payload"] == facts.hex
+    assert all("refused" in each for each in told[1:]), told

@@ -29,9 +29,10 @@ def export_all(run: Run, model: Path, out: Path, *check: object) -> dict[str, An
         told = run("export", name, model, "--out", out, *signing, *check, "--json").json
         assert told["format"] == name
     signature = out / "model.sig"
-    each = {name: sorted((out / FORMATS[name].place).iterdir()) for name in PER_CORPUS}
+    each = {name: sorted((out / FORMATS[name].place).iterdir()) for name in FOLDERS}
     return {
         SIGNED: tools.check_model_signing(model, signature, out / "key.pub"),
+        "sigstore": [tools.check_sigstore(file.read_bytes()) for file in each["sigstore"]],
         "cyclonedx": tools.check_cyclonedx((out / "model.cdx.json").read_bytes()),
         "spdx": tools.check_spdx((out / "model.spdx3.json").read_bytes()),
         "croissant": [tools.check_croissant(file.read_bytes()) for file in each["croissant"]],
@@ -45,4 +46,4 @@ def export_all(run: Run, model: Path, out: Path, *check: object) -> dict[str, An
     }
 
 
-PER_CORPUS = tuple(name for name, of in FORMATS.items() if of.suffix is not None)
+FOLDERS = tuple(name for name, of in FORMATS.items() if of.each is not None)

@@ -41,6 +41,26 @@ def check_model_signing(model: Path, signature: Path, public_key: Path, *words: 
     return said
 
 
+# Sigstore
+
+
+def check_sigstore(data: bytes) -> Any:
+    """sigstore-models' strict classes read the bundle and write the same.
+
+    They count no signatures: the format demands one, which Sigstore's verifiers check.
+    """
+    from pydantic import ValidationError
+    from sigstore_models.bundle.v1 import Bundle
+
+    try:
+        bundle = Bundle.from_json(data)
+    except ValidationError as error:
+        raise NotValid(str(error)) from error
+    if json.loads(bundle.to_json()) != json.loads(data):
+        raise NotValid("the tool writes another document")
+    return bundle
+
+
 # CycloneDX
 
 

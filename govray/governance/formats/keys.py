@@ -23,6 +23,7 @@ to is for `trust_state.py`.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
@@ -120,6 +121,18 @@ class PublicKey:
     def keyid(self) -> str:
         """SHA-256 of the SPKI, 64 lowercase hex digits: a name, never a decision."""
         return hashlib.sha256(self.spki).hexdigest()
+
+    @property
+    def openssh_fingerprint(self) -> str:
+        """``SHA256:`` and base64 without padding, as ``ssh-keygen -l`` prints it: a name too.
+
+        Of the key's bytes on the wire (RFC 4253 section 6.6, RFC 5656, RFC 8709).
+        """
+        line = _load_spki(self.spki).public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+        return f"SHA256:{base64.b64encode(digest).decode('ascii').rstrip('=')}"
 
     @property
     def raw(self) -> bytes:

@@ -78,6 +78,11 @@ def test_golden_ed25519_of_rfc_8032() -> None:
     public = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
     assert signer.public_key.raw.hex() == public
     assert signer.public_key.spki == ED25519_PREFIX + bytes.fromhex(public)
+    # As ssh-keygen -l and the DSSE library of Sigstore's Go tools print it.
+    assert (
+        signer.public_key.openssh_fingerprint
+        == "SHA256:F34nin7tcaYH6WR5LSWSfj6weFBPfBpuyUUoPFP9YjA"
+    )
     assert signer.sign(b"\x72").hex() == (
         "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
         "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"
@@ -97,6 +102,7 @@ def test_golden_p256_of_rfc_6979() -> None:
         0xF7CB1C942D657C41D436C7A1B6E29F65F3E900DBB9AFF4064DC4AB2F843ACDA8,
     )
     key.verify(b"sample", signature)
+    assert key.openssh_fingerprint == "SHA256:hfuNWmjIYvsBGZ6dpCLTTAEa5LxbZABRHHVoynAxFlo"
     with pytest.raises(Untrusted):
         key.verify(b"sampler", signature)
 
