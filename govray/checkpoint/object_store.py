@@ -48,7 +48,7 @@ LABEL = "run.json"
 """Written when a run begins: it tests write access, and tells people whose folder it is."""
 
 _FOLDER = re.compile(r"(checkpoint_(\d{9}))\.(\d+)\.(\d+)\.[0-9a-f]{8}")
-_OBJECT = re.compile(r"[0-9a-f]{64}")
+OBJECT_NAME = re.compile(r"[0-9a-f]{64}")
 _DO = (
     "Check the URL, the network, and the store's credentials in the environment "
     "of the process (for S3: AWS_*)"
@@ -120,7 +120,7 @@ class ObjectStore:
     def objects(self) -> Mapping[str, int]:
         """SHA-256 in hex → bytes of the objects that commits share."""
         found = self.files_below(f"{self.root}/{OBJECTS}", self.url)
-        return {name: size for name, size in found.items() if _OBJECT.fullmatch(name)}
+        return {name: size for name, size in found.items() if OBJECT_NAME.fullmatch(name)}
 
     def write_object(self, name: str, data: bytes) -> None:
         """As `govray.checkpoint.storage.Storage`."""

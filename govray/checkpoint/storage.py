@@ -23,8 +23,8 @@ from typing import Any, Protocol
 
 from govray.checkpoint.commit_folder import PARTIAL, Folder, committed_at, open_file
 from govray.checkpoint.commit_manifest import FileEntry
+from govray.checkpoint.object_store import OBJECT_NAME, ObjectFolder, ObjectStore
 from govray.checkpoint.object_store import OBJECTS as OBJECTS
-from govray.checkpoint.object_store import ObjectFolder, ObjectStore
 from govray.errors import Damaged, InfrastructureFailed, Malformed, Refused, UsageError
 from govray.files.atomic_file import make_folder, write_whole
 from govray.files.bucket_path import BucketPath
@@ -41,7 +41,6 @@ CORRUPT = ".corrupt"
 """Suffix of a commit whose bytes differ from its manifest."""
 
 _STEP = re.compile(r"checkpoint_(\d{9})")
-_OBJECT = re.compile(r"[0-9a-f]{64}")
 _LEFTOVERS = (PARTIAL, SUPERSEDED, CORRUPT)
 
 
@@ -118,7 +117,7 @@ class RunFolder:
         found = {}
         with suppress(FileNotFoundError), os.scandir(self._path / OBJECTS) as entries:
             for entry in entries:
-                if _OBJECT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                if OBJECT_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     found[entry.name] = entry.stat(follow_symlinks=False).st_size
         return found
 
@@ -149,6 +148,11 @@ class RunFolder:
                 f"it could not be deleted: {error.strerror}",
                 where=str(self._path / OBJECTS / name),
             ) from error
+
+
+def object_name(entry: FileEntry) -> str:
+    """The name of the object with these bytes: their SHA-256 in hex."""
+    return entry.digest.partition(":")[2]
 
 
 def storage_around(commit: Folder) -> Storage:
@@ -186,7 +190,7 @@ class SharedObjects:
             Damaged: It is not beside the commit, or its bytes are others.
             InfrastructureFailed: Remote storage refuses.
         """
-        name = entry.digest.partition(":")[2]
+        name = object_name(entry)
         where = f"{self._place}/{name}"
         if name not in self._there:
             raise Damaged(

@@ -16,6 +16,7 @@ from govray.cli.output import (
     note,
     report,
 )
+from govray.cli.place_argument import run_of
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ def audit(
     from govray.train.attest.memorization_audit import audit as make
     from govray.train.inputs.run_record import read_record
 
-    if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
-        run = run.resolve().parent
+    run = run_of(run)
     record = read_record(run)
     signer = signing_key.load(key, password_file) if key else None
     path = to or run / (SIGNED if signer else UNSIGNED)

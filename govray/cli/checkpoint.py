@@ -103,10 +103,12 @@ def gc(
     ] = False,
 ) -> None:
     """Delete the checkpoints that no rule, pin or hold keeps, and what a crash left behind."""
+    from govray.checkpoint.storage import OBJECTS, storage_of
     from govray.holds import read_holds
     from govray.train.run_folder.run_lock import driving
-    from govray.train.state.garbage_collection import OBJECTS, apply, inventory, surplus, sweep
+    from govray.train.state.garbage_collection import apply, inventory, surplus, sweep
 
+    objects = storage_of(run).objects()
     found = inventory(run)
     if driving(run):
         raise UsageError(
@@ -118,7 +120,7 @@ def gc(
     gone: dict[str, int] = {}
     if not held:
         gone = {each.name: each.size for each in surplus(run, found)}
-        unnamed = found.unnamed(gone)
+        unnamed = found.unnamed(objects, gone)
         gone |= dict(found.leftovers)
         gone |= {f"{OBJECTS}/{name}": size for name, size in unnamed.items()}
     if not dry_run:
@@ -127,9 +129,9 @@ def gc(
     report({"run": str(run), "deleted": gone, "dryRun": dry_run})
     for name, size in gone.items():
         line(f"{'would delete' if dry_run else 'deleted'}  {name}  {_bytes(size)}")
-    objects = sum(name.startswith(f"{OBJECTS}/") for name in gone)
-    shared = f" and {objects} objects that they shared" if objects else ""
-    line(f"{len(gone) - objects} folders{shared}, {_bytes(sum(gone.values()))}")
+    count = sum(name.startswith(f"{OBJECTS}/") for name in gone)
+    shared = f" and {count} objects that they shared" if count else ""
+    line(f"{len(gone) - count} folders{shared}, {_bytes(sum(gone.values()))}")
     if held:
         line(f"Nothing is deleted: the run is held for {', '.join(held[:3])}.")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from govray.cli.output import field, line, note, print_table, report, table
+from govray.cli.place_argument import run_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +49,8 @@ def influence(
     """
     from govray.train.influence.output_influence import OutputQuestion, output_influence
 
-    if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
-        run = run.resolve().parent
     found = output_influence(
-        run,
+        run_of(run),
         OutputQuestion(output=output, prompt=prompt, adapter=adapter, records=records, seed=seed),
         progress=lambda done, total: note(f"{done + 1}/{total}  checkpoint"),
     )

@@ -23,6 +23,13 @@ def given_place(text: str) -> Place:
         raise UsageError(str(error), where=text.partition(":")[0] + ":…") from None
 
 
+def run_of(folder: Path) -> Path:
+    """The run that a user names by its own folder or by its model folder."""
+    if not (folder / "record").is_dir() and (folder.resolve().parent / "record").is_dir():
+        return folder.resolve().parent
+    return folder
+
+
 if TYPE_CHECKING:
     Given: TypeAlias = Place
 else:

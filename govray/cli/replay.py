@@ -20,6 +20,7 @@ from govray.cli.output import (
     note,
     report,
 )
+from govray.cli.place_argument import run_of
 from govray.cli.progress import StageBar
 from govray.errors import CouldNotCheck, UsageError
 
@@ -83,8 +84,7 @@ def replay(
     from govray.train.replay.replayed_run import replay as replay_run
     from govray.train.replay.segments import parse_steps
 
-    if not (run / "record").is_dir() and (run.resolve().parent / "record").is_dir():
-        run = run.resolve().parent
+    run = run_of(run)
     record = read_record(run)
     if record.code_archive:
         note(f"code   archived as {record.code_archive}; govray runs code {run} OUT unpacks it")

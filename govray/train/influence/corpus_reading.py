@@ -22,7 +22,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from govray.governance.policy.route import ADAPTER, Route
+from govray.governance.attestation.coverage import group_weights
+from govray.governance.policy.route import Route
 from govray.governance.record.ledger import Leaf
 
 
@@ -105,9 +106,3 @@ class _Sums:
     steps: set[int]
     targets: int
     weighted: dict[str, float]
-
-
-def group_weights(route: Route) -> dict[str, float]:
-    """Layer group → weight in the route's first phase, its adapter's group included."""
-    own = {} if route.adapter is None else {f"{ADAPTER}{route.adapter}": 1.0}
-    return {**route.weights, **own}

@@ -20,6 +20,8 @@ LABEL = "an estimate: no evidence, and in no attestation"
 LIMITS = (
     "It adds up first-order terms. `govray replay RUN --without CORPUS` measures what leaving a "
     "corpus out changes.",
+    "On small models the order of corpora agreed only in part with leaving them out, and sizes "
+    "did not.",
     "It counts direct updates alone. What a corpus changed through layers that others then "
     "trained is not in it.",
     "Weights count as fixed between kept checkpoints. Clipping, momentum and weight decay are left "

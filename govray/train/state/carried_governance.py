@@ -22,7 +22,7 @@ from typing import Any
 
 from govray.checkpoint.commit_manifest import FileEntry
 from govray.checkpoint.commit_reader import Committed, Folder
-from govray.checkpoint.storage import SharedObjects, Storage
+from govray.checkpoint.storage import SharedObjects, Storage, object_name
 from govray.errors import CouldNotCheck, Damaged, Refused
 from govray.files.place import Place
 from govray.governance.formats import canonical_json
@@ -64,8 +64,8 @@ def keep(
     there = storage.objects()
     shared = [(named[name], data) for name, data in held.items()]
     for entry, data in [*shared, *((tile.entry, tile.data) for tile in tiles)]:
-        if there.get(_object(entry)) != entry.size:  # or it was cut
-            storage.write_object(_object(entry), data)
+        if there.get(object_name(entry)) != entry.size:  # or it was cut
+            storage.write_object(object_name(entry), data)
     return {name: _stated(entry) for name, entry in named.items()}
 
 
@@ -126,7 +126,7 @@ class CarriedGovernance:
     @property
     def objects(self) -> dict[str, FileEntry]:
         """Name → entry of every object that the commit names."""
-        return {_object(entry): entry for entry in (*self.files.values(), *self.tiles)}
+        return {object_name(entry): entry for entry in (*self.files.values(), *self.tiles)}
 
     def read(self, name: str) -> bytes:
         """The bytes of a file.
@@ -146,7 +146,7 @@ class CarriedGovernance:
 
     def contents(self) -> Iterator[tuple[str, bytes]]:
         """Name and bytes of every object that the commit names. Raises as `read`."""
-        described = {_object(entry): name for name, entry in self.files.items()}
+        described = {object_name(entry): name for name, entry in self.files.items()}
         for name, entry in self.objects.items():
             yield name, self._objects.read(entry, described.get(name, f"a tile of {LEDGER}"))
 
@@ -246,10 +246,6 @@ def _held(run_folder: Place) -> dict[str, bytes]:
     kept: list[Place] = sorted((run_folder / KEPT).glob("*.dsse.json"), key=str)
     names = [*RECORDED, *(f"{KEPT}/{path.name}" for path in kept)]
     return {name: (run_folder / name).read_bytes() for name in names}
-
-
-def _object(entry: FileEntry) -> str:
-    return entry.digest.partition(":")[2]
 
 
 def _stated(entry: FileEntry) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from typing import Any
 
 from govray.checkpoint import commit_folder
 from govray.checkpoint.retention import DEFAULT, Commit, Rules, kept
-from govray.checkpoint.storage import OBJECTS as OBJECTS
-from govray.checkpoint.storage import storage_of
+from govray.checkpoint.storage import OBJECTS, storage_of
 from govray.errors import GovrayError, InfrastructureFailed, UsageError
 from govray.files.place import Place
 from govray.governance.formats import canonical_json
@@ -42,7 +41,6 @@ class Inventory:
         leftovers: Folders that nothing loads → bytes: interrupted writes and deletions, and commits
             that were put aside.
         rules: The run's, from the newest commit.
-        objects: What commits share beside them: name → bytes.
         named: Commit → the objects that it names.
     """
 
@@ -51,20 +49,24 @@ class Inventory:
     damaged: Mapping[str, str]
     leftovers: Mapping[str, int]
     rules: Rules
-    objects: Mapping[str, int] = field(default_factory=dict)
     named: Mapping[str, Collection[str]] = field(default_factory=dict)
 
-    def unnamed(self, gone: Collection[str] = ()) -> dict[str, int]:
+    def unnamed(self, objects: Mapping[str, int], gone: Collection[str] = ()) -> dict[str, int]:
         """The objects that no commit names, apart from the commits ``gone``: name → bytes.
 
         None while a commit is damaged: nobody knows what that names.
+
+        Args:
+            objects: What commits share beside them, listed before the inventory was taken. A
+                commit that was published in between then has its own in ``named``.
+            gone: Commits that are about to go.
         """
         if self.damaged:
             return {}
         held = {
             each for commit, names in self.named.items() if commit not in gone for each in names
         }
-        return {name: size for name, size in self.objects.items() if name not in held}
+        return {name: size for name, size in objects.items() if name not in held}
 
 
 def inventory(run_folder: Place) -> Inventory:
@@ -82,7 +84,6 @@ def inventory(run_folder: Place) -> Inventory:
     commits: list[Commit] = []
     damaged: dict[str, str] = {}
     rules: Rules | None = None
-    objects = storage.objects()  # before the commits: one that is published now names its own
     named: dict[str, Collection[str]] = {}
     for step, folder in storage.commits():
         try:
@@ -118,7 +119,6 @@ def inventory(run_folder: Place) -> Inventory:
         damaged=damaged,
         leftovers={name: size for name, (_, size) in leftovers.items()},
         rules=rules or DEFAULT,
-        objects=objects,
         named=named,
     )
 
@@ -176,10 +176,11 @@ def sweep(run_folder: Place) -> tuple[str, ...]:
     with locked(run_folder):
         if read_holds(run_folder):
             return ()
+        storage = storage_of(run_folder)
+        objects = storage.objects()
         for name in (found := inventory(run_folder)).leftovers:
             commit_folder.remove(found.places[name])
-        storage = storage_of(run_folder)
-        for name in (unnamed := found.unnamed()):
+        for name in (unnamed := found.unnamed(objects)):
             storage.remove_object(name)
     return (*found.leftovers, *(f"{OBJECTS}/{name}" for name in unnamed))
 

@@ -195,9 +195,10 @@ def test_what_a_kept_commit_names_stays(run: Path) -> None:
     assert garbage_collection.sweep(run) == ()
     assert {*objects(run)} == both
     release(run, "C-7")
+    shared = objects(run)
     found = garbage_collection.inventory(run)
-    assert found.unnamed() == {}
-    assert {*found.unnamed(["checkpoint_000000001"])} == only_first
+    assert found.unnamed(shared) == {}
+    assert {*found.unnamed(shared, ["checkpoint_000000001"])} == only_first
     assert garbage_collection.apply(run, few) == ("checkpoint_000000001",)
     assert {*objects(run)} == both  # a driver deletes none: its next commit may name it
     assert garbage_collection.sweep(run) == tuple(f"governance/{name}" for name in only_first)

@@ -88,6 +88,16 @@ export class Trust {
     return { envelope, authorities, ...authorities[0] };
   }
 
+  // The same as `signers`, if nobody else signed: no digest binds other signatures and key hints.
+  async soleSigner(bytes, role, times, where) {
+    const signed = await this.signers(bytes, role, times, where);
+    const hints = signed.envelope.signatures.map(({ keyid }) => keyid ?? "").sort();
+    if (hints.join() !== [...signed.keyids].sort().join()) {
+      throw new Error("the envelope holds signatures or key hints other than the signer's");
+    }
+    return signed;
+  }
+
   // The statement in `bytes`, of one kind, signed as `signers` says.
   async verify(bytes, kind, role, times, where) {
     const signed = await this.signers(bytes, role, times, where);
