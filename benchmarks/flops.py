@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.workload import ADAPTER_RANK, Shape
+from benchmarks.cases import ADAPTER_RANK, Shape
 from govray.governance.policy.route import ADAPTER
 from govray.train.watching.flops import Operation
 

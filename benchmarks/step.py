@@ -13,23 +13,24 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
 import govray
-from benchmarks.command import positive, run
+from benchmarks.cases import ALL_CASES, CASES, Shape
+from benchmarks.command import names, positive, run
 from benchmarks.digests import weights_digests
 from benchmarks.flops import gpt_operations
 from benchmarks.intervals import Paired, paired_ratio
+from benchmarks.machine import processor
 from benchmarks.memory import measure_memory
 from benchmarks.methods import METHODS
 from benchmarks.methods.governed import SAMPLED_EVERY
 from benchmarks.ranks import run_ranks
-from benchmarks.timing import EVERY_ROUND, LEDGER, Seconds, Setting, baseline_rounds, time_methods
-from benchmarks.workload import ALL_CASES, CASES, Shape
+from benchmarks.rounds import Seconds, baseline_rounds
+from benchmarks.timing import EVERY_ROUND, LEDGER, Setting, time_methods
 from govray.errors import RankFailed, UsageError
 from govray.train.watching.flops import flop_ratio
 
@@ -209,32 +210,23 @@ def _environment(setting: Setting, pairs: int) -> str:
     gpu = f", {torch.cuda.get_device_name()}" if setting.device == "cuda" else ""
     kind = "nccl, bfloat16" if setting.device == "cuda" else "gloo, one thread each"
     return (
-        f"{_processor()}{gpu}; Python {platform.python_version()}, torch {torch.__version__}, "
+        f"{processor()}{gpu}; Python {platform.python_version()}, torch {torch.__version__}, "
         f"govray {govray.__version__}\n"
         f"{setting.shape}; {setting.world_size} processes on {kind}; {pairs} pairs, "
         f"{baseline_rounds(pairs)} of each baseline"
     )
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
     parser.add_argument(
         "--cases",
-        type=_names(ALL_CASES),
+        type=names(ALL_CASES),
         help="comma-separated; on cuda all by default, else the first four",
     )
     parser.add_argument(
         "--methods",
-        type=_names(METHODS),
+        type=names(METHODS),
         default=[*METHODS],
         help="comma-separated; ddp and governed always run",
     )
@@ -266,17 +258,6 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     if options.shape.blocks < 2:
         raise UsageError("one block has no upper half", where="--blocks", do="Give at least 2")
     return options
-
-
-def _names(known: Mapping[str, object]) -> Any:
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
-        return [name for name in known if name in names]
-
-    return parse
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from benchmarks.workload import LEARNING_RATE, Batch, Workload
+from benchmarks.cases import LEARNING_RATE
+from benchmarks.workload import Batch, Workload
 
 
 class Method(ABC):
