@@ -19,6 +19,9 @@ from typing import Any
 
 from govray.errors import GovrayError, RankFailed
 
+_PATIENCE = 5.0
+"""Seconds for a process to end by itself."""
+
 Joined = Callable[[int], AbstractContextManager[None]]
 """What a rank is inside while it works, given its number: it sets the framework up, and ends it."""
 
@@ -70,6 +73,8 @@ def run_processes(
         for process in processes:
             if process.is_alive():
                 process.terminate()
+                process.join(_PATIENCE)
+                process.kill()  # JAX notes a SIGTERM, and goes on
                 process.join()
 
 
@@ -104,18 +109,20 @@ def _rank(
     function: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
-    outcome: Any
     try:
         with joined(rank):
             outcome = _outcome(function, rank, args)
             # By value: a tensor in shared memory would be lost with this process.
             pipe.send_bytes(pickle.dumps((time.monotonic(), outcome)))
             pipe.close()
+            if isinstance(outcome, GovrayError):
+                raise outcome  # so that what it is joined by does not wait for the others
     except KeyboardInterrupt:
         return
-    except Exception as error:  # not joined: the parent must learn of that too
-        pipe.send_bytes(pickle.dumps((time.monotonic(), _failed(error, rank))))
-        pipe.close()
+    except Exception as error:
+        if not pipe.closed:  # not joined: the parent must learn of that too
+            pipe.send_bytes(pickle.dumps((time.monotonic(), _failed(error, rank))))
+            pipe.close()
 
 
 def _outcome(function: Callable[..., Any], rank: int, args: tuple[Any, ...]) -> Any:

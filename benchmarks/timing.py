@@ -14,16 +14,15 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from benchmarks.batch import Batch
 from benchmarks.cases import Shape
 from benchmarks.methods import METHODS
 from benchmarks.methods.method import Method
 from benchmarks.rounds import WARM_UP, Seconds, in_round
-from benchmarks.workload import Batch, Workload
+from benchmarks.step_table import LEDGER
+from benchmarks.workload import Workload
 
 EVERY_ROUND = ("ddp", "governed")
-
-LEDGER = "governed: its ledger"
-"""The part of the governed step that writes the leaf; rank 0 does it alone."""
 
 
 @dataclass(frozen=True)

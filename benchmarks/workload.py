@@ -12,34 +12,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from benchmarks.batch import Batch
 from benchmarks.cases import SEED, Shape, case_routes, deal, row_counts
 from govray.engine.model import gpt
 from govray.engine.model.layer_groups import layer_groups
 from govray.governance.policy.route import ADAPTER, Route
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A rank's rows of one step, in order of profile.
-
-    Attributes:
-        step: The global step.
-        tokens: Inputs, int64 (rows, tokens).
-        targets: Labels, int64 (rows, tokens).
-        spans: Profile → its rows; a profile without rows here has an empty span.
-        positions: Profile → index of each of its rows among the step's rows of it.
-    """
-
-    step: int
-    tokens: Tensor
-    targets: Tensor
-    spans: Mapping[str, slice]
-    positions: Mapping[str, tuple[int, ...]]
-
-    def rows(self, profile: str) -> dict[str, Tensor]:
-        """The inputs of the loss for one profile's rows; views."""
-        span = self.spans[profile]
-        return {"tokens": self.tokens[span], "targets": self.targets[span]}
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.batch import Batch
 from benchmarks.cases import ADAPTER_RANK, SEED
 from benchmarks.governed_rows import PLAN, POLICY, leaf, step_batch
 from benchmarks.methods.method import Method
-from benchmarks.workload import Batch, Workload
+from benchmarks.workload import Workload
 from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import StepSettings

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from benchmarks.batch import Batch
 from benchmarks.cases import LEARNING_RATE
-from benchmarks.workload import Batch, Workload
+from benchmarks.workload import Workload
 
 
 class Method(ABC):

@@ -19,7 +19,8 @@ from benchmarks.cases import CASES
 from benchmarks.command import run
 from benchmarks.digests import weights_digests
 from benchmarks.ranks import run_ranks
-from benchmarks.step import QUICK, main
+from benchmarks.step import main
+from benchmarks.step_options import QUICK
 from benchmarks.timing import Setting
 from benchmarks.traffic import STEPS
 from govray.errors import RankFailed, Refused
