@@ -61,7 +61,7 @@ class Processes:
             gathered = np.asarray(self._of_all(self._show, words))
         return np.ascontiguousarray(gathered).view(np.int64).tolist()
 
-    def total(self, flat: Array) -> Array:
+    def total(self, flat: Array | np.ndarray) -> Array:
         """Σ over processes of an array that each has. Collective.
 
         Args:
@@ -74,7 +74,7 @@ class Processes:
             InfrastructureFailed: Another process is gone.
         """
         if self.world_size == 1:
-            return flat
+            return jax.device_put(flat, self._own)
         with lost_processes_reported(self.rank):
             return self._of_all(self._add, flat)
 
