@@ -1,10 +1,10 @@
-"""What the benchmarks' commands share: count options, the exit code, one-line errors."""
+"""What the benchmarks' commands share: kinds of options, the exit code, one-line errors."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from govray.errors import GovrayError
 
@@ -28,3 +28,16 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
     return int(text)
+
+
+def names(known: Mapping[str, object]) -> Callable[[str], list[str]]:
+    """The type of an option of comma-separated names, which come in the order of those known."""
+
+    def parse(text: str) -> list[str]:
+        given = text.split(",")
+        for name in given:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return [name for name in known if name in given]
+
+    return parse

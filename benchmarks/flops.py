@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from benchmarks.workload import ADAPTER_RANK, Shape
-from govray.governance.policy.route import ADAPTER
-from govray.train.watching.flops import Operation
+from benchmarks.cases import ADAPTER_RANK, Shape
+from govray.governance.policy.route import ADAPTER, Route
+from govray.train.watching.flops import Operation, flop_ratio
 
 
 def gpt_operations(shape: Shape, adapters: Sequence[str] = ()) -> list[Operation]:
@@ -44,3 +44,16 @@ def gpt_operations(shape: Shape, adapters: Sequence[str] = ()) -> list[Operation
     norm("final_norm")
     linear("head", width, shape.vocabulary, adapted=False)
     return operations
+
+
+def case_ratio(shape: Shape, counts: Mapping[str, int], routes: Mapping[str, Route]) -> float:
+    """F of a case, with the rows as split.
+
+    Args:
+        shape: Of the model.
+        counts: Profile → rows over all ranks.
+        routes: By profile.
+    """
+    streams = [(count, routes[profile]) for profile, count in counts.items()]
+    adapters = [route.adapter for _, route in streams if route.adapter]
+    return flop_ratio(gpt_operations(shape, adapters), streams)

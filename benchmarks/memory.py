@@ -24,7 +24,8 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.methods import METHODS
-from benchmarks.timing import WARM_UP, Setting
+from benchmarks.rounds import WARM_UP
+from benchmarks.timing import Setting
 
 _MARK = "govray: the measured step"
 

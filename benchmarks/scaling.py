@@ -18,11 +18,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.cases import Shape
 from benchmarks.command import run
 from benchmarks.ranks import run_ranks
 from benchmarks.ring import Link, Sample, all_reduce_bytes, fit
 from benchmarks.traffic import MIX, STEPS, GovernedTraffic, Traffic
-from benchmarks.workload import Shape
 
 WORLDS = (8, 16, 64, 256, 1024, 4096)
 MEASURED_WORLDS = (2, 4)

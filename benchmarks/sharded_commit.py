@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from benchmarks.cases import SEED, Shape
 from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.memory import peak_bytes
 from benchmarks.ranks import run_ranks
-from benchmarks.workload import SEED, Shape
 from govray.checkpoint.optimizer_state import optimizer_state
 from govray.checkpoint.tensor_shards import held_here, shard, whole
 from govray.engine.model import gpt

@@ -29,10 +29,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from benchmarks.cases import SEED
 from benchmarks.command import run
 from benchmarks.memory import peak_bytes
 from benchmarks.ranks import run_ranks
-from benchmarks.workload import SEED
 from govray.checkpoint.sharded_init import rows_of
 from govray.checkpoint.tensor_shards import shard, take_rows, units
 from govray.engine.batch import MicroBatch, StepBatch

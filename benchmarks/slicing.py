@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from benchmarks.cases import SEED, Shape
 from benchmarks.command import run
 from benchmarks.intervals import paired_ratio
 from benchmarks.methods.governed import always_slicing
-from benchmarks.workload import SEED, Shape
 from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import StepSettings

@@ -17,8 +17,9 @@ from unittest.mock import patch
 
 import torch
 
+from benchmarks.cases import Shape
 from benchmarks.methods.governed import Governed
-from benchmarks.workload import Shape, Workload
+from benchmarks.workload import Workload
 from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
 

@@ -22,11 +22,13 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
+from benchmarks.batch import Batch
+from benchmarks.cases import CASES, Shape
 from benchmarks.command import positive, run
 from benchmarks.flops import gpt_operations
 from benchmarks.methods.governed import Governed
 from benchmarks.methods.method import Method
-from benchmarks.workload import CASES, Batch, Shape, Workload
+from benchmarks.workload import Workload
 from govray.engine.collective.accumulation import Accumulation
 from govray.engine.collective.exchange import Exchange
 from govray.engine.gradients.forward import LossFn, PartLoss

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from benchmarks.cases import ADAPTER_RANK, SEED, Shape
 from benchmarks.command import run
 from benchmarks.intervals import paired_ratio
 from benchmarks.ranks import run_ranks
-from benchmarks.workload import ADAPTER_RANK, SEED, Shape
 from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import StepSettings

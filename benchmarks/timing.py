@@ -1,14 +1,11 @@
 """Times all methods side by side, step by step, in one set of processes.
 
-In every round each method does one step with the same rows. The order rotates from round to round,
-so that drift of the machine affects all equally. A step is timed from a barrier to its end on the
-slowest rank. Baselines that only give context take part in a third of the rounds, spread evenly.
+`benchmarks.rounds` has the order. A step is timed from a barrier to its end on the slowest rank.
 """
 
 from __future__ import annotations
 
 import gc
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -17,20 +14,15 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from benchmarks.batch import Batch
+from benchmarks.cases import Shape
 from benchmarks.methods import METHODS
 from benchmarks.methods.method import Method
-from benchmarks.workload import Batch, Shape, Workload
-
-WARM_UP = 2
-"""Steps before the first timed one. DDP lays out its buckets again after its first."""
+from benchmarks.rounds import WARM_UP, Seconds, in_round
+from benchmarks.step_table import LEDGER
+from benchmarks.workload import Workload
 
 EVERY_ROUND = ("ddp", "governed")
-
-LEDGER = "governed: its ledger"
-"""The part of the governed step that writes the leaf; rank 0 does it alone."""
-
-Seconds = dict[str, list[float | None]]
-"""Method → seconds of its step by round, None if not timed."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +52,6 @@ class Setting:
         )
 
 
-def baseline_rounds(pairs: int) -> int:
-    """In how many of ``pairs`` rounds a baseline takes part."""
-    return max(1, math.ceil(pairs / 3))
-
-
 def time_methods(
     rank: int, setting: Setting, cases: Sequence[str], methods: Sequence[str], pairs: int
 ) -> dict[str, Seconds]:
@@ -80,18 +67,11 @@ def _time_case(workload: Workload, methods: Sequence[str], pairs: int) -> Second
             method.step(workload.batch(step))
     if workload.rank == 0:
         print(f"{workload.case}: {pairs} rounds of {', '.join(made)}", file=sys.stderr, flush=True)
-    few = baseline_rounds(pairs)
     seconds: Seconds = {name: [] for name in made}
     for round_ in range(pairs):
         batch = workload.batch(WARM_UP + round_)
-        all_take_part = round_ * few // pairs != (round_ + 1) * few // pairs
-        first = round_ % len(made)
-        names = [*made][first:] + [*made][:first]
-        for name in names:
-            if all_take_part or name in EVERY_ROUND:
-                seconds[name].append(_slowest(workload, made[name], batch))
-            else:
-                seconds[name].append(None)
+        for name, takes_part in in_round(round_, pairs, [*made], EVERY_ROUND):
+            seconds[name].append(_slowest(workload, made[name], batch) if takes_part else None)
     if workload.rank == 0:
         seconds[LEDGER] = list(made["governed"].ledger_seconds[-pairs:])
     return seconds

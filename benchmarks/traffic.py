@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from benchmarks.workload import (
+from benchmarks.cases import (
     ADAPTER_NAME,
     ADAPTER_RANK,
     EVERYTHING,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.batch import Batch
 from benchmarks.methods.method import Method
-from benchmarks.workload import Batch, Workload
+from benchmarks.workload import Workload
 
 
 class PlainDDP(Method):

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from benchmarks.cases import ADAPTER_NAME, ADAPTER_RANK
 from benchmarks.methods.lora import RowLora
 from benchmarks.methods.masked import MaskedForward, stages, union
-from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK
 from govray.engine.model.gpt import GPT
 from govray.governance.policy.route import Route
 

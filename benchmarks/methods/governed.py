@@ -16,25 +16,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.batch import Batch
+from benchmarks.cases import ADAPTER_RANK, SEED
+from benchmarks.governed_rows import PLAN, POLICY, leaf, step_batch
 from benchmarks.methods.method import Method
-from benchmarks.workload import ADAPTER_RANK, SEED, Batch, Workload
-from govray.engine.batch import MicroBatch, StepBatch
+from benchmarks.workload import Workload
+from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import StepSettings
 from govray.engine.gradients import pass_planner
 from govray.engine.model.adapters import Adapters
 from govray.engine.step import build_step
-from govray.governance.formats.canonical_json import sha256
-from govray.governance.record.ledger import CorpusUse, GradientNorms, Leaf
+from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.steps.step_result import StepResult
 from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.worker.ledger_norms import gradient_norms
 
 SAMPLED_EVERY = 50
 """Steps between two samples of gradient norms, as in a run."""
-
-_POLICY = sha256(b"benchmark policy")
-_PLAN = sha256(b"benchmark plan")
 
 
 class Governed(Method):
@@ -58,8 +57,8 @@ class Governed(Method):
             routes={route.digest: route for route in workload.routes.values()},
             adapters=adapters,
             terms=Terms(
-                policy_digest=_POLICY,
-                plan_digest=_PLAN,
+                policy_digest=POLICY,
+                plan_digest=PLAN,
                 corpora=tuple(workload.routes),
                 clock=time.time,
             ),
@@ -80,53 +79,20 @@ class Governed(Method):
         result = self._step(self._step_batch(batch), self.workload.losses)
         if self.workload.rank == 0:
             began = time.perf_counter()
-            leaf = self._leaf(result)
-            self._ahead.append(leaf, self._norms(leaf, result))
+            written = leaf(result, self.workload.counts(result.step), self.workload.routes)
+            self._ahead.append(written, self._norms(written, result))
             self.ledger_seconds.append(time.perf_counter() - began)
         self._done += 1
 
     def _step_batch(self, batch: Batch) -> StepBatch:
-        micro_batches = []
-        corpora = {}
-        for profile, positions in batch.positions.items():
-            if positions:
-                targets = (self.workload.shape.tokens,) * len(positions)
-                micro_batches.append(
-                    MicroBatch(
-                        stream=self.workload.routes[profile].digest,
-                        tensors=batch.rows(profile),
-                        positions=positions,
-                        row_targets=targets,
-                        corpora=(profile,) * len(positions),
-                    )
-                )
-                corpora[profile] = (len(positions), sum(targets))
-        return StepBatch(self._done, tuple(micro_batches), corpora)
+        own, tokens = self.workload, self.workload.shape.tokens
+        return step_batch(self._done, own.routes, batch.positions, batch.rows, tokens)
 
     def _norms(self, leaf: Leaf, result: StepResult) -> GradientNorms | None:
         if result.norms is None:
             return None
         routes = {route.digest: route for route in self.workload.routes.values()}
         return gradient_norms(leaf, result.norms.pieces, result.norms.squares, routes)
-
-    def _leaf(self, result: StepResult) -> Leaf:
-        counts = self.workload.counts(result.step)
-        return Leaf(
-            branch=0,
-            step=result.step,
-            world_size=result.world_size,
-            policy=_POLICY,
-            plan=_PLAN,
-            streams={
-                route.digest: (result.step * counts[profile], (result.step + 1) * counts[profile])
-                for profile, route in self.workload.routes.items()
-                if profile in counts
-            },
-            corpora={
-                corpus: CorpusUse(rows=rows, targets=targets)
-                for corpus, (rows, targets) in result.corpus_counts.items()
-            },
-        )
 
 
 class GovernedSampled(Governed):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.workload import SEED
+from benchmarks.cases import SEED
 from govray.engine.model.adapters import ALPHA_PER_RANK, adapted_layers, first_weight
 
 Pair = tuple[Tensor, Tensor]

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.batch import Batch
 from benchmarks.methods.method import Method
-from benchmarks.workload import Batch, Workload
+from benchmarks.workload import Workload
 from govray.engine.model.gpt import GPT
 
 

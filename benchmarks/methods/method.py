@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from benchmarks.workload import LEARNING_RATE, Batch, Workload
+from benchmarks.batch import Batch
+from benchmarks.cases import LEARNING_RATE
+from benchmarks.workload import Workload
 
 
 class Method(ABC):

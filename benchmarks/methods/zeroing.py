@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.batch import Batch
+from benchmarks.cases import ADAPTER_NAME, ADAPTER_RANK
 from benchmarks.methods.lora import RowLora
 from benchmarks.methods.method import Method
 from benchmarks.methods.reduce import sum_over_ranks
-from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, Batch, Workload
+from benchmarks.workload import Workload
 from govray.governance.policy.route import ADAPTER
 
 

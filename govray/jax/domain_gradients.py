@@ -12,10 +12,13 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from govray.jax.processes import Processes
@@ -30,25 +33,48 @@ def summed(
         processes: Of the run.
         own: This rank's, by name. An absent one counts as zeros.
         like: Parameters by name, the same on all ranks: what is summed.
+
+    Raises:
+        InfrastructureFailed: The sum broke off, because another process is gone.
+        BaseException: What went wrong here, once the sum is done without this rank's part.
     """
-    whole = {name: own[name] if name in own else jnp.zeros_like(p) for name, p in like.items()}
     if processes.world_size == 1:
-        return whole
+        return _filled(own, like)
     found: dict[str, Array] = {}
-    for dtype in sorted({str(gradient.dtype) for gradient in whole.values()}):
-        names = [name for name, gradient in whole.items() if str(gradient.dtype) == dtype]
-        flat = processes.total(_flat([whole[name] for name in names]))
-        start = 0
-        for name in names:
-            size = whole[name].size
-            found[name] = flat[start : start + size].reshape(whole[name].shape)
-            start += size
+    failed: list[BaseException] = []
+    for dtype in sorted({str(parameter.dtype) for parameter in like.values()}):
+        names = [name for name, parameter in like.items() if str(parameter.dtype) == dtype]
+        numbers = sum(like[name].size for name in names)
+        try:
+            filled = _filled(own, {name: like[name] for name in names})
+            mine = jax.block_until_ready(_flat([filled[name] for name in names]))
+        except BaseException as error:
+            # The others are in the sum already, or will be. Zeros: this step moves no weight.
+            failed.append(error)
+            mine = np.zeros(numbers, like[names[0]].dtype)
+        shapes = tuple(like[name].shape for name in names)
+        found |= dict(zip(names, _apart(processes.total(mine), shapes), strict=True))
+    if failed:
+        raise failed[0]
     return found
+
+
+def _filled(own: Mapping[str, Array], like: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: own[name] if name in own else jnp.zeros_like(p) for name, p in like.items()}
 
 
 @jax.jit
 def _flat(parts: Sequence[Array]) -> Array:
     return jnp.concatenate([part.ravel() for part in parts])
+
+
+@partial(jax.jit, static_argnames=("shapes",))
+def _apart(flat: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
+    ends = np.cumsum([math.prod(shape) for shape in shapes])
+    return [
+        flat[end - math.prod(shape) : end].reshape(shape)
+        for shape, end in zip(shapes, ends.tolist(), strict=True)
+    ]
 
 
 def divided(sums: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, Array]:
@@ -58,16 +84,17 @@ def divided(sums: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, A
         sums: By name; any shape, floating dtype and device.
         counts: N_l by name.
     """
-    return _divided(dict(sums), {name: jnp.asarray(counts[name]) for name in sums})
+    # One array: each that is handed to a device takes time. In float64 a count is exact.
+    return _divided(dict(sums), np.array([counts[name] for name in sorted(sums)], np.float64))
 
 
 @jax.jit
-def _divided(sums: dict[str, Array], counts: dict[str, Array]) -> dict[str, Array]:
+def _divided(sums: dict[str, Array], counts: Array) -> dict[str, Array]:
     # Half precision can't hold the count.
     return {
-        name: (total.astype(wide) / counts[name].astype(wide)).astype(total.dtype)
-        for name, total in sums.items()
-        for wide in [jnp.promote_types(total.dtype, jnp.float32)]
+        name: (sums[name].astype(wide) / counts[place].astype(wide)).astype(sums[name].dtype)
+        for place, name in enumerate(sorted(sums))
+        for wide in [jnp.promote_types(sums[name].dtype, jnp.float32)]
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,10 @@ from govray.governance.policy.route import ADAPTER
 from govray.jax import domain_gradients
 from govray.jax.group_optimizer import GroupOptimizer
 from govray.jax.keyed_dropout import row_keys
+from govray.jax.model_split import ModelSplit
 from govray.jax.named_parameters import named_parameters
 from govray.jax.processes import Processes
-from govray.jax.routed_pass import LossFn, PassRoute, model_shape, routed_pass
+from govray.jax.routed_pass import LossFn, PassRoute, routed_pass
 from govray.steps.batch import MicroBatch
 from govray.steps.routed import Routed
 
@@ -58,7 +59,7 @@ class FlaxFramework:
         self.adapters = adapters
         self._processes = Processes()
         self.rank, self.world_size = self._processes.rank, self._processes.world_size
-        self._model = model
+        self._split = ModelSplit(model)
         self._variables = named_parameters(model)
         self.groups = groups
         self._seed = seed
@@ -67,8 +68,11 @@ class FlaxFramework:
 
     def parameters(self) -> dict[str, Array]:
         """All of them by name, as they are now; of their own shape, dtype and device."""
-        own = {name: variable.get_value() for name, variable in self._variables.items()}
-        return own | self.adapters
+        return self._values([*self._variables, *self.adapters])
+
+    def _values(self, names: Iterable[str]) -> dict[str, Array]:
+        held, adapters = self._variables, self.adapters
+        return {n: adapters[n] if n in adapters else held[n].get_value() for n in names}
 
     def differentiate(
         self,
@@ -82,8 +86,7 @@ class FlaxFramework:
 
         Each pair of a loss function and a route is compiled once for each number of rows.
         """
-        shape, rest = model_shape(self._model)
-        parameters = self.parameters()
+        shape, rest = self._split.now()
         read = [name for name, _ in shape.paths]
         if routed.adapter is not None:
             read += self.groups[f"{ADAPTER}{routed.adapter}"]
@@ -91,8 +94,8 @@ class FlaxFramework:
             shape,
             PassRoute(tuple(sorted(routed.weights.items())), routed.adapter),
             loss_fn,
-            {name: parameters[name] for name in read if name in routed.weights},
-            {name: parameters[name] for name in read if name not in routed.weights},
+            self._values(name for name in read if name in routed.weights),
+            self._values(name for name in read if name not in routed.weights),
             rest,
             row_keys(self._seed, step, part.stream, part.positions),
             dict(part.tensors),
@@ -106,8 +109,7 @@ class FlaxFramework:
 
     def average(self, sums: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, Array]:
         """(1 / N_l) Σ over processes. Collective; shapes, dtypes and device are the parameters'."""
-        parameters = self.parameters()
-        like = {name: parameters[name] for name in counts}
+        like = self._values(counts)
         return domain_gradients.divided(
             domain_gradients.summed(self._processes, sums, like), counts
         )
@@ -120,9 +122,8 @@ class FlaxFramework:
         self, group: str, step: int, gradients: Mapping[str, Array], scale: float
     ) -> tuple[str, dict[str, Array], Any]:
         """The group's weights and state after an update, once the device is done."""
-        parameters = self.parameters()
         scaled = domain_gradients.scaled(dict(gradients), scale) if scale != 1.0 else gradients
-        own = {name: parameters[name] for name in self.groups[group]}
+        own = self._values(self.groups[group])
         moved = self.optimizer.moved(group, step, own, scaled)
         return (group, *jax.block_until_ready(moved))
 

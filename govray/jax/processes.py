@@ -15,7 +15,6 @@ from functools import partial
 import jax
 import numpy as np
 from jax import Array
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from govray.errors import InfrastructureFailed
@@ -37,8 +36,12 @@ class Processes:
         self._own = first[self.rank]
         mesh = Mesh(np.array([first[rank] for rank in range(self.world_size)]), ("ranks",))
         self._by_rank = NamedSharding(mesh, PartitionSpec("ranks"))
+        everywhere = NamedSharding(mesh, PartitionSpec())
         self._add: Callable[[Array], Array] = jax.jit(
-            partial(_sum_of_rows), out_shardings=NamedSharding(mesh, PartitionSpec())
+            partial(_sum_of_rows), out_shardings=everywhere
+        )
+        self._show: Callable[[Array], Array] = jax.jit(
+            partial(_rows_as_they_are), out_shardings=everywhere
         )
 
     def gather(self, row: Sequence[int]) -> list[list[int]]:
@@ -55,10 +58,10 @@ class Processes:
         # As words of 32 bits: JAX has 64 only on request.
         words = np.array(row, dtype=np.int64).view(np.uint32)
         with lost_processes_reported(self.rank):
-            gathered = np.asarray(multihost_utils.process_allgather(words))
+            gathered = np.asarray(self._of_all(self._show, words))
         return np.ascontiguousarray(gathered).view(np.int64).tolist()
 
-    def total(self, flat: Array) -> Array:
+    def total(self, flat: Array | np.ndarray) -> Array:
         """Σ over processes of an array that each has. Collective.
 
         Args:
@@ -71,16 +74,24 @@ class Processes:
             InfrastructureFailed: Another process is gone.
         """
         if self.world_size == 1:
-            return flat
-        shape = (self.world_size, *flat.shape)
+            return jax.device_put(flat, self._own)
         with lost_processes_reported(self.rank):
-            row = jax.device_put(flat[None], self._own)
-            rows = jax.make_array_from_single_device_arrays(shape, self._by_rank, [row])
-            return self._add(rows).addressable_data(0)
+            return self._of_all(self._add, flat)
+
+    def _of_all(self, function: Callable[[Array], Array], own: Array | np.ndarray) -> Array:
+        """A function of every process's array, one row each. Collective."""
+        shape = (self.world_size, *own.shape)
+        row = jax.device_put(own[None], self._own)
+        rows = jax.make_array_from_single_device_arrays(shape, self._by_rank, [row])
+        return function(rows).addressable_data(0)
 
 
 def _sum_of_rows(rows: Array) -> Array:
     return rows.sum(0)
+
+
+def _rows_as_they_are(rows: Array) -> Array:
+    return rows
 
 
 @contextmanager

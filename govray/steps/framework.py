@@ -58,9 +58,15 @@ class Framework(Protocol):
     def average(self, sums: Arrays, counts: Mapping[str, int]) -> Arrays:
         """(1 / N_l) Σ over processes, of one domain. Collective.
 
+        Where something fails on this rank before the sum, it still takes part, with zeros, and
+        raises afterwards. Else the others would wait for it. No weight moves then.
+
         Args:
             sums: This rank's. A name that it lacks counts as zeros.
             counts: N_l by name, above 0, equal on all ranks: exactly these are summed.
+
+        Raises:
+            InfrastructureFailed: The sum itself broke off. This ends the process.
         """
 
     def norm(self, gradients: Arrays) -> float:

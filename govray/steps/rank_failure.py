@@ -64,12 +64,18 @@ class FirstFailure:
         self.failure: RankFailure | None = None
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Inside, whatever is raised ends the block and is kept: all ranks must hear of it."""
+    def noted(self, but: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        """Inside, whatever is raised ends the block and is kept: all ranks must hear of it.
+
+        Args:
+            but: What is raised on, because nobody can be told: a collective broke off.
+        """
         try:
             yield
         except StoppedTogether:
             pass  # they have heard
+        except but:
+            raise
         except BaseException as error:
             self.failure = self.failure or RankFailure.of(error)
 

@@ -15,7 +15,7 @@ Invariants:
 * What a domain's weights become depends on that domain's rows alone: its own count, its own clip,
   its own sums, passes of its own.
 * Every pass has rows of one route.
-* An error on one rank is raised on all.
+* An error on one rank is raised on all. A rank takes part in every sum, whatever failed before it.
 
 Nothing overlaps the exchange. Gradient norms by corpus are not measured.
 """
@@ -167,13 +167,14 @@ class RoutedStep:
         self._first.stop_if_failed(rows, here.failure, self._texts)
         agreed = self._first.settle(rows)
 
-        averages = {
-            domain: self._average(names, sums, agreed.group_targets)
-            for domain, names in self._live(agreed.group_targets).items()
-        }
+        averages: dict[str, Arrays] = {}
         moved: list[Moved] = []
         norms: dict[str, float] = {}
         after = FirstFailure()
+        for domain, names in self._live(agreed.group_targets).items():
+            # After a failure too: the others wait in the sum of each domain.
+            with after.noted(but=(InfrastructureFailed,)):
+                averages[domain] = self._average(names, sums, agreed.group_targets)
         with after.noted():
             norms = {domain: self.framework.norm(own) for domain, own in averages.items()}
             self._require_finite(batch.step, norms, averages)

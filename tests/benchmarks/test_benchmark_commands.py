@@ -15,13 +15,14 @@ import pytest
 import torch
 
 from benchmarks import scaling, sharded_commit, sharded_llama, step_parts, streams
+from benchmarks.cases import CASES
 from benchmarks.command import run
 from benchmarks.digests import weights_digests
 from benchmarks.ranks import run_ranks
-from benchmarks.step import QUICK, main
+from benchmarks.step import main
+from benchmarks.step_options import QUICK
 from benchmarks.timing import Setting
 from benchmarks.traffic import STEPS
-from benchmarks.workload import CASES
 from govray.errors import RankFailed, Refused
 from tests.support.tree import ROOT
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cases import ADAPTER_NAME, EVERYTHING, REMOVABLE, UPPER_HALF, Shape, route
 from benchmarks.flops import gpt_operations
-from benchmarks.workload import ADAPTER_NAME, EVERYTHING, REMOVABLE, UPPER_HALF, Shape, route
 from govray.governance.policy.route import Route
 from govray.train.watching.flops import Operation, flop_ratio, row_flops
 

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.cases import CASES as FOUR
+from benchmarks.cases import EVERYTHING, LEARNING_RATE, Shape, route
 from benchmarks.methods import METHODS
 from benchmarks.methods.method import Method
 from benchmarks.ranks import run_ranks
-from benchmarks.workload import CASES as FOUR
-from benchmarks.workload import EVERYTHING, LEARNING_RATE, Shape, Workload, route
+from benchmarks.workload import Workload
 
 pytestmark = pytest.mark.slow  # methods train side by side, on two ranks
 

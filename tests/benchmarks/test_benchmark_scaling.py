@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cases import ADAPTER_NAME, ADAPTER_RANK, SEED, Shape
 from benchmarks.ring import Link, Sample, all_reduce_bytes, fit
 from benchmarks.scaling import compute
 from benchmarks.traffic import MIX, STEPS, GovernedTraffic, ddp_buckets
-from benchmarks.workload import ADAPTER_NAME, ADAPTER_RANK, SEED, Shape
 from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT

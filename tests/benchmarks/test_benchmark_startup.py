@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.startup_trial import RUN, cost
-from benchmarks.step import QUICK
+from benchmarks.step_options import QUICK
 
 
 def test_the_trial_is_in_the_first_step_only() -> None:

@@ -7,15 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.workload import (
-    ALL_CASES,
-    CASES,
-    EVERYTHING,
-    UPPER_HALF,
-    Shape,
-    Workload,
-    share_rows,
-)
+from benchmarks.cases import ALL_CASES, CASES, EVERYTHING, UPPER_HALF, Shape, share_rows
+from benchmarks.workload import Workload
 from govray.errors import UsageError
 
 TINY = Shape(blocks=2, width=8, tokens=4, rows=8, vocabulary=11)

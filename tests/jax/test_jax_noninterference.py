@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 from govray.errors import GovrayError, Refused
-from govray.jax import flax_framework
+from govray.jax import domain_gradients, flax_framework
 from govray.jax.flax_framework import FlaxFramework
 from govray.jax.gpt import loss
 from govray.steps.first_exchange import Terms
@@ -123,6 +124,14 @@ def test_each_violation_changes_bits(violation: str) -> None:
     assert trained(ROUTES, violation).base != trained(WITHOUT, violation).base
 
 
+def no_memory(parts: object) -> None:
+    raise MemoryError("no room for the sum")
+
+
+def no_loss(model: object, tensors: object) -> None:
+    raise ValueError("the loss is lost")
+
+
 def in_each_process(rank: int, world: int) -> dict[str, object]:
     """All that is asked of two processes, for starting them is what takes time."""
     found: dict[str, object] = {
@@ -138,6 +147,19 @@ def in_each_process(rank: int, world: int) -> dict[str, object]:
     except GovrayError as error:
         found["lost"] = f"{type(error).__name__}: {error}"
     found["unmoved"] = all(
+        np.array_equal(before[n], p) for n, p in step.framework.parameters().items()
+    )
+    began = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setattr(domain_gradients, "_flat", no_memory)
+        for place, loss_fn in {"sum": loss, "loss": no_loss if rank == 1 else loss}.items():
+            try:
+                step(batch, loss_fn)
+            except GovrayError as error:
+                found[place] = f"{type(error).__name__}: {error}"
+    found["in time"] = time.monotonic() - began < 60  # of which most is compiling
+    found["unmoved"] &= all(
         np.array_equal(before[n], p) for n, p in step.framework.parameters().items()
     )
     terms = Terms(
@@ -177,6 +199,11 @@ def test_nor_in_two_processes(
 
 def test_ranks_stop_together(both: list[dict[str, object]]) -> None:
     for found in both:
+        for place, said in (("loss", "the loss is lost"), ("sum", "no room for the sum")):
+            assert str(found[place]).startswith("RankFailed")
+            assert said in str(found[place])
+            assert "rank 1, step 0" in str(found[place])
+        assert found["in time"]
         assert "RankFailed" in str(found["lost"])
         assert "the disk is gone" in str(found["lost"])
         assert found["unmoved"]

@@ -8,16 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from govray.checkpoint.optimizer_state import optimizer_state
 from govray.checkpoint.retention import Rules
 from govray.checkpoint.tensor_shards import shard, whole
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
-from govray.governance.attestation import model_folder
 from govray.train.experiment.ema import Ema
 from govray.train.state.committer import Commits
 from govray.train.state.snapshot import TrainingState, folder_name
-from govray.train.state.trained_model import OPTIMIZER, TorchModel, base_tensors
+from govray.train.state.trained_model import TorchModel
 from govray.train.state.weight_average import WeightAverage
 from tests.support.committing import Training, attempt
 

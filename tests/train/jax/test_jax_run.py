@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from govray.errors import GovrayError, UsageError
 from govray.files.place import place
 from govray.governance.attestation import model_folder
 from govray.train.driver.trainer import from_experiment
@@ -17,7 +16,7 @@ from govray.train.state import snapshot
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
-LOOP = '''
+LOOP = """
 import optax
 from flax import nnx
 
@@ -30,7 +29,7 @@ def train_loop(config):
     run = govern(model, optax.adamw(config["optimizer"]["lr"]))
     for batch in run.batches():
         run.report(run.step(batch, loss))
-'''
+"""
 
 
 def written(folder: Path, code: str = LOOP, name: str = "jax_loop", **changes: Any) -> Experiment:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.cases import Shape
 from benchmarks.flops import gpt_operations
-from benchmarks.workload import Shape
 from govray.engine.gpt import GPT
 from govray.engine.huggingface import CausalLM
 from govray.engine.model.adapters import Adapters

@@ -1,0 +1,66 @@
+"""Times the ways to train with JAX side by side, step by step, in one set of processes.
+
+`benchmarks.rounds` has the order. A step is timed from a barrier to its end on the slowest rank.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks.batch import Batch
+from benchmarks.cases import Shape
+from benchmarks.jax_methods import METHODS, GovernedFlax, JaxMethod
+from benchmarks.jax_workload import JaxWorkload
+from benchmarks.rounds import WARM_UP, Seconds, in_round
+from benchmarks.step_table import LEDGER
+from govray.jax.processes import Processes
+
+EVERY_ROUND = ("fused", "governed")
+
+
+def time_methods(
+    rank: int,
+    world_size: int,
+    shape: Shape,
+    cases: Sequence[str],
+    methods: Sequence[str],
+    pairs: int,
+) -> dict[str, Seconds]:
+    """Case → seconds. Run it on every rank; only rank 0 gets all of them."""
+    return {
+        case: _time_case(JaxWorkload(case, shape, rank, world_size), methods, pairs)
+        for case in cases
+    }
+
+
+def _time_case(workload: JaxWorkload, methods: Sequence[str], pairs: int) -> Seconds:
+    gc.collect()
+    processes = Processes()
+    made = {name: METHODS[name](workload) for name in methods}
+    for step in range(WARM_UP):
+        for method in made.values():
+            _slowest(processes, method, workload.batch(step))
+    if workload.rank == 0:
+        print(f"{workload.case}: {pairs} rounds of {', '.join(made)}", file=sys.stderr, flush=True)
+    seconds: Seconds = {name: [] for name in made}
+    for round_ in range(pairs):
+        batch = workload.batch(WARM_UP + round_)
+        for name, takes_part in in_round(round_, pairs, [*made], EVERY_ROUND):
+            seconds[name].append(_slowest(processes, made[name], batch) if takes_part else None)
+    governed = made["governed"]
+    assert isinstance(governed, GovernedFlax)
+    if workload.rank == 0:
+        seconds[LEDGER] = list(governed.ledger_seconds[-pairs:])
+    return seconds
+
+
+def _slowest(processes: Processes, method: JaxMethod, batch: Batch) -> float:
+    """Seconds of one step on the rank that took longest."""
+    processes.gather([0])  # a barrier
+    began = time.perf_counter_ns()
+    method.step(batch)
+    took = time.perf_counter_ns() - began
+    return max(row[0] for row in processes.gather([took])) / 1e9
