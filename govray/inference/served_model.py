@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import safetensors.torch
 from torch import Tensor, nn
@@ -27,8 +28,22 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.verify.verifier import VerifiedModel, verify
 
-OWN = "govray.engine."
+if TYPE_CHECKING:
+    from govray.inference.flax_text import FlaxText
+
+OWN = ("govray.engine.", "govray.jax.")
 """Where the classes are that any attested model may name."""
+
+
+class ReadAdapters(Protocol):
+    """Adapters of a model that answers."""
+
+    def active(self, name: str | None) -> AbstractContextManager[None]:
+        """Let forwards read this adapter, or none.
+
+        Raises:
+            UsageError: There is no such adapter.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +61,7 @@ class ServedModel:
 
     verified: VerifiedModel
     model: nn.Module
-    adapters: Adapters
+    adapters: ReadAdapters
     names: tuple[str, ...]
     tokenizer: ByteTokenizer | FileTokenizer
     context: int
@@ -97,9 +112,19 @@ def load(
             where=str(folder),
             do="Load its weights with the program that it was trained for",
         )
+    names = files.adapters()
+    if config.get("framework") == "jax":
+        answering = _over_jax(config, entrypoints, files, names)
+        return ServedModel(
+            verified=verified,
+            model=answering,
+            adapters=answering,
+            names=names,
+            tokenizer=_tokenizer(config["tokenizer"], tokenizer),
+            context=config["context"],
+        )
     model = _build(config, entrypoints)
     _fill(model, files.tensors(model_folder.WEIGHTS), str(folder))
-    names = files.adapters()
     configs: dict[str, Any] = {
         name: canonical_json.parse_canonical(files.read(model_folder.adapter_files(name)[0]))
         for name in names
@@ -153,8 +178,48 @@ class _AttestedFiles:
         return tuple(sorted(name[len(prefix) : -len(suffix)] for name in names))
 
 
+def _over_jax(
+    config: Mapping[str, Any],
+    entrypoints: Collection[str],
+    files: _AttestedFiles,
+    names: Sequence[str],
+) -> FlaxText:
+    """The model and its adapters, where JAX trained them."""
+    try:
+        from flax import nnx
+
+        from govray.inference.flax_text import FlaxText
+    except ImportError as error:
+        raise CouldNotCheck(
+            f"JAX trained the model, and it can't be imported: {error}",
+            where=model_folder.CONFIG,
+            do="pip install 'govray[jax]'",
+        ) from None
+    model = _made(config, entrypoints, rngs=nnx.Rngs(0))
+    if not isinstance(model, nnx.Module):
+        raise UsageError(
+            "the entrypoint is a training loop", where=f"entrypoint {config['entrypoint']}"
+        )
+    return FlaxText(
+        model,
+        files.tensors(model_folder.WEIGHTS),
+        {name: files.tensors(model_folder.adapter_files(name)[1]) for name in names},
+        config["context"],
+    )
+
+
 def _build(config: Mapping[str, Any], entrypoints: Collection[str]) -> nn.Module:
     """The model that a config names, with weights that say nothing yet."""
+    made = _made(config, entrypoints)
+    if not isinstance(made, nn.Module):
+        raise UsageError(
+            "the entrypoint is a training loop", where=f"entrypoint {config['entrypoint']}"
+        )
+    return made
+
+
+def _made(config: Mapping[str, Any], entrypoints: Collection[str], **more: Any) -> object:
+    """What the entrypoint makes of the hyperparameters."""
     entrypoint = config["entrypoint"]
     if not entrypoint.startswith(OWN) and entrypoint not in entrypoints:
         raise UsageError(
@@ -164,13 +229,13 @@ def _build(config: Mapping[str, Any], entrypoints: Collection[str]) -> nn.Module
         )
     module, _, name = entrypoint.partition(":")
     try:
-        made = getattr(importlib.import_module(module), name)(**config["hyperparameters"])
+        made: object = getattr(importlib.import_module(module), name)(
+            **config["hyperparameters"], **more
+        )
     except (ImportError, AttributeError, TypeError) as error:
         raise Refused(
             f"the model's class can't be built: {error}", where=f"entrypoint {entrypoint}"
         ) from None
-    if not isinstance(made, nn.Module):
-        raise UsageError("the entrypoint is a training loop", where=f"entrypoint {entrypoint}")
     return made
 
 

@@ -94,6 +94,23 @@ def first_pairs(model: nnx.Module, ranks: Mapping[str, int], seed: int) -> dict[
     return pairs
 
 
+def adapted(
+    model: nnx.Module, adapter: str, parameters: Mapping[str, Array]
+) -> dict[str, nnx.Module]:
+    """FQN → what stands in for each adapted layer while an adapter is read.
+
+    Args:
+        model: The copy that a pass has.
+        adapter: Its name.
+        parameters: Its A and B of every layer, by name.
+    """
+    found: dict[str, nnx.Module] = {}
+    for name, layer in adapted_layers(model).items():
+        a, b = (parameters[each] for each in pair_names(adapter, name))
+        found[name] = AdaptedLinear(layer, a, b)
+    return found
+
+
 class AdaptedLinear(nnx.Module):
     """A linear layer with an adapter, inside one pass.
 

@@ -6,9 +6,11 @@ A variable that several places hold has several names, and the first is its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from flax import nnx
+
+from govray.errors import UsageError
 
 Path = tuple[str | int, ...]
 """As NNX writes it: attributes by name, entries of a list by number."""
@@ -37,6 +39,32 @@ def named_modules(model: nnx.Module) -> dict[str, nnx.Module]:
     own = {"": model}
     below = _below(model, (), frozenset())
     return own | {fqn(path): value for path, value in below if isinstance(value, nnx.Module)}
+
+
+def exchange_modules(model: nnx.Module, stand_ins: Mapping[str, nnx.Module]) -> None:
+    """Put modules in the place of a model's own.
+
+    Args:
+        model: It is changed.
+        stand_ins: FQN → module.
+
+    Raises:
+        UsageError: A plain list or dict holds one.
+    """
+    modules = named_modules(model)
+    for name, stand_in in stand_ins.items():
+        parent, _, key = name.rpartition(".")
+        holder = modules.get(parent)
+        if isinstance(holder, nnx.List):
+            holder[int(key)] = stand_in
+        elif holder is not None:
+            setattr(holder, key, stand_in)
+        else:
+            raise UsageError(
+                "it is held by a plain list or dict, so nothing can stand in for it",
+                where=name,
+                do="Hold modules in attributes or in an nnx.List",
+            )
 
 
 def fqn(path: Path) -> str:

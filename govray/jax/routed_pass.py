@@ -34,8 +34,8 @@ from jax import Array
 
 from govray.errors import Refused, UsageError
 from govray.jax.keyed_dropout import RowDropout
-from govray.jax.lora import AdaptedLinear, adapted_layers, pair_names
-from govray.jax.named_parameters import Path, aliases, fqn, named_modules
+from govray.jax.lora import adapted
+from govray.jax.named_parameters import Path, aliases, exchange_modules, fqn, named_modules
 from govray.steps.batch import IGNORED
 
 LossFn = Callable[[nnx.Module, Mapping[str, Array]], Array]
@@ -162,26 +162,11 @@ def _changed(how: str) -> Refused:
 
 def _prepare(model: nnx.Module, adapter: str | None, parameters: Parameters, keys: Array) -> None:
     """Key the dropout of this copy of the model, and let its layers read the adapter."""
-    modules = named_modules(model)
     stand_ins: dict[str, nnx.Module] = {
         name: RowDropout(module, name, keys)
-        for name, module in modules.items()
+        for name, module in named_modules(model).items()
         if type(module) is nnx.Dropout
     }
     if adapter is not None:
-        for name, layer in adapted_layers(model).items():
-            a, b = (parameters[each] for each in pair_names(adapter, name))
-            stand_ins[name] = AdaptedLinear(layer, a, b)
-    for name, stand_in in stand_ins.items():
-        parent, _, key = name.rpartition(".")
-        holder = modules.get(parent)
-        if isinstance(holder, nnx.List):
-            holder[int(key)] = stand_in
-        elif holder is not None:
-            setattr(holder, key, stand_in)
-        else:
-            raise UsageError(
-                "it is held by a plain list or dict, so nothing can stand in for it",
-                where=name,
-                do="Hold modules in attributes or in an nnx.List",
-            )
+        stand_ins |= adapted(model, adapter, parameters)
+    exchange_modules(model, stand_ins)

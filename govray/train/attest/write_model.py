@@ -214,6 +214,8 @@ def _config(record: RunRecord, manifest: Manifest) -> bytes:
         config["rows"] = manifest.row_schema.to_json()
     if record.experiment:
         config["entrypoint"] = record.experiment.entrypoint
+        if record.experiment.framework != "torch":
+            config["framework"] = record.experiment.framework
         config["hyperparameters"] = record.config["hyperparameters"]
     else:
         config["trainLoopConfig"] = dict(record.config)

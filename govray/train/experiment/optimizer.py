@@ -22,6 +22,9 @@ from govray.train.experiment.section import Section
 ADAMW = "adamw"
 """The default optimizer's name: `torch.optim.AdamW`, with fields of its own."""
 
+FLOOR = 0.1
+"""Share of the learning rate that the default schedule's cosine ends at."""
+
 _ADAMW_ONLY = ("weight_decay", "betas")
 
 

@@ -200,8 +200,8 @@ class Experiment(Section):
     )
     framework: FrameworkName = Field(
         StepSettings.framework,
-        description="what computes gradients; over jax the entrypoint is a training loop that "
-        "calls govray.train.jax.govern",
+        description="what computes gradients; over jax the entrypoint is a Flax model, or a "
+        "training loop that calls govray.train.jax.govern",
         exclude_if=lambda value: bool(value == "torch"),  # records of earlier runs do not have it
     )
     hyperparameters: dict[str, Any] = Field(

@@ -11,10 +11,7 @@ import math
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from govray.train.experiment.optimizer import Optimizer
-
-FLOOR = 0.1
-"""Share of the learning rate that the cosine ends at."""
+from govray.train.experiment.optimizer import FLOOR, Optimizer
 
 
 def learning_rate(optimizer: Optimizer, step: int, max_steps: int) -> float:

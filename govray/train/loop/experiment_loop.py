@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from govray.errors import UsageError
 from govray.train.inputs.experiment_config import RECORDED, Experiment
 from govray.train.loop.cosine import CosineWithWarmup, learning_rate
 from govray.train.loop.described_optimizer import make_optimizer
 from govray.train.loop.described_schedule import describe_schedule
-from govray.train.loop.entrypoint import find_entrypoint, own_loop
+from govray.train.loop.entrypoint import find_entrypoint, own_loop, resolve
 from govray.train.worker.lr_schedule import MakeScheduler
 from govray.train.worker.run_start import govern
 from govray.train.worker.shard_model import shard
@@ -56,13 +55,11 @@ def train_loop(config: dict[str, Any]) -> None:
     if loop := own_loop(experiment):
         loop(config)
         return
-    if experiment.framework != "torch":
-        raise UsageError(
-            f"over {experiment.framework} the entrypoint is a training loop, and "
-            f"{experiment.entrypoint} is none",
-            where="entrypoint",
-            do="Name a function whose one parameter is called config; docs/jax.md has one",
-        )
+    if experiment.framework == "jax":
+        from govray.train.jax.flax_loop import train_flax
+
+        train_flax(experiment, *resolve(experiment))
+        return
     build, loss = find_entrypoint(experiment)
     model = shard(build)
     optimizer = make_optimizer(experiment.optimizer, model.parameters())
