@@ -54,6 +54,7 @@ ON_RAY = (
     "tests/train/driver/test_elastic.py",
     "tests/train/driver/test_everything_on_a_store.py",
     "tests/train/driver/test_giving_back_on_cluster.py",
+    "tests/train/jax/test_jax_run.py::test_the_page_ends",
     "tests/train/inputs/test_gating.py::test_a_run_goes_on_without_what_ends",
     "tests/train/integrations/test_integrations.py::test_a_hosts_script_ends_with_the_bytes",
     "tests/train/driver/test_interrupt.py",

@@ -15,7 +15,7 @@ from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "jax.md").read_text()
 (DIFF,) = re.findall(r"^```diff\n(.*?)^```", PAGE, re.S | re.M)
-(ROWS,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
+_, ROWS = re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M)
 
 
 def side(sign: str) -> str:

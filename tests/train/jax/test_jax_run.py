@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import optax
 import pytest
+import ray
 import torch
+import yaml
 
+from govray.checkpoint import commit_folder
+from govray.errors import GovrayError, UsageError
 from govray.files.place import place
-from govray.governance.attestation import model_folder
 from govray.inference.generation import generate
 from govray.inference.served_model import load
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.jax import flax_loop
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
+from tests.support.tree import ROOT
 
-LOOP = """
-import optax
-from flax import nnx
-
-from govray.jax.gpt import FlaxGPT, loss
-from govray.train.jax import govern
-
-
-def train_loop(config):
-    model = FlaxGPT(**config["hyperparameters"], rngs=nnx.Rngs(config["seed"]))
-    run = govern(model, optax.adamw(config["optimizer"]["lr"]))
-    for batch in run.batches():
-        run.report(run.step(batch, loss))
-"""
+PAGE = (ROOT / "docs" / "jax.md").read_text()
+BY_CLASS, BY_LOOP = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+LOOP = re.findall(r"```python\n(.*?)```", PAGE, re.S)[0]
+(COMMANDS,) = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
 
 
-def written(folder: Path, code: str = LOOP, name: str = "jax_loop", **changes: Any) -> Experiment:
-    (folder / f"{name}.py").write_text(code)
-    value = Deployment(folder).experiment() | {"storage_path": "runs", "framework": "jax"}
-    value |= {"entrypoint": f"{name}:train_loop", **changes}
+def written(folder: Path, lines: str, code: str = LOOP, **changes: Any) -> Experiment:
+    """The page's files in a deployment of their own."""
+    (folder / "my_loop.py").write_text(code)
+    value = Deployment(folder).experiment() | {"storage_path": str(folder / "runs")}
+    value |= yaml.safe_load(lines) | changes
+    (folder / "jax.yaml").write_text(yaml.safe_dump(value))
     return parse_experiment(value, where="jax.yaml")
 
 
@@ -48,30 +48,78 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory, that is no longer searched afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop("my_loop", None)
     return tmp_path
 
 
-def weights(experiment: Experiment, **more: Any) -> bytes:
-    found = snapshot.latest(from_experiment(experiment, **more).train())
-    assert found is not None
-    return (place(str(found[0])) / model_folder.WEIGHTS).read_bytes()
+@pytest.mark.slow
+def test_the_page_ends_in_a_verified_model(here: Path, cluster: None) -> None:
+    written(here, BY_LOOP, storage_path="runs")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    address = ray.get_runtime_context().gcs_address
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", COMMANDS],
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address},
+        capture_output=True, text=True, timeout=550,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "IDENTICAL" in done.stdout
+    assert len(re.findall(r"^VERIFIED .*/model ", done.stdout, re.M)) == 2
+    [record] = here.glob("runs/tiny-*/record/run.json")
+    assert '"run.framework":"jax"' in record.read_text()
+    assert '"optax":' in record.read_text()
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "aggregator": {"aggregator": "ddp"},
+    "precision": {"precision": "bf16"},
+    "ema": {"ema": {"decay": 0.9}},
+    "deterministic": {"deterministic": True},
+    "pretrained": {"pretrained": "weights.safetensors"},
+    "optimizer.name": {"optimizer": {"name": "torch.optim.SGD"}},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_torchs_is_refused_by_name(
+    here: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    run_here(monkeypatch)
+    with pytest.raises(UsageError, match=rf"{name} is .*over torch alone"):
+        from_experiment(written(here, BY_CLASS, **REFUSED[name])).train()
+
+
+def test_the_file_and_the_loop_name_one_framework(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_here(monkeypatch)
+    experiment = written(here, BY_LOOP, framework="torch")
+    with pytest.raises(UsageError, match="framework: torch"):
+        from_experiment(experiment).train()
+    torchs = LOOP.replace("FlaxGPT(", "GPT(").replace(', rngs=nnx.Rngs(config["seed"])', "")
+    torchs = torchs.replace("govray.jax.gpt import FlaxGPT", "govray.engine.gpt import GPT")
+    torchs = torchs.replace("govray.train.jax", "govray.train")
+    torchs = torchs.replace("optax.adamw(config", "torch.optim.AdamW(model.parameters(), config")
+    (here / "torchs_loop.py").write_text(f"import torch\n{torchs}")
+    experiment = experiment.model_copy(
+        update={"entrypoint": "torchs_loop:train_loop", "framework": "jax"}
+    )
+    with pytest.raises(UsageError, match="framework: jax"):
+        from_experiment(experiment).train()
 
 
 @pytest.fixture(scope="module")
-def attested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a run of the built-in Flax GPT, attested."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Experiment, Path]:
+    """The built-in Flax GPT's experiment, and the folder of its run, attested."""
     with pytest.MonkeyPatch.context() as patch:
         run_here(patch)
-        folder = tmp_path_factory.mktemp("flax")
-        experiment = written(
-            folder, entrypoint="govray.jax.gpt:FlaxGPT", storage_path=str(folder / "runs")
-        )
-        yield Path(str(from_experiment(experiment).train(attest=True)))
+        experiment = written(tmp_path_factory.mktemp("flax"), BY_CLASS)
+        return experiment, Path(str(from_experiment(experiment).train(attest=True)))
 
 
-def test_its_model_answers_with_and_without_an_adapter(attested: Path) -> None:
-    root = attested.parents[1] / "root.json"
-    served = load(attested / "model", trust_root=root)
+def test_its_model_answers_with_and_without_an_adapter(trained: tuple[Experiment, Path]) -> None:
+    experiment, run = trained
+    served = load(run / "model", trust_root=Path(experiment.governance.trust_root))
     assert served.names == ("acme",)
     base, adapted = (generate(served, "acme says", adapter=a, max_tokens=4) for a in (None, "acme"))
     assert base.tokens == adapted.tokens == 4
@@ -84,17 +132,33 @@ def test_its_model_answers_with_and_without_an_adapter(attested: Path) -> None:
     assert torch.equal(longer[:, :3], served.model(shown))
 
 
-def test_a_run_resumes_to_the_same_bytes(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_to_the_same_bytes_and_under_no_other_optimizer(
+    trained: tuple[Experiment, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_here(monkeypatch)
-    experiment = written(here)
-    whole = weights(experiment)
+    experiment, whole = trained
 
     def fails(step: int, metrics: object) -> None:
         if step == 7:
             raise InterruptedError
 
-    before = set(here.glob("runs/tiny-*"))
+    before = set(whole.parent.glob("tiny-*"))
     with pytest.raises(InterruptedError):
         from_experiment(experiment, on_step=fails).train()
-    [broken] = set(here.glob("runs/tiny-*")) - before
-    assert weights(experiment, resume=broken) == whole
+    [broken] = set(whole.parent.glob("tiny-*")) - before
+    with monkeypatch.context() as other:
+        other.setattr(flax_loop, "optimizer_of", lambda _: optax.sgd(0.1, momentum=0.9))
+        with pytest.raises(GovrayError, match=r"tensor .* is (missing|unknown)"):
+            from_experiment(experiment, resume=broken).train()
+    from_experiment(experiment, resume=broken).train()
+    assert files_of(broken) == files_of(whole)
+
+
+def files_of(run: Path) -> dict[str, bytes]:
+    """What the last commit holds of the model and its optimizer."""
+    found = snapshot.latest(place(str(run)))
+    assert found is not None
+    committed = commit_folder.open_commit(found[0])
+    names = [name for name in committed.names if name.endswith(".safetensors")]
+    assert {"model.safetensors", "optimizer.safetensors"} < {*names}
+    return {name: (place(str(found[0])) / name).read_bytes() for name in names}
