@@ -52,7 +52,8 @@ BELOW: dict[str, frozenset[str]] = {
     # For everybody: the base install, and nothing of the service but its description.
     "client": frozenset({"errors", "files"}),
     "inference": frozenset(
-        {"errors", "files", "governance", "engine", "data", "store", "service"} | {"tasks", "steps"}
+        {"errors", "files", "governance", "engine", "data", "store", "service"}
+        | {"tasks", "steps", "jax"}
     ),
     # Outsiders over HTTP: what they sign is governance's.
     "notaries": frozenset({"errors", "files", "governance"}),
@@ -61,7 +62,7 @@ BELOW: dict[str, frozenset[str]] = {
     ),
     "train": frozenset(
         {"errors", "printable", "files", "governance", "engine", "checkpoint", "data", "store"}
-        | {"pins", "holds", "traces", "steps"}
+        | {"pins", "holds", "traces", "steps", "jax"}
     ),
     "tune": frozenset(
         {"errors", "files", "governance", "engine", "checkpoint", "data", "store", "train"}
@@ -110,6 +111,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         frozenset({"driver", "huggingface", "lightning"}),
         frozenset({"attest", "integrations"}),
         frozenset({"loop"}),
+        frozenset({"jax"}),
         frozenset({"worker"}),
         frozenset({"validation", "watching"}),
         frozenset({"state", "index"}),
@@ -182,7 +184,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "views": frozenset({"pydantic"}),
     "reports": frozenset({"pydantic", "docx"}),
     "notaries": frozenset({"rfc3161_client", "starlette"}),
-    "inference": frozenset({"torch", "safetensors", "fastapi", "pydantic", "yaml"}),
+    "inference": frozenset({"torch", "flax", "safetensors", "fastapi", "pydantic", "yaml"}),
     # Of Ray it has the client of Ray Jobs alone, and joins no cluster.
     "reconciler": frozenset({"ray", "requests", "pydantic", "sqlmodel", "sqlalchemy"}),
     "train": frozenset(),
@@ -198,6 +200,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.index": frozenset({"sqlmodel", "sqlalchemy"}),
     "train.integrations": frozenset({"ray", "torch", "transformers", "lightning"}),
     # It answers for Ray where a loop runs without its worker.
+    "train.jax": frozenset({"ray", "torch", "jax", "flax", "optax", "numpy"}),
     "train.loop": frozenset({"ray", "torch"}),
     "train.validation": frozenset({"torch", "numpy", "pydantic"}),
     # Trackers are told by their own clients, each imported when a run asks for it.
@@ -419,6 +422,7 @@ HEAVY = {"ray", "torch", "jax", "pyarrow", "numpy", "pandas", "fastapi", "sqlmod
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
+        ("import govray.train.driver.trainer", {"jax", "flax", "optax"}),
         ("import govray", HEAVY | {"pydantic", "typer"}),
         ("import govray.cli.app", HEAVY | {"pydantic", "cryptography"}),
         ("import govray; govray.verify", HEAVY - {"numpy"}),

@@ -43,6 +43,8 @@ from govray.engine.step import GovernedStep, build_step
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 from tests.support.cases import batch_on
+from tests.support.deterministic import deterministic
+from tests.support.ranks import RankPool
 
 STEPS = 6
 CONTEXT = 3  # few tokens, because a kernel call's size shows most in small ones
@@ -464,3 +466,32 @@ def test_each_violation_changes_the_base(trained, world, violation):
         pytest.skip("this machine's matrix product gives a row the same bits in any company")
     else:
         assert changed
+
+
+def train_on_gpu(notes: str, violation: str | None, precision: Precision) -> Trained:
+    with deterministic():
+        return train(notes, violation, torch.float32, precision, device="cuda")
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def beside(request: pytest.FixtureRequest) -> Iterator[RankPool]:
+    """Ranks that share one GPU and sum over gloo, since nccl wants a GPU for each."""
+    pool = RankPool(request.param)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_nor_does_it_on_a_gpu(beside: RankPool, precision: Precision) -> None:
+    def runs(notes: str, violation: str | None = None) -> Trained:
+        first, *others = beside.run(train_on_gpu, notes, violation, precision)
+        assert all(other == first for other in others), "ranks hold different weights"
+        return first
+
+    with_notes, without = runs("trained"), runs("absent")
+    assert with_notes.base == without.base == runs("excluded").base
+    assert all(with_notes.base[name] != old for name, old in with_notes.first_base.items())
+    assert runs("trained") == with_notes
+    for violation in ("global normaliser", "global clip", "zero instead of absent"):
+        assert runs("trained", violation).base != runs("absent", violation).base, violation

@@ -1,14 +1,6 @@
-"""What holds on a CPU holds on a GPU, where there is one: equal bits, and nothing that crosses.
-
-Two ranks share one GPU and sum over gloo, since nccl wants a GPU for each. Kernels are torch's
-deterministic ones: others add in an order that changes from run to run.
-"""
+"""On a GPU too, where there is one, a policy that allows everything is plain training."""
 
 from __future__ import annotations
-
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -19,9 +11,8 @@ from torch.nn.utils import clip_grad_norm_
 from govray.engine import step as step_module
 from govray.engine.collective.step_settings import Precision
 from govray.engine.model.gpt import GPT
-from tests.engine.test_noninterference import Trained, train
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
-from tests.support.ranks import RankPool
+from tests.support.deterministic import deterministic
 
 pytestmark = pytest.mark.gpu
 
@@ -29,17 +20,6 @@ STEPS = 20
 ROWS, CONTEXT, VOCABULARY = 4, 16, 61
 """64 loss targets: dividing a sum by a power of two rounds nothing."""
 CLIP = 0.5
-
-
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Kernels that give equal bits, in this process."""
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 def fresh() -> tuple[GPT, torch.optim.AdamW]:
@@ -101,32 +81,3 @@ def test_allow_all_is_plain_training_bit_for_bit(
             ),
         )
         assert different(expected, ours(precision)) != []
-
-
-def trained(notes: str, violation: str | None, precision: Precision) -> Trained:
-    with deterministic():
-        return train(notes, violation, torch.float32, precision, device="cuda")
-
-
-@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
-def ranks(request: pytest.FixtureRequest) -> Iterator[RankPool]:
-    pool = RankPool(request.param)
-    yield pool
-    pool.close()
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
-def test_the_adapter_class_changes_no_bit_of_the_base(
-    ranks: RankPool, precision: Precision
-) -> None:
-    def runs(notes: str, violation: str | None = None) -> Trained:
-        first, *others = ranks.run(trained, notes, violation, precision)
-        assert all(other == first for other in others), "ranks hold different weights"
-        return first
-
-    with_notes, without = runs("trained"), runs("absent")
-    assert with_notes.base == without.base == runs("excluded").base
-    assert all(with_notes.base[name] != old for name, old in with_notes.first_base.items())
-    assert runs("trained") == with_notes
-    for violation in ("global normaliser", "global clip", "zero instead of absent"):
-        assert runs("trained", violation).base != runs("absent", violation).base, violation

@@ -71,13 +71,20 @@ def load_model(run: Path) -> AuditedModel:
     """The model that a run ended with. Where ranks audit together, each holds its rows of it.
 
     Raises:
-        UsageError: No run's folder, or one that a script started. Or the entrypoint is a loop that
+        UsageError: No run's folder, or one that a script started, or of another framework than
+            torch. Or the entrypoint is a loop that
             no longer comes to `govern`, or that has no loss beside it.
         CouldNotCheck: The run has no whole checkpoint of its last step.
         Refused: The weights do not fit the entrypoint.
         Damaged: Stored bytes are not those that were committed.
     """
     record, experiment, committed = audit_ranks.fail_together(lambda: _recorded(run))
+    if experiment.framework != "torch":
+        raise UsageError(
+            f"{experiment.framework} trained the run, and its model is read over torch alone here",
+            where=str(run),
+            do="Audit and explain runs of torch",
+        )
     # As resolved when the run began: with the tokenizer's vocabulary, say.
     resolved = experiment.model_copy(update={"hyperparameters": record.config["hyperparameters"]})
     if audit_ranks.shared():

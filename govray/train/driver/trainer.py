@@ -17,6 +17,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -69,6 +70,7 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared, ValidationData
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
+from govray.train.jax.cpu_platform import cpu_platform
 from govray.train.jax.unbuilt import refuse_unbuilt
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
@@ -318,12 +320,13 @@ class GovernedTrainer(RunSettings):
                 }
             )
         config = dict(self.train_loop_config or {})
-        found = discover(
-            self.train_loop_per_worker,
-            config,
-            policy.groups or {},
-            where=f"entrypoint {self.experiment.entrypoint}" if self.experiment else None,
-        )
+        with cpu_platform() if self.framework == "jax" else nullcontext():
+            found = discover(
+                self.train_loop_per_worker,
+                config,
+                policy.groups or {},
+                where=f"entrypoint {self.experiment.entrypoint}" if self.experiment else None,
+            )
         groups = found.groups
         self._require_framework(found)
         start = self._start(inputs, found, started)

@@ -23,13 +23,13 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.policy.route import ADAPTER
 from govray.jax.flax_framework import FlaxFramework
-from govray.train.state.trained_model import OPTIMIZER, OPTIMIZER_VALUES
+from govray.train.state.trained_model import OPTAX, OPTIMIZER, OPTIMIZER_VALUES
 
 assert ALPHA_PER_RANK == 2  # as `govray.jax.lora` scales
 
 
 class FlaxModel:
-    """Implements `govray.train.state.trained_model.Trained`.
+    """Implements `govray.train.state.trained_model.TrainedModel`.
 
     Args:
         framework: The model, its adapters and its optimizer.
@@ -50,7 +50,7 @@ class FlaxModel:
         return None
 
     def tensors(self) -> tuple[dict[str, Mapping[str, Tensor]], Mapping[str, Any]]:
-        """As `Trained`; JAX's arrays never change, so these are copies already."""
+        """As `TrainedModel`; JAX's arrays never change, so these are copies already."""
         base = {
             name: on_host(value)
             for name, value in self._framework.parameters().items()
@@ -58,10 +58,10 @@ class FlaxModel:
         }
         states = {name: on_host(leaf) for name, leaf in self._leaves().items()}
         kinds = {name: str(tensor.dtype) for name, tensor in states.items()}
-        return {model_folder.WEIGHTS: base, OPTIMIZER: states}, {"kind": "optax", "leaves": kinds}
+        return {model_folder.WEIGHTS: base, OPTIMIZER: states}, {"kind": OPTAX, "leaves": kinds}
 
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
-        """As `Trained`."""
+        """As `TrainedModel`."""
         for name, rank in self._ranks.items():
             own = self._adapter(name)
             layers = sorted({fqn.rpartition(".lora_")[0] for fqn in own})
@@ -69,7 +69,7 @@ class FlaxModel:
             yield name, peft_config(rank, layers, transposed=False), tensors
 
     def load(self, committed: commit_folder.Committed) -> None:
-        """As `Trained`."""
+        """As `TrainedModel`."""
         base = {n: v for n, v in self._framework.parameters().items() if not n.startswith(ADAPTER)}
         found = _like(base, committed.tensors(model_folder.WEIGHTS), model_folder.WEIGHTS)
         for name, rank in self._ranks.items():
@@ -89,7 +89,7 @@ class FlaxModel:
             loaded = _like(own, stored, weights_file)
             found |= {f"{ADAPTER}{name}/{fqn}": value for fqn, value in loaded.items()}
         values: Any = canonical_json.parse_canonical(committed.files[OPTIMIZER_VALUES])
-        if values.get("kind") != "optax":
+        if values.get("kind") != OPTAX:
             raise Malformed(
                 f"stored for {values.get('kind')!r}, which is no optimizer of Optax",
                 where="optimizer state",

@@ -28,7 +28,7 @@ from govray.files.staged_folder import staged_folder
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import read_header
-from govray.train.state.trained_model import OPTIMIZER, OPTIMIZER_VALUES
+from govray.train.state.trained_model import OPTAX, OPTIMIZER, OPTIMIZER_VALUES
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,12 @@ def _optimizer(committed: Committed, base: frozenset[str]) -> dict[str, Any]:
     if OPTIMIZER_VALUES not in committed.entries:
         return {}
     stored: Any = canonical_json.parse_canonical(committed.files[OPTIMIZER_VALUES])
+    if stored["kind"] == OPTAX:
+        raise UsageError(
+            "JAX trained the run, and torch has no place for an optimizer of Optax",
+            where=str(committed.folder),
+            do="Read its safetensors; docs/jax.md says how they are named",
+        )
     groups = [
         {
             **{key: _as_torch(value) for key, value in group["hyperparameters"].items()},

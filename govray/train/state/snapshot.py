@@ -56,7 +56,7 @@ from govray.train.run_folder.ledger_tree import LedgerFile, LedgerTile
 from govray.train.state.carried_governance import CARRIED, ledger_head, read_ledger
 from govray.train.state.carried_governance import LEDGER as LEDGER
 from govray.train.state.carried_governance import STATE as STATE
-from govray.train.state.trained_model import OPTIMIZER_VALUES, Trained
+from govray.train.state.trained_model import OPTIMIZER_VALUES, TrainedModel
 
 _GENERATORS = "generators.safetensors"
 _GENERATOR_VALUES = "generators.json"
@@ -146,7 +146,7 @@ class TrainingState:
         trained: What the run trains.
     """
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained
         self._environment: dict[str, Any] | None = None
         self._ledger = LedgerFile()

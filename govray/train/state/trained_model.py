@@ -1,7 +1,7 @@
 """What a run trains, as its commits hold it: tensors by file, and how a commit is put back.
 
-`govray.train.state.snapshot` writes and reads commits of whatever implements `Trained`. Here that
-is a torch model. One of JAX is in `govray.train.jax`.
+`govray.train.state.snapshot` writes and reads commits of whatever implements `TrainedModel`. Here
+that is a torch model. One of JAX is in `govray.train.jax`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from govray.train.state.weight_average import WeightAverage
 
 OPTIMIZER = "optimizer.safetensors"
 OPTIMIZER_VALUES = "optimizer.json"
+OPTAX = "optax"
+"""What the latter says of optimizers that are not torch's."""
 
 
-class Trained(Protocol):
+class TrainedModel(Protocol):
     """A model, its adapters and its optimizer.
 
     Attributes:
@@ -70,7 +72,7 @@ class Trained(Protocol):
 
 @dataclass
 class TorchModel:
-    """Implements `Trained` for torch.
+    """Implements `TrainedModel` for torch.
 
     Args:
         model: Whole, or sharded by rows.
@@ -89,11 +91,11 @@ class TorchModel:
         self.sharded = is_sharded(self.model)
 
     def part(self) -> HeldPart | None:
-        """As `Trained`."""
+        """As `TrainedModel`."""
         return held_part(self.model) if self.sharded else None
 
     def tensors(self) -> tuple[dict[str, Mapping[str, Tensor]], Mapping[str, Any]]:
-        """As `Trained`; a tied tensor stands once."""
+        """As `TrainedModel`; a tied tensor stands once."""
         state, hyperparameters = optimizer_state(self.optimizer, self._names())
         live: dict[str, Mapping[str, Tensor]] = {
             model_folder.WEIGHTS: base_tensors(self.model),
@@ -104,12 +106,12 @@ class TorchModel:
         return live, hyperparameters
 
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
-        """As `Trained`."""
+        """As `TrainedModel`."""
         for name in self.attached.ranks:
             yield (name, *self.attached.export(name))
 
     def load(self, committed: commit_folder.Committed) -> None:
-        """As `Trained`; this rank's parts of a sharded model are all that is read."""
+        """As `TrainedModel`; this rank's parts of a sharded model are all that is read."""
         held = self.model.state_dict()
         weights = {
             name: local_shard(tensor, held[name]) if name in held else tensor
