@@ -17,7 +17,7 @@ import jax
 
 from benchmarks.processes import run_processes
 
-_ONE_THREAD = {"PJRT_NPROC": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+_ONE_KERNEL = "--xla_cpu_multi_thread_eigen=false"
 
 
 def run_jax_ranks(
@@ -52,7 +52,9 @@ def run_jax_ranks(
 def _joined(address: str, world_size: int, device: str, rank: int) -> Iterator[None]:
     jax.config.update("jax_platforms", device)
     if device == "cpu":
-        os.environ.update(_ONE_THREAD)  # read when XLA's client starts
+        # Both are read when XLA's client starts.
+        os.environ["PJRT_NPROC"] = "1"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_KERNEL}"
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
     if world_size == 1:
         yield
