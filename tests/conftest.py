@@ -27,6 +27,9 @@ __all__ = ["four_ranks", "one_rank", "two_ranks"]
 settings.register_profile("govray", deadline=None)
 settings.load_profile("govray")
 
+# Nothing goes while tests are collected; `pytest_collection_finish` turns it on.
+gc.disable()
+
 # Ray's workers yield to all else by default: the lane of Ray would wait for the other one.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
@@ -131,8 +134,23 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 def pytest_collection_finish() -> None:
     """A million objects of imported packages never go: no collection need look at them again."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What every store and every application of a service would make anew, where any is made."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "govray.service.app" in sys.modules:
+            from tests.support.route_memory import remember
+
+            remember(patch)
+        if "govray.store.database" in sys.modules:
+            from tests.support.copied_tables import copy_tables
+
+            copy_tables(patch, tmp_path_factory.mktemp("tables"))
+        yield
 
 
 @pytest.fixture(autouse=True)

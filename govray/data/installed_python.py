@@ -84,7 +84,7 @@ def python_source(paths: Sequence[Path] | None = None) -> tuple[SourceCorpus, ..
     for distribution in distributions(path=list(dict.fromkeys(map(str, paths)))):
         if name := distribution.metadata["Name"]:
             found.setdefault(_normalise(name), distribution)
-    taken: set[Path] = set()
+    taken: set[str] = set()
     corpora = [standard_library()]
     for name in sorted(found.keys() - {STANDARD_LIBRARY}):
         corpora += _distribution(name, found[name], taken)
@@ -142,23 +142,22 @@ def _quote(name: str) -> str:
     return f'"{short if len(short) <= 60 else short[:59] + "…"}"'
 
 
-def _distribution(
-    name: str, distribution: Distribution, taken: set[Path]
-) -> Iterator[SourceCorpus]:
+def _distribution(name: str, distribution: Distribution, taken: set[str]) -> Iterator[SourceCorpus]:
     """The distribution's own corpus and the vendored one, each only if it has records."""
-    listed = [PurePosixPath(f) for f in distribution.files or ()]
+    listed = [str(file) for file in distribution.files or ()]
     borrowed = _vendored_folders(listed)
     own: list[tuple[str, Path]] = []
     vendored: list[tuple[str, Path]] = []
     for file in listed:
+        folder, _, last = file.rpartition("/")
         # "../../bin/tool" is a script that the installer wrote.
-        if file.suffix != ".py" or ".." in file.parts or file.is_absolute():
+        if not last[1:].endswith(".py") or file.startswith("/") or ".." in folder.split("/"):
             continue
-        path = Path(str(distribution.locate_file(file)))
+        path = str(distribution.locate_file(file))
         if path in taken:
             continue
         taken.add(path)
-        (own if borrowed.isdisjoint(file.parents) else vendored).append((str(file), path))
+        (own if borrowed.isdisjoint(_folders(file)) else vendored).append((file, Path(path)))
     license, reason = classify(distribution)
     if files := _present(own):
         yield SourceCorpus(name, license, reason, files)
@@ -169,19 +168,32 @@ def _distribution(
         yield SourceCorpus(f"{name}.vendored", NOASSERTION, reason, files)
 
 
-def _vendored_folders(listed: Sequence[PurePosixPath]) -> frozenset[PurePosixPath]:
+def _vendored_folders(listed: Sequence[str]) -> frozenset[str]:
     """The folders of a distribution that hold code of others."""
-    found: set[PurePosixPath] = set()
+    found: set[str] = set()
+    # A hundred files of a folder say the same of it: it is looked at once.
+    inside_metadata: dict[str, bool] = {}
     for file in listed:
-        folders = [f for f in file.parents if f.name]
-        found.update(f for f in folders if _VENDORED_FOLDER.fullmatch(f.name))
-        metadata = [f for f in folders if f.name.endswith((".dist-info", ".egg-info"))]
-        if metadata:
+        folder, _, last = file.rpartition("/")
+        if folder not in inside_metadata:
+            folders = _folders(file)
+            found.update(f for f in folders if _VENDORED_FOLDER.fullmatch(f.rpartition("/")[2]))
+            metadata = [f for f in folders if f.endswith((".dist-info", ".egg-info"))]
             # Its own lies at the top; one further down came with copied code.
-            found.update(f.parent for f in metadata if f.parent.name)
-        elif len(folders) > 1 and _LICENCE_FILE.fullmatch(file.name):
-            found.add(file.parent)
+            found.update(above for f in metadata if (above := f.rpartition("/")[0]))
+            inside_metadata[folder] = bool(metadata)
+        deep = "/" in folder.lstrip("/")
+        if deep and not inside_metadata[folder] and _LICENCE_FILE.fullmatch(last):
+            found.add(folder)
     return frozenset(found)
+
+
+def _folders(file: str) -> list[str]:
+    """The folders that a file lies in, the innermost first."""
+    found = []
+    while file := file.rpartition("/")[0]:
+        found.append(file)
+    return found
 
 
 def _present(files: Iterable[tuple[str, Path]]) -> tuple[tuple[str, Path], ...]:

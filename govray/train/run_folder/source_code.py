@@ -41,9 +41,14 @@ def source_of(loop: Callable[..., Any], entrypoint: str | None) -> SourceCode | 
         return None
     package = sys.modules.get(module.__name__.partition(".")[0])
     inner = getattr(package, "__file__", None) if hasattr(package, "__path__") else None
-    files = _package_files(Path(inner).parent) if inner else {Path(file).name: Path(file)}
+    if package is govray:
+        digest = code_digest()  # of its hundreds of files, read once a process
+    elif inner:
+        digest = _digest(_package_files(Path(inner).parent))
+    else:
+        digest = _digest({Path(file).name: Path(file)})
     commit, dirty = git_state(Path(file))
-    return SourceCode(module=module.__name__, digest=_digest(files), commit=commit, dirty=dirty)
+    return SourceCode(module=module.__name__, digest=digest, commit=commit, dirty=dirty)
 
 
 def git_state(file: Path) -> tuple[str | None, bool | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import logging
 import time
@@ -12,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
 from tensorboardX import event_file_writer
 from tensorboardX.proto.event_pb2 import Event
-from wandb.proto import wandb_internal_pb2
 
 from govray.errors import Stopped, UsageError
 from govray.files.bucket_path import BucketPath
@@ -29,6 +29,8 @@ from govray.train.watching.wandb_callback import WandbCallback
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
 from tests.support.solo import run_here
+
+# MLflow and W&B take seconds to import: only those tests do that use them.
 
 STREAMS = {"everything", "upper_half", "removable"}
 
@@ -120,6 +122,8 @@ def started(folder: Any, step: int = 0) -> RunStarted:
 def test_mlflow_has_settings_metrics_once_and_what_was_signed(
     here: Deployment, tmp_path: Path
 ) -> None:
+    from mlflow import MlflowClient
+
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     tracking = {"mlflow": {"tracking_uri": uri, "experiment": "governed"}}
     client = MlflowClient(tracking_uri=uri)
@@ -162,6 +166,8 @@ def log_records(data: bytes) -> list[bytes]:
 
 def offline_records(data: bytes) -> tuple[list[int], dict[str, str], list[list[str]]]:
     """Steps of the metrics, settings, and the files of each artifact."""
+    from wandb.proto import wandb_internal_pb2
+
     steps: list[int] = []
     config: dict[str, str] = {}
     artifacts: list[list[str]] = []
@@ -177,6 +183,22 @@ def offline_records(data: bytes) -> tuple[list[int], dict[str, str], list[list[s
     return steps, config, artifacts
 
 
+@pytest.fixture
+def wandb_imported() -> None:
+    """W&B's 500 models ask for the module of every frame of their import. The frames of the import
+    system itself have none, and among five thousand modules each answer takes milliseconds."""
+    found = inspect.getmodule
+
+    def getmodule(what: Any, *file: Any) -> Any:
+        frozen = inspect.isframe(what) and what.f_code.co_filename.startswith("<frozen ")
+        return None if frozen else found(what, *file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspect, "getmodule", getmodule)
+        importlib.import_module("wandb")
+
+
+@pytest.mark.usefixtures("wandb_imported")
 def test_wandb_has_settings_metrics_and_what_was_signed(
     here: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
