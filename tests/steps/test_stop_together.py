@@ -16,7 +16,7 @@ import pytest
 from govray.errors import GovrayError, InfrastructureFailed, RankFailed
 from govray.governance.policy.route import Route
 from govray.steps.routed_step import RoutedStep
-from tests.steps.test_third_framework import GROUPS, TERMS, UPPER, TwoMaps, batch
+from tests.support.two_maps import GROUPS, TERMS, UPPER, TwoMaps, batch
 
 LOWER = Route({"lower": 1.0})
 ROUTES = {route.digest: route for route in (LOWER, UPPER)}
