@@ -19,7 +19,8 @@ from tests.support.tree import ROOT
 FOLDERS = ["govray", "benchmarks", "jobs", "searchers", "serve"]
 CODE = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
-FILES = [str(path.relative_to(ROOT)) for path in [*CODE, *ROOT.glob("tests/**/*.py")]]
+OTHERS = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("docs/*.py")]
+FILES = [str(path.relative_to(ROOT)) for path in [*CODE, *OTHERS]]
 LIBRARIES = {
     *sys.stdlib_module_names,
     "numpy",
