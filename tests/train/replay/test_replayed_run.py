@@ -32,7 +32,7 @@ from govray.train.inputs.run_record import read_record
 from govray.train.replay import replayed_run as replaying
 from govray.train.replay.replayed_run import commits, replay
 from govray.train.replay.segments import last_branch
-from govray.train.worker import run_start
+from govray.train.worker import run_terms
 from tests.support.deployment import POLICY, Deployment
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
@@ -292,7 +292,7 @@ def test_a_replay_leaves_out_what_the_run_left_out_and_looks_at_no_clock(
     )
     clock = Clock()
     with monkeypatch.context() as patch:
-        patch.setattr(run_start, "time", clock)
+        patch.setattr(run_terms, "time", clock)
         experiment = parse_experiment(value, where="test")
         run = Path(from_experiment(experiment, on_step=clock.tell).train())
     leaves = last_branch(read_leaves(commit_folder.load(commits(run)[6]).files["ledger.jsonl"]))

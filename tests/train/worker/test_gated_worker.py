@@ -42,7 +42,7 @@ from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import begin_attempt
 from govray.train.state.snapshot import latest
 from govray.train.worker import run as worker
-from govray.train.worker import run_start
+from govray.train.worker import run_start, run_terms
 from govray.train.worker.run import Run
 from tests.support import fake_device
 from tests.support.manifests import corpus, make_manifest
@@ -107,7 +107,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that runs go by, as long as the patches last."""
     made = Clock()
     monkeypatch.setattr(worker, "time", made)
-    monkeypatch.setattr(run_start, "time", made)
+    monkeypatch.setattr(run_terms, "time", made)
     monkeypatch.setattr(worker.ray.train, "report", lambda *_, **__: None)
     return made
 
