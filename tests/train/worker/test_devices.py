@@ -27,7 +27,7 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.loop import experiment_loop
-from govray.train.state import snapshot
+from govray.train.state import snapshot, trained_model
 from govray.train.worker import run as run_module
 from govray.train.worker import run_start, shard_model
 from govray.train.worker.copy_stream import batches_on
@@ -151,7 +151,7 @@ def left_behind(folder: Path, stays: str) -> str:
         elif stays == "batches":
             patch.setattr(run_module, "batches_on", on_the_host)
         else:
-            patch.setattr(snapshot, "restore_optimizer", restored_on_the_host)
+            patch.setattr(trained_model, "restore_optimizer", restored_on_the_host)
         try:
             ended_and_resumed(Deployment(folder))
         except (GovrayError, AssertionError) as error:

@@ -27,7 +27,7 @@ from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import recorded_leaves
 from govray.train.state.snapshot import latest
-from govray.train.worker import recorder
+from govray.train.worker import recorder, run_start
 from govray.train.worker import run as worker
 from tests.support.deployment import POLICY, Deployment
 from tests.support.killed_training import Killed, killed_after
@@ -89,7 +89,7 @@ class Scripted:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Scripted]]:
     run_here(monkeypatch)
-    monkeypatch.setattr(worker, "Monitor", Scripted)
+    monkeypatch.setattr(run_start, "Monitor", Scripted)
     Scripted.calls = []
     yield Scripted
     Scripted.memorizes = staticmethod(lambda corpus, branch, step: False)
@@ -372,7 +372,7 @@ def test_the_engines_monitor_leaves_no_trace(
     from govray.engine.memorization.monitor import Monitor
 
     silent = trainer_of(here).train()
-    monkeypatch.setattr(worker, "Monitor", Monitor)
+    monkeypatch.setattr(run_start, "Monitor", Monitor)
     run, model = attested(here, trainer_of(here))
     findings = model.attestation.memorization
     assert findings is not None
