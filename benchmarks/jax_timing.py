@@ -14,7 +14,7 @@ from benchmarks.batch import Batch
 from benchmarks.cases import Shape
 from benchmarks.jax_methods import METHODS, GovernedFlax, JaxMethod
 from benchmarks.jax_workload import JaxWorkload
-from benchmarks.rounds import WARM_UP, Seconds, in_round
+from benchmarks.rounds import WARM_UP, Seconds, time_rounds
 from benchmarks.step_table import LEDGER
 from govray.jax.processes import Processes
 
@@ -45,11 +45,13 @@ def _time_case(workload: JaxWorkload, methods: Sequence[str], pairs: int) -> Sec
             _slowest(processes, method, workload.batch(step))
     if workload.rank == 0:
         print(f"{workload.case}: {pairs} rounds of {', '.join(made)}", file=sys.stderr, flush=True)
-    seconds: Seconds = {name: [] for name in made}
-    for round_ in range(pairs):
-        batch = workload.batch(WARM_UP + round_)
-        for name, takes_part in in_round(round_, pairs, [*made], EVERY_ROUND):
-            seconds[name].append(_slowest(processes, made[name], batch) if takes_part else None)
+    seconds = time_rounds(
+        [*made],
+        pairs,
+        EVERY_ROUND,
+        workload.batch,
+        lambda name, batch: _slowest(processes, made[name], batch),
+    )
     governed = made["governed"]
     assert isinstance(governed, GovernedFlax)
     if workload.rank == 0:

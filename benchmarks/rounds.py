@@ -8,7 +8,9 @@ third of the rounds, spread evenly.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+
+from benchmarks.batch import Batch
 
 WARM_UP = 2
 """Steps before the first timed one. DDP lays out its buckets again after its first."""
@@ -20,6 +22,30 @@ Seconds = dict[str, list[float | None]]
 def baseline_rounds(pairs: int) -> int:
     """In how many of ``pairs`` rounds a baseline takes part."""
     return max(1, math.ceil(pairs / 3))
+
+
+def time_rounds(
+    methods: Sequence[str],
+    pairs: int,
+    always: Collection[str],
+    batch_of: Callable[[int], Batch],
+    took: Callable[[str, Batch], float],
+) -> Seconds:
+    """Let the methods do their steps round by round.
+
+    Args:
+        methods: All of them; they have done `WARM_UP` steps.
+        pairs: Number of rounds.
+        always: Those that take part in every round.
+        batch_of: Step → its rows on this rank.
+        took: Does a method's step; seconds on the slowest rank.
+    """
+    seconds: Seconds = {name: [] for name in methods}
+    for round_ in range(pairs):
+        batch = batch_of(WARM_UP + round_)
+        for name, takes_part in in_round(round_, pairs, methods, always):
+            seconds[name].append(took(name, batch) if takes_part else None)
+    return seconds
 
 
 def in_round(

@@ -18,7 +18,7 @@ from benchmarks.batch import Batch
 from benchmarks.cases import Shape
 from benchmarks.methods import METHODS
 from benchmarks.methods.method import Method
-from benchmarks.rounds import WARM_UP, Seconds, in_round
+from benchmarks.rounds import WARM_UP, Seconds, time_rounds
 from benchmarks.step_table import LEDGER
 from benchmarks.workload import Workload
 
@@ -67,11 +67,13 @@ def _time_case(workload: Workload, methods: Sequence[str], pairs: int) -> Second
             method.step(workload.batch(step))
     if workload.rank == 0:
         print(f"{workload.case}: {pairs} rounds of {', '.join(made)}", file=sys.stderr, flush=True)
-    seconds: Seconds = {name: [] for name in made}
-    for round_ in range(pairs):
-        batch = workload.batch(WARM_UP + round_)
-        for name, takes_part in in_round(round_, pairs, [*made], EVERY_ROUND):
-            seconds[name].append(_slowest(workload, made[name], batch) if takes_part else None)
+    seconds = time_rounds(
+        [*made],
+        pairs,
+        EVERY_ROUND,
+        workload.batch,
+        lambda name, batch: _slowest(workload, made[name], batch),
+    )
     if workload.rank == 0:
         seconds[LEDGER] = list(made["governed"].ledger_seconds[-pairs:])
     return seconds

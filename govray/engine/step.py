@@ -78,6 +78,7 @@ from govray.errors import InfrastructureFailed, RankFailed, Refused
 from govray.governance.policy.route import Route
 from govray.steps.first_exchange import Terms
 from govray.steps.rank_failure import FirstFailure, RankFailure
+from govray.steps.step_gates import StepGates
 from govray.steps.step_result import StepResult, loss_per_target
 
 _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyType(
@@ -122,8 +123,7 @@ class GovernedStep:
         self._clip = clip
         self._try_optimizer = try_optimizer
         self._try_rows = try_rows
-        self._left_out: Mapping[str, str] = {}
-        self._rerouted: Mapping[str, str] = {}
+        self._gates = StepGates()
         self._over: str | None = None
 
     def require_sound(self) -> None:
@@ -144,8 +144,8 @@ class GovernedStep:
         Args:
             corpora: Corpus → its name in ``valid_until``, which no longer matters.
         """
-        self._left_out = dict(corpora)
-        self._agree_on_gates()
+        self._gates.left_out = dict(corpora)
+        self.agreement.leave_out(self._gates.names)
 
     def reroute(self, corpora: Mapping[str, str]) -> None:
         """From the next step on, accept rows of these corpora by these routes only. Equal on all
@@ -155,12 +155,8 @@ class GovernedStep:
             corpora: Corpus → digest of an alternative to its stream's route;
                 `StepBatch.rerouted` sends its rows there.
         """
-        self._rerouted = dict(corpora)
-        self._agree_on_gates()
-
-    def _agree_on_gates(self) -> None:
-        rerouted = (f"{corpus} by {route}" for corpus, route in self._rerouted.items())
-        self.agreement.leave_out([*self._left_out.values(), *rerouted])
+        self._gates.rerouted = dict(corpora)
+        self.agreement.leave_out(self._gates.names)
 
     def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
         """Do one step, on all ranks together. Collective.
@@ -225,12 +221,8 @@ class GovernedStep:
             here.failure = RankFailure(f"could not load its batch: {batch.error}", kind)
             return []
         with here.noted():
-            if used := sorted(self._left_out.keys() & batch.corpora.keys()):
-                raise Refused(
-                    f"rows of corpus {used[0]}, whose credential no longer holds",
-                    where=f"step {batch.step}",
-                )
-            batch.check(self.routed.streams, self.agreement.terms.corpora, self._rerouted)
+            self._gates.require_accepted(batch)
+            batch.check(self.routed.streams, self.agreement.terms.corpora, self._gates.rerouted)
             self.routed.require_planned(batch.micro_batches)
             return self.accumulation.planner.passes(batch.micro_batches)
         return []

@@ -18,15 +18,14 @@ read from the order of definition, for models lose it.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from flax import nnx
 
 from govray.errors import Refused
-from govray.governance.policy import globs
 from govray.jax.named_parameters import aliases, fqn, named_modules
+from govray.steps.named_groups import canonical_order, named_groups
 
 _NO_GROUPS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
@@ -52,9 +51,9 @@ def layer_groups(
         for variable, paths in aliases(model).values()
         if isinstance(variable, nnx.Param)
     ]
-    named = _named([name for each in names for name in each], custom)
+    named = named_groups([name for each in names for name in each], custom)
     inferred = _inferred(model, [name for each in names for name in each], named)
-    order = _canonical_order(inferred.values(), custom)
+    order = canonical_order(inferred.values(), custom)
     groups: dict[str, list[str]] = {}
     for each in names:
         parts = set()
@@ -73,28 +72,6 @@ def layer_groups(
         group: tuple(groups[group])
         for group in sorted(groups, key=lambda group: [order[part] for part in group.split("+")])
     }
-
-
-def _named(names: Sequence[str], custom: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """FQN → the policy's group whose globs match it."""
-    found: dict[str, str] = {}
-    for group, patterns in custom.items():
-        matched = [name for name in names if any(globs.matches(p, name) for p in patterns)]
-        if not matched:
-            raise Refused(
-                f"layer group {group} matches no parameter of the model",
-                where=f"groups.{group}: {', '.join(patterns)}",
-                do="Correct the globs; they match fully qualified parameter names",
-            )
-        for name in matched:
-            if name in found:
-                raise Refused(
-                    f"parameter {name} is in two layer groups, {found[name]} and {group}",
-                    where="groups",
-                    do="Make the globs disjoint",
-                )
-            found[name] = group
-    return found
 
 
 def _inferred(model: nnx.Module, names: Sequence[str], named: Mapping[str, str]) -> dict[str, str]:
@@ -131,10 +108,3 @@ def _blocks(modules: Mapping[str, nnx.Module], names: Sequence[str]) -> str | No
 def _is_norm(module: nnx.Module) -> bool:
     """Models bring norm classes of their own, so the class's name decides."""
     return "norm" in type(module).__name__.lower()
-
-
-def _canonical_order(inferred: Iterable[str], custom: Iterable[str]) -> dict[str, int]:
-    numbered = {g for g in (*inferred, *custom) if re.fullmatch(r"block\.\d+", g)}
-    blocks = sorted(numbered, key=lambda group: (len(group), group))
-    standard = ["embedding", *blocks, "final_norm", "head"]
-    return {group: place for place, group in enumerate(dict.fromkeys([*standard, *custom]))}

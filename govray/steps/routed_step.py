@@ -40,6 +40,7 @@ from govray.steps.routed import (
     require_planned,
     resolve_parameters,
 )
+from govray.steps.step_gates import StepGates
 from govray.steps.step_result import StepResult, loss_per_target
 
 _TEXT_WORDS = 512
@@ -102,8 +103,7 @@ class RoutedStep:
         self._clip_norm = clip_norm
         self._max_rows = max_rows
         self._terms = terms
-        self._left_out: Mapping[str, str] = {}
-        self._rerouted: Mapping[str, str] = {}
+        self._gates = StepGates()
         self._over: str | None = None
         self._first = FirstExchange(terms, tuple(groups), numbers=2)
         facts = {
@@ -121,8 +121,8 @@ class RoutedStep:
         Args:
             corpora: Corpus → its name in ``valid_until``, which no longer matters.
         """
-        self._left_out = dict(corpora)
-        self._agree_on_gates()
+        self._gates.left_out = dict(corpora)
+        self._first.leave_out(self._gates.names)
 
     def reroute(self, corpora: Mapping[str, str]) -> None:
         """From the next step on, accept rows of these corpora by these routes only.
@@ -131,12 +131,8 @@ class RoutedStep:
             corpora: Corpus → digest of an alternative to its stream's route;
                 `StepBatch.rerouted` sends its rows there. Equal on all ranks.
         """
-        self._rerouted = dict(corpora)
-        self._agree_on_gates()
-
-    def _agree_on_gates(self) -> None:
-        rerouted = (f"{corpus} by {route}" for corpus, route in self._rerouted.items())
-        self._first.leave_out([*self._left_out.values(), *rerouted])
+        self._gates.rerouted = dict(corpora)
+        self._first.leave_out(self._gates.names)
 
     def __call__(self, batch: StepBatch, loss_fn: Callable[..., Any]) -> StepResult:
         """Do one step, on all ranks together. Collective.
@@ -229,11 +225,8 @@ class RoutedStep:
             lost = InfrastructureFailed if batch.unreachable else RankFailed
             kind = Refused if batch.refused else lost
             raise kind(f"could not load its batch: {batch.error}")
-        if used := sorted(self._left_out.keys() & batch.corpora.keys()):
-            raise Refused(
-                f"rows of corpus {used[0]}, whose credential no longer holds", where=where
-            )
-        batch.check(self._streams, self._terms.corpora, self._rerouted)
+        self._gates.require_accepted(batch)
+        batch.check(self._streams, self._terms.corpora, self._gates.rerouted)
         require_planned(batch.micro_batches, self._alternatives)
         for each in batch.micro_batches:
             targets = each.tensors["targets"].reshape(len(each.positions), -1)

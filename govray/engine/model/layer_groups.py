@@ -51,7 +51,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from govray.errors import Refused
-from govray.governance.policy import globs
+from govray.steps.named_groups import canonical_order, named_groups
 
 _NAME_IT = "Name it in the policy's `groups`, for example `groups: {{other: [{glob!r}]}}`"
 
@@ -99,10 +99,10 @@ def layer_groups(
     _refuse_overlap(names)
 
     all_names = [fqn for aliases in names.values() for fqn in aliases]
-    named = _named(all_names, custom)
+    named = named_groups(all_names, custom)
     lists = _lists(model)
     inferred = _inferred(model, _blocks(model, lists, named), lists)
-    order = _canonical_order(inferred.values(), custom)
+    order = canonical_order(inferred.values(), custom)
 
     groups: dict[str, list[str]] = {}
     for aliases in names.values():
@@ -133,28 +133,6 @@ def blocks(model: nn.Module) -> dict[str, str]:
     return {
         f"block.{number}": fqn for fqn, number in sorted(found.items(), key=lambda each: each[1])
     }
-
-
-def _named(fqns: Sequence[str], custom: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """FQN → the policy's group whose globs match it."""
-    named: dict[str, str] = {}
-    for group, patterns in custom.items():
-        matched = [fqn for fqn in fqns if any(globs.matches(p, fqn) for p in patterns)]
-        if not matched:
-            raise Refused(
-                f"layer group {group} matches no parameter of the model",
-                where=f"groups.{group}: {', '.join(patterns)}",
-                do="Correct the globs; they match fully qualified parameter names",
-            )
-        for fqn in matched:
-            if fqn in named:
-                raise Refused(
-                    f"parameter {fqn} is in two layer groups, {named[fqn]} and {group}",
-                    where="groups",
-                    do="Make the globs disjoint",
-                )
-            named[fqn] = group
-    return named
 
 
 def _lists(model: nn.Module) -> list[_List]:
@@ -318,13 +296,6 @@ def _how_to_name(fqn: str, lists: Sequence[_List]) -> str:
 def _is_norm(module: nn.Module) -> bool:
     """Models bring norm classes of their own, so the class's name decides."""
     return "norm" in type(module).__name__.lower()
-
-
-def _canonical_order(inferred: Iterable[str], custom: Iterable[str]) -> dict[str, int]:
-    blocks = {group for group in (*inferred, *custom) if group.startswith("block.")}
-    numbered = sorted(blocks, key=lambda group: (len(group), group))
-    standard = ["embedding", *numbered, "final_norm", "head"]
-    return {group: place for place, group in enumerate(dict.fromkeys([*standard, *custom]))}
 
 
 def _refuse_overlap(names: Mapping[nn.Parameter, Sequence[str]]) -> None:
