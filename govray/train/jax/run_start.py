@@ -7,6 +7,7 @@ Every collaborator of a `Run` is made here, in the same order on all ranks, as
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import optax
 import torch
@@ -97,6 +98,7 @@ def _start_run(
     )
     assert isinstance(step.framework, FlaxFramework)
     ranks = {r.adapter: r.rank for r in order.routes.values() if r.adapter and r.rank}
+    patience = timedelta(seconds=order.settings.collective_timeout_s)
     state = TrainingState(FlaxModel(step.framework, ranks))
     leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
     fence = Fence(place(order.folder), order.driver, rows.attempt)
@@ -104,7 +106,7 @@ def _start_run(
     return Run(
         # Rows come as tensors of the CPU, wherever JAX puts them.
         replace(assignment, device=_CPU),
-        RunStep(step, Agreement(terms)),
+        RunStep(step, Agreement(terms, timeout=patience)),
         gating=Gating(
             order.on_expiry,
             order.expiries,
