@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from govray.engine.model.adapters import PEFT_PREFIX
 from govray.errors import UsageError
 from govray.jax.frozen_model import FrozenModel
-
-_PEFT_PREFIX = "base_model.model."
 
 
 class FlaxText(nn.Module):
@@ -20,7 +19,7 @@ class FlaxText(nn.Module):
 
     Args:
         model: Built with weights that say nothing.
-        weights: The attested ones.
+        weights: The attested ones, as arrays of JAX.
         adapters: Adapter name → its tensors, as peft calls them.
         context: Tokens that the model sees at most.
     """
@@ -28,23 +27,22 @@ class FlaxText(nn.Module):
     def __init__(
         self,
         model: Any,
-        weights: Mapping[str, Tensor],
-        adapters: Mapping[str, Mapping[str, Tensor]],
+        weights: Mapping[str, Any],
+        adapters: Mapping[str, Mapping[str, Any]],
         context: int,
     ) -> None:
         super().__init__()
         self._active: str | None = None
         self._names = frozenset(adapters)
         pairs = {
-            name: {fqn.removeprefix(_PEFT_PREFIX): t.numpy() for fqn, t in tensors.items()}
+            name: {fqn.removeprefix(PEFT_PREFIX): value for fqn, value in tensors.items()}
             for name, tensors in adapters.items()
         }
-        own = {name: tensor.numpy() for name, tensor in weights.items()}
-        self._frozen = FrozenModel(model, own, pairs, context)
+        self._frozen = FrozenModel(model, weights, pairs, context)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Integer ids (rows, tokens) → logits (rows, tokens, vocabulary), float32, on the CPU."""
-        return torch.from_numpy(self._frozen.logits(tokens.numpy(), self._active).copy())
+        return torch.from_numpy(self._frozen.logits(tokens.numpy(), self._active))
 
     @contextmanager
     def active(self, name: str | None) -> Iterator[None]:

@@ -123,7 +123,7 @@ def load(
             tokenizer=_tokenizer(config["tokenizer"], tokenizer),
             context=config["context"],
         )
-    model = _build(config, entrypoints)
+    model: nn.Module = _built(config, entrypoints, nn.Module)
     _fill(model, files.tensors(model_folder.WEIGHTS), str(folder))
     configs: dict[str, Any] = {
         name: canonical_json.parse_canonical(files.read(model_folder.adapter_files(name)[0]))
@@ -186,6 +186,7 @@ def _over_jax(
 ) -> FlaxText:
     """The model and its adapters, where JAX trained them."""
     try:
+        import safetensors.flax
         from flax import nnx
 
         from govray.inference.flax_text import FlaxText
@@ -195,31 +196,20 @@ def _over_jax(
             where=model_folder.CONFIG,
             do="pip install 'govray[jax]'",
         ) from None
-    model = _made(config, entrypoints, rngs=nnx.Rngs(0))
-    if not isinstance(model, nnx.Module):
-        raise UsageError(
-            "the entrypoint is a training loop", where=f"entrypoint {config['entrypoint']}"
-        )
+
+    def arrays(name: str) -> Any:
+        return safetensors.flax.load(files.read(name))
+
     return FlaxText(
-        model,
-        files.tensors(model_folder.WEIGHTS),
-        {name: files.tensors(model_folder.adapter_files(name)[1]) for name in names},
+        _built(config, entrypoints, nnx.Module, rngs=nnx.Rngs(0)),
+        arrays(model_folder.WEIGHTS),
+        {name: arrays(model_folder.adapter_files(name)[1]) for name in names},
         config["context"],
     )
 
 
-def _build(config: Mapping[str, Any], entrypoints: Collection[str]) -> nn.Module:
-    """The model that a config names, with weights that say nothing yet."""
-    made = _made(config, entrypoints)
-    if not isinstance(made, nn.Module):
-        raise UsageError(
-            "the entrypoint is a training loop", where=f"entrypoint {config['entrypoint']}"
-        )
-    return made
-
-
-def _made(config: Mapping[str, Any], entrypoints: Collection[str], **more: Any) -> object:
-    """What the entrypoint makes of the hyperparameters."""
+def _built(config: Mapping[str, Any], entrypoints: Collection[str], kind: type, **more: Any) -> Any:
+    """The model that a config names, of this kind, with weights that say nothing yet."""
     entrypoint = config["entrypoint"]
     if not entrypoint.startswith(OWN) and entrypoint not in entrypoints:
         raise UsageError(
@@ -236,6 +226,8 @@ def _made(config: Mapping[str, Any], entrypoints: Collection[str], **more: Any) 
         raise Refused(
             f"the model's class can't be built: {error}", where=f"entrypoint {entrypoint}"
         ) from None
+    if not isinstance(made, kind):
+        raise UsageError("the entrypoint is a training loop", where=f"entrypoint {entrypoint}")
     return made
 
 

@@ -40,15 +40,15 @@ class FrozenModel:
     def __init__(
         self,
         model: nnx.Module,
-        weights: Mapping[str, np.ndarray],
-        adapters: Mapping[str, Mapping[str, np.ndarray]],
+        weights: Mapping[str, Array],
+        adapters: Mapping[str, Mapping[str, Array]],
         context: int,
     ) -> None:
         model.eval()
         variables = named_parameters(model)
         _require_same({n: v.get_value().shape for n, v in variables.items()}, weights)
         for name, variable in variables.items():
-            variable.set_value(jax.numpy.asarray(weights[name]))
+            variable.set_value(weights[name])
         layers = adapted_layers(model)
         for adapter, pairs in adapters.items():
             due = {f"{fqn}.{part}" for fqn in layers for part in (A, B)}
@@ -56,16 +56,13 @@ class FrozenModel:
         self._shape, self._rest = model_shape(model)
         self._weights = {n: v.get_value() for n, v in variables.items()}
         self._pairs = {
-            adapter: {
-                f"{ADAPTER}{adapter}/{fqn}": jax.numpy.asarray(value)
-                for fqn, value in pairs.items()
-            }
+            adapter: {f"{ADAPTER}{adapter}/{fqn}": value for fqn, value in pairs.items()}
             for adapter, pairs in adapters.items()
         }
         self._context = context
 
     def logits(self, tokens: np.ndarray, adapter: str | None = None) -> np.ndarray:
-        """Integer ids (rows, tokens) → logits (rows, tokens, vocabulary), of the weights' dtype.
+        """Integer ids (rows, tokens) → logits (rows, tokens, vocabulary), float32.
 
         Args:
             tokens: As many as the context at most.
@@ -75,7 +72,7 @@ class FrozenModel:
         filled = np.pad(tokens, ((0, 0), (0, self._context - count)))
         parameters = self._weights | (self._pairs[adapter] if adapter else {})
         found = _forward(self._shape, adapter, parameters, self._rest, filled)
-        return np.asarray(found)[:, :count]
+        return np.array(found[:, :count], dtype=np.float32)
 
 
 @partial(jax.jit, static_argnames=("shape", "adapter"))
@@ -88,7 +85,7 @@ def _forward(
     return model(tokens)
 
 
-def _require_same(due: Mapping[str, tuple[int, ...]], given: Mapping[str, np.ndarray]) -> None:
+def _require_same(due: Mapping[str, tuple[int, ...]], given: Mapping[str, Array]) -> None:
     _require_names(due.keys(), given, "weights")
     for name, shape in due.items():
         if given[name].shape != shape:
@@ -99,7 +96,7 @@ def _require_same(due: Mapping[str, tuple[int, ...]], given: Mapping[str, np.nda
             )
 
 
-def _require_names(due: Any, given: Mapping[str, np.ndarray], where: str) -> None:
+def _require_names(due: Any, given: Mapping[str, Array], where: str) -> None:
     if odd := {*due} ^ {*given}:
         raise Refused(
             f"the tensors do not fit the class: {min(odd)}",
