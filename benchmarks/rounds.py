@@ -30,19 +30,21 @@ def time_rounds(
     always: Collection[str],
     batch_of: Callable[[int], Batch],
     took: Callable[[str, Batch], float],
+    warm_up: int = WARM_UP,
 ) -> Seconds:
     """Let the methods do their steps round by round.
 
     Args:
-        methods: All of them; they have done `WARM_UP` steps.
+        methods: All of them.
         pairs: Number of rounds.
         always: Those that take part in every round.
         batch_of: Step → its rows on this rank.
         took: Does a method's step; seconds on the slowest rank.
+        warm_up: Steps that each has done.
     """
     seconds: Seconds = {name: [] for name in methods}
     for round_ in range(pairs):
-        batch = batch_of(WARM_UP + round_)
+        batch = batch_of(warm_up + round_)
         for name, takes_part in in_round(round_, pairs, methods, always):
             seconds[name].append(took(name, batch) if takes_part else None)
     return seconds

@@ -18,7 +18,7 @@ import torch
 
 import govray
 from benchmarks.cases import ALL_CASES
-from benchmarks.command import run
+from benchmarks.command import positive, run
 from benchmarks.digests import weights_digests
 from benchmarks.flops import case_ratio
 from benchmarks.intervals import paired_ratio
@@ -27,7 +27,7 @@ from benchmarks.memory import measure_memory
 from benchmarks.methods import METHODS
 from benchmarks.methods.governed import SAMPLED_EVERY
 from benchmarks.ranks import run_ranks
-from benchmarks.rounds import Seconds, baseline_rounds
+from benchmarks.rounds import WARM_UP, Seconds, baseline_rounds
 from benchmarks.step_options import add_step_options, settle_step_options
 from benchmarks.step_table import LEDGER, Row, rows_of, table
 from benchmarks.timing import EVERY_ROUND, Setting, time_methods
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         GovrayError: An option is wrong, or a rank failed.
     """
     options = _options(argv)
-    setting = Setting(options.shape, options.device, options.processes)
+    setting = Setting(options.shape, options.device, options.processes, options.warm_up)
     for case in options.cases:
         _ = setting.workload(case, 0).row_counts  # too few rows: say so before any process starts
     print(_environment(setting, options.pairs), flush=True)
@@ -170,6 +170,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add_step_options(parser, ALL_CASES, METHODS)
     parser.add_argument(
         "--digests", action="store_true", help="of the weights, after --pairs steps"
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=positive,
+        default=WARM_UP,
+        help=f"steps of each method before the first round; {WARM_UP} by default",
     )
     parser.add_argument("--no-memory", dest="memory", action="store_false")
     options = parser.parse_args(argv)

@@ -33,11 +33,13 @@ class Setting:
         shape: Of model and batch.
         device: ``cpu`` or ``cuda``.
         world_size: Number of processes.
+        warm_up: Steps of each method before the first round.
     """
 
     shape: Shape
     device: str
     world_size: int
+    warm_up: int = WARM_UP
 
     def workload(self, case: str, rank: int) -> Workload:
         """A case on a rank of this run; a GPU computes in bfloat16."""
@@ -56,13 +58,16 @@ def time_methods(
     rank: int, setting: Setting, cases: Sequence[str], methods: Sequence[str], pairs: int
 ) -> dict[str, Seconds]:
     """Case → seconds. Run it on every rank; only rank 0 gets all of them."""
-    return {case: _time_case(setting.workload(case, rank), methods, pairs) for case in cases}
+    return {
+        case: _time_case(setting.workload(case, rank), methods, pairs, setting.warm_up)
+        for case in cases
+    }
 
 
-def _time_case(workload: Workload, methods: Sequence[str], pairs: int) -> Seconds:
+def _time_case(workload: Workload, methods: Sequence[str], pairs: int, warm_up: int) -> Seconds:
     gc.collect()
     made = {name: METHODS[name](workload) for name in methods if METHODS[name].covers(workload)}
-    for step in range(WARM_UP):
+    for step in range(warm_up):
         for method in made.values():
             method.step(workload.batch(step))
     if workload.rank == 0:
@@ -73,6 +78,7 @@ def _time_case(workload: Workload, methods: Sequence[str], pairs: int) -> Second
         EVERY_ROUND,
         workload.batch,
         lambda name, batch: _slowest(workload, made[name], batch),
+        warm_up,
     )
     if workload.rank == 0:
         seconds[LEDGER] = list(made["governed"].ledger_seconds[-pairs:])

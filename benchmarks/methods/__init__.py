@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from benchmarks.methods.ddp import PlainDDP
+from benchmarks.methods.ddp import CompiledDDP, PlainDDP
 from benchmarks.methods.detach_activations import DetachActivations
 from benchmarks.methods.detach_and_where import DetachAndWhere, DetachAndWhereSparing
-from benchmarks.methods.governed import Governed, GovernedSampled, GovernedSliced
+from benchmarks.methods.governed import (
+    Governed,
+    GovernedCompiled,
+    GovernedGraphs,
+    GovernedSampled,
+    GovernedSliced,
+)
 from benchmarks.methods.method import Method
 from benchmarks.methods.per_sample import PerSample
 from benchmarks.methods.zeroing import Zeroing
@@ -17,6 +23,9 @@ METHODS: Mapping[str, type[Method]] = {
     "governed": Governed,
     "governed_sampled": GovernedSampled,
     "governed_sliced": GovernedSliced,
+    "governed_graphs": GovernedGraphs,
+    "ddp_compiled": CompiledDDP,
+    "governed_compiled": GovernedCompiled,
     "detach_and_where": DetachAndWhere,
     "detach_and_where_sparing": DetachAndWhereSparing,
     "detach_activations": DetachActivations,

@@ -11,6 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.batch import Batch
 from benchmarks.methods.method import Method
 from benchmarks.workload import Workload
+from govray.engine.model.activation_checkpointing import repeated_blocks
+from govray.engine.model.compiled_blocks import BACKEND
 
 
 class PlainDDP(Method):
@@ -33,3 +35,17 @@ class PlainDDP(Method):
         self.workload.losses(self._model, tensors).mean().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+
+class CompiledDDP(PlainDDP):
+    """The same with compiled blocks, beside which ``governed_compiled`` is to be seen."""
+
+    @classmethod
+    def covers(cls, workload: Workload) -> bool:
+        """What a GPU runs."""
+        return workload.device.type == "cuda"
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        for block in repeated_blocks(self._model.module):
+            block.compile(dynamic=False, backend=BACKEND)

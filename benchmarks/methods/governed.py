@@ -6,15 +6,18 @@ samples gradient norms. ``GovernedSampled`` samples at every step, so that the c
 and spread over fifty.
 
 ``GovernedSliced`` shares passes between streams wherever it can, whatever the planner estimates.
+``GovernedGraphs`` replays passes as CUDA graphs, ``GovernedCompiled`` runs blocks as graphs of
+``torch.compile``; both on a GPU alone.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from benchmarks.batch import Batch
 from benchmarks.cases import ADAPTER_RANK, SEED
@@ -40,6 +43,8 @@ class Governed(Method):
     """A `GovernedStep` per case; each profile is one corpus of its own."""
 
     norms_every = SAMPLED_EVERY
+    chosen: Mapping[str, bool] = MappingProxyType({})
+    """Settings of the step that differ from their defaults."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)
@@ -62,7 +67,9 @@ class Governed(Method):
                 corpora=tuple(workload.routes),
                 clock=time.time,
             ),
-            settings=StepSettings(seed=SEED, clip_norm=None, norms_every=self.norms_every),
+            settings=StepSettings(
+                seed=SEED, clip_norm=None, norms_every=self.norms_every, **self.chosen
+            ),
         )
         self.ledger_seconds: list[float] = []
         self._folder = tempfile.TemporaryDirectory(prefix="govray-benchmark-")
@@ -108,6 +115,28 @@ class GovernedSliced(Governed):
         """One governed step and its ledger leaf."""
         with always_slicing():
             super().step(batch)
+
+
+class GovernedGraphs(Governed):
+    """The same, its passes replayed as CUDA graphs."""
+
+    chosen = MappingProxyType({"cuda_graphs": True})
+
+    @classmethod
+    def covers(cls, workload: Workload) -> bool:
+        """What a GPU runs."""
+        return workload.device.type == "cuda"
+
+
+class GovernedCompiled(Governed):
+    """The same, blocks compiled."""
+
+    chosen = MappingProxyType({"compile": True})
+
+    @classmethod
+    def covers(cls, workload: Workload) -> bool:
+        """What a GPU runs: on a CPU compiling alone takes minutes."""
+        return workload.device.type == "cuda"
 
 
 @contextmanager

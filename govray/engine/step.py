@@ -58,11 +58,13 @@ from govray.engine.collective.norm_samples import NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel, route_model
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
+from govray.engine.gradients.cuda_graph import CudaRecorder
 from govray.engine.gradients.device_reading import StepReading
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.fresh_gradients import FreshGradients
 from govray.engine.gradients.layer_coverage import uncovered
 from govray.engine.gradients.pass_check import PassTrials
+from govray.engine.gradients.pass_graphs import PassGraphs
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.model.activation_checkpointing import recompute_blocks
@@ -323,7 +325,8 @@ def build_step(
         Refused: The model can't be routed exactly, a route does not fit it, a
             parameter escapes governance, or ranks hold different set-ups.
         UsageError: A number is out of range, the optimizer holds too little, or a parameter is
-            shared otherwise than by FSDP2 over all ranks.
+            shared otherwise than by FSDP2 over all ranks. Or passes are to be replayed, and the
+            model is on no GPU.
     """
     refuse_inexact(model)
     refuse_other_meshes(model, sharded=settings.aggregator == "fsdp2")
@@ -354,6 +357,8 @@ def build_step(
     if settings.compile:
         compile_blocks(model, keyed)
         planner.unsliced = "its blocks are compiled"
+    elif settings.cuda_graphs:
+        planner.unsliced = "its passes are replayed"
     elif unknown := uncovered(model):
         planner.unsliced = f"no gradient by rows for {', '.join(unknown)}"
     forward = Forward(
@@ -364,6 +369,9 @@ def build_step(
         zeros=aggregator.zeros,
         autocast=settings.autocast,
     )
+    graphs = None
+    if settings.cuda_graphs:
+        graphs = PassGraphs(forward, model, routed.parameters, keyed, CudaRecorder(model))
     agreement = Agreement(
         terms,
         groups=tuple(routed.groups),
@@ -386,6 +394,7 @@ def build_step(
         Padding(model, planner, aggregator, agreement),
         NormSampler(routed, agreement, settings.norms_every),
         aggregator,
+        graphs,
     )
     try_rows = StartupTrial(forward, model, routed.streams, settings.max_rows)
     return GovernedStep(

@@ -105,15 +105,19 @@ def test_reads_of_every_kind_are_counted() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("norms_every", [50, 1], ids=["plain", "norms sampled"])
-def test_torch_sees_no_other_wait(norms_every: int) -> None:
-    run, _ = four_streams("cuda", norms_every=norms_every)
-    batches = [batch(run, step, "cuda") for step in range(4)]
-    for each in batches[:2]:
+@pytest.mark.parametrize(
+    "settings",
+    [{"norms_every": 50}, {"norms_every": 1}, {"cuda_graphs": True}],
+    ids=["plain", "norms sampled", "replayed"],
+)
+def test_torch_sees_no_other_wait(settings: dict[str, Any]) -> None:
+    run, _ = four_streams("cuda", **settings)
+    batches = [batch(run, step, "cuda") for step in range(5)]
+    for each in batches[:4]:
         run(each, loss)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        run(batches[2], loss)
+        run(batches[4], loss)
         with pytest.raises(RuntimeError, match="synchronizing"):  # the control
             float(run.routed.model.head.weight.sum())
     finally:

@@ -468,9 +468,23 @@ def test_each_violation_changes_the_base(trained, world, violation):
         assert changed
 
 
-def train_on_gpu(notes: str, violation: str | None, precision: Precision) -> Trained:
-    with deterministic():
-        return train(notes, violation, torch.float32, precision, device="cuda")
+def train_on_gpu(
+    notes: str, violation: str | None, precision: Precision, cuda_graphs: bool
+) -> Trained:
+    replays = torch.cuda.CUDAGraph.replay
+    done = 0
+
+    def counted(graph: torch.cuda.CUDAGraph) -> None:
+        nonlocal done
+        done += 1
+        replays(graph)
+
+    with deterministic(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda.CUDAGraph, "replay", counted)
+        graphs = {"cuda_graphs": cuda_graphs}
+        trained = train(notes, violation, torch.float32, precision, device="cuda", **graphs)
+    assert (done > 0) == cuda_graphs
+    return trained
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
@@ -482,10 +496,11 @@ def beside(request: pytest.FixtureRequest) -> Iterator[RankPool]:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["kernels", "graphs"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
-def test_nor_does_it_on_a_gpu(beside: RankPool, precision: Precision) -> None:
+def test_nor_does_it_on_a_gpu(beside: RankPool, precision: Precision, cuda_graphs: bool) -> None:
     def runs(notes: str, violation: str | None = None) -> Trained:
-        first, *others = beside.run(train_on_gpu, notes, violation, precision)
+        first, *others = beside.run(train_on_gpu, notes, violation, precision, cuda_graphs)
         assert all(other == first for other in others), "ranks hold different weights"
         return first
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from govray.engine import step as step_module
 from govray.engine.collective.step_settings import Precision
 from govray.engine.model.gpt import GPT
+from govray.errors import Refused
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.deterministic import deterministic
 
@@ -51,10 +54,11 @@ def plain(precision: Precision) -> dict[str, Tensor]:
     return model.state_dict()
 
 
-def ours(precision: Precision) -> dict[str, Tensor]:
+def ours(precision: Precision, *, cuda_graphs: bool) -> dict[str, Tensor]:
     model, optimizer = fresh()
     route = allow_all(model)
-    run = governed(model, optimizer, [route], clip_norm=CLIP, precision=precision)
+    chosen = {"precision": precision, "cuda_graphs": cuda_graphs}
+    run = governed(model, optimizer, [route], clip_norm=CLIP, **chosen)
     for step in range(STEPS):
         run(step_batch(step, [micro_batch(route, rows_of(step))]), losses)
     return model.state_dict()
@@ -64,14 +68,15 @@ def different(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
     return [name for name in a if not torch.equal(a[name], b[name])]
 
 
+@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["kernels", "graphs"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_allow_all_is_plain_training_bit_for_bit(
-    precision: Precision, monkeypatch: pytest.MonkeyPatch
+    precision: Precision, cuda_graphs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with deterministic():
         expected = plain(precision)
         assert different(expected, plain(precision)) == []  # so equal bits mean something here
-        assert different(expected, ours(precision)) == []
+        assert different(expected, ours(precision, cuda_graphs=cuda_graphs)) == []
         divide = step_module.divide
         monkeypatch.setattr(  # the control
             step_module,
@@ -80,4 +85,52 @@ def test_allow_all_is_plain_training_bit_for_bit(
                 domains, sums, {name: count and count + 1 for name, count in targets.items()}
             ),
         )
-        assert different(expected, ours(precision)) != []
+        assert different(expected, ours(precision, cuda_graphs=cuda_graphs)) != []
+
+
+def waiting(model: torch.nn.Module, rows: dict[str, Tensor]) -> Tensor:
+    found = losses(model, rows)
+    return found * (1.0 if float(found.detach().sum()) > 0 else 0.0)
+
+
+def test_a_loss_that_waits_for_the_device_is_refused_by_name() -> None:
+    model, optimizer = fresh()
+    route = allow_all(model)
+    run = governed(model, optimizer, [route], cuda_graphs=True)
+    run(step_batch(0, [micro_batch(route, rows_of(0))]), waiting)
+    with pytest.raises(Refused, match="can't be recorded") as refused:
+        run(step_batch(1, [micro_batch(route, rows_of(1))]), waiting)
+    assert "cuda_graphs" in str(refused.value)
+    run = governed(*fresh(), [route], cuda_graphs=True)  # and the device still works
+    for step in range(3):
+        run(step_batch(step, [micro_batch(route, rows_of(step))]), losses)
+
+
+def test_what_python_draws_is_not_replayed_unseen() -> None:
+    def drawing(model: torch.nn.Module, rows: dict[str, Tensor]) -> Tensor:
+        return losses(model, rows) * random.random()
+
+    model, optimizer = fresh()
+    route = allow_all(model)
+    run = governed(model, optimizer, [route], cuda_graphs=True, tries_rows=False)
+    run(step_batch(0, [micro_batch(route, rows_of(0))]), drawing)
+    with pytest.raises(Refused, match="other gradients when it is replayed"):
+        run(step_batch(1, [micro_batch(route, rows_of(1))]), drawing)
+
+
+def test_what_torch_draws_is_drawn_anew_in_every_replay() -> None:
+    def drawing(model: torch.nn.Module, rows: dict[str, Tensor]) -> Tensor:
+        found = losses(model, rows)
+        return found * torch.rand_like(found)
+
+    def trained(*, cuda_graphs: bool) -> dict[str, Tensor]:
+        model, optimizer = fresh()
+        route = allow_all(model)
+        chosen = {"cuda_graphs": cuda_graphs, "tries_rows": False}
+        run = governed(model, optimizer, [route], **chosen)
+        for step in range(6):
+            run(step_batch(step, [micro_batch(route, rows_of(step))]), drawing)
+        return model.state_dict()
+
+    with deterministic():
+        assert different(trained(cuda_graphs=False), trained(cuda_graphs=True)) == []

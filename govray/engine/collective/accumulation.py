@@ -18,6 +18,7 @@ from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.pass_check import PassTrials
+from govray.engine.gradients.pass_graphs import PassGraphs
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.errors import Refused
 
@@ -34,6 +35,7 @@ class Accumulation:
         padding: Fills up those that other ranks need.
         sampler: Of gradient norms.
         aggregator: Sums gradients meanwhile.
+        graphs: Those of passes that are replayed; None if none is.
     """
 
     routed: RoutedModel
@@ -43,6 +45,7 @@ class Accumulation:
     padding: Padding
     sampler: NormSampler
     aggregator: Governed
+    graphs: PassGraphs | None = None
 
     def __call__(
         self, planned: Sequence[Pass], exchange: Exchange, loss_fn: LossFn
@@ -66,18 +69,35 @@ class Accumulation:
         self.aggregator.expect(passes)
         losses: list[PartLoss] = []
         for place, each in enumerate(passes):
-            observed = self.sampler.measuring(each, exchange.step)
-            with (
-                self.aggregator.during(place) as model,
-                self.forward(each, exchange.step, partial(_on, model, loss_fn), observed) as parts,
-            ):
-                first, *others = (part.sum for part in parts)
-                total = sum(others, first)
-                self.aggregator.before_backward(place)
-                total.backward()
-            losses += [replace(part, sum=part.sum.detach()) for part in parts]
+            losses += self._replayed(each, exchange.step, loss_fn) or self._run(
+                place, each, exchange.step, loss_fn
+            )
         self._require_routed(passes)
         return passes, losses
+
+    def _replayed(self, each: Pass, step: int, loss_fn: LossFn) -> list[PartLoss]:
+        """A pass by its graph; nothing if it has to run."""
+        if self.graphs is None or self.sampler.due(step):
+            return []
+        done = self.graphs.run(each, step, loss_fn)
+        if done is None:
+            return []
+        loss, names = done
+        self.aggregator.accumulated(names)
+        return [loss]
+
+    def _run(self, place: int, each: Pass, step: int, loss_fn: LossFn) -> list[PartLoss]:
+        """Forward and backward of the pass at a place."""
+        observed = self.sampler.measuring(each, step)
+        with (
+            self.aggregator.during(place) as model,
+            self.forward(each, step, partial(_on, model, loss_fn), observed) as parts,
+        ):
+            first, *others = (part.sum for part in parts)
+            total = sum(others, first)
+            self.aggregator.before_backward(place)
+            total.backward()
+        return [replace(part, sum=part.sum.detach()) for part in parts]
 
     def _require_routed(self, passes: Sequence[Pass]) -> None:
         """Autograd did the masking; see that nothing else wrote a gradient."""

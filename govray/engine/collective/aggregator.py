@@ -109,6 +109,10 @@ class Governed:
     def before_backward(self, place: int) -> None:
         """Between them."""
 
+    def accumulated(self, names: Sequence[str]) -> None:
+        """After a pass that no backward did: the parameters whose gradients it added to."""
+        self._reducer.accumulated(names)
+
     def send_rest(self) -> None:
         """Send what is still owed, whatever happened before. Collective."""
         self._reducer.send_rest()

@@ -97,6 +97,11 @@ class Reducer:
             if times:
                 self._missing[self._bucket_of[name]] += 1
 
+    def accumulated(self, names: Sequence[str]) -> None:
+        """What hooks tell of a backward, of gradients that something else added to."""
+        for name in names:
+            self._accumulated(name)
+
     def send_rest(self) -> None:
         """Send what is still owed, whatever happened before. Collective.
 

@@ -48,14 +48,18 @@ class NormSampler:
             routed.model, routed.group_of, every, adapters=routed.adapters
         )
 
+    def due(self, step: int) -> bool:
+        """Whether this step is a sample."""
+        return self._accounting.due(step)
+
     def begin(self, step: int) -> None:
         """Before the passes of a step: forget what one that failed left behind."""
-        if self._accounting.due(step):
+        if self.due(step):
             self._accounting.squares()
 
     def measuring(self, each: Pass, step: int) -> AbstractContextManager[None]:
         """Around a pass of a sampled step: measure what each corpus contributes."""
-        if not self._accounting.due(step) or not all(part.corpora for part in each.parts):
+        if not self.due(step) or not all(part.corpora for part in each.parts):
             return nullcontext()
         return self._accounting.measuring(pieces_of(each, self._routed.streams))
 
@@ -64,7 +68,7 @@ class NormSampler:
 
         Each is of shape (), in float64, still on the device.
         """
-        return self._accounting.squares() if self._accounting.due(step) else {}
+        return self._accounting.squares() if self.due(step) else {}
 
     def sample(
         self,
@@ -81,7 +85,7 @@ class NormSampler:
             squares: What `squares` gave, as numbers.
             group_targets: N_l.
         """
-        if not self._accounting.due(step):
+        if not self.due(step):
             return None
         return gather(
             self._agreement,

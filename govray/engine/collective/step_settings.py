@@ -37,12 +37,14 @@ class StepSettings:
         precision: In which numbers parameters are kept, and forward computes.
         activation_checkpointing: Whether blocks are computed again in backward.
         compile: Whether blocks run as graphs of ``torch.compile``.
+        cuda_graphs: Whether passes are recorded, and replayed as CUDA graphs.
         norms_every: One step of so many is a sample of gradient norms.
         collective_timeout_s: Seconds that ranks wait for each other in a collective.
 
     Raises:
-        UsageError: ``clip_norm`` or ``max_rows`` is not above 0, or ``compile`` is joined with
-            what no graph can follow. Or a setting is torch's, and the framework is not.
+        UsageError: ``clip_norm`` or ``max_rows`` is not above 0, or ``compile`` or
+            ``cuda_graphs`` is joined with what no graph can follow. Or a setting is torch's, and
+            the framework is not.
     """
 
     framework: FrameworkName = "torch"
@@ -53,6 +55,7 @@ class StepSettings:
     precision: Precision = "fp32"
     activation_checkpointing: bool = False
     compile: bool = False
+    cuda_graphs: bool = False
     norms_every: int = 50
     collective_timeout_s: int = 300
 
@@ -69,7 +72,9 @@ class StepSettings:
             if value is not None and not value > 0:
                 raise UsageError(f"{name} is {value}", do="Give a number above 0, or None")
         if self.framework == "jax":
-            self._refuse_torchs(("aggregator", "precision", "activation_checkpointing", "compile"))
+            self._refuse_torchs(
+                ("aggregator", "precision", "activation_checkpointing", "compile", "cuda_graphs")
+            )
         if self.compile and self.aggregator != "governed":
             raise UsageError(
                 f"with aggregator {self.aggregator} every forward has rows of several routes, and "
@@ -83,6 +88,21 @@ class StepSettings:
                 where="compile",
                 do="Leave out compile or activation_checkpointing",
             )
+
+        if self.cuda_graphs and self.aggregator != "governed":
+            raise UsageError(
+                f"with aggregator {self.aggregator} torch sums gradients inside every backward, "
+                "which a graph would leave out",
+                where="cuda_graphs",
+                do="Use aggregator: governed, or leave cuda_graphs out",
+            )
+        for name in ("compile", "activation_checkpointing"):
+            if self.cuda_graphs and getattr(self, name):
+                raise UsageError(
+                    f"{name} beside it is not built",
+                    where="cuda_graphs",
+                    do=f"Leave out cuda_graphs or {name}",
+                )
 
     def _refuse_torchs(self, names: Sequence[str]) -> None:
         """Refuse settings that mean something under torch alone, unless they are the defaults."""

@@ -114,53 +114,77 @@ class Forward:
             observed: Entered around it when ``requires_grad`` is as it stays.
 
         Raises:
-            UsageError: ``loss_fn`` returned another shape, or losses that depend on
-                nothing that may learn.
+            GovrayError: As `holding` and `losses` do.
+        """
+        with self.holding(each, step), observed or nullcontext():
+            yield self.losses(each, loss_fn)
+
+    @contextmanager
+    def holding(self, each: Pass, step: int, keys: Tensor | None = None) -> Iterator[None]:
+        """Inside, all holds that must while rows of this pass are in the model.
+
+        Args:
+            each: The pass.
+            step: The global step.
+            keys: Those of its rows, as for `Keyed.rows`.
+
+        Raises:
             Refused: The model can't be routed as planned.
         """
-        targets = each.tensors["targets"]
         # Once for each stream: it empties Python's memory of which warnings were shown.
-        untried = {part.route for part in each.parts} - self._tried
+        untried = self._untried(each)
         with (
             lost_gradients_refused() if untried else nullcontext(),
             permitted(self._reached[each.adapter], each.weights),
             self._adapters.active(each.adapter),
-            self._keyed.rows(step, each.rows),
+            self._keyed.rows(step, each.rows, keys),
             unchanged_buffers(self._model),
             self._slices(each),
-            observed or nullcontext(),
         ):
-            with in_precision(targets.device, autocast=self._autocast):
-                losses = loss_fn(self._model, each.tensors)
-            if losses.shape != targets.shape:
-                raise UsageError(
-                    f"loss_fn returned shape {tuple(losses.shape)}, "
-                    f"targets have {tuple(targets.shape)}",
-                    where="loss_fn",
-                    do="Return one loss for each target, with reduction='none'",
-                )
-            counted = targets != IGNORED
-            if sum(part.targets for part in each.parts) < targets.numel():
-                losses = losses.where(counted, 0.0)
-            if not losses.requires_grad:
-                raise UsageError(
-                    f"the losses of stream {each.parts[0].route} depend on no parameter "
-                    "that its route permits",
-                    where="loss_fn",
-                    do="Compute them with the model, and not under torch.no_grad()",
-                )
-            if untried:
-                refuse_float16(losses)
-            yield tuple(
-                PartLoss(
-                    part.route,
-                    _rows(losses, span).sum(dtype=_wide(losses)),
-                    _rows(counted, span).sum(),
-                    part.targets,
-                )
-                for part, span in zip(each.parts, each.spans, strict=True)
-            )
+            yield
         self._tried |= untried
+
+    def losses(self, each: Pass, loss_fn: LossFn) -> tuple[PartLoss, ...]:
+        """The losses of a pass, by part; call it inside `holding`.
+
+        Raises:
+            UsageError: ``loss_fn`` returned another shape, or losses that depend on
+                nothing that may learn.
+        """
+        targets = each.tensors["targets"]
+        with in_precision(targets.device, autocast=self._autocast):
+            losses = loss_fn(self._model, each.tensors)
+        if losses.shape != targets.shape:
+            raise UsageError(
+                f"loss_fn returned shape {tuple(losses.shape)}, "
+                f"targets have {tuple(targets.shape)}",
+                where="loss_fn",
+                do="Return one loss for each target, with reduction='none'",
+            )
+        counted = targets != IGNORED
+        if each.masked:
+            losses = losses.where(counted, 0.0)
+        if not losses.requires_grad:
+            raise UsageError(
+                f"the losses of stream {each.parts[0].route} depend on no parameter "
+                "that its route permits",
+                where="loss_fn",
+                do="Compute them with the model, and not under torch.no_grad()",
+            )
+        if self._untried(each):
+            refuse_float16(losses)
+        return tuple(
+            PartLoss(
+                part.route,
+                _rows(losses, span).sum(dtype=_wide(losses)),
+                _rows(counted, span).sum(),
+                part.targets,
+            )
+            for part, span in zip(each.parts, each.spans, strict=True)
+        )
+
+    def _untried(self, each: Pass) -> set[str]:
+        return {part.route for part in each.parts} - self._tried
 
     @contextmanager
     def _slices(self, each: Pass) -> Iterator[None]:

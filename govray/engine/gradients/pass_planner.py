@@ -87,6 +87,11 @@ class Pass:
         return tuple((part.stream, p) for part in self.parts for p in part.positions)
 
     @property
+    def masked(self) -> bool:
+        """Whether some positions are no loss targets."""
+        return sum(part.targets for part in self.parts) < self.tensors["targets"].numel()
+
+    @property
     def spans(self) -> tuple[tuple[int, int], ...]:
         """Of each part: its half-open range of rows."""
         spans, start = [], 0

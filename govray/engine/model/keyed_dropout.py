@@ -97,18 +97,21 @@ class Keyed:
         self._keys: dict[torch.device, Tensor] = {}  # of the rows, where they were needed
 
     @contextmanager
-    def rows(self, step: int, rows: Rows) -> Iterator[None]:
+    def rows(self, step: int, rows: Rows, keys: Tensor | None = None) -> Iterator[None]:
         """Run forward (and a recomputing backward) of one pass in here.
 
         Args:
             step: The global step.
             rows: For each row, its stream and its position in the stream's quota of this step.
+            keys: What masks are drawn from in place of the rows' own keys: int64 of shape
+                (rows,), where the masks will be.
         """
         # Keeping and restoring the global state also covers what the user's own
         # code draws between micro-batches: it sees no trace of the streams.
         devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
         before = self._step, self._rows, self._keys
-        self._step, self._rows, self._keys = step, rows, {}
+        given = {} if keys is None else {keys.device: keys}
+        self._step, self._rows, self._keys = step, rows, given
         stream, position = rows[0]
         seed = mask_seed(self._seed, stream, step, position)
         python, legacy = random.getstate(), np.random.get_state(legacy=False)
@@ -122,6 +125,14 @@ class Keyed:
             self._step, self._rows, self._keys = before
             random.setstate(python)
             np.random.set_state(legacy)
+
+    def row_keys(self, step: int, rows: Rows) -> Tensor:
+        """What the masks of these rows are drawn from: int64 of shape (rows,), on the CPU."""
+        keys = [
+            counter_masks.signed(mask_seed(self._seed, stream, step, position))
+            for stream, position in rows
+        ]
+        return torch.tensor(keys, device="cpu")
 
     def kept(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
         """Which of the inputs are kept, each with probability 1 − p.
@@ -153,14 +164,11 @@ class Keyed:
         return counter_masks.kept(keys, elements, p).view(inputs.shape)
 
     def _row_keys(self, device: torch.device) -> Tensor:
-        """int64 of shape (rows,): copied to a device once in a pass, not for each layer."""
+        """Copied to a device once in a pass, not for each layer."""
         if device not in self._keys:
             assert self._rows is not None
-            keys = [
-                counter_masks.signed(mask_seed(self._seed, stream, self._step, position))
-                for stream, position in self._rows
-            ]
-            self._keys[device] = torch.tensor(keys, device="cpu").to(device, non_blocking=True)
+            keys = self.row_keys(self._step, self._rows)
+            self._keys[device] = keys.to(device, non_blocking=True)
         return self._keys[device]
 
 

@@ -1,0 +1,82 @@
+"""Recording work of a GPU once, to start it again by a single call.
+
+A CUDA graph holds the kernels that some code started, with the addresses that they read and write.
+Replaying it starts all of them at once, and runs none of the code.
+
+All graphs of one recorder share the memory that their kernels pass on among themselves. So what a
+graph leaves in its results holds until another one of them is replayed.
+
+Source: the CUDA Programming Guide, "CUDA Graphs"; ``torch.cuda.graph``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+import torch
+from torch import nn
+
+from govray.errors import GovrayError, Refused, UsageError
+
+T = TypeVar("T")
+
+Holding = Callable[[], AbstractContextManager[None]]
+"""What has to hold while work is recorded."""
+
+
+class Recorder(Protocol):
+    """Records work."""
+
+    def __call__(self, holding: Holding, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        """Record work that reads and writes tensors which stay where they are.
+
+        Returns:
+            What the work returned, whose tensors mean nothing yet; and the replay, which fills
+            them.
+        """
+        ...
+
+
+class CudaRecorder:
+    """Records graphs of the current CUDA device.
+
+    Args:
+        model: What the work runs.
+
+    Raises:
+        UsageError: The model is not on a CUDA device.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        device = next(model.parameters()).device
+        if device.type != "cuda":
+            raise UsageError(
+                f"the model is on {device}, and graphs are of a GPU",
+                where="cuda_graphs",
+                do="Give workers a GPU by resources.gpus_per_worker, or leave cuda_graphs out",
+            )
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, holding: Holding, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+        """Record. Nothing runs yet.
+
+        Raises:
+            Refused: The work waits for the device, or does another thing that no graph can hold.
+        """
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Other threads copy batches and watch collectives meanwhile.
+            mode = "thread_local"
+            with holding(), torch.cuda.graph(graph, self._pool, capture_error_mode=mode):
+                found = work()
+        except GovrayError:
+            raise
+        except RuntimeError as error:
+            raise Refused(
+                f"a pass can't be recorded: {str(error).splitlines()[0]}",
+                where="cuda_graphs",
+                do="Let model and loss_fn read no number of the device, or leave cuda_graphs out",
+            ) from error
+        return found, graph.replay

@@ -1,0 +1,57 @@
+"""A stand-in for CUDA graphs where there is no GPU: its replay runs the work again.
+
+As a graph does, it fills the tensors that recording returned, and reads what the recorded ones
+hold. Unlike a graph it starts kernels one by one, and it runs Python, so it does not show what
+Python does besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from govray.engine.gradients.cuda_graph import Holding
+
+
+class RerunRecorder:
+    """Records work that it does again at each replay.
+
+    Attributes:
+        recorded, replayed: How often.
+    """
+
+    def __init__(self, *_: object) -> None:
+        self.recorded = self.replayed = 0
+
+    def __call__(self, holding: Holding, work: Callable[[], Any]) -> tuple[Any, Any]:
+        self.recorded += 1
+        with holding():
+            found = work()
+        tensors = _tensors(found)
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.detach().fill_(7)  # recording computes nothing
+
+        def replay() -> None:
+            self.replayed += 1
+            with holding():
+                again = _tensors(work())
+            with torch.no_grad():
+                for tensor, new in zip(tensors, again, strict=True):
+                    tensor.detach().copy_(new.detach())
+
+        return found, replay
+
+
+def _tensors(found: Any) -> list[Tensor]:
+    if isinstance(found, Tensor):
+        return [found]
+    if is_dataclass(found):
+        return [t for f in fields(found) for t in _tensors(getattr(found, f.name))]
+    if isinstance(found, dict):
+        return [t for each in found.values() for t in _tensors(each)]
+    return [t for each in found for t in _tensors(each)] if isinstance(found, tuple) else []
