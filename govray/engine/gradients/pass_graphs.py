@@ -25,7 +25,7 @@ Only homogeneous passes are recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -134,7 +134,9 @@ class PassGraphs:
 
     def _kind(self, each: Pass, loss_fn: LossFn) -> Kind:
         shapes = tuple((name, t.shape, t.dtype, t.device) for name, t in each.tensors.items())
-        return each.parts[0].route, shapes, each.masked, self._model.training, id(loss_fn)
+        # By equality where there is one: a bound method is another object each time.
+        named = loss_fn if isinstance(loss_fn, Hashable) else id(loss_fn)
+        return each.parts[0].route, shapes, each.masked, self._model.training, named
 
     def _addresses(self, each: Pass) -> tuple[int, ...]:
         read = chain(self._forward.reached([each]).values(), self._model.buffers())
