@@ -263,6 +263,11 @@ class Experiment(Section):
         description="run blocks as graphs of torch.compile; needs a C++ compiler on every node",
         exclude_if=lambda value: not value,
     )
+    cuda_graphs: bool = Field(
+        StepSettings.cuda_graphs,
+        description="record forward and backward of each route, and replay them as CUDA graphs",
+        exclude_if=lambda value: not value,
+    )
     activation_checkpointing: bool = Field(
         StepSettings.activation_checkpointing,
         description="compute each block again in backward instead of keeping its activations",
@@ -378,6 +383,15 @@ class Experiment(Section):
             raise ValueError(
                 "optimizer.warmup_steps: the default cosine's; begin schedule with "
                 "torch.optim.lr_scheduler.LinearLR, and name the rest in then"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _graphs_are_of_a_gpu(self) -> Experiment:
+        if self.cuda_graphs and not self.resources.gpus_per_worker:
+            raise ValueError(
+                "cuda_graphs: they are of a GPU; write resources.gpus_per_worker: 1, or leave "
+                "cuda_graphs out"
             )
         return self
 

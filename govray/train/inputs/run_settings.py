@@ -60,7 +60,11 @@ class RunSettings(StepSettings):
         """What an attestation states of these: all that decide which kernels run, but defaults."""
         precision = {} if self.precision == "fp32" else {"run.precision": self.precision}
         framework = {} if self.framework == "torch" else {"run.framework": self.framework}
-        switched = {"deterministic": self.deterministic, "compile": self.compile}
+        switched = {
+            "deterministic": self.deterministic,
+            "compile": self.compile,
+            "cuda_graphs": self.cuda_graphs,
+        }
         return framework | precision | {f"run.{name}": "on" for name, on in switched.items() if on}
 
 
@@ -76,6 +80,7 @@ def run_settings(experiment: Experiment) -> RunSettings:
         deterministic=experiment.deterministic,
         activation_checkpointing=experiment.activation_checkpointing,
         compile=experiment.compile,
+        cuda_graphs=experiment.cuda_graphs,
         collective_timeout_s=experiment.collective_timeout_s,
         checkpoint_every=experiment.checkpoint.every_steps,
         keep=Rules(

@@ -1,0 +1,235 @@
+"""Passes that are replayed train as passes that run, and are replayed only if they do.
+
+Where there is no GPU, `RerunRecorder` stands in for CUDA graphs. Tests marked ``gpu`` beside
+`test_on_gpu.py` have the graphs themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from govray.engine import step as step_module
+from govray.engine.collective.step_settings import StepSettings
+from govray.engine.gradients import pass_graphs, pass_planner
+from govray.engine.model.adapters import Adapters
+from govray.engine.model.gpt import GPT, loss
+from govray.engine.step import GovernedStep
+from govray.errors import Refused, UsageError
+from govray.governance.policy.route import Route
+from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.rerun_graph import RerunRecorder
+
+CONTEXT, VOCABULARY, STEPS = 6, 13, 7
+UPPER = Route({"block.1": 0.5, "final_norm": 1.0, "head": 1.0})
+OWN = Route({}, "own", 2)
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Equal bits are asked for, and no pass is shared, which adds in another order."""
+    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: False)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def recorders(monkeypatch: pytest.MonkeyPatch) -> list[RerunRecorder]:
+    """Those of the steps that were made."""
+    made: list[RerunRecorder] = []
+
+    def recorder(model: nn.Module) -> RerunRecorder:
+        made.append(RerunRecorder())
+        return made[-1]
+
+    monkeypatch.setattr(step_module, "CudaRecorder", recorder)
+    return made
+
+
+class Training:
+    """A small run of three streams, one of them with an adapter."""
+
+    def __init__(self, **settings: Any) -> None:
+        torch.manual_seed(3)
+        self.model = GPT(2, 16, CONTEXT, VOCABULARY, dropout=0.2)
+        adapters = Adapters(self.model, {"own": 2}, seed=0)
+        own = [parameter for _, parameter in adapters.named_parameters()]
+        self.parameters = [*self.model.parameters(), *own]
+        self.routes = [allow_all(self.model), UPPER, OWN]
+        optimizer = torch.optim.AdamW(self.parameters, lr=1e-2)
+        self.run: GovernedStep = governed(
+            self.model, optimizer, self.routes, adapters=adapters, tries_rows=False, **settings
+        )
+        self.norms: list[Any] = []
+
+    def step(self, step: int, loss_fn: Callable[..., Tensor] = loss) -> None:
+        parts = []
+        for place, route in enumerate(self.routes):
+            if (step + place) % 4 == 3:
+                continue  # a stream that falls silent
+            rows = token_rows(3, CONTEXT, VOCABULARY, step, place)
+            rows["targets"][: step % 2, :2] = -100  # in every second step
+            parts.append(micro_batch(route, rows))
+        self.norms.append(self.run(step_batch(step, parts), loss_fn).norms)
+
+
+def trained(**settings: Any) -> Training:
+    training = Training(**settings)
+    for step in range(STEPS):
+        training.step(step)
+    return training
+
+
+def differ(one: Training, other: Training) -> bool:
+    return not all(map(torch.equal, one.parameters, other.parameters))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_rows": 1}, {"max_rows": 2}, {"clip_norm": 0.1}, {"norms_every": 3}],
+    ids=str,
+)
+def test_weights_are_those_of_passes_that_run(
+    recorders: list[RerunRecorder], settings: dict[str, Any]
+) -> None:
+    replayed = trained(cuda_graphs=True, **settings)
+    assert recorders[0].replayed >= 2
+    ran = trained(**settings)
+    assert not differ(replayed, ran)
+    assert [each is None for each in replayed.norms] == [each is None for each in ran.norms]
+    assert len(recorders) == 1  # a step without the setting makes none
+
+
+@pytest.mark.parametrize("change", ["stale rows", "stale masks", "no gradients"])
+def test_what_a_replay_lacks_shows(
+    recorders: list[RerunRecorder], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controls: each is lost after the trial, which would refuse it."""
+    ran = trained()
+    graphs = pass_graphs.PassGraphs
+    if change == "no gradients":
+        monkeypatch.setattr(graphs, "_add", lambda self, gradients: None)
+        assert differ(trained(cuda_graphs=True), ran)
+        return
+    replayed = graphs._replayed
+
+    def stale(self: Any, recorded: Any, each: Any, step: int) -> Any:
+        if self._graphs.get(self._kind(each, recorded.loss_fn)) is recorded:
+            kept = recorded.keys if change == "stale masks" else recorded.tensors["tokens"]
+            again = kept.clone()
+            monkeypatch.setattr(kept, "copy_", lambda *_, **__: kept, raising=False)
+            assert torch.equal(kept, again)
+        return replayed(self, recorded, each, step)
+
+    monkeypatch.setattr(graphs, "_replayed", stale)
+    assert differ(trained(cuda_graphs=True), ran)
+
+
+def test_a_replay_that_does_nothing_is_refused(
+    recorders: list[RerunRecorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = RerunRecorder.__call__
+    monkeypatch.setattr(RerunRecorder, "__call__", lambda *given: (record(*given)[0], lambda: None))
+    with pytest.raises(Refused, match="gives other gradients when it is replayed"):
+        trained(cuda_graphs=True)
+
+
+def test_without_deterministic_kernels_rounding_may_differ_and_no_more(
+    recorders: list[RerunRecorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.use_deterministic_algorithms(False)
+    record = RerunRecorder.__call__
+    factor = 1 + 1e-5
+
+    def inexact(self: RerunRecorder, holding: Any, work: Any) -> Any:
+        def scaled() -> Any:
+            part, gradients = work()
+            return part, {name: gradient * factor for name, gradient in gradients.items()}
+
+        return record(self, holding, scaled)
+
+    monkeypatch.setattr(RerunRecorder, "__call__", inexact)
+    trained(cuda_graphs=True)
+    factor = 1.01
+    with pytest.raises(Refused, match="gives other gradients"):
+        trained(cuda_graphs=True)
+
+
+def test_what_python_draws_is_refused(recorders: list[RerunRecorder]) -> None:
+    def drawing(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        return loss(model, rows) * random.random()
+
+    training = Training(cuda_graphs=True)
+    for step in range(2):  # in the first, norms are sampled
+        training.step(step, drawing)
+    with pytest.raises(Refused, match="depend on their tensors alone"):
+        training.step(2, drawing)
+
+
+def test_a_loss_that_is_made_anew_is_never_recorded(recorders: list[RerunRecorder]) -> None:
+    training = Training(cuda_graphs=True)
+    for step in range(STEPS):
+        training.step(step, lambda model, rows: loss(model, rows))
+    assert recorders[0].recorded == 0
+    assert not differ(training, trained())
+
+
+def test_a_bound_method_is_one_loss(recorders: list[RerunRecorder]) -> None:
+    class Task:
+        def losses(self, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+            return loss(model, rows)
+
+    task, training = Task(), Training(cuda_graphs=True)
+    for step in range(STEPS):
+        training.step(step, task.losses)
+    assert recorders[0].recorded
+    assert not differ(training, trained())
+
+
+def test_beyond_so_many_kinds_passes_run(
+    recorders: list[RerunRecorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pass_graphs, "_KINDS", 1)
+    training = trained(cuda_graphs=True)
+    assert recorders[0].recorded == 1
+    assert not differ(training, trained())
+
+
+def test_weights_that_lie_elsewhere_are_recorded_anew(recorders: list[RerunRecorder]) -> None:
+    training = trained(cuda_graphs=True)
+    before = recorders[0].recorded
+    for parameter in training.parameters:
+        parameter.data = parameter.data.clone()
+    for step in range(STEPS, STEPS + 4):
+        training.step(step)
+    assert recorders[0].recorded > before
+    ran = trained()
+    for step in range(STEPS, STEPS + 4):
+        ran.step(step)
+    assert not differ(training, ran)
+
+
+@pytest.mark.parametrize(
+    ("beside", "where"),
+    [
+        ({"aggregator": "ddp"}, "cuda_graphs: with aggregator ddp"),
+        ({"aggregator": "fsdp2"}, "cuda_graphs: with aggregator fsdp2"),
+        ({"compile": True}, "cuda_graphs: compile beside it"),
+        ({"activation_checkpointing": True}, "cuda_graphs: activation_checkpointing beside it"),
+        ({"framework": "jax"}, "framework: jax: cuda_graphs is True"),
+    ],
+)
+def test_what_no_graph_can_follow_is_refused(beside: dict[str, Any], where: str) -> None:
+    with pytest.raises(UsageError, match=where):
+        StepSettings(cuda_graphs=True, **beside)
+
+
+def test_without_a_gpu_it_is_refused() -> None:
+    with pytest.raises(UsageError, match="the model is on cpu, and graphs are of a GPU"):
+        Training(cuda_graphs=True)
