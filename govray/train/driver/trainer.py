@@ -125,7 +125,8 @@ class GovernedTrainer(RunSettings):
         epochs: How often a stream may be read before it falls silent.
         reader: Who reads a worker's rows: the worker where it can, unless this says otherwise.
         framework, seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing,
-            compile, norms_every, collective_timeout_s: How a step computes; see `StepSettings`.
+            compile, cuda_graphs, norms_every, collective_timeout_s: How a step computes; see
+            `StepSettings`.
         checkpoint_every, commit_at, keep, ema, replicate, threads, deterministic: How a run
             commits, what its workers hold, and on which kernels it computes; see `RunSettings`.
         checkpoint_storage: An object store's URL for the commits; the run's folder by default.

@@ -18,7 +18,7 @@ class RunSettings(StepSettings):
 
     Args:
         framework, seed, clip_norm, max_rows, aggregator, precision, activation_checkpointing,
-            compile, norms_every, collective_timeout_s: See `StepSettings`.
+            compile, cuda_graphs, norms_every, collective_timeout_s: See `StepSettings`.
         checkpoint_every: Steps between commits; the last step always commits.
         commit_at: Further numbers of steps done at which a commit is due.
         keep: Which commits stay.

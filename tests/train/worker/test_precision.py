@@ -92,7 +92,8 @@ def test_checkpointed_activations_change_no_bit_of_a_run(
 def test_the_default_leaves_no_trace_in_a_record(deployment: Deployment) -> None:
     value = parse_experiment(deployment.experiment(), where="test")
     recorded = value.model_dump(mode="json")
-    assert recorded.keys().isdisjoint({"precision", "activation_checkpointing", "compile"})
+    switches = {"precision", "activation_checkpointing", "compile", "cuda_graphs"}
+    assert recorded.keys().isdisjoint(switches)
     assert Experiment.model_validate(value.model_dump(mode="json")) == value
 
 
@@ -107,6 +108,7 @@ def test_the_page_says_what_a_file_may_say(deployment: Deployment) -> None:
     assert found.precision == "bf16-mixed"
     assert found.activation_checkpointing
     assert found.compile
+    assert found.cuda_graphs
     rows = re.findall(r"^\| `([\w-]+)`", page.split("## Precision")[1].split("\n## ")[0], re.M)
     assert set(rows) - {"precision"} == set(get_args(Precision))
 
@@ -120,6 +122,11 @@ def test_what_no_graph_can_follow_is_refused_before_anything_runs(
     experiment = parse_experiment(deployment.experiment(compile=True, **beside), where="test")
     with pytest.raises(UsageError, match="compile: "):
         from_experiment(experiment)
+
+
+def test_graphs_without_a_gpu_are_refused_before_anything_runs(deployment: Deployment) -> None:
+    with pytest.raises(UsageError, match=r"cuda_graphs: they are of a GPU; write resources"):
+        parse_experiment(deployment.experiment(cuda_graphs=True), where="test")
 
 
 def test_a_precision_that_there_is_not_is_refused_by_name(deployment: Deployment) -> None:
