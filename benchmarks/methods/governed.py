@@ -6,7 +6,7 @@ samples gradient norms. ``GovernedSampled`` samples at every step, so that the c
 and spread over fifty.
 
 ``GovernedSliced`` shares passes between streams wherever it can, whatever the planner estimates.
-``GovernedGraphs`` replays passes as CUDA graphs, ``GovernedCompiled`` runs blocks as graphs of
+``GovernedGraphs`` launches passes as CUDA graphs, ``GovernedCompiled`` runs blocks as graphs of
 ``torch.compile``; both on a GPU alone.
 """
 
@@ -118,7 +118,7 @@ class GovernedSliced(Governed):
 
 
 class GovernedGraphs(Governed):
-    """The same, its passes replayed as CUDA graphs."""
+    """The same, its passes launched as CUDA graphs."""
 
     chosen = MappingProxyType({"cuda_graphs": True})
 

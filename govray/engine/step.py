@@ -58,15 +58,15 @@ from govray.engine.collective.norm_samples import NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel, route_model
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
-from govray.engine.gradients.cuda_graph import CudaRecorder
 from govray.engine.gradients.device_reading import StepReading
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.fresh_gradients import FreshGradients
 from govray.engine.gradients.layer_coverage import uncovered
 from govray.engine.gradients.pass_check import PassTrials
-from govray.engine.gradients.pass_graphs import PassGraphs
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.routing import refuse_inexact
+from govray.engine.graphs.cuda_graph import CudaCapture
+from govray.engine.graphs.pass_graphs import PassGraphs
 from govray.engine.model.activation_checkpointing import recompute_blocks
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.compiled_blocks import compile_blocks
@@ -325,7 +325,7 @@ def build_step(
         Refused: The model can't be routed exactly, a route does not fit it, a
             parameter escapes governance, or ranks hold different set-ups.
         UsageError: A number is out of range, the optimizer holds too little, or a parameter is
-            shared otherwise than by FSDP2 over all ranks. Or passes are to be replayed, and the
+            shared otherwise than by FSDP2 over all ranks. Or passes are to be graphs, and the
             model is on no GPU.
     """
     refuse_inexact(model)
@@ -358,7 +358,7 @@ def build_step(
         compile_blocks(model, keyed)
         planner.unsliced = "its blocks are compiled"
     elif settings.cuda_graphs:
-        planner.unsliced = "its passes are replayed"
+        planner.unsliced = "its passes are graphs"
     elif unknown := uncovered(model):
         planner.unsliced = f"no gradient by rows for {', '.join(unknown)}"
     forward = Forward(
@@ -371,7 +371,7 @@ def build_step(
     )
     graphs = None
     if settings.cuda_graphs:
-        graphs = PassGraphs(forward, model, routed.parameters, keyed, CudaRecorder(model))
+        graphs = PassGraphs(forward, model, routed.parameters, keyed, CudaCapture(model))
     agreement = Agreement(
         terms,
         groups=tuple(routed.groups),

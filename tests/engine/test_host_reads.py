@@ -108,7 +108,7 @@ def test_reads_of_every_kind_are_counted() -> None:
 @pytest.mark.parametrize(
     "settings",
     [{"norms_every": 50}, {"norms_every": 1}, {"cuda_graphs": True}],
-    ids=["plain", "norms sampled", "replayed"],
+    ids=["plain", "norms sampled", "graphs"],
 )
 def test_torch_sees_no_other_wait(settings: dict[str, Any]) -> None:
     run, _ = four_streams("cuda", **settings)

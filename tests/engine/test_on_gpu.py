@@ -99,7 +99,7 @@ def test_a_loss_that_waits_for_the_device_is_refused_by_name() -> None:
     run = governed(model, optimizer, [route], cuda_graphs=True)
     for step in range(2):  # in the first, norms are sampled
         run(step_batch(step, [micro_batch(route, rows_of(step))]), waiting)
-    with pytest.raises(Refused, match="can't be recorded") as refused:
+    with pytest.raises(Refused, match="can't be captured") as refused:
         run(step_batch(2, [micro_batch(route, rows_of(2))]), waiting)
     assert "cuda_graphs" in str(refused.value)
     run = governed(*fresh(), [route], cuda_graphs=True)  # and the device still works
@@ -107,7 +107,7 @@ def test_a_loss_that_waits_for_the_device_is_refused_by_name() -> None:
         run(step_batch(step, [micro_batch(route, rows_of(step))]), losses)
 
 
-def test_what_python_draws_is_not_replayed_unseen() -> None:
+def test_what_python_draws_is_not_launched_unseen() -> None:
     def drawing(model: torch.nn.Module, rows: dict[str, Tensor]) -> Tensor:
         return losses(model, rows) * random.random()
 
@@ -116,11 +116,11 @@ def test_what_python_draws_is_not_replayed_unseen() -> None:
     run = governed(model, optimizer, [route], cuda_graphs=True, tries_rows=False)
     for step in range(2):
         run(step_batch(step, [micro_batch(route, rows_of(step))]), drawing)
-    with pytest.raises(Refused, match="other gradients when it is replayed"):
+    with pytest.raises(Refused, match="other gradients when it is launched"):
         run(step_batch(2, [micro_batch(route, rows_of(2))]), drawing)
 
 
-def test_what_torch_draws_is_drawn_anew_in_every_replay() -> None:
+def test_what_torch_draws_is_drawn_anew_in_every_launch() -> None:
     def drawing(model: torch.nn.Module, rows: dict[str, Tensor]) -> Tensor:
         found = losses(model, rows)
         return found * torch.rand_like(found)

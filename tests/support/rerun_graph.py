@@ -1,6 +1,6 @@
-"""A stand-in for CUDA graphs where there is no GPU: its replay runs the work again.
+"""A stand-in for CUDA graphs where there is no GPU: its launch runs the work again.
 
-As a graph does, it fills the tensors that recording returned, and reads what the recorded ones
+As a graph does, it fills the tensors that the capture returned, and reads what the captured ones
 hold. Unlike a graph it starts kernels one by one, and it runs Python, so it does not show what
 Python does besides.
 """
@@ -14,37 +14,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from govray.engine.gradients.cuda_graph import Holding
+from govray.engine.graphs.cuda_graph import Holding
 
 
-class RerunRecorder:
-    """Records work that it does again at each replay.
+class RerunCapture:
+    """Captures work that it does again at each launch.
 
     Attributes:
-        recorded, replayed: How often.
+        captured, launched: How often.
     """
 
     def __init__(self, *_: object) -> None:
-        self.recorded = self.replayed = 0
+        self.captured = self.launched = 0
 
     def __call__(self, holding: Holding, work: Callable[[], Any]) -> tuple[Any, Any]:
-        self.recorded += 1
+        self.captured += 1
         with holding():
             found = work()
         tensors = _tensors(found)
         with torch.no_grad():
             for tensor in tensors:
-                tensor.detach().fill_(7)  # recording computes nothing
+                tensor.detach().fill_(7)  # a capture computes nothing
 
-        def replay() -> None:
-            self.replayed += 1
+        def launch() -> None:
+            self.launched += 1
             with holding():
                 again = _tensors(work())
             with torch.no_grad():
                 for tensor, new in zip(tensors, again, strict=True):
                     tensor.detach().copy_(new.detach())
 
-        return found, replay
+        return found, launch
 
 
 def _tensors(found: Any) -> list[Tensor]:

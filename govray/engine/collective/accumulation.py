@@ -18,8 +18,8 @@ from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.pass_check import PassTrials
-from govray.engine.gradients.pass_graphs import PassGraphs
 from govray.engine.gradients.pass_planner import Pass, Planner
+from govray.engine.graphs.pass_graphs import PassGraphs
 from govray.errors import Refused
 
 
@@ -35,7 +35,7 @@ class Accumulation:
         padding: Fills up those that other ranks need.
         sampler: Of gradient norms.
         aggregator: Sums gradients meanwhile.
-        graphs: Those of passes that are replayed; None if none is.
+        graphs: Those of the passes; None if passes run.
     """
 
     routed: RoutedModel
@@ -69,13 +69,13 @@ class Accumulation:
         self.aggregator.expect(passes)
         losses: list[PartLoss] = []
         for place, each in enumerate(passes):
-            losses += self._replayed(each, exchange.step, loss_fn) or self._run(
+            losses += self._launched(each, exchange.step, loss_fn) or self._run(
                 place, each, exchange.step, loss_fn
             )
         self._require_routed(passes)
         return passes, losses
 
-    def _replayed(self, each: Pass, step: int, loss_fn: LossFn) -> list[PartLoss]:
+    def _launched(self, each: Pass, step: int, loss_fn: LossFn) -> list[PartLoss]:
         """A pass by its graph; nothing if it has to run."""
         if self.graphs is None or self.sampler.due(step):
             return []

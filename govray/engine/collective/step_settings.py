@@ -37,7 +37,7 @@ class StepSettings:
         precision: In which numbers parameters are kept, and forward computes.
         activation_checkpointing: Whether blocks are computed again in backward.
         compile: Whether blocks run as graphs of ``torch.compile``.
-        cuda_graphs: Whether passes are recorded, and replayed as CUDA graphs.
+        cuda_graphs: Whether passes are captured, and launched as CUDA graphs.
         norms_every: One step of so many is a sample of gradient norms.
         collective_timeout_s: Seconds that ranks wait for each other in a collective.
 

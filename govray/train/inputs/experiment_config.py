@@ -265,7 +265,7 @@ class Experiment(Section):
     )
     cuda_graphs: bool = Field(
         StepSettings.cuda_graphs,
-        description="record forward and backward of each route, and replay them as CUDA graphs",
+        description="capture forward and backward of each route, and launch them as CUDA graphs",
         exclude_if=lambda value: not value,
     )
     activation_checkpointing: bool = Field(

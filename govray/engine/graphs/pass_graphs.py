@@ -1,26 +1,26 @@
-"""Passes replayed as graphs: one call starts all kernels of a forward and its backward.
+"""Passes as graphs: one call starts all kernels of a forward and its backward.
 
 A pass of few rows keeps a GPU busy for less time than the host needs to start its kernels. A graph
 holds them, and the tensors that they read and write. Passes are of one kind if they start the same
 kernels: of one route, adapter and loss function, with equally many rows of one shape. Of a kind
 
 1. the first pass runs as ever, which also lets libraries settle;
-2. the second is recorded, as if of another step, and then runs both ways: by its graph and as ever.
+2. the second is captured, as if of another step, and then runs both ways: by its graph and as ever.
    Losses and gradients must have equal bits, or agree within rounding where kernels are not
    deterministic. What the pass computes from anything but its tensors, shows here;
-3. in every other, the rows are copied into the graph's tensors, and the graph is replayed.
+3. in every other, the rows are copied into the graph's tensors, and the graph is launched.
 
 Invariants:
 
 * Gradients are added to ``.grad`` pass by pass, by the additions of a backward. So they have the
-  same bits, whether other passes are replayed or not.
+  same bits, whether other passes are launched or run.
 * ``.grad`` is never a tensor of a graph: a kind may come several times in a step, and graphs share
   memory.
 * A pass in which something is measured runs as ever, which its caller decides. So does one of a
   kind beyond the first ``_KINDS``, for each holds gradients of its own.
-* A graph is made anew if a parameter or buffer lies elsewhere than when it was recorded.
+* A graph is made anew if a parameter or buffer lies elsewhere than when it was captured.
 
-Only homogeneous passes are recorded.
+Only homogeneous passes are captured.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from govray.engine.gradients.cuda_graph import Recorder
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.pass_check import distance
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
+from govray.engine.graphs.cuda_graph import GraphCapture
 from govray.engine.model.keyed_dropout import Keyed
 from govray.errors import Refused
 
@@ -52,7 +52,7 @@ Gradients = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class _PassGraph:
     """A graph with its tensors.
 
     Attributes:
@@ -60,7 +60,7 @@ class _Recorded:
         keys: What their dropout masks are drawn from.
         part: The loss.
         gradients: All that the pass gives.
-        replay: Fills loss and gradients.
+        launch: Fills loss and gradients.
         addresses: Of all that it reads beside these.
         loss_fn: What it computes.
     """
@@ -69,7 +69,7 @@ class _Recorded:
     keys: Tensor
     part: PartLoss
     gradients: Gradients
-    replay: Callable[[], None]
+    launch: Callable[[], None]
     addresses: tuple[int, ...]
     loss_fn: LossFn
 
@@ -82,7 +82,7 @@ class PassGraphs:
         model: The base model.
         parameters: All parameters by name, adapters' included.
         keyed: The model's dropout.
-        record: Makes graphs.
+        capture: Makes graphs.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class PassGraphs:
         model: nn.Module,
         parameters: Mapping[str, nn.Parameter],
         keyed: Keyed,
-        record: Recorder,
+        capture: GraphCapture,
     ) -> None:
         self._forward = forward
         self._model = model
         self._parameters = parameters
         self._keyed = keyed
-        self._record = record
-        self._graphs: dict[Kind, _Recorded | None] = {}
+        self._capture = capture
+        self._graphs: dict[Kind, _PassGraph | None] = {}
 
     def run(self, each: Pass, step: int, loss_fn: LossFn) -> tuple[PartLoss, list[str]] | None:
         """Do a pass, and add its gradients to ``.grad``.
@@ -106,14 +106,14 @@ class PassGraphs:
         Args:
             each: The pass.
             step: The global step.
-            loss_fn: The user's. One that is made anew for each step is never recorded.
+            loss_fn: The user's. One that is made anew for each step is never captured.
 
         Returns:
             Its loss, and the names of the parameters that have a gradient of it, the last one
             first. None if the pass has to run as ever.
 
         Raises:
-            Refused: It can't be recorded, or its graph computes otherwise than it does.
+            Refused: It can't be captured, or its graph computes otherwise than it does.
         """
         if each.method != "homogeneous":
             return None
@@ -122,15 +122,15 @@ class PassGraphs:
             if len(self._graphs) < _KINDS:
                 self._graphs[kind] = None
             return None
-        recorded = self._graphs[kind]
-        if recorded is not None and recorded.addresses == self._addresses(each):
-            found = self._replayed(recorded, each, step)
+        graph = self._graphs[kind]
+        if graph is not None and graph.addresses == self._addresses(each):
+            found = self._launched(graph, each, step)
         else:
-            recorded = self._recorded(each, loss_fn)
-            found = self._tried(recorded, each, step)
-            self._graphs[kind] = recorded
-        self._add(recorded.gradients)
-        return found, [*recorded.gradients][::-1]
+            graph = self._captured(each, loss_fn)
+            found = self._tried(graph, each, step)
+            self._graphs[kind] = graph
+        self._add(graph.gradients)
+        return found, [*graph.gradients][::-1]
 
     def _kind(self, each: Pass, loss_fn: LossFn) -> Kind:
         shapes = tuple((name, t.shape, t.dtype, t.device) for name, t in each.tensors.items())
@@ -142,19 +142,19 @@ class PassGraphs:
         read = chain(self._forward.reached([each]).values(), self._model.buffers())
         return tuple(tensor.data_ptr() for tensor in read)
 
-    def _recorded(self, each: Pass, loss_fn: LossFn) -> _Recorded:
+    def _captured(self, each: Pass, loss_fn: LossFn) -> _PassGraph:
         """The graph of a pass like this one."""
         (part,) = each.parts
         tensors = {name: tensor.clone() for name, tensor in part.tensors.items()}
         keys = self._keyed.row_keys(_ANOTHER_STEP, each.rows).to(tensors["targets"].device)
         like = replace(each, parts=(replace(part, tensors=tensors),))
-        (loss, gradients), replay = self._record(
+        (loss, gradients), launch = self._capture(
             lambda: self._forward.holding(like, _ANOTHER_STEP, keys),
             partial(self._computed, like, loss_fn),
         )
         loss = replace(loss, sum=loss.sum.detach())
         where = self._addresses(each)
-        return _Recorded(tensors, keys, loss, gradients, replay, where, loss_fn)
+        return _PassGraph(tensors, keys, loss, gradients, launch, where, loss_fn)
 
     def _computed(self, each: Pass, loss_fn: LossFn) -> tuple[PartLoss, Gradients]:
         """Loss and gradients of a pass; call it inside ``Forward.holding``."""
@@ -166,42 +166,42 @@ class PassGraphs:
         found = torch.autograd.grad(loss.sum, learning, allow_unused=True)
         return {name: g for name, g in zip(each.weights, found, strict=True) if g is not None}
 
-    def _replayed(self, recorded: _Recorded, each: Pass, step: int) -> PartLoss:
-        """Replay a graph with the rows of this pass; the loss that it then holds."""
+    def _launched(self, graph: _PassGraph, each: Pass, step: int) -> PartLoss:
+        """Launch a graph with the rows of this pass; the loss that it then holds."""
         (part,) = each.parts
         for name, tensor in part.tensors.items():
-            recorded.tensors[name].copy_(tensor)
-        recorded.keys.copy_(self._keyed.row_keys(step, each.rows), non_blocking=True)
-        with self._keyed.rows(step, each.rows, recorded.keys):
-            recorded.replay()
-        held = recorded.part
+            graph.tensors[name].copy_(tensor)
+        graph.keys.copy_(self._keyed.row_keys(step, each.rows), non_blocking=True)
+        with self._keyed.rows(step, each.rows, graph.keys):
+            graph.launch()
+        held = graph.part
         return replace(
             held, sum=held.sum.clone(), targets=held.targets.clone(), stated=part.targets
         )
 
-    def _tried(self, recorded: _Recorded, each: Pass, step: int) -> PartLoss:
+    def _tried(self, graph: _PassGraph, each: Pass, step: int) -> PartLoss:
         """The same with a graph that is new: the pass runs as ever too, and they must agree.
 
         Raises:
             Refused: They don't.
         """
         with self._forward.holding(each, step):
-            (loss,) = self._forward.losses(each, recorded.loss_fn)
+            (loss,) = self._forward.losses(each, graph.loss_fn)
             dtypes = watch_dtypes([loss.sum]) | {loss.sum.dtype}
             expected = {"": loss.sum.detach(), **self._gradients(loss, each)}
-        replayed = self._replayed(recorded, each, step)
-        found = {"": replayed.sum, **recorded.gradients}
+        launched = self._launched(graph, each, step)
+        found = {"": launched.sum, **graph.gradients}
         if torch.are_deterministic_algorithms_enabled():
             agree = all(map(torch.equal, found.values(), expected.values()))
         else:
             agree = distance(found, expected) <= coarsest(dtypes) ** 0.5
         if found.keys() != expected.keys() or not agree:
             raise Refused(
-                f"a pass of stream {each.parts[0].route} gives other gradients when it is replayed",
+                f"a pass of stream {each.parts[0].route} gives other gradients when it is launched",
                 where="cuda_graphs",
                 do="Let model and loss_fn depend on their tensors alone, or leave cuda_graphs out",
             )
-        return replayed
+        return launched
 
     @torch.no_grad()
     def _add(self, gradients: Gradients) -> None:

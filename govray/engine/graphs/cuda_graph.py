@@ -1,10 +1,10 @@
-"""Recording work of a GPU once, to start it again by a single call.
+"""Capturing work of a GPU once, to launch it again by a single call.
 
 A CUDA graph holds the kernels that some code started, with the addresses that they read and write.
-Replaying it starts all of them at once, and runs none of the code.
+Launching it starts all of them at once, and runs none of the code.
 
-All graphs of one recorder share the memory that their kernels pass on among themselves. So what a
-graph leaves in its results holds until another one of them is replayed.
+All graphs of one capture share the memory that their kernels pass on among themselves. So what a
+graph leaves in its results holds until another one of them is launched.
 
 Source: the CUDA Programming Guide, "CUDA Graphs"; ``torch.cuda.graph``.
 """
@@ -23,24 +23,24 @@ from govray.errors import GovrayError, Refused, UsageError
 T = TypeVar("T")
 
 Holding = Callable[[], AbstractContextManager[None]]
-"""What has to hold while work is recorded."""
+"""What has to hold while work is captured."""
 
 
-class Recorder(Protocol):
-    """Records work."""
+class GraphCapture(Protocol):
+    """Makes a graph of work."""
 
     def __call__(self, holding: Holding, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        """Record work that reads and writes tensors which stay where they are.
+        """Capture work that reads and writes tensors which stay where they are.
 
         Returns:
-            What the work returned, whose tensors mean nothing yet; and the replay, which fills
+            What the work returned, whose tensors mean nothing yet; and the launch, which fills
             them.
         """
         ...
 
 
-class CudaRecorder:
-    """Records graphs of the current CUDA device.
+class CudaCapture:
+    """Makes graphs of the current CUDA device.
 
     Args:
         model: What the work runs.
@@ -60,7 +60,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, holding: Holding, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        """Record. Nothing runs yet.
+        """Capture work. Nothing runs yet.
 
         Raises:
             Refused: The work waits for the device, or does another thing that no graph can hold.
@@ -75,7 +75,7 @@ class CudaRecorder:
             raise
         except RuntimeError as error:
             raise Refused(
-                f"a pass can't be recorded: {str(error).splitlines()[0]}",
+                f"a pass can't be captured: {str(error).splitlines()[0]}",
                 where="cuda_graphs",
                 do="Let model and loss_fn read no number of the device, or leave cuda_graphs out",
             ) from error

@@ -1,6 +1,6 @@
-"""Passes that are replayed train as passes that run, and are replayed only if they do.
+"""Passes that are graphs train as passes that run, and are graphs only if they do.
 
-Where there is no GPU, `RerunRecorder` stands in for CUDA graphs. Tests marked ``gpu`` beside
+Where there is no GPU, `RerunCapture` stands in for CUDA graphs. Tests marked ``gpu`` beside
 `test_on_gpu.py` have the graphs themselves.
 """
 
@@ -16,14 +16,15 @@ from torch import Tensor, nn
 
 from govray.engine import step as step_module
 from govray.engine.collective.step_settings import StepSettings
-from govray.engine.gradients import pass_graphs, pass_planner
+from govray.engine.gradients import pass_planner
+from govray.engine.graphs import pass_graphs
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
 from govray.errors import Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
-from tests.support.rerun_graph import RerunRecorder
+from tests.support.rerun_graph import RerunCapture
 
 CONTEXT, VOCABULARY, STEPS = 6, 13, 7
 UPPER = Route({"block.1": 0.5, "final_norm": 1.0, "head": 1.0})
@@ -40,15 +41,15 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def recorders(monkeypatch: pytest.MonkeyPatch) -> list[RerunRecorder]:
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[RerunCapture]:
     """Those of the steps that were made."""
-    made: list[RerunRecorder] = []
+    made: list[RerunCapture] = []
 
-    def recorder(model: nn.Module) -> RerunRecorder:
-        made.append(RerunRecorder())
+    def capture(model: nn.Module) -> RerunCapture:
+        made.append(RerunCapture())
         return made[-1]
 
-    monkeypatch.setattr(step_module, "CudaRecorder", recorder)
+    monkeypatch.setattr(step_module, "CudaCapture", capture)
     return made
 
 
@@ -96,19 +97,19 @@ def differ(one: Training, other: Training) -> bool:
     ids=str,
 )
 def test_weights_are_those_of_passes_that_run(
-    recorders: list[RerunRecorder], settings: dict[str, Any]
+    captures: list[RerunCapture], settings: dict[str, Any]
 ) -> None:
-    replayed = trained(cuda_graphs=True, **settings)
-    assert recorders[0].replayed >= 2
+    launched = trained(cuda_graphs=True, **settings)
+    assert captures[0].launched >= 2
     ran = trained(**settings)
-    assert not differ(replayed, ran)
-    assert [each is None for each in replayed.norms] == [each is None for each in ran.norms]
-    assert len(recorders) == 1  # a step without the setting makes none
+    assert not differ(launched, ran)
+    assert [each is None for each in launched.norms] == [each is None for each in ran.norms]
+    assert len(captures) == 1  # a step without the setting makes none
 
 
 @pytest.mark.parametrize("change", ["stale rows", "stale masks", "no gradients"])
-def test_what_a_replay_lacks_shows(
-    recorders: list[RerunRecorder], change: str, monkeypatch: pytest.MonkeyPatch
+def test_what_a_launch_lacks_shows(
+    captures: list[RerunCapture], change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controls: each is lost after the trial, which would refuse it."""
     ran = trained()
@@ -117,70 +118,73 @@ def test_what_a_replay_lacks_shows(
         monkeypatch.setattr(graphs, "_add", lambda self, gradients: None)
         assert differ(trained(cuda_graphs=True), ran)
         return
-    replayed = graphs._replayed
+    launched = graphs._launched
 
-    def stale(self: Any, recorded: Any, each: Any, step: int) -> Any:
-        if self._graphs.get(self._kind(each, recorded.loss_fn)) is recorded:
-            kept = recorded.keys if change == "stale masks" else recorded.tensors["tokens"]
+    def stale(self: Any, captured: Any, each: Any, step: int) -> Any:
+        if self._graphs.get(self._kind(each, captured.loss_fn)) is captured:
+            kept = captured.keys if change == "stale masks" else captured.tensors["tokens"]
             again = kept.clone()
             monkeypatch.setattr(kept, "copy_", lambda *_, **__: kept, raising=False)
             assert torch.equal(kept, again)
-        return replayed(self, recorded, each, step)
+        return launched(self, captured, each, step)
 
-    monkeypatch.setattr(graphs, "_replayed", stale)
+    monkeypatch.setattr(graphs, "_launched", stale)
     assert differ(trained(cuda_graphs=True), ran)
 
 
-def test_a_replay_that_does_nothing_is_refused(
-    recorders: list[RerunRecorder], monkeypatch: pytest.MonkeyPatch
+def test_a_launch_that_does_nothing_is_refused(
+    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = RerunRecorder.__call__
-    monkeypatch.setattr(RerunRecorder, "__call__", lambda *given: (record(*given)[0], lambda: None))
-    with pytest.raises(Refused, match="gives other gradients when it is replayed"):
+    capture = RerunCapture.__call__
+    monkeypatch.setattr(RerunCapture, "__call__", lambda *given: (capture(*given)[0], lambda: None))
+    with pytest.raises(Refused, match="gives other gradients when it is launched"):
         trained(cuda_graphs=True)
 
 
 def test_without_deterministic_kernels_rounding_may_differ_and_no_more(
-    recorders: list[RerunRecorder], monkeypatch: pytest.MonkeyPatch
+    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.use_deterministic_algorithms(False)
-    record = RerunRecorder.__call__
+    capture = RerunCapture.__call__
     factor = 1 + 1e-5
 
-    def inexact(self: RerunRecorder, holding: Any, work: Any) -> Any:
+    def inexact(self: RerunCapture, holding: Any, work: Any) -> Any:
         def scaled() -> Any:
             part, gradients = work()
             return part, {name: gradient * factor for name, gradient in gradients.items()}
 
-        return record(self, holding, scaled)
+        return capture(self, holding, scaled)
 
-    monkeypatch.setattr(RerunRecorder, "__call__", inexact)
+    monkeypatch.setattr(RerunCapture, "__call__", inexact)
     trained(cuda_graphs=True)
     factor = 1.01
     with pytest.raises(Refused, match="gives other gradients"):
         trained(cuda_graphs=True)
 
 
-def test_what_python_draws_is_refused(recorders: list[RerunRecorder]) -> None:
+def test_what_python_draws_is_refused(captures: list[RerunCapture]) -> None:
     def drawing(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
         return loss(model, rows) * random.random()
 
     training = Training(cuda_graphs=True)
-    for step in range(2):  # in the first, norms are sampled
-        training.step(step, drawing)
+
+    def steps() -> None:
+        for step in range(STEPS):
+            training.step(step, drawing)
+
     with pytest.raises(Refused, match="depend on their tensors alone"):
-        training.step(2, drawing)
+        steps()
 
 
-def test_a_loss_that_is_made_anew_is_never_recorded(recorders: list[RerunRecorder]) -> None:
+def test_a_loss_that_is_made_anew_is_never_captured(captures: list[RerunCapture]) -> None:
     training = Training(cuda_graphs=True)
     for step in range(STEPS):
         training.step(step, lambda model, rows: loss(model, rows))
-    assert recorders[0].recorded == 0
+    assert captures[0].captured == 0
     assert not differ(training, trained())
 
 
-def test_a_bound_method_is_one_loss(recorders: list[RerunRecorder]) -> None:
+def test_a_bound_method_is_one_loss(captures: list[RerunCapture]) -> None:
     class Task:
         def losses(self, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
             return loss(model, rows)
@@ -188,27 +192,27 @@ def test_a_bound_method_is_one_loss(recorders: list[RerunRecorder]) -> None:
     task, training = Task(), Training(cuda_graphs=True)
     for step in range(STEPS):
         training.step(step, task.losses)
-    assert recorders[0].recorded
+    assert captures[0].captured
     assert not differ(training, trained())
 
 
 def test_beyond_so_many_kinds_passes_run(
-    recorders: list[RerunRecorder], monkeypatch: pytest.MonkeyPatch
+    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pass_graphs, "_KINDS", 1)
     training = trained(cuda_graphs=True)
-    assert recorders[0].recorded == 1
+    assert captures[0].captured == 1
     assert not differ(training, trained())
 
 
-def test_weights_that_lie_elsewhere_are_recorded_anew(recorders: list[RerunRecorder]) -> None:
+def test_weights_that_lie_elsewhere_are_captured_anew(captures: list[RerunCapture]) -> None:
     training = trained(cuda_graphs=True)
-    before = recorders[0].recorded
+    before = captures[0].captured
     for parameter in training.parameters:
         parameter.data = parameter.data.clone()
     for step in range(STEPS, STEPS + 4):
         training.step(step)
-    assert recorders[0].recorded > before
+    assert captures[0].captured > before
     ran = trained()
     for step in range(STEPS, STEPS + 4):
         ran.step(step)
