@@ -28,13 +28,20 @@ TOLERANCE = 1e-10
 
 CASES = [*FOUR, "two_domains"]
 RESTRICTING = [case for case in CASES if case != "allow_all"]
-ROUTED = [name for name in METHODS if name not in ("ddp", "governed")]
 
 Gradients = dict[str, Tensor]
 
 
 def workload(case: str, rank: int, world_size: int = WORLD) -> Workload:
     return Workload(case, SHAPE, rank, world_size, dtype=torch.float64)
+
+
+ROUTED = [
+    name
+    for name, method in METHODS.items()
+    if name not in ("ddp", "governed") and method.covers(workload("allow_all", 0))
+]
+"""Those that a CPU runs."""
 
 
 def train(method: Method, given: Workload) -> tuple[list[Gradients], Gradients]:
