@@ -8,7 +8,8 @@ kernels: of one route, adapter and loss function, with equally many rows of one 
 2. the second is captured, as if of another step, and then runs both ways: by its graph and as ever.
    Losses and gradients must have equal bits, or agree within rounding where kernels are not
    deterministic. What the pass computes from anything but its tensors, shows here;
-3. in every other, the rows are copied into the graph's tensors, and the graph is launched.
+3. in every other, the rows are copied into the graph's tensors, and the graph is launched. At its
+   16th, 32nd, 64th … launch both are compared again, for what the pass reads may have changed.
 
 Invariants:
 
@@ -45,6 +46,9 @@ _KINDS = 256
 """Enough for the routes and adapters of a policy. Their gradients lie on the device for good."""
 
 _ANOTHER_STEP = -1
+
+_TRIED_AGAIN = 16
+"""The launch from which on each power of two is compared."""
 
 Kind = tuple[object, ...]
 Gradients = Mapping[str, Tensor]
@@ -99,6 +103,7 @@ class PassGraphs:
         self._keyed = keyed
         self._capture = capture
         self._graphs: dict[Kind, _PassGraph | None] = {}
+        self._launches: dict[Kind, int] = {}
 
     def run(self, each: Pass, step: int, loss_fn: LossFn) -> tuple[PartLoss, list[str]] | None:
         """Do a pass, and add its gradients to ``.grad``.
@@ -123,12 +128,13 @@ class PassGraphs:
                 self._graphs[kind] = None
             return None
         graph = self._graphs[kind]
-        if graph is not None and graph.addresses == self._addresses(each):
-            found = self._launched(graph, each, step)
-        else:
+        if graph is None or graph.addresses != self._addresses(each):
             graph = self._captured(each, loss_fn)
-            found = self._tried(graph, each, step)
-            self._graphs[kind] = graph
+            self._launches[kind] = 0
+        self._launches[kind] += 1
+        launch = self._tried if _to_try(self._launches[kind]) else self._launched
+        found = launch(graph, each, step)
+        self._graphs[kind] = graph
         self._add(graph.gradients)
         return found, [*graph.gradients][::-1]
 
@@ -180,7 +186,7 @@ class PassGraphs:
         )
 
     def _tried(self, graph: _PassGraph, each: Pass, step: int) -> PartLoss:
-        """The same with a graph that is new: the pass runs as ever too, and they must agree.
+        """The same, and the pass runs as ever too: they must agree.
 
         Raises:
             Refused: They don't.
@@ -220,3 +226,8 @@ class PassGraphs:
         if held:
             sums, new = map(list, zip(*held, strict=True))
             torch._foreach_add_(sums, new)
+
+
+def _to_try(launches: int) -> bool:
+    power_of_two = launches & (launches - 1) == 0
+    return launches == 1 or (launches >= _TRIED_AGAIN and power_of_two)

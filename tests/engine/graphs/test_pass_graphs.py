@@ -176,6 +176,45 @@ def test_what_python_draws_is_refused(captures: list[RerunCapture]) -> None:
         steps()
 
 
+def test_what_changes_later_is_refused_at_the_next_comparison(
+    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph keeps what Python chose when it was captured; the stand-in would follow it."""
+    factor, kept = [1.0], [1.0]
+    capture = RerunCapture.__call__
+
+    def frozen(self: RerunCapture, holding: Any, work: Any) -> Any:
+        found, launch = capture(self, holding, work)
+
+        def as_captured() -> None:
+            now, factor[:] = [*factor], kept
+            launch()
+            factor[:] = now
+
+        return found, as_captured
+
+    def choosing(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        return loss(model, rows) * factor[0]
+
+    monkeypatch.setattr(RerunCapture, "__call__", frozen)
+    monkeypatch.setattr(pass_graphs, "_TRIED_AGAIN", 4)
+    training = Training(cuda_graphs=True)
+    for step in range(8):
+        training.step(step, choosing)
+    factor[0] = 0.5
+
+    def later() -> None:
+        for step in range(8, 40):
+            training.step(step, choosing)
+
+    with pytest.raises(Refused, match="depend on their tensors alone"):
+        later()
+
+
+def test_it_is_compared_at_powers_of_two() -> None:
+    assert [each for each in range(1, 70) if pass_graphs._to_try(each)] == [1, 16, 32, 64]
+
+
 def test_a_loss_that_is_made_anew_is_never_captured(captures: list[RerunCapture]) -> None:
     training = Training(cuda_graphs=True)
     for step in range(STEPS):
