@@ -10,11 +10,16 @@ The elastic run's nodes do so too, and clusters of commands that get `Forked.com
 ``govray``, the demo's among them. Those of the interrupted run, of the key and of benchmarks start
 workers as Ray does. They show what forks can't: a missing import, or sets in another order in each
 process.
+
+`Forked.govray` stands for ``govray`` too: the whole command is a fork, which saves five seconds
+where it trains and one where it verifies. It has its own process, words, variables and streams.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -26,6 +31,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,8 +101,7 @@ told = json.dumps({{"argv": argv, "environment": dict(os.environ), "folder": os.
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     socket.send_fds(server, [b"."], [0, 1, 2])
-    server.sendall(told.encode())
-    server.shutdown(socket.SHUT_WR)
+    server.sendall(told.encode() + b"\\n")
     server.recv(1)  # nothing, when the fork has ended
 """
 """What stands for Python's executable. It imports next to nothing, so it starts in
@@ -115,6 +120,22 @@ raise SystemExit(main())
 """``govray``, whose own cluster starts the launcher."""
 
 
+GOVRAY = """\
+#!{python} -IS
+import json, os, socket, sys
+
+told = json.dumps({{"argv": ["govray", *sys.argv[1:]], "environment": dict(os.environ),
+                   "folder": os.getcwd()}})
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    socket.send_fds(server, [b"."], [0, 1, 2])
+    server.sendall(told.encode() + b"\\n")
+    code = server.recv(1)
+os._exit(code[0] if code else 255)
+"""
+"""``govray`` as a fork. Whoever kills this kills the fork."""
+
+
 @dataclass(frozen=True)
 class Forked:
     """What starts clusters whose workers are forks."""
@@ -122,7 +143,9 @@ class Forked:
     python: str
     """What stands for ``sys.executable`` while Ray starts."""
     command: Path
-    """What stands for ``govray``, in a folder of its own for ``PATH``."""
+    """What stands for ``govray``, and starts a cluster whose workers are forks."""
+    govray: Path
+    """What stands for ``govray``, and is a fork; in a folder of its own for ``PATH``."""
 
 
 @contextlib.contextmanager
@@ -133,10 +156,12 @@ def forked_workers() -> Iterator[Forked]:
         address = f"{folder}/address"
         launcher = Path(folder) / "python"
         launcher.write_text(LAUNCHER.format(python=python, address=address))
-        command = Path(folder) / "bin" / "govray"
-        command.parent.mkdir()
+        command = Path(folder) / "command"
         command.write_text(COMMAND.format(python=python, launcher=str(launcher)))
-        for each in (launcher, command):
+        govray = Path(folder) / "bin" / "govray"
+        govray.parent.mkdir()
+        govray.write_text(GOVRAY.format(python=python, address=address))
+        for each in (launcher, command, govray):
             each.chmod(stat.S_IRWXU)
         server = stack.enter_context(
             subprocess.Popen(
@@ -150,7 +175,7 @@ def forked_workers() -> Iterator[Forked]:
         stack.callback(server.kill)
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n", "the server of workers does not start"
-        yield Forked(str(launcher), command)
+        yield Forked(str(launcher), command, govray)
 
 
 def serve(address: str) -> None:
@@ -169,7 +194,7 @@ def serve(address: str) -> None:
                 return
             launcher, _ = listener.accept()
             _, files, _, _ = socket.recv_fds(launcher, 1, 3)
-            told = launcher.makefile("rb").read()
+            told = launcher.makefile("rb").readline()
             environment = json.loads(told)["environment"]
             # Sorted: every launcher has them in another order.
             read = str(sorted(each for each in environment.items() if each[0].startswith("RAY_")))
@@ -178,6 +203,8 @@ def serve(address: str) -> None:
                 if os.fork() == 0:
                     for each in (listener, launcher, *forkers.values()):
                         each.close()
+                    for file in files:
+                        os.close(file)
                     fork(asked, environment)
                     os._exit(0)
                 asked.close()
@@ -189,9 +216,15 @@ def serve(address: str) -> None:
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Import, and see that no thread stands: a fork has only the thread that forks."""
+    """Import, and see that no thread stands: a fork has only the thread that forks.
+
+    What is imported stays, so no collection of a fork need look at it.
+    """
+    gc.disable()
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
     tasks = Path("/proc/self/task").iterdir()
     threads = {
         (task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid())
@@ -225,7 +258,10 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
             return
         if os.fork() == 0:
             asked.close()
-            work(json.loads(told), files[:3])
+            what = json.loads(told)
+            if what["argv"][:1] == ["govray"]:
+                command(what, files)
+            work(what, files[:3])
         for file in files:
             os.close(file)
 
@@ -257,8 +293,8 @@ def draw_of_fork() -> bytes:
         return drawn.read()
 
 
-def work(told: dict[str, Any], files: list[int]) -> None:
-    """Become what the launcher was asked to start."""
+def become(told: dict[str, Any], files: list[int]) -> None:
+    """Take the streams, variables and folder of the launcher."""
     os.setsid()  # the raylet ends a worker with its process group
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, file in enumerate(files):
@@ -270,6 +306,44 @@ def work(told: dict[str, Any], files: list[int]) -> None:
     # The server started before, maybe with fewer folders to import from.
     given = [each for each in told["environment"].get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path[1:1] = [each for each in given if each not in sys.path]
+
+
+def command(told: dict[str, Any], files: list[int]) -> None:
+    """Be ``govray``, tell the launcher the exit code, and end with it."""
+    launcher = socket.socket(fileno=files.pop())
+    become(told, files)
+    # Python opened those of the server, which were other kinds of files.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+    def end_with_it() -> None:
+        launcher.recv(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
+    sys.argv = told["argv"]
+    code: Any = 1
+    try:
+        from govray.cli import main
+
+        code = main()
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        launcher.sendall(bytes([code & 0xFF if isinstance(code, int) else 1]))
+        os._exit(0)
+
+
+def work(told: dict[str, Any], files: list[int]) -> None:
+    """Become the worker that the launcher was asked to start."""
+    become(told, files)
     [start] = [at for at, each in enumerate(told["argv"]) if each.endswith("default_worker.py")]
     sys.argv = told["argv"][start:]
     code = 1
