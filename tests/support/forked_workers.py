@@ -13,6 +13,7 @@ process.
 
 `Forked.govray` stands for ``govray`` too: the whole command is a fork, which saves five seconds
 where it trains and one where it verifies. It has its own process, words, variables and streams.
+`forked_commands` are those alone, of a server that imports neither Ray nor torch.
 """
 
 from __future__ import annotations
@@ -69,11 +70,27 @@ ON_RAY = (
 )
 """What it imports then."""
 
+FOR_COMMANDS = (
+    "importlib.metadata",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "rich.console",
+    "typer.main",
+    "yaml",
+    "govray.governance.policy.policy_yaml",
+    "govray.governance.verify.verifier",
+    "govray.data.corpus",
+)
+"""What commands import that start no cluster."""
+
 FORGOTTEN_S = "RAY_TESTS_FORGOTTEN_S"
 """The variable with the seconds after which a killed run's request for nodes ends. Ray has 180."""
 
 RESIZED_S = "RAY_TESTS_RESIZED_S"
 """The variable with the seconds between looks for room for more workers. Ray has 60."""
+
+ADDRESS = "address"
+"""Of the server, in its folder."""
 
 MOST = 1 << 18
 """Bytes of an environment with its arguments."""
@@ -125,7 +142,7 @@ GOVRAY = """\
 import json, os, socket, sys
 
 told = json.dumps({{"argv": ["govray", *sys.argv[1:]], "environment": dict(os.environ),
-                   "folder": os.getcwd()}})
+                   "folder": os.getcwd(), "python": {launcher!r}}})
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     socket.send_fds(server, [b"."], [0, 1, 2])
@@ -152,20 +169,34 @@ class Forked:
 def forked_workers() -> Iterator[Forked]:
     """Serve forks; all workers live as long as this."""
     python = sys.executable
-    with tempfile.TemporaryDirectory(prefix="workers-") as folder, contextlib.ExitStack() as stack:
-        address = f"{folder}/address"
-        launcher = Path(folder) / "python"
-        launcher.write_text(LAUNCHER.format(python=python, address=address))
-        command = Path(folder) / "command"
-        command.write_text(COMMAND.format(python=python, launcher=str(launcher)))
-        govray = Path(folder) / "bin" / "govray"
+    with serving("workers") as (folder, govray):
+        launcher, command = folder / "python", folder / "command"
+        write_program(launcher, LAUNCHER.format(python=python, address=str(folder / ADDRESS)))
+        write_program(command, COMMAND.format(python=python, launcher=str(launcher)))
+        yield Forked(str(launcher), command, govray)
+
+
+@contextlib.contextmanager
+def forked_commands() -> Iterator[Path]:
+    """Serve forks that are commands without a cluster: what stands for ``govray``."""
+    with serving("commands") as (_, govray):
+        yield govray
+
+
+@contextlib.contextmanager
+def serving(what: str) -> Iterator[tuple[Path, Path]]:
+    """A server's folder, and what stands for ``govray``."""
+    python = sys.executable
+    with tempfile.TemporaryDirectory(prefix=f"{what}-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        govray = folder / "bin" / "govray"
         govray.parent.mkdir()
-        govray.write_text(GOVRAY.format(python=python, address=address))
-        for each in (launcher, command, govray):
-            each.chmod(stat.S_IRWXU)
+        launcher = str(folder / "python") if what == "workers" else None
+        text = GOVRAY.format(python=python, address=str(folder / ADDRESS), launcher=launcher)
+        write_program(govray, text)
         server = stack.enter_context(
             subprocess.Popen(
-                [python, "-m", __name__, address],
+                [python, "-m", __name__, what, str(folder / ADDRESS)],
                 env=os.environ | {"OMP_NUM_THREADS": "1"},  # as Ray sets it for one CPU
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -174,13 +205,19 @@ def forked_workers() -> Iterator[Forked]:
         )
         stack.callback(server.kill)
         assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n", "the server of workers does not start"
-        yield Forked(str(launcher), command, govray)
+        assert server.stdout.readline() == b"ready\n", "the server of forks does not start"
+        yield folder, govray
 
 
-def serve(address: str) -> None:
+def write_program(path: Path, text: str) -> None:
+    """Write what can be run."""
+    path.write_text(text)
+    path.chmod(stat.S_IRWXU)
+
+
+def serve(what: str, address: str) -> None:
     """Import, then hand on what a launcher asks, until standard input ends."""
-    preload(PRELOADED)
+    preload(PRELOADED if what == "workers" else FOR_COMMANDS)
     assert "ray" not in sys.modules, "Ray reads its environment when it is imported"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
     forkers: dict[str, socket.socket] = {}
@@ -195,24 +232,39 @@ def serve(address: str) -> None:
             launcher, _ = listener.accept()
             _, files, _, _ = socket.recv_fds(launcher, 1, 3)
             told = launcher.makefile("rb").readline()
-            environment = json.loads(told)["environment"]
-            # Sorted: every launcher has them in another order.
-            read = str(sorted(each for each in environment.items() if each[0].startswith("RAY_")))
-            if read not in forkers:
-                forkers[read], asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                if os.fork() == 0:
-                    for each in (listener, launcher, *forkers.values()):
-                        each.close()
-                    for file in files:
-                        os.close(file)
-                    fork(asked, environment)
-                    os._exit(0)
-                asked.close()
-            # The launcher's socket stays open as long as the worker lives.
-            socket.send_fds(forkers[read], [told], [*files, launcher.fileno()])
+            # The launcher's socket stays open as long as the fork lives.
+            given = [*files, launcher.fileno()]
+            if what == "workers":
+                hand_on(told, given, forkers, [listener, launcher])
+            elif os.fork() == 0:
+                listener.close()
+                command(json.loads(told), [*files, launcher.detach()])
             launcher.close()
             for file in files:
                 os.close(file)
+
+
+def hand_on(
+    told: bytes,
+    files: Sequence[int],
+    forkers: dict[str, socket.socket],
+    others: Sequence[socket.socket],
+) -> None:
+    """Ask the forker of the environment; start it where there is none, without others' sockets."""
+    environment = json.loads(told)["environment"]
+    # Sorted: every launcher has them in another order.
+    read = str(sorted(each for each in environment.items() if each[0].startswith("RAY_")))
+    if read not in forkers:
+        forkers[read], asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            for each in (*others, *forkers.values()):
+                each.close()
+            for file in files[:3]:  # the fourth was the launcher's
+                os.close(file)
+            fork(asked, environment)
+            os._exit(0)
+        asked.close()
+    socket.send_fds(forkers[read], [told], files)
 
 
 def preload(modules: Sequence[str]) -> None:
@@ -323,6 +375,7 @@ def command(told: dict[str, Any], files: list[int]) -> None:
 
     threading.Thread(target=end_with_it, daemon=True).start()
     sys.argv = told["argv"]
+    sys.executable = told["python"] or sys.executable  # of a cluster that it starts
     code: Any = 1
     try:
         from govray.cli import main
@@ -361,4 +414,4 @@ def work(told: dict[str, Any], files: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])
