@@ -32,11 +32,14 @@ LOOP = """
 import time
 from pathlib import Path
 
+import torch
+
 from govray.engine.gpt import GPT, loss
 from govray.train import govern, optimizer_of, schedule_of
 
 
 def train_loop(config):
+    torch.set_num_threads(1)  # two workers have this machine's two processors
     model = GPT(**config["hyperparameters"])
     run = govern(model, optimizer_of(config, model), schedule_of(config))
     for batch in run.batches():
