@@ -44,8 +44,10 @@ import pytest
 
 PRELOADED = (
     "asyncio",
+    "flax.nnx",
     "jsonschema",
     "lightning",
+    "optax",
     "pandas",
     "psutil",
     "pyarrow.compute",
