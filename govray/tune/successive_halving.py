@@ -110,6 +110,7 @@ class AsynchronousHalving:
         self.divisor = divisor
         self.synchronous = synchronous
         self.trials: dict[str, RungTrial] = {}
+        self._valid = [0] * len(self.brackets)  # trials of each that are not INVALID
         self.rungs = [[Rung() for _ in bracket.rungs] for bracket in self.brackets]
         self.closed = False
 
@@ -123,9 +124,10 @@ class AsynchronousHalving:
         """A new trial starts. Returns its bracket: the first with a free place, else the first."""
         if trial in self.trials:
             return self.trials[trial].bracket
-        free = [i for i, each in enumerate(self.brackets) if self._valid(i) < each.trials]
+        free = [i for i, each in enumerate(self.brackets) if self._valid[i] < each.trials]
         bracket = free[0] if free else 0
         self.trials[trial] = RungTrial(bracket)
+        self._valid[bracket] += 1
         return bracket
 
     def close(self) -> tuple[TrialDecision, ...]:
@@ -174,15 +176,10 @@ class AsynchronousHalving:
         if found is None or found.state not in (HalvingState.RUNNING, HalvingState.PAUSED):
             return ()
         found.state = HalvingState.INVALID
+        self._valid[found.bracket] -= 1
         for rung in self.rungs[found.bracket]:
             rung.remove(trial)
         return self._settle(found.bracket)
-
-    def _valid(self, bracket: int) -> int:
-        return sum(
-            each.bracket == bracket and each.state is not HalvingState.INVALID
-            for each in self.trials.values()
-        )
 
     def _rung(self, trial: RungTrial) -> Rung:
         return self.rungs[trial.bracket][trial.rung]
@@ -228,7 +225,7 @@ class AsynchronousHalving:
 
     def _complete(self, bracket: int, level: int) -> bool:
         """Whether no trial is on the way to the rung, or to one below it."""
-        full = self.closed or self._valid(bracket) >= self.brackets[bracket].trials
+        full = self.closed or self._valid[bracket] >= self.brackets[bracket].trials
         return full and not any(
             each.bracket == bracket and each.rung <= level and each.state is HalvingState.RUNNING
             for each in self.trials.values()

@@ -57,7 +57,7 @@ class Loads(HTMLParser):
 def test_the_demo_ends_with_a_verified_model_and_commands_that_work(
     tmp_path: Path, run: Run, forked: Forked
 ) -> None:
-    done = demo([forked.command], "--steps", "200", "--json")
+    done = demo([forked.govray], "--steps", "200", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["base"]["trained"] == told["base"]["replayed"]
@@ -143,10 +143,10 @@ def answered_by(serve: list[str]) -> list[str]:
         assert process.wait(60) == 0
 
 
-def test_a_full_output_folder_is_left_alone(tmp_path: Path) -> None:
+def test_a_full_output_folder_is_left_alone(tmp_path: Path, forked: Forked) -> None:
     (tmp_path / "govray-demo").mkdir()
     (tmp_path / "govray-demo" / "mine").write_text("keep")
-    done = demo(GOVRAY)
+    done = demo([forked.govray])
     assert done.returncode == 2
     assert "not empty" in done.stderr
     assert "Traceback" not in done.stderr

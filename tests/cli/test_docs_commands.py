@@ -9,13 +9,15 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import zipfile
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer import Typer
 from typer.core import TyperGroup as Group
 from typer.main import get_command
 
@@ -26,6 +28,7 @@ from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.policy_yaml import read_policy
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support import object_server
+from tests.support.forked_workers import forked_commands
 from tests.support.object_server import Bucket
 from tests.support.tree import ROOT
 
@@ -75,9 +78,15 @@ def test_the_tests_that_a_page_names_are_there(page: str) -> None:
         assert [each for each in named if not (ROOT / each).exists()] == []
 
 
+@cache
+def verbs(of: Typer) -> Any:
+    """Its commands; reading the signatures of all takes half a second."""
+    return get_command(of)
+
+
 def check_verb(words: list[str]) -> None:
     there = words[:1] == ["--server"]
-    found: Any = get_command(remote.app if there else app)
+    found: Any = verbs(remote.app if there else app)
     left = list(words[2:] if there else words)
     while isinstance(found, Group) and left and left[0] in found.commands:
         found = found.commands[left.pop(0)]
@@ -98,14 +107,22 @@ def test_a_verb_that_is_not_there_is_noticed() -> None:
             check_verb(wrong)
 
 
+@pytest.fixture(scope="module")
+def forked_govray() -> Iterator[Path]:
+    """Commands of these pages as forks of a process that has imported what they need."""
+    with forked_commands() as govray:
+        yield govray
+
+
 @pytest.fixture
-def shell(tmp_path: Path, at: str) -> Any:
+def shell(tmp_path: Path, at: str, forked_govray: Path) -> Any:
     """Give a block to bash in the test's folder. ``verify`` checks as of the deployment's time."""
     tools = tmp_path / "bin"
     tools.mkdir()
     govray = tools / "govray"
-    real = Path(sys.executable).with_name("govray")
-    govray.write_text(f'#!/bin/sh\n[ "$1" = verify ] && set -- "$@" --at {at}\nexec {real} "$@"\n')
+    govray.write_text(
+        f'#!/bin/sh\n[ "$1" = verify ] && set -- "$@" --at {at}\nexec {forked_govray} "$@"\n'
+    )
     govray.chmod(0o755)
     environment = os.environ | {
         "HOME": str(tmp_path),

@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from govray.engine.vit import VisionTransformer
+from tests.support.forked_workers import Forked
 from tests.support.tree import ROOT
 
 # A slow machine takes three times what a quick one does.
@@ -41,6 +42,7 @@ def address() -> str:
 
 
 def shell(
+    forked: Forked,
     commands: str,
     home: Path,
     folder: str = "my-deployment",
@@ -48,7 +50,7 @@ def shell(
     imported: Sequence[Path] = (),
 ) -> str:
     """What commands print that run on the tests' cluster, with folders to import from."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{forked.govray.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     python = os.pathsep.join(map(str, (ROOT, *imported)))
     variables = {"HOME": str(home), "PATH": path, "PYTHONPATH": python, "RAY_ADDRESS": address()}
     done = subprocess.run(
@@ -62,12 +64,12 @@ def shell(
 
 @pytest.mark.slow
 def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
-    tmp_path: Path, cluster: None
+    tmp_path: Path, cluster: None, forked: Forked
 ) -> None:
-    shell(section(TUTORIAL, "1"), tmp_path, ".")
+    shell(forked, section(TUTORIAL, "1"), tmp_path, ".")
     # One shell for each page: variables of one section are used in the next.
     commands = "".join(section(TUTORIAL, number) for number in "234567")
-    told = shell(commands, tmp_path)
+    told = shell(forked, commands, tmp_path)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
     assert "IDENTICAL" in told
     assert "adapter:any-corpus" in told
@@ -77,7 +79,7 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
     assert (made / "policies" / "root.json").is_file()
 
     headings = ("One licence", "A licence for each", "Sign", "The same", "Train")
-    told = shell("".join(section(CORPORA, each) for each in headings), tmp_path)
+    told = shell(forked, "".join(section(CORPORA, each) for each in headings), tmp_path)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     [model] = (made / "runs").glob("web-*/model")
     credentials = (model / "governance" / "credentials.jsonl").read_bytes().splitlines()
@@ -85,21 +87,23 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_judged_ends_early(tmp_path: Path, cluster: None) -> None:
-    shell(section(TUTORIAL, "1"), tmp_path, ".")
+def test_a_run_that_is_judged_ends_early(tmp_path: Path, cluster: None, forked: Forked) -> None:
+    shell(forked, section(TUTORIAL, "1"), tmp_path, ".")
     commands = "".join(section(TUTORIAL, number) for number in "234")
-    told = shell(commands + section(VALIDATION, "Try it"), tmp_path)
+    told = shell(forked, commands + section(VALIDATION, "Try it"), tmp_path)
     assert re.search(r"Ended early, after (\d+) of 200 steps: validation/accuracy got no", told)
     assert re.search(r"^step +size +committed +loss +validation/accuracy ", told, re.M)
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     assert re.search(r"selected +by early stopping, after \d+ steps: validation/accuracy", told)
 
 
-def deployment(home: Path, heading: str, imported: Sequence[Path] = ()) -> tuple[str, Path]:
+def deployment(
+    forked: Forked, home: Path, heading: str, imported: Sequence[Path] = ()
+) -> tuple[str, Path]:
     """What a section of the page on rows prints in a new deployment, and the model that it made."""
-    shell(section(TUTORIAL, "1"), home, ".")
+    shell(forked, section(TUTORIAL, "1"), home, ".")
     told = shell(
-        section(TUTORIAL, "2") + section(TUTORIAL, "4") + section(ROWS, heading),
+        forked, section(TUTORIAL, "2") + section(TUTORIAL, "4") + section(ROWS, heading),
         home, imported=imported,
     )  # fmt: skip
     [model] = (home / "my-deployment" / "runs").glob("[cd]*-*/model")
@@ -107,8 +111,8 @@ def deployment(home: Path, heading: str, imported: Sequence[Path] = ()) -> tuple
 
 
 @pytest.mark.slow
-def test_a_llama_trains_on_conversations(tmp_path: Path, cluster: None) -> None:
-    told, model = deployment(tmp_path, "Conversations")
+def test_a_llama_trains_on_conversations(tmp_path: Path, cluster: None, forked: Forked) -> None:
+    told, model = deployment(forked, tmp_path, "Conversations")
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
     summary, full = told.split("VERIFIED")[1:]
     assert "targets    bounded" in summary
@@ -122,8 +126,10 @@ def test_a_llama_trains_on_conversations(tmp_path: Path, cluster: None) -> None:
 
 
 @pytest.mark.slow
-def test_a_vit_trains_on_images_that_a_package_ships(tmp_path: Path, cluster: None) -> None:
-    told, model = deployment(tmp_path, "Images", [shipped_digits(tmp_path)])
+def test_a_vit_trains_on_images_that_a_package_ships(
+    tmp_path: Path, cluster: None, forked: Forked
+) -> None:
+    told, model = deployment(forked, tmp_path, "Images", [shipped_digits(tmp_path)])
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 1
     assert "lab-digits 1 (exclusion counted)" in told
     made = json.loads((model / "config.json").read_bytes())

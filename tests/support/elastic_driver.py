@@ -1,8 +1,9 @@
 """A driver on a cluster of several nodes, of which one, rank 0's, is lost and two more come.
 
-``python -m tests.support.elastic_driver FOLDER`` trains twice over one plan, with 2 → 1 → 3 workers
-and with one throughout, attests both, and writes what it saw into ``FOLDER/seen.json``. In a
-process of its own, because one process has one cluster. One worker needs none, and trains here.
+``python -m tests.support.elastic_driver FOLDER PYTHON`` trains twice over one plan, with 2 → 1 → 3
+workers and with one throughout, attests both, and writes what it saw into ``FOLDER/seen.json``. In
+a process of its own, because one process has one cluster. One worker needs none, and trains here.
+PYTHON is that of `Forked`, which starts workers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from tests.support import loops
 from tests.support.deployment import Deployment
-from tests.support.forked_workers import forked_workers
 from tests.support.solo import run_here
 
 STEPS = 150
@@ -39,15 +39,15 @@ PATIENCE_S = 240
 NODE = {"num_cpus": 3}  # one worker of two, and one for the task that reads
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, python: str) -> None:
     """Train, and write what happened when."""
     # The cluster notices after about three seconds that a node is gone; by default after 15.
     os.environ |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
     deployment = Deployment(folder / "deployment")
     slow = folder / "slow"
     slow.touch()
-    with forked_workers() as forked, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", forked.python)  # nodes are added during the run, too
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", python)  # nodes are added during the run, too
         run = _train_on_changing_nodes(deployment, folder, slow)
     write_model(run, deployment.signers["operator"])
     with pytest.MonkeyPatch.context() as patch:
@@ -170,4 +170,4 @@ def _world_sizes(run: Path) -> dict[int, int]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

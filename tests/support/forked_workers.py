@@ -10,11 +10,17 @@ The elastic run's nodes do so too, and clusters of commands that get `Forked.com
 ``govray``, the demo's among them. Those of the interrupted run, of the key and of benchmarks start
 workers as Ray does. They show what forks can't: a missing import, or sets in another order in each
 process.
+
+`Forked.govray` stands for ``govray`` too: the whole command is a fork, which saves five seconds
+where it trains and one where it verifies. It has its own process, words, variables and streams.
+`forked_commands` are those alone, of a server that imports neither Ray nor torch.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -26,6 +32,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +44,10 @@ import pytest
 
 PRELOADED = (
     "asyncio",
+    "flax.nnx",
     "jsonschema",
     "lightning",
+    "optax",
     "pandas",
     "psutil",
     "pyarrow.compute",
@@ -63,11 +72,27 @@ ON_RAY = (
 )
 """What it imports then."""
 
+FOR_COMMANDS = (
+    "importlib.metadata",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "rich.console",
+    "typer.main",
+    "yaml",
+    "govray.governance.policy.policy_yaml",
+    "govray.governance.verify.verifier",
+    "govray.data.corpus",
+)
+"""What commands import that start no cluster."""
+
 FORGOTTEN_S = "RAY_TESTS_FORGOTTEN_S"
 """The variable with the seconds after which a killed run's request for nodes ends. Ray has 180."""
 
 RESIZED_S = "RAY_TESTS_RESIZED_S"
 """The variable with the seconds between looks for room for more workers. Ray has 60."""
+
+ADDRESS = "address"
+"""Of the server, in its folder."""
 
 MOST = 1 << 18
 """Bytes of an environment with its arguments."""
@@ -95,8 +120,7 @@ told = json.dumps({{"argv": argv, "environment": dict(os.environ), "folder": os.
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
     socket.send_fds(server, [b"."], [0, 1, 2])
-    server.sendall(told.encode())
-    server.shutdown(socket.SHUT_WR)
+    server.sendall(told.encode() + b"\\n")
     server.recv(1)  # nothing, when the fork has ended
 """
 """What stands for Python's executable. It imports next to nothing, so it starts in
@@ -115,6 +139,22 @@ raise SystemExit(main())
 """``govray``, whose own cluster starts the launcher."""
 
 
+GOVRAY = """\
+#!{python} -IS
+import json, os, socket, sys
+
+told = json.dumps({{"argv": ["govray", *sys.argv[1:]], "environment": dict(os.environ),
+                   "folder": os.getcwd(), "python": {launcher!r}}})
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    socket.send_fds(server, [b"."], [0, 1, 2])
+    server.sendall(told.encode() + b"\\n")
+    code = server.recv(1)
+os._exit(code[0] if code else 255)
+"""
+"""``govray`` as a fork. Whoever kills this kills the fork."""
+
+
 @dataclass(frozen=True)
 class Forked:
     """What starts clusters whose workers are forks."""
@@ -122,25 +162,43 @@ class Forked:
     python: str
     """What stands for ``sys.executable`` while Ray starts."""
     command: Path
-    """What stands for ``govray``, in a folder of its own for ``PATH``."""
+    """What stands for ``govray``, and starts a cluster whose workers are forks."""
+    govray: Path
+    """What stands for ``govray``, and is a fork; in a folder of its own for ``PATH``."""
 
 
 @contextlib.contextmanager
 def forked_workers() -> Iterator[Forked]:
     """Serve forks; all workers live as long as this."""
     python = sys.executable
-    with tempfile.TemporaryDirectory(prefix="workers-") as folder, contextlib.ExitStack() as stack:
-        address = f"{folder}/address"
-        launcher = Path(folder) / "python"
-        launcher.write_text(LAUNCHER.format(python=python, address=address))
-        command = Path(folder) / "bin" / "govray"
-        command.parent.mkdir()
-        command.write_text(COMMAND.format(python=python, launcher=str(launcher)))
-        for each in (launcher, command):
-            each.chmod(stat.S_IRWXU)
+    with serving("workers") as (folder, govray):
+        launcher, command = folder / "python", folder / "command"
+        write_program(launcher, LAUNCHER.format(python=python, address=str(folder / ADDRESS)))
+        write_program(command, COMMAND.format(python=python, launcher=str(launcher)))
+        yield Forked(str(launcher), command, govray)
+
+
+@contextlib.contextmanager
+def forked_commands() -> Iterator[Path]:
+    """Serve forks that are commands without a cluster: what stands for ``govray``."""
+    with serving("commands") as (_, govray):
+        yield govray
+
+
+@contextlib.contextmanager
+def serving(what: str) -> Iterator[tuple[Path, Path]]:
+    """A server's folder, and what stands for ``govray``."""
+    python = sys.executable
+    with tempfile.TemporaryDirectory(prefix=f"{what}-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        govray = folder / "bin" / "govray"
+        govray.parent.mkdir()
+        launcher = str(folder / "python") if what == "workers" else None
+        text = GOVRAY.format(python=python, address=str(folder / ADDRESS), launcher=launcher)
+        write_program(govray, text)
         server = stack.enter_context(
             subprocess.Popen(
-                [python, "-m", __name__, address],
+                [python, "-m", __name__, what, str(folder / ADDRESS)],
                 env=os.environ | {"OMP_NUM_THREADS": "1"},  # as Ray sets it for one CPU
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -149,13 +207,19 @@ def forked_workers() -> Iterator[Forked]:
         )
         stack.callback(server.kill)
         assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n", "the server of workers does not start"
-        yield Forked(str(launcher), command)
+        assert server.stdout.readline() == b"ready\n", "the server of forks does not start"
+        yield folder, govray
 
 
-def serve(address: str) -> None:
+def write_program(path: Path, text: str) -> None:
+    """Write what can be run."""
+    path.write_text(text)
+    path.chmod(stat.S_IRWXU)
+
+
+def serve(what: str, address: str) -> None:
     """Import, then hand on what a launcher asks, until standard input ends."""
-    preload(PRELOADED)
+    preload(PRELOADED if what == "workers" else FOR_COMMANDS)
     assert "ray" not in sys.modules, "Ray reads its environment when it is imported"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
     forkers: dict[str, socket.socket] = {}
@@ -169,29 +233,52 @@ def serve(address: str) -> None:
                 return
             launcher, _ = listener.accept()
             _, files, _, _ = socket.recv_fds(launcher, 1, 3)
-            told = launcher.makefile("rb").read()
-            environment = json.loads(told)["environment"]
-            # Sorted: every launcher has them in another order.
-            read = str(sorted(each for each in environment.items() if each[0].startswith("RAY_")))
-            if read not in forkers:
-                forkers[read], asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                if os.fork() == 0:
-                    for each in (listener, launcher, *forkers.values()):
-                        each.close()
-                    fork(asked, environment)
-                    os._exit(0)
-                asked.close()
-            # The launcher's socket stays open as long as the worker lives.
-            socket.send_fds(forkers[read], [told], [*files, launcher.fileno()])
+            told = launcher.makefile("rb").readline()
+            # The launcher's socket stays open as long as the fork lives.
+            given = [*files, launcher.fileno()]
+            if what == "workers":
+                hand_on(told, given, forkers, [listener, launcher])
+            elif os.fork() == 0:
+                listener.close()
+                command(json.loads(told), [*files, launcher.detach()])
             launcher.close()
             for file in files:
                 os.close(file)
 
 
+def hand_on(
+    told: bytes,
+    files: Sequence[int],
+    forkers: dict[str, socket.socket],
+    others: Sequence[socket.socket],
+) -> None:
+    """Ask the forker of the environment; start it where there is none, without others' sockets."""
+    environment = json.loads(told)["environment"]
+    # Sorted: every launcher has them in another order.
+    read = str(sorted(each for each in environment.items() if each[0].startswith("RAY_")))
+    if read not in forkers:
+        forkers[read], asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            for each in (*others, *forkers.values()):
+                each.close()
+            for file in files[:3]:  # the fourth was the launcher's
+                os.close(file)
+            fork(asked, environment)
+            os._exit(0)
+        asked.close()
+    socket.send_fds(forkers[read], [told], files)
+
+
 def preload(modules: Sequence[str]) -> None:
-    """Import, and see that no thread stands: a fork has only the thread that forks."""
+    """Import, and see that no thread stands: a fork has only the thread that forks.
+
+    What is imported stays, so no collection of a fork need look at it.
+    """
+    gc.disable()
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
     tasks = Path("/proc/self/task").iterdir()
     threads = {
         (task / "comm").read_text().strip() for task in tasks if task.name != str(os.getpid())
@@ -225,7 +312,10 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
             return
         if os.fork() == 0:
             asked.close()
-            work(json.loads(told), files[:3])
+            what = json.loads(told)
+            if what["argv"][:1] == ["govray"]:
+                command(what, files)
+            work(what, files[:3])
         for file in files:
             os.close(file)
 
@@ -257,8 +347,8 @@ def draw_of_fork() -> bytes:
         return drawn.read()
 
 
-def work(told: dict[str, Any], files: list[int]) -> None:
-    """Become what the launcher was asked to start."""
+def become(told: dict[str, Any], files: list[int]) -> None:
+    """Take the streams, variables and folder of the launcher."""
     os.setsid()  # the raylet ends a worker with its process group
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, file in enumerate(files):
@@ -270,6 +360,45 @@ def work(told: dict[str, Any], files: list[int]) -> None:
     # The server started before, maybe with fewer folders to import from.
     given = [each for each in told["environment"].get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path[1:1] = [each for each in given if each not in sys.path]
+
+
+def command(told: dict[str, Any], files: list[int]) -> None:
+    """Be ``govray``, tell the launcher the exit code, and end with it."""
+    launcher = socket.socket(fileno=files.pop())
+    become(told, files)
+    # Python opened those of the server, which were other kinds of files.
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+    def end_with_it() -> None:
+        launcher.recv(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
+    sys.argv = told["argv"]
+    sys.executable = told["python"] or sys.executable  # of a cluster that it starts
+    code: Any = 1
+    try:
+        from govray.cli import main
+
+        code = main()
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        launcher.sendall(bytes([code & 0xFF if isinstance(code, int) else 1]))
+        os._exit(0)
+
+
+def work(told: dict[str, Any], files: list[int]) -> None:
+    """Become the worker that the launcher was asked to start."""
+    become(told, files)
     [start] = [at for at, each in enumerate(told["argv"]) if each.endswith("default_worker.py")]
     sys.argv = told["argv"][start:]
     code = 1
@@ -287,4 +416,4 @@ def work(told: dict[str, Any], files: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(*sys.argv[1:])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +79,7 @@ def test_an_own_loop_is_searched_by_accuracy_from_no_node_on_and_goes_on_from_no
     # A node has room for a trial's worker and not for two: the second trial needs another node.
     with autoscaled_cluster(forked, cpus=2, most=2, idle_s=6, **quick) as address:
         assert alive(address) == 1  # the head, which has no CPU for work
-        first = tune(file, address)
+        first = tune(forked, file, address)
         search = held_up(first, here.folder / "runs")
         first.kill()
         first.communicate()
@@ -88,7 +87,7 @@ def test_an_own_loop_is_searched_by_accuracy_from_no_node_on_and_goes_on_from_no
         reported = (begun[GOOD] / "reports.jsonl").read_bytes()
         until(lambda: alive(address) == 1, "the nodes to go")
         held.unlink()
-        again = tune(file, address)
+        again = tune(forked, file, address)
         out, err = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, err
     assert f"Going on with {search}" in err
@@ -110,9 +109,9 @@ def test_an_own_loop_is_searched_by_accuracy_from_no_node_on_and_goes_on_from_no
     assert set(selection.validation or {}) == {"held-out"}
 
 
-def tune(file: Path, address: str) -> subprocess.Popen[str]:
+def tune(forked: Forked, file: Path, address: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(Path(sys.executable).with_name("govray")), "tune", str(file), "--json"],
+        [forked.govray, "tune", str(file), "--json"],
         env=os.environ | {"RAY_ADDRESS": address},
         cwd=file.parent,
         stdout=subprocess.PIPE,

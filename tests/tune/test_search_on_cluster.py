@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from govray.tune import search as searching
 from govray.tune.search_config import parse_search
 from govray.tune.search_record import TRIALS
 from tests.support.deployment import Deployment
+from tests.support.forked_workers import Forked
 from tests.support.memorizer import SECONDS
 from tests.support.together import TOGETHER
 
@@ -90,11 +90,11 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     return Deployment(tmp_path_factory.mktemp("search") / "here")
 
 
-def tune(config: Path, *more: str, **settings: str) -> subprocess.Popen[str]:
+def tune(forked: Forked, config: Path, *more: str, **settings: str) -> subprocess.Popen[str]:
     """A driver of its own on the cluster; settings are what its workers find in the environment."""
     job = {"runtime_env": {"env_vars": settings}}
     return subprocess.Popen(
-        [str(Path(sys.executable).with_name("govray")), "tune", str(config), *more],
+        [forked.govray, "tune", str(config), *more],
         env=os.environ
         | {
             "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
@@ -115,14 +115,16 @@ def drivers(run: Path) -> int:
     return sum(isinstance(each, events.DriverStarted) for each in events.read(run))
 
 
-def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(deployment: Deployment) -> None:
+def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(
+    deployment: Deployment, forked: Forked
+) -> None:
     config = deployment.folder / "tune.yaml"
     config.write_text(yaml.safe_dump(search_of(deployment)))
     runs = deployment.folder / "runs"
 
     # One trial is still between its commits when the other has finished. A kill between a commit
     # and its report would lose the report, and the trial would count as failed.
-    first = tune(config, **{SECONDS: "0.5"})
+    first = tune(forked, config, **{SECONDS: "0.5"})
     ended: set[str] = set()
     while not ended:
         assert first.poll() is None, first.communicate()
@@ -136,7 +138,7 @@ def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(deployment: De
     drawn = [each for each in lines_of(search) if each["kind"] == "drawn"]
     before = {name: (search / name / "reports.jsonl").read_bytes() for name in ended}
 
-    out, err = (second := tune(config, "--json")).communicate(timeout=900)
+    out, err = (second := tune(forked, config, "--json")).communicate(timeout=900)
     assert second.returncode == 0, err
     assert "Going on with" in err
     found = json.loads(out)
@@ -196,7 +198,9 @@ def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(deployment: De
     assert lines_of(search)[-1] == {"kind": "concluded"}
 
 
-def test_a_trial_that_falls_behind_goes_on_from_a_better_one(deployment: Deployment) -> None:
+def test_a_trial_that_falls_behind_goes_on_from_a_better_one(
+    deployment: Deployment, forked: Forked
+) -> None:
     experiment = deployment.experiment(
         name="population",
         entrypoint="tests.support.together:GPT",
@@ -227,7 +231,7 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(deployment: Deploym
         )
     )
     (together := deployment.folder / "together").mkdir()
-    process = tune(config, "--json", **{TOGETHER: str(together)})
+    process = tune(forked, config, "--json", **{TOGETHER: str(together)})
     out, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     found = json.loads(out)

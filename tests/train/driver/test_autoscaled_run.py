@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,11 +32,14 @@ LOOP = """
 import time
 from pathlib import Path
 
+import torch
+
 from govray.engine.gpt import GPT, loss
 from govray.train import govern, optimizer_of, schedule_of
 
 
 def train_loop(config):
+    torch.set_num_threads(1)  # two workers have this machine's two processors
     model = GPT(**config["hyperparameters"])
     run = govern(model, optimizer_of(config, model), schedule_of(config))
     for batch in run.batches():
@@ -82,7 +84,7 @@ def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
     # A node has room for one worker and a task that reads.
     with autoscaled_cluster(forked, cpus=3, most=2, idle_s=6, **quick) as address:
         with timed(seen, "refused"):
-            refused = train(gang, address)
+            refused = train(forked, gang, address)
             out, err = refused.communicate(timeout=PATIENCE_S)
         assert refused.returncode == 2, err
         assert "the run starts 3 workers with 2 CPU each" in err
@@ -90,7 +92,7 @@ def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
         assert "1 run waits for room: each needs 3 workers" in err  # it was said meanwhile
         assert "Traceback" not in out + err
 
-        run = train(elastic, address)
+        run = train(forked, elastic, address)
         ledger = here.folder / "runs"
         with timed(seen, "two workers"):
             until(lambda: worlds(ledger)[-3:] == [2] * 3, "two workers", run)
@@ -112,9 +114,9 @@ def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
     assert steps == list(range(STEPS))
 
 
-def train(file: Path, address: str) -> subprocess.Popen[str]:
+def train(forked: Forked, file: Path, address: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(Path(sys.executable).with_name("govray")), "train", str(file), "--json"],
+        [forked.govray, "train", str(file), "--json"],
         env=os.environ | {"RAY_ADDRESS": address},
         cwd=file.parent,
         stdout=subprocess.PIPE,

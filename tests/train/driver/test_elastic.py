@@ -23,17 +23,18 @@ from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
 from govray.train.state import snapshot
 from tests.support.elastic_driver import EVERY, STEPS
+from tests.support.forked_workers import Forked
 from tests.support.runs_apart import RELATIVE, apart, ran
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Path:
     """What the driver left; one cluster start for all tests."""
     folder = tmp_path_factory.mktemp("elastic")
     driver = subprocess.run(
-        [sys.executable, "-m", "tests.support.elastic_driver", str(folder)],
+        [sys.executable, "-m", "tests.support.elastic_driver", str(folder), forked.python],
         timeout=560,
         capture_output=True,
         text=True,

@@ -54,7 +54,7 @@ def govray(
         command = ["--json", *words]
         if words[0] == "train" or words[:2] == ("runs", "resume"):
             done = subprocess.run(
-                [forked.command, *command],
+                [forked.govray, *command],
                 capture_output=True,
                 text=True,
                 timeout=300,

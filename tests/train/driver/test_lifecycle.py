@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,6 +36,7 @@ from govray.train.run_folder.ledger_wal import recorded_steps
 from govray.train.state import snapshot
 from tests.support import loops
 from tests.support.deployment import Deployment
+from tests.support.forked_workers import Forked
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
@@ -189,7 +189,11 @@ def test_workers_of_a_driver_that_was_overtaken_write_no_more(
 
 
 def test_the_same_command_goes_on_after_a_stop_and_after_the_drivers_death(
-    finished: Path, deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path,
+    deployment: Deployment,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    forked: Forked,
 ) -> None:
     config = tmp_path / "line.yaml"
     config.write_text(
@@ -199,7 +203,7 @@ def test_the_same_command_goes_on_after_a_stop_and_after_the_drivers_death(
 
     def start() -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [Path(sys.executable).with_name("govray"), "train", config],
+            [forked.govray, "train", config],
             cwd=tmp_path,
             env=os.environ | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address},
             stdout=subprocess.PIPE,

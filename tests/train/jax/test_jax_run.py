@@ -25,6 +25,7 @@ from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.jax import flax_loop
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
+from tests.support.forked_workers import Forked
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
@@ -53,9 +54,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_the_page_ends_in_a_verified_model(here: Path, cluster: None) -> None:
+def test_the_page_ends_in_a_verified_model(here: Path, cluster: None, forked: Forked) -> None:
     written(here, BY_LOOP, storage_path="runs")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    path = f"{forked.govray.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     address = ray.get_runtime_context().gcs_address
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", COMMANDS],
