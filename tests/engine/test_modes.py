@@ -230,7 +230,7 @@ def test_joined_passes_are_tried_by_the_dtypes_inside_the_loss(
     monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
     rows = rows_of(MIXED)
     for gap, refused in ((0.9 * tolerance, False), (1.1 * tolerance, True)):
-        monkeypatch.setattr(pass_check, "distance", lambda *_, gap=gap: gap)
+        monkeypatch.setattr(pass_check, "_distance", lambda *_, gap=gap: gap)
         run = run_of(*build(dtype=torch.float32))
         take(run, rows, loss_fn)
         assert bool(run.accumulation.planner.unsliced) is refused

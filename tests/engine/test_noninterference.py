@@ -471,13 +471,13 @@ def test_each_violation_changes_the_base(trained, world, violation):
 def train_on_gpu(
     notes: str, violation: str | None, precision: Precision, cuda_graphs: bool
 ) -> Trained:
-    replays = torch.cuda.CUDAGraph.replay
+    launch = torch.cuda.CUDAGraph.replay
     done = 0
 
     def counted(graph: torch.cuda.CUDAGraph) -> None:
         nonlocal done
         done += 1
-        replays(graph)
+        launch(graph)
 
     with deterministic(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda.CUDAGraph, "replay", counted)

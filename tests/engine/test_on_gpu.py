@@ -54,6 +54,20 @@ def plain(precision: Precision) -> dict[str, Tensor]:
     return model.state_dict()
 
 
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[torch.cuda.CUDAGraph]:
+    """The graph of each launch."""
+    found: list[torch.cuda.CUDAGraph] = []
+    launch = torch.cuda.CUDAGraph.replay
+
+    def counted(graph: torch.cuda.CUDAGraph) -> None:
+        found.append(graph)
+        launch(graph)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
+    return found
+
+
 def ours(precision: Precision, *, cuda_graphs: bool) -> dict[str, Tensor]:
     model, optimizer = fresh()
     route = allow_all(model)
@@ -71,12 +85,16 @@ def different(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[str]:
 @pytest.mark.parametrize("cuda_graphs", [False, True], ids=["kernels", "graphs"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_allow_all_is_plain_training_bit_for_bit(
-    precision: Precision, cuda_graphs: bool, monkeypatch: pytest.MonkeyPatch
+    precision: Precision,
+    cuda_graphs: bool,
+    launches: list[torch.cuda.CUDAGraph],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with deterministic():
         expected = plain(precision)
         assert different(expected, plain(precision)) == []  # so equal bits mean something here
         assert different(expected, ours(precision, cuda_graphs=cuda_graphs)) == []
+        assert len(launches) == (STEPS - 2 if cuda_graphs else 0)
         divide = step_module.divide
         monkeypatch.setattr(  # the control
             step_module,
@@ -116,11 +134,13 @@ def test_what_python_draws_is_not_launched_unseen() -> None:
     run = governed(model, optimizer, [route], cuda_graphs=True, tries_rows=False)
     for step in range(2):
         run(step_batch(step, [micro_batch(route, rows_of(step))]), drawing)
-    with pytest.raises(Refused, match="other gradients when it is launched"):
+    with pytest.raises(Refused, match="draws from the generator of python"):
         run(step_batch(2, [micro_batch(route, rows_of(2))]), drawing)
 
 
-def test_what_torch_draws_is_drawn_anew_in_every_launch() -> None:
+def test_what_torch_draws_is_drawn_anew_in_every_launch(
+    launches: list[torch.cuda.CUDAGraph],
+) -> None:
     def drawing(model: torch.nn.Module, rows: dict[str, Tensor]) -> Tensor:
         found = losses(model, rows)
         return found * torch.rand_like(found)
@@ -136,3 +156,4 @@ def test_what_torch_draws_is_drawn_anew_in_every_launch() -> None:
 
     with deterministic():
         assert different(trained(cuda_graphs=False), trained(cuda_graphs=True)) == []
+    assert len(launches) == 4

@@ -88,7 +88,6 @@ class StepSettings:
                 where="compile",
                 do="Leave out compile or activation_checkpointing",
             )
-
         if self.cuda_graphs and self.aggregator != "governed":
             raise UsageError(
                 f"with aggregator {self.aggregator} torch sums gradients inside every backward, "

@@ -152,7 +152,7 @@ def try_pass(
             expected = _gradients(own, {name: parameters[name] for name in route.weights})
         if not any(gradient is not None and gradient.any() for gradient in expected.values()):
             return PassCheck(None)
-        gap = distance(found, expected)
+        gap = _distance(found, expected)
         if not gap <= tolerance:
             return PassCheck(False, f"stream {part.route}: gradients differ by {gap:.1e}")
     return PassCheck(True)
@@ -180,12 +180,8 @@ def _new_graphs_refused() -> Iterator[None]:
         ) from error
 
 
-def distance(ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None]) -> float:
-    """‖ours − theirs‖ / ‖theirs‖ over the names of ``theirs``; None is zeros.
-
-    Args:
-        ours, theirs: Any shapes, equal for equal names; of one device.
-    """
+def _distance(ours: Mapping[str, Tensor | None], theirs: Mapping[str, Tensor | None]) -> float:
+    """‖ours − theirs‖ / ‖theirs‖ over the names of ``theirs``; an absent tensor is zeros."""
     difference, norm = 0.0, 0.0
     for name, their in theirs.items():
         our = ours[name]

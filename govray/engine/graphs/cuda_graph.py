@@ -40,7 +40,7 @@ class GraphCapture(Protocol):
 
 
 class CudaCapture:
-    """Makes graphs of the current CUDA device.
+    """Makes graphs of the device that a model is on.
 
     Args:
         model: What the work runs.
@@ -50,10 +50,10 @@ class CudaCapture:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        device = next(model.parameters()).device
-        if device.type != "cuda":
+        self._device = next(model.parameters()).device
+        if self._device.type != "cuda":
             raise UsageError(
-                f"the model is on {device}, and graphs are of a GPU",
+                f"the model is on {self._device}, and graphs are of a GPU",
                 where="cuda_graphs",
                 do="Give workers a GPU by resources.gpus_per_worker, or leave cuda_graphs out",
             )
@@ -63,20 +63,28 @@ class CudaCapture:
         """Capture work. Nothing runs yet.
 
         Raises:
-            Refused: The work waits for the device, or does another thing that no graph can hold.
+            GovrayError: What the work raises; `Refused` if it waits for the device, or does
+                another thing that no graph can hold.
         """
         graph = torch.cuda.CUDAGraph()
-        try:
-            # Other threads copy batches and watch collectives meanwhile.
-            mode = "thread_local"
-            with holding(), torch.cuda.graph(graph, self._pool, capture_error_mode=mode):
-                found = work()
-        except GovrayError:
-            raise
-        except RuntimeError as error:
-            raise Refused(
-                f"a pass can't be captured: {str(error).splitlines()[0]}",
-                where="cuda_graphs",
-                do="Let model and loss_fn read no number of the device, or leave cuda_graphs out",
-            ) from error
+        with torch.cuda.device(self._device):
+            stream = torch.cuda.current_stream()
+            try:
+                # Other threads copy batches and watch collectives meanwhile.
+                mode = "thread_local"
+                with holding(), torch.cuda.graph(graph, self._pool, capture_error_mode=mode):
+                    found = work()
+            except RuntimeError as error:
+                cause = error.__context__ or error  # ending the capture fails too, and says less
+                if isinstance(cause, GovrayError | torch.OutOfMemoryError):
+                    raise cause from None
+                raise Refused(
+                    f"a pass can't be captured: {str(cause).partition(chr(10))[0]}",
+                    where="cuda_graphs",
+                    do="Let model and loss_fn read no number of the device and copy nothing to "
+                    "it, or leave cuda_graphs out. Start a new process: this one's generators "
+                    "may fail",
+                ) from error
+            finally:
+                torch.cuda.set_stream(stream)  # a capture that fails to end leaves its own
         return found, graph.replay

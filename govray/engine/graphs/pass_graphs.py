@@ -5,11 +5,12 @@ holds them, and the tensors that they read and write. Passes are of one kind if 
 kernels: of one route, adapter and loss function, with equally many rows of one shape. Of a kind
 
 1. the first pass runs as ever, which also lets libraries settle;
-2. the second is captured, as if of another step, and then runs both ways: by its graph and as ever.
-   Losses and gradients must have equal bits, or agree within rounding where kernels are not
-   deterministic. What the pass computes from anything but its tensors, shows here;
+2. the second is captured, as if of another step and of rows of zeros. Then it runs both ways: by
+   its graph and as ever. Loss and gradients must have equal numbers, or agree within rounding where
+   kernels are not deterministic. What the pass computes from anything but its tensors shows here;
 3. in every other, the rows are copied into the graph's tensors, and the graph is launched. At its
-   16th, 32nd, 64th … launch both are compared again, for what the pass reads may have changed.
+   16th, 32nd, … 512th launch, and then at each 512th, both are compared again: what the pass reads
+   may have changed.
 
 Invariants:
 
@@ -17,45 +18,49 @@ Invariants:
   same bits, whether other passes are launched or run.
 * ``.grad`` is never a tensor of a graph: a kind may come several times in a step, and graphs share
   memory.
-* A pass in which something is measured runs as ever, which its caller decides. So does one of a
-  kind beyond the first ``_KINDS``, for each holds gradients of its own.
-* A graph is made anew if a parameter or buffer lies elsewhere than when it was captured.
+* A graph that was not like its pass is never launched again.
+* A pass that draws on the host is refused: what it drew when it was captured would stay.
+* A pass in which something is measured runs as ever, which its caller decides. So does one whose
+  rows are on another device, and one of a kind beyond the first ``_KINDS`` that were captured.
+* A graph is made anew if a tensor that a module holds lies elsewhere than when it was captured.
 
-Only homogeneous passes are captured.
+Only homogeneous passes are captured. What Python does beside, such as logging, is not done when a
+graph is launched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
-from govray.engine.gradients.pass_check import distance
+from govray.engine.gradients.gradient_gap import Gradients, first_apart
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.graphs.cuda_graph import GraphCapture
 from govray.engine.model.keyed_dropout import Keyed
-from govray.errors import Refused
+from govray.engine.model.rng_state import Generators, generators
+from govray.errors import Refused, UsageError
 
 _KINDS = 256
 """Enough for the routes and adapters of a policy. Their gradients lie on the device for good."""
 
+_SEEN = 64
+"""Kinds that came once and are remembered: a loss function may be another one in every step."""
+
 _ANOTHER_STEP = -1
 
-_TRIED_AGAIN = 16
-"""The launch from which on each power of two is compared."""
+_FIRST_AGAIN, _EVERY = 16, 512
+"""The launch from which on each power of two is compared, and how often from then on."""
 
 Kind = tuple[object, ...]
-Gradients = Mapping[str, Tensor]
-"""By parameter name; none for a parameter that the losses don't depend on."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _PassGraph:
     """A graph with its tensors.
 
@@ -66,7 +71,7 @@ class _PassGraph:
         gradients: All that the pass gives.
         launch: Fills loss and gradients.
         addresses: Of all that it reads beside these.
-        loss_fn: What it computes.
+        launches: How often it was launched.
     """
 
     tensors: Mapping[str, Tensor]
@@ -75,7 +80,7 @@ class _PassGraph:
     gradients: Gradients
     launch: Callable[[], None]
     addresses: tuple[int, ...]
-    loss_fn: LossFn
+    launches: int = 0
 
 
 class PassGraphs:
@@ -98,12 +103,13 @@ class PassGraphs:
         capture: GraphCapture,
     ) -> None:
         self._forward = forward
-        self._model = model
+        self._modules = list(model.modules())
+        self._device = next(model.parameters()).device
         self._parameters = parameters
         self._keyed = keyed
         self._capture = capture
-        self._graphs: dict[Kind, _PassGraph | None] = {}
-        self._launches: dict[Kind, int] = {}
+        self._seen: dict[Kind, None] = {}
+        self._graphs: dict[Kind, _PassGraph] = {}
 
     def run(self, each: Pass, step: int, loss_fn: LossFn) -> tuple[PartLoss, list[str]] | None:
         """Do a pass, and add its gradients to ``.grad``.
@@ -120,47 +126,68 @@ class PassGraphs:
         Raises:
             Refused: It can't be captured, or its graph computes otherwise than it does.
         """
-        if each.method != "homogeneous":
+        if each.method != "homogeneous" or self._elsewhere(each):
             return None
         kind = self._kind(each, loss_fn)
-        if kind not in self._graphs:
-            if len(self._graphs) < _KINDS:
-                self._graphs[kind] = None
+        graph = self._graphs.pop(kind, None)  # back in only if it does what it should
+        if graph is None and not self._to_capture(kind):
             return None
-        graph = self._graphs[kind]
         if graph is None or graph.addresses != self._addresses(each):
             graph = self._captured(each, loss_fn)
-            self._launches[kind] = 0
-        self._launches[kind] += 1
-        launch = self._tried if _to_try(self._launches[kind]) else self._launched
-        found = launch(graph, each, step)
+        graph.launches += 1
+        if _to_compare(graph.launches):
+            found = self._compared(graph, each, step, loss_fn)
+        else:
+            found = self._launched(graph, each, step)
         self._graphs[kind] = graph
         self._add(graph.gradients)
         return found, [*graph.gradients][::-1]
 
+    def _elsewhere(self, each: Pass) -> bool:
+        """Whether Python could read rows without waiting for the device."""
+        return any(tensor.device != self._device for tensor in each.tensors.values())
+
     def _kind(self, each: Pass, loss_fn: LossFn) -> Kind:
-        shapes = tuple((name, t.shape, t.dtype, t.device) for name, t in each.tensors.items())
+        shapes = tuple((name, t.shape, t.dtype) for name, t in each.tensors.items())
+        modes = tuple(module.training for module in self._modules)
         # By equality where there is one: a bound method is another object each time.
         named = loss_fn if isinstance(loss_fn, Hashable) else id(loss_fn)
-        return each.parts[0].route, shapes, each.masked, self._model.training, named
+        return each.parts[0].route, shapes, each.masked, modes, named
+
+    def _to_capture(self, kind: Kind) -> bool:
+        """Whether this kind came before, and there is room for one more graph."""
+        if kind in self._seen:
+            del self._seen[kind]
+            return len(self._graphs) < _KINDS
+        if len(self._seen) == _SEEN:
+            del self._seen[next(iter(self._seen))]
+        self._seen[kind] = None
+        return False
 
     def _addresses(self, each: Pass) -> tuple[int, ...]:
-        read = chain(self._forward.reached([each]).values(), self._model.buffers())
-        return tuple(tensor.data_ptr() for tensor in read)
+        parameters = self._forward.reached([each]).values()
+        held = (tensor for module in self._modules for tensor in _held(module))
+        return tuple(tensor.data_ptr() for tensor in (*parameters, *held))
 
     def _captured(self, each: Pass, loss_fn: LossFn) -> _PassGraph:
         """The graph of a pass like this one."""
+        if torch.is_autocast_enabled(self._device.type) and torch.is_autocast_cache_enabled():
+            raise UsageError(
+                "the step is called under torch.autocast, whose cache keeps parameters' copies "
+                "that a graph would read later",
+                where="cuda_graphs",
+                do="Enter autocast inside loss_fn, or use precision: bf16-mixed",
+            )
         (part,) = each.parts
-        tensors = {name: tensor.clone() for name, tensor in part.tensors.items()}
-        keys = self._keyed.row_keys(_ANOTHER_STEP, each.rows).to(tensors["targets"].device)
+        tensors = {name: torch.zeros_like(tensor) for name, tensor in part.tensors.items()}
+        keys = self._keyed.row_keys(_ANOTHER_STEP, each.rows).to(self._device)
         like = replace(each, parts=(replace(part, tensors=tensors),))
         (loss, gradients), launch = self._capture(
             lambda: self._forward.holding(like, _ANOTHER_STEP, keys),
             partial(self._computed, like, loss_fn),
         )
         loss = replace(loss, sum=loss.sum.detach())
-        where = self._addresses(each)
-        return _PassGraph(tensors, keys, loss, gradients, launch, where, loss_fn)
+        return _PassGraph(tensors, keys, loss, gradients, launch, self._addresses(each))
 
     def _computed(self, each: Pass, loss_fn: LossFn) -> tuple[PartLoss, Gradients]:
         """Loss and gradients of a pass; call it inside ``Forward.holding``."""
@@ -185,29 +212,44 @@ class PassGraphs:
             held, sum=held.sum.clone(), targets=held.targets.clone(), stated=part.targets
         )
 
-    def _tried(self, graph: _PassGraph, each: Pass, step: int) -> PartLoss:
+    def _compared(self, graph: _PassGraph, each: Pass, step: int, loss_fn: LossFn) -> PartLoss:
         """The same, and the pass runs as ever too: they must agree.
 
         Raises:
-            Refused: They don't.
+            Refused: They don't, or the pass draws on the host.
         """
         with self._forward.holding(each, step):
-            (loss,) = self._forward.losses(each, graph.loss_fn)
-            dtypes = watch_dtypes([loss.sum]) | {loss.sum.dtype}
-            expected = {"": loss.sum.detach(), **self._gradients(loss, each)}
-        launched = self._launched(graph, each, step)
-        found = {"": launched.sum, **graph.gradients}
-        if torch.are_deterministic_algorithms_enabled():
-            agree = all(map(torch.equal, found.values(), expected.values()))
-        else:
-            agree = distance(found, expected) <= coarsest(dtypes) ** 0.5
-        if found.keys() != expected.keys() or not agree:
+            before = generators()
+            (loss,) = self._forward.losses(each, loss_fn)
+            drawn = _drawn(before, generators())
+            dtypes = watch_dtypes([loss.sum])
+            expected = self._gradients(loss, each)
+        if drawn:
             raise Refused(
-                f"a pass of stream {each.parts[0].route} gives other gradients when it is launched",
+                f"model or loss_fn draws from the generator of {drawn}, and a graph would keep "
+                "what it drew once",
                 where="cuda_graphs",
-                do="Let model and loss_fn depend on their tensors alone, or leave cuda_graphs out",
+                do="Draw on the device, or leave cuda_graphs out",
             )
-        return launched
+        found = self._launched(graph, each, step)
+        dtypes |= {loss.sum.dtype} | {gradient.dtype for gradient in expected.values()}
+        exact = torch.are_deterministic_algorithms_enabled()
+        tolerance = 0.0 if exact else coarsest(dtypes) ** 0.5
+        both = (
+            ({"the loss": loss.sum.detach()}, {"the loss": found.sum}),
+            (expected, graph.gradients),
+        )
+        for as_ever, launched in both:
+            if apart := first_apart(as_ever, launched, tolerance):
+                name, share = apart
+                raise Refused(
+                    f"{name} differs by {share:.1e} when a pass of stream {each.parts[0].route} "
+                    "is launched as a graph",
+                    where="cuda_graphs",
+                    do="Let model and loss_fn depend on their tensors alone, or leave "
+                    "cuda_graphs out",
+                )
+        return found
 
     @torch.no_grad()
     def _add(self, gradients: Gradients) -> None:
@@ -228,6 +270,21 @@ class PassGraphs:
             torch._foreach_add_(sums, new)
 
 
-def _to_try(launches: int) -> bool:
+def _held(module: nn.Module) -> Iterator[Tensor]:
+    """Buffers of a module, and tensors among its attributes."""
+    yield from (buffer for buffer in module._buffers.values() if buffer is not None)
+    yield from (value for value in vars(module).values() if isinstance(value, Tensor))
+
+
+def _drawn(before: Generators, after: Generators) -> str | None:
+    """Whose generator of the host was drawn from in between."""
+    for name, state in before.values.items():
+        if state != after.values[name]:
+            return name
+    return None if torch.equal(before.tensors["torch"], after.tensors["torch"]) else "torch's CPU"
+
+
+def _to_compare(launches: int) -> bool:
     power_of_two = launches & (launches - 1) == 0
-    return launches == 1 or (launches >= _TRIED_AGAIN and power_of_two)
+    early = launches == 1 or (launches >= _FIRST_AGAIN and power_of_two)
+    return early if launches < _EVERY else launches % _EVERY == 0

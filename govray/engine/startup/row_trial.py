@@ -40,6 +40,7 @@ from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
+from govray.engine.gradients.gradient_gap import first_apart
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.compiled_blocks import without_graphs
@@ -311,22 +312,13 @@ class _Comparison:
                 _refuse_mixed(f"a row's loss differs by {gap:.1e} with the rows beside it", where)
 
     def _require_equal(self, expected: Gradients, found: Gradients) -> None:
-        names = [name for name in self._learning if name in expected or name in found]
-        norms = {name: float(expected[name].double().norm()) for name in names if name in expected}
-        whole = math.hypot(*norms.values())
-        if not math.isfinite(whole):
-            return  # the step will say so
-        tolerance = self._tolerance
-        # Where an exact gradient is zero, there is rounding, as large as the others make it.
-        rounding = min(1e3 * tolerance**2, tolerance) * whole
-        for name in names:
-            gap = _gap(expected.get(name), found.get(name))
-            if not gap <= tolerance * norms.get(name, 0.0) + rounding:
-                share = gap / norms[name] if norms.get(name) else math.inf
-                _refuse_mixed(
-                    f"a row's gradient of {name} differs by {share:.1e} with the rows beside it",
-                    self._trial._module_of(name),
-                )
+        apart = first_apart(expected, found, self._tolerance)
+        if apart is not None:
+            name, share = apart
+            _refuse_mixed(
+                f"a row's gradient of {name} differs by {share:.1e} with the rows beside it",
+                self._trial._module_of(name),
+            )
 
     def _where(
         self,
@@ -365,13 +357,6 @@ def _apart(expected: float, found: float, scale: float) -> float:
     if not math.isfinite(gap) or not scale:
         return math.inf
     return gap / scale
-
-
-def _gap(expected: Tensor | None, found: Tensor | None) -> float:
-    if expected is None or found is None:
-        only = found if expected is None else expected
-        return 0.0 if only is None else float(only.double().norm())
-    return float((found.double() - expected.double()).norm())
 
 
 def _device_generators() -> list[Tensor]:
