@@ -75,7 +75,7 @@ class CudaCapture:
                 with holding(), torch.cuda.graph(graph, self._pool, capture_error_mode=mode):
                     found = work()
             except RuntimeError as error:
-                cause = error.__context__ or error  # ending the capture fails too, and says less
+                cause = _first(error)
                 if isinstance(cause, GovrayError | torch.OutOfMemoryError):
                     raise cause from None
                 raise Refused(
@@ -88,3 +88,13 @@ class CudaCapture:
             finally:
                 torch.cuda.set_stream(stream)  # a capture that fails to end leaves its own
         return found, graph.replay
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong first: ending the capture then fails too, and says less."""
+    found, before = error, error.__context__
+    while before is not None:
+        if isinstance(before, RuntimeError | GovrayError):
+            found = before
+        before = before.__context__
+    return found
