@@ -13,7 +13,6 @@ from torch import nn
 from govray.engine.graphs.cuda_graph import CudaCapture
 from govray.errors import GovrayError, Refused, UsageError
 
-
 set_again: list[object] = []
 """Streams that were made current."""
 
