@@ -126,7 +126,7 @@ class Forward:
         Args:
             each: The pass.
             step: The global step.
-            keys: Those of its rows, as for `Keyed.rows`.
+            keys: Those of its rows, as for `Keyed.rows`: int64 of shape (rows,), on the device.
 
         Raises:
             Refused: The model can't be routed as planned.

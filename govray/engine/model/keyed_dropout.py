@@ -104,7 +104,7 @@ class Keyed:
             step: The global step.
             rows: For each row, its stream and its position in the stream's quota of this step.
             keys: What masks are drawn from in place of the rows' own keys: int64 of shape
-                (rows,), where the masks will be.
+                (rows,), on the device of the masks.
         """
         # Keeping and restoring the global state also covers what the user's own
         # code draws between micro-batches: it sees no trace of the streams.
