@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.batch import Batch
-from benchmarks.methods.method import Method
+from benchmarks.methods.method import Method, OnGpu
 from benchmarks.workload import Workload
 from govray.engine.model.activation_checkpointing import repeated_blocks
 from govray.engine.model.compiled_blocks import BACKEND
@@ -37,13 +37,8 @@ class PlainDDP(Method):
         self.optimizer.zero_grad()
 
 
-class CompiledDDP(PlainDDP):
+class CompiledDDP(OnGpu, PlainDDP):
     """The same with compiled blocks, beside which ``governed_compiled`` is to be seen."""
-
-    @classmethod
-    def covers(cls, workload: Workload) -> bool:
-        """What a GPU runs."""
-        return workload.device.type == "cuda"
 
     def __init__(self, workload: Workload) -> None:
         super().__init__(workload)

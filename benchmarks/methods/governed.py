@@ -22,7 +22,7 @@ from types import MappingProxyType
 from benchmarks.batch import Batch
 from benchmarks.cases import ADAPTER_RANK, SEED
 from benchmarks.governed_rows import PLAN, POLICY, leaf, step_batch
-from benchmarks.methods.method import Method
+from benchmarks.methods.method import Method, OnGpu
 from benchmarks.workload import Workload
 from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Terms
@@ -117,26 +117,16 @@ class GovernedSliced(Governed):
             super().step(batch)
 
 
-class GovernedGraphs(Governed):
+class GovernedGraphs(OnGpu, Governed):
     """The same, its passes launched as CUDA graphs."""
 
     chosen = MappingProxyType({"cuda_graphs": True})
 
-    @classmethod
-    def covers(cls, workload: Workload) -> bool:
-        """What a GPU runs."""
-        return workload.device.type == "cuda"
 
-
-class GovernedCompiled(Governed):
-    """The same, blocks compiled."""
+class GovernedCompiled(OnGpu, Governed):
+    """The same, blocks compiled: on a CPU that alone takes minutes."""
 
     chosen = MappingProxyType({"compile": True})
-
-    @classmethod
-    def covers(cls, workload: Workload) -> bool:
-        """What a GPU runs: on a CPU compiling alone takes minutes."""
-        return workload.device.type == "cuda"
 
 
 @contextmanager

@@ -41,3 +41,12 @@ class Method(ABC):
     @abstractmethod
     def step(self, batch: Batch) -> None:
         """One optimizer step with this rank's rows, on all ranks together."""
+
+
+class OnGpu(Method):
+    """A method that only a GPU runs."""
+
+    @classmethod
+    def covers(cls, workload: Workload) -> bool:
+        """Any policy, on a GPU."""
+        return workload.device.type == "cuda"
