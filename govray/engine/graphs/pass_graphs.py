@@ -43,7 +43,7 @@ from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.graphs.cuda_graph import GraphCapture
 from govray.engine.model.keyed_dropout import Keyed
-from govray.engine.model.rng_state import Generators, generators
+from govray.engine.model.rng_state import generators
 from govray.errors import Refused, UsageError
 
 _KINDS = 256
@@ -221,12 +221,13 @@ class PassGraphs:
         with self._forward.holding(each, step):
             before = generators()
             (loss,) = self._forward.losses(each, loss_fn)
-            drawn = _drawn(before, generators())
+            drawn = [name for name in before.drawn_until(generators()) if name != "cuda"]
             dtypes = watch_dtypes([loss.sum])
             expected = self._gradients(loss, each)
         if drawn:
+            whose = "torch's CPU" if drawn[0] == "torch" else drawn[0]
             raise Refused(
-                f"model or loss_fn draws from the generator of {drawn}, and a graph would keep "
+                f"model or loss_fn draws from the generator of {whose}, and a graph would keep "
                 "what it drew once",
                 where="cuda_graphs",
                 do="Draw on the device, or leave cuda_graphs out",
@@ -274,14 +275,6 @@ def _held(module: nn.Module) -> Iterator[Tensor]:
     """Buffers of a module, and tensors among its attributes."""
     yield from (buffer for buffer in module._buffers.values() if buffer is not None)
     yield from (value for value in vars(module).values() if isinstance(value, Tensor))
-
-
-def _drawn(before: Generators, after: Generators) -> str | None:
-    """Whose generator of the host was drawn from in between."""
-    for name, state in before.values.items():
-        if state != after.values[name]:
-            return name
-    return None if torch.equal(before.tensors["torch"], after.tensors["torch"]) else "torch's CPU"
 
 
 def _to_compare(launches: int) -> bool:

@@ -34,6 +34,15 @@ class Generators:
     tensors: dict[str, Tensor]
     values: dict[str, Any]
 
+    def drawn_until(self, later: Generators) -> list[str]:
+        """Whose generators were drawn from between these states and later ones of the process."""
+        values = [name for name, state in self.values.items() if state != later.values[name]]
+        return values + [
+            name
+            for name, state in self.tensors.items()
+            if not torch.equal(state, later.tensors[name])
+        ]
+
 
 def generators() -> Generators:
     """The states here and now; drawing goes on as if it had not been called."""

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
-from govray.engine.gradients.gradient_gap import first_apart
+from govray.engine.gradients.gradient_gap import Gradients, first_apart
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.compiled_blocks import without_graphs
@@ -55,8 +55,6 @@ ROWS = 3
 
 _SHARES = (1.0, 0.5, 2.0)
 """Of each row in the sum that backward starts from: unequal, and exact in every dtype."""
-
-Gradients = dict[str, Tensor]
 
 
 class StartupTrial:
@@ -264,10 +262,7 @@ class _Comparison:
     def _watched(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
         before = generators()
         losses = self._loss_fn(model, tensors)
-        after = generators()
-        self._draws |= before.values != after.values or any(
-            not torch.equal(state, after.tensors[name]) for name, state in before.tensors.items()
-        )
+        self._draws |= bool(before.drawn_until(generators()))
         return losses
 
     def _taken(self) -> Gradients:
