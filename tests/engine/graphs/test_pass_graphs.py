@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -248,11 +249,22 @@ def test_what_is_not_finite_is_the_step_s_to_say(captures: list[RerunCapture]) -
     assert captures[0].launched
 
 
-def test_what_python_draws_is_refused(captures: list[RerunCapture]) -> None:
+@pytest.mark.parametrize(
+    ("draw", "whose"),
+    [
+        (random.random, "python"),
+        (np.random.random, "numpy"),
+        (lambda: float(torch.rand(())), "torch's CPU"),
+    ],
+    ids=["python", "numpy", "torch"],
+)
+def test_what_the_host_draws_is_refused(
+    captures: list[RerunCapture], draw: Callable[[], float], whose: str
+) -> None:
     """A choice may come out the same by chance; the generator shows it."""
 
     def choosing(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        return loss(model, rows) * (1.0 if random.random() < 2 else 0.0)
+        return loss(model, rows) * (1.0 if draw() < 2 else 0.0)
 
     training = Training(cuda_graphs=True)
 
@@ -260,7 +272,7 @@ def test_what_python_draws_is_refused(captures: list[RerunCapture]) -> None:
         for step in range(STEPS):
             training.step(step, choosing)
 
-    with pytest.raises(Refused, match="draws from the generator of python"):
+    with pytest.raises(Refused, match=f"draws from the generator of {whose}"):
         steps()
 
 
