@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         )
         canaries = {"corpora": ["open-one"], "format": "{name} {secret}\n", "digits": 2,
                     "count": 8, "repeats": 20, "coin": 1}  # fmt: skip
-        data = {**value["data"], "reserve": 0.25, "canaries": canaries}
+        data = {**value["data"], "reserve": 0.5, "canaries": canaries}
         yield from_experiment(parse_experiment({**value, "data": data}, where="test")).train()
 
 

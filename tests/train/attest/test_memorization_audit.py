@@ -60,7 +60,7 @@ def train(here: Deployment, steps: int = 90, **changes: object) -> Path:
     value = here.experiment(
         max_steps=steps, checkpoint={"every_steps": steps}, resources={"num_workers": 1}
     )
-    data = {**value["data"], "reserve": 0.25, "canaries": PLANTED, **changes}
+    data = {**value["data"], "reserve": 0.5, "canaries": PLANTED, **changes}
     trainer = from_experiment(parse_experiment({**value, "data": data}, where="test"))
     run = trainer.train()
     write_model(run, trainer.signer())
