@@ -46,7 +46,7 @@ BELOW: dict[str, frozenset[str]] = {
     # A verified model in other formats: the base install.
     "exports": frozenset({"errors", "governance", "printable"}),
     # What one audience is shown of an attestation: the base install.
-    "views": frozenset({"errors", "governance"}),
+    "views": frozenset({"errors", "files", "governance"}),
     # Drafts from verified documents: the base install, but for the form that is DOCX.
     "reports": frozenset({"errors", "printable", "governance"}),
     # For everybody: the base install, and nothing of the service but its description.

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING
 from govray.cli import trust
 
 if TYPE_CHECKING:
-    from govray.store.registry import ChangedBy
+    from govray.store.audit_log import ChangedBy
 
 
-def changer() -> ChangedBy:
-    """For the audit log."""
+def changer(user: str | None = None) -> ChangedBy:
+    """For the audit log.
+
+    Args:
+        user: In whose name; the user of this machine without.
+    """
     from govray.governance.formats.document import format_time
-    from govray.store.registry import ChangedBy
+    from govray.store.audit_log import ChangedBy
 
-    return ChangedBy(user=getpass.getuser(), at=format_time(trust.reference_time(None)))
+    return ChangedBy(user=user or getpass.getuser(), at=format_time(trust.reference_time(None)))

@@ -6,7 +6,6 @@ version to its attestation. `download` verifies the copy before the copy gets it
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust, user_files
+from govray.cli.changer import changer
 from govray.cli.output import (
     At,
     RevocationLists,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.verify.verifier import VerifiedModel
     from govray.store.promotion_gates import PromotionPolicy
-    from govray.store.registry import ChangedBy
     from govray.store.tables import ModelVersion
 
 app = typer.Typer(help="Versions of models: register, list, promote, download.")
@@ -104,7 +103,7 @@ def register(
             model=name,
             version=number,
             attestation=verified.digest,
-            by=_by(),
+            by=changer(),
             labels=labels,
             metrics=metrics,
             notes=notes,
@@ -177,7 +176,7 @@ def promote(
 
     with opened_session(store) as session:
         if to == "archived":
-            done = registry.archive(session, name=name, version=version, by=_by())
+            done = registry.archive(session, name=name, version=version, by=changer())
             asked = "no gates"
         else:
             policy = _gates(gates)
@@ -189,7 +188,7 @@ def promote(
                 version=version,
                 stage=to,
                 policy=policy,
-                by=_by(),
+                by=changer(),
                 standing=known,
             )
             asked = f"{len(policy.gates(to))} of {policy} hold"
@@ -306,13 +305,6 @@ def copy(
             do="Check the space and the permissions there.",
         ) from None
     return verified
-
-
-def _by() -> ChangedBy:
-    from govray.governance.formats.document import format_time
-    from govray.store.registry import ChangedBy
-
-    return ChangedBy(user=getpass.getuser(), at=format_time(trust.reference_time(None)))
 
 
 def _gates(path: Path) -> PromotionPolicy:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from govray.cli.changer import changer
 from govray.cli.output import field, line, note, print_table, report, table
 from govray.cli.place_argument import Given, given_place
 from govray.cli.store import DEFAULT_STORE, Store, opened, opened_session
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from sqlmodel import Session
 
     from govray.reconciler.reconcile import QueuePass, Reconciler
-    from govray.store.registry import ChangedBy
     from govray.store.tables import Submission
 
 app = typer.Typer(help="Queue experiments in front of a plain Ray cluster, by priority and share.")
@@ -198,7 +198,7 @@ def submit(
             config=text,
             slots=asked.slots,
             least=asked.least,
-            by=_by(user),
+            by=changer(user),
             pool=pool or asked.pool or "default",
             priority=priority if priority is not None else asked.priority or 0,
             archive=archive,
@@ -404,7 +404,7 @@ def _ask(id: str, what: str, user: str | None, store: str) -> None:
     from govray.store import submissions
 
     with opened_session(store) as session:
-        row = submissions.ask(session, _find(session, id), what, by=_by(user))
+        row = submissions.ask(session, _find(session, id), what, by=changer(user))
         session.commit()
         report(_to_json(row))
         line(f"{row.id}  {row.state}")
@@ -419,15 +419,6 @@ def _find(session: Session, id: str) -> Submission:
             f"there is no submission {id[:80]!r}", where="ID", do="Run `govray queue ls`"
         )
     return row
-
-
-def _by(user: str | None) -> ChangedBy:
-    import getpass
-
-    from govray.store.registry import ChangedBy
-    from govray.train.run_folder.clock import now
-
-    return ChangedBy(user=user or getpass.getuser(), at=now(), token=None)
 
 
 def _show(row: Submission) -> None:

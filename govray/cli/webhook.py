@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from govray.cli.changer import changer
 from govray.cli.output import field, line, note, print_table, report, table
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
-
-if TYPE_CHECKING:
-    from govray.store.registry import ChangedBy
 
 app = typer.Typer(help="Make webhooks, and see what was sent to them.")
 
@@ -41,7 +38,7 @@ def add(
             kinds=event or (),
             project=project,
             key=indexing_key(session, store),
-            by=_by(),
+            by=changer(),
         )
         said = {"id": row.id, "url": row.url, "events": row.kinds, "secret": secret}
         session.commit()
@@ -87,7 +84,7 @@ def remove(webhook: Webhook, store: Store = DEFAULT_STORE) -> None:
     from govray.store import webhooks
 
     with opened_session(store) as session:
-        webhooks.remove(session, webhooks.find(session, webhook), by=_by())
+        webhooks.remove(session, webhooks.find(session, webhook), by=changer())
         session.commit()
     report({"id": webhook, "removed": True})
     line(f"Removed {webhook}")
@@ -101,7 +98,7 @@ def try_it(webhook: Webhook, store: Store = DEFAULT_STORE) -> None:
     from govray.store import webhooks
     from govray.store.alert_events import probe
 
-    by = _by()
+    by = changer()
     with opened_session(store) as session:
         row = webhooks.find(session, webhook)
         event = probe(row.id, at=by.at, number=secrets.token_hex(8))
@@ -161,16 +158,7 @@ def resend(
     from govray.store import webhooks
 
     with opened_session(store) as session:
-        webhooks.resend(session, webhooks.find(session, webhook), event, by=_by())
+        webhooks.resend(session, webhooks.find(session, webhook), event, by=changer())
         session.commit()
     report({"id": webhook, "event": event})
     line(f"Event {event} waits for govray alerts run")
-
-
-def _by() -> ChangedBy:
-    import getpass
-
-    from govray.governance.formats.document import format_time
-    from govray.store.registry import ChangedBy
-
-    return ChangedBy(user=getpass.getuser(), at=format_time(datetime.now(UTC)))

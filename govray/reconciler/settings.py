@@ -8,7 +8,6 @@ https or within this machine.
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from govray.errors import Refused, UsageError
 from govray.files.place import place
+from govray.files.private_file import OpenToOthers, read_private
 from govray.governance.formats.strict_yaml import Source, read_yaml_file
 from govray.reconciler.queue_order import ProjectLimit, SlotLimits
 from govray.reconciler.reconcile import Retries
@@ -114,19 +114,17 @@ class Queue:
         self.check_address("token_file")
         where = str(self.token_file)
         try:
-            with self.token_file.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
-                text = file.read(4096).decode("ascii", "replace").strip()
-        except OSError as error:
-            raise UsageError(
-                f"the token cannot be read ({error.strerror})", where=where, do="Check token_file"
-            ) from None
-        if stat.S_IMODE(mode) & 0o077:
+            text = read_private(self.token_file, 4096).decode("ascii", "replace").strip()
+        except OpenToOthers:
             raise Refused(
                 "others than its owner may read the cluster's token",
                 where=where,
                 do=f"Run chmod 600 {where}",
-            )
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"the token cannot be read ({error.strerror})", where=where, do="Check token_file"
+            ) from None
         if not text.isprintable() or not text:
             raise UsageError("the file holds no token", where=where, do="Write Ray's token into it")
         return text

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from sqlmodel import Session, col, select
@@ -20,7 +19,6 @@ from sqlmodel import Session, col, select
 from govray import traces
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
-from govray.governance.formats.document import format_time
 from govray.governance.submission.search_room import lacks_room, stated_pool, with_room
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.service import project_rules
@@ -32,7 +30,6 @@ from govray.service.visibility import experiments, find_policy, find_submission
 from govray.store import submissions, tables
 from govray.store.database import begin_writing
 from govray.store.project_settings import Wanted
-from govray.store.registry import ChangedBy
 from govray.store.run_owners import RUN_KINDS
 from govray.store.tables import Submission
 
@@ -113,7 +110,7 @@ def may_act(session: Session, caller: Caller, project: str, request: Act) -> Non
     Raises:
         Problem: 403.
     """
-    row, at = session.get(tables.Project, project), changed_by(caller).at
+    row, at = session.get(tables.Project, project), project_rules.changed_by(caller).at
     if not may(caller, "stop-own" if request.owner else "submit", row, at=at):
         raise Problem(
             403,
@@ -129,11 +126,6 @@ def may_act(session: Session, caller: Caller, project: str, request: Act) -> Non
             f"{request.owner} submitted it, and only {request.owner} or an admin can "
             f"{request.verb} it",
         )
-
-
-def changed_by(caller: Caller) -> ChangedBy:
-    """Who changes something, now."""
-    return ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
 
 
 def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Ready:
@@ -156,7 +148,7 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
         value = getattr(asked, name)
         return getattr(origin, name, otherwise) if value is None else value
 
-    project, at = chosen("project", DEFAULT), changed_by(caller).at
+    project, at = chosen("project", DEFAULT), project_rules.changed_by(caller).at
     config = read_mapping(text, name=FILE)
     merged = project_rules.merged(session, caller, project, config, at=at)
     pool = _placed("pool", asked.pool, stated_pool(merged), origin)
@@ -245,7 +237,7 @@ def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) 
                 config=ready.text,
                 slots=ready.facts.slots,
                 least=ready.facts.least,
-                by=changed_by(caller),
+                by=project_rules.changed_by(caller),
                 pool=ready.pool,
                 priority=ready.priority,
                 policy=ready.policy,
@@ -273,9 +265,9 @@ def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
     if verb == "resume":
         project_rules.check_not_archived(session.get(tables.Project, row.project))
     if verb in ("archive", "unarchive"):
-        submissions.archive(session, row, verb == "archive", by=changed_by(caller))
+        submissions.archive(session, row, verb == "archive", by=project_rules.changed_by(caller))
     else:
-        submissions.ask(session, row, verb, by=changed_by(caller))
+        submissions.ask(session, row, verb, by=project_rules.changed_by(caller))
     session.commit()
     return row
 
@@ -288,7 +280,7 @@ def retag(session: Session, caller: Caller, id_: str, tags: Sequence[str]) -> Su
     """
     row = _of_caller(session, caller, id_, "tag")
     try:
-        submissions.retag(session, row, tags, by=changed_by(caller))
+        submissions.retag(session, row, tags, by=project_rules.changed_by(caller))
     except GovrayError as error:
         raise not_valid("body.tags", error.what) from None
     session.commit()

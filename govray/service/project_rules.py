@@ -6,6 +6,7 @@ not change is a 403.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
@@ -20,6 +21,7 @@ from govray.service.places import everywhere, in_projects, is_staff
 from govray.service.problems import Problem
 from govray.service.roles import NEEDS, Action, may, places
 from govray.store import pools
+from govray.store.audit_log import ChangedBy
 from govray.store.project_settings import (
     ProjectSettings,
     Resolved,
@@ -30,7 +32,6 @@ from govray.store.project_settings import (
     resolve_task,
     with_defaults,
 )
-from govray.store.registry import ChangedBy
 from govray.store.tables import Policy, Project, Workspace
 from govray.store.tenancy import NAME
 
@@ -46,8 +47,14 @@ NowDep = Annotated[str, Depends(clock)]
 """The time of this request, ``YYYY-MM-DDTHH:MM:SSZ``."""
 
 
-def changed_by(caller: Caller, at: str) -> ChangedBy:
-    """Who changes something, for the audit log."""
+def changed_by(caller: Caller, at: str | None = None) -> ChangedBy:
+    """Who changes something, for the audit log.
+
+    Args:
+        caller: Who.
+        at: The time of the request; now without.
+    """
+    at = at or format_time(datetime.now(UTC))
     return ChangedBy(user=caller.name, at=at, token=caller.token)
 
 

@@ -27,10 +27,10 @@ from govray.governance.attestation.case_answer import (
     Decision,
     ShownVersion,
 )
+from govray.store.audit_log import ChangedBy, log
 from govray.store.database import begin_writing
-from govray.store.registry import ChangedBy
 from govray.store.states import CaseState
-from govray.store.tables import AuditEntry, RightsCase
+from govray.store.tables import RightsCase
 
 PREFIX = "govc_"
 PUBLIC = "public"
@@ -108,7 +108,7 @@ def receive(session: Session, new: NewCase, *, by: ChangedBy) -> tuple[RightsCas
     )
     session.add(row)
     asked = {"bytes": row.size} if new.content is not None else {"domains": len(row.domains)}
-    _log(session, by, "case.receive", row, asked)
+    log(session, by, "case.receive", row.id, asked)
     session.flush()
     return row, key
 
@@ -154,7 +154,7 @@ def searched(session: Session, row: RightsCase, result: CaseSearch, *, by: Chang
     check_step(row, "search")
     row.state, row.searched, row.found = CaseState.SEARCHED, by.at, result.to_json()
     session.add(row)
-    _log(session, by, "case.search", row, {"findings": len(result.findings)})
+    log(session, by, "case.search", row.id, {"findings": len(result.findings)})
     session.flush()
 
 
@@ -170,7 +170,7 @@ def answered(
     row.state, row.answered, row.answer = CaseState.ANSWERED, by.at, envelope
     row.released = sorted(set(released))
     session.add(row)
-    _log(session, by, "case.answer", row, {"released": ", ".join(row.released) or "none"})
+    log(session, by, "case.answer", row.id, {"released": ", ".join(row.released) or "none"})
     session.flush()
 
 
@@ -207,7 +207,7 @@ def decided(
     row.state, row.decision, row.reason = CaseState.DECIDED, decision, reason.strip()
     row.decided, row.decided_by = by.at, by.user
     session.add(row)
-    _log(session, by, "case.decide", row, {"decision": decision})
+    log(session, by, "case.decide", row.id, {"decision": decision})
     session.flush()
 
 
@@ -222,7 +222,7 @@ def linked(session: Session, row: RightsCase, version: ShownVersion, *, by: Chan
     row.links = [*others, version.to_json()]
     session.add(row)
     told = {"version": f"{version.model} {version.version}", "attestation": version.attestation}
-    _log(session, by, "case.link", row, told)
+    log(session, by, "case.link", row.id, told)
     session.flush()
 
 
@@ -231,13 +231,13 @@ def closed(session: Session, row: RightsCase, envelope: bytes, *, by: ChangedBy)
     check_step(row, "link")
     row.state, row.closed, row.answer, row.content = CaseState.CLOSED, by.at, envelope, None
     session.add(row)
-    _log(session, by, "case.close", row, {"decision": row.decision or ""})
+    log(session, by, "case.close", row.id, {"decision": row.decision or ""})
     session.flush()
 
 
 def shown(session: Session, row: RightsCase, *, by: ChangedBy) -> None:
     """Log that somebody read the case or its answer."""
-    _log(session, by, "case.read", row, {})
+    log(session, by, "case.read", row.id, {})
 
 
 def check_step(row: RightsCase, what: str) -> None:
@@ -256,17 +256,3 @@ def check_step(row: RightsCase, what: str) -> None:
 
 def _digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _log(session: Session, by: ChangedBy, action: str, row: RightsCase, detail: Any) -> None:
-    session.add(
-        AuditEntry(
-            at=by.at,
-            user=by.user,
-            token=by.token,
-            action=action,
-            subject=row.id,
-            outcome="done",
-            detail=detail,
-        )
-    )

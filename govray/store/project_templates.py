@@ -12,9 +12,9 @@ from sqlmodel import Session, select
 
 from govray.errors import Refused, UsageError
 from govray.governance.submission.yaml_overrides import overridden_text, read_mapping
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy, log
 from govray.store.tables import Project, Template
-from govray.store.tenancy import check_name, log
+from govray.store.tenancy import check_name
 
 MOST_TEMPLATES = 200
 """Of one project."""

@@ -17,12 +17,12 @@ import hmac
 import os
 import re
 import secrets
-import stat
 from contextlib import suppress
 from pathlib import Path
 
 from govray.errors import Refused, UsageError
 from govray.files.atomic_file import write_whole
+from govray.files.private_file import OpenToOthers, read_private
 from govray.files.storage_url import check_path
 from govray.store.database import parse_url, sqlite_file
 
@@ -110,17 +110,15 @@ def load_key(url: str) -> bytes:
     if not path.exists():
         _make(path)
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            key = file.read(KEY_BYTES + 1)
+        key = read_private(path, KEY_BYTES + 1)
+    except OpenToOthers:
+        raise Refused(
+            "the store's secret can be read by others", where=str(path), do=f"chmod 600 {path}"
+        ) from None
     except OSError as error:
         raise UsageError(
             f"the store's secret cannot be read ({error.strerror})", where=str(path)
         ) from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise Refused(
-            "the store's secret can be read by others", where=str(path), do=f"chmod 600 {path}"
-        )
     if len(key) != KEY_BYTES:
         raise Refused(
             f"the store's secret is not {KEY_BYTES} bytes",

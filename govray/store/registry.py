@@ -41,6 +41,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.policy.credential import Credential
 from govray.store import promotion_gates, tables
+from govray.store.audit_log import ChangedBy, log
 from govray.store.promotion_gates import GateEvidence, PromotionPolicy
 from govray.store.semantic_version import parse_version
 from govray.store.standing import RevocationStanding
@@ -65,21 +66,6 @@ LONGEST_NOTES = 1 << 14
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-@dataclass(frozen=True)
-class ChangedBy:
-    """Who asks for a change, and when.
-
-    Attributes:
-        user: The name.
-        at: ``YYYY-MM-DDTHH:MM:SSZ``.
-        token: The id of the token that was used, over HTTP.
-    """
-
-    user: str
-    at: str
-    token: str | None = None
 
 
 @dataclass(frozen=True)
@@ -151,7 +137,7 @@ def register(
             do="Take the next version. A version stays what it was made of.",
         )
     session.add(row)
-    _record(session, by, "model.register", row, {"attestation": attestation})
+    log(session, by, "model.register", _subject(row), {"attestation": attestation})
     session.flush()
     return row
 
@@ -287,11 +273,11 @@ def promote(
             each.stage = "archived"
             session.add(each)
             detail = {"from": "production", "to": "archived", "replacedBy": row.version}
-            _record(session, by, "model.archive", each, detail)
+            log(session, by, "model.archive", _subject(each), detail)
     row.stage = stage
     session.add(row)
     detail = {"from": before, "to": stage, "gates": policy.digest, "policy": str(policy)}
-    _record(session, by, "model.promote", row, detail)
+    log(session, by, "model.promote", _subject(row), detail)
     session.flush()
     return StageChange(row, before, stage, replaced)
 
@@ -309,7 +295,7 @@ def archive(session: Session, *, name: str, version: str, by: ChangedBy) -> Stag
     before = _follows(row, "archived")
     row.stage = "archived"
     session.add(row)
-    _record(session, by, "model.archive", row, {"from": before, "to": "archived"})
+    log(session, by, "model.archive", _subject(row), {"from": before, "to": "archived"})
     session.flush()
     return StageChange(row, before, "archived", None)
 
@@ -337,7 +323,7 @@ def annotate(
         row.notes = check_notes(notes)
         changed.append("notes")
     session.add(row)
-    _record(session, by, "model.annotate", row, {"changed": changed})
+    log(session, by, "model.annotate", _subject(row), {"changed": changed})
     session.flush()
     return row
 
@@ -464,19 +450,3 @@ def _stored(kind: type[Document], envelope: bytes, digest: str) -> Any:
 
 def _subject(row: ModelVersion) -> str:
     return f"model:{row.model}@{row.version}"
-
-
-def _record(
-    session: Session, by: ChangedBy, action: str, row: ModelVersion, detail: Mapping[str, object]
-) -> None:
-    session.add(
-        AuditEntry(
-            at=by.at,
-            user=by.user,
-            token=by.token,
-            action=action,
-            subject=_subject(row),
-            outcome="done",
-            detail=dict(detail),
-        )
-    )

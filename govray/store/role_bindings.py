@@ -25,10 +25,10 @@ from sqlmodel import Session, col, select
 from govray.errors import Refused, UsageError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
+from govray.store.audit_log import ChangedBy, log
 from govray.store.database import begin_writing
-from govray.store.registry import ChangedBy
 from govray.store.tables import GroupMember, Model, RightsCase, RoleBinding, User
-from govray.store.tenancy import check_name, get_project, get_workspace, log
+from govray.store.tenancy import check_name, get_project, get_workspace
 
 ROLES = ("admin", "engineer", "steward", "auditor", "viewer", "supplier")
 """What may be bound."""

@@ -22,9 +22,9 @@ from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
 from govray.store import tables
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy, log
 from govray.store.states import SUBMISSION, SubmissionState, step
-from govray.store.tables import AuditEntry, Submission
+from govray.store.tables import Submission
 
 LONGEST_CONFIG = 1 << 18
 """Characters of an experiment file."""
@@ -121,7 +121,7 @@ def submit(
         trace=trace,
     )
     session.add(row)
-    _log(session, by, "submission submitted", row.id, {"project": project, "kind": kind})
+    log(session, by, "submission submitted", row.id, {"project": project, "kind": kind})
     session.flush()
     return row
 
@@ -264,7 +264,7 @@ def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submi
             where=f"submission {row.id}",
             do="Look at it, and ask again",
         )
-    _log(session, by, f"submission {what}", row.id, {})
+    log(session, by, f"submission {what}", row.id, {})
     return row
 
 
@@ -283,7 +283,7 @@ def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy)
     if row.archived != archived:
         row.archived = archived
         session.add(row)
-        _log(session, by, f"submission {'archive' if archived else 'unarchive'}", row.id, {})
+        log(session, by, f"submission {'archive' if archived else 'unarchive'}", row.id, {})
         session.flush()
     return row
 
@@ -298,7 +298,7 @@ def retag(session: Session, row: Submission, tags: Collection[str], *, by: Chang
     if row.tags != kept:
         row.tags = kept
         session.add(row)
-        _log(session, by, "submission tag", row.id, {"tags": ", ".join(kept)})
+        log(session, by, "submission tag", row.id, {"tags": ", ".join(kept)})
         session.flush()
     return row
 
@@ -356,19 +356,3 @@ def holding(session: Session, *, pool: str | None = None) -> list[Submission]:
     if pool is not None:
         statement = statement.where(col(Submission.pool) == pool)
     return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
-
-
-def _log(
-    session: Session, by: ChangedBy, action: str, subject: str, detail: dict[str, Any]
-) -> None:
-    session.add(
-        AuditEntry(
-            at=by.at,
-            user=by.user,
-            token=by.token,
-            action=action,
-            subject=subject,
-            outcome="done",
-            detail=detail,
-        )
-    )

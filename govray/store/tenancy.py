@@ -20,9 +20,9 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
+from govray.store.audit_log import ChangedBy, log
 from govray.store.project_settings import parse_settings
-from govray.store.registry import ChangedBy
-from govray.store.tables import AuditEntry, Project, Workspace
+from govray.store.tables import Project, Workspace
 
 DEFAULT = "default"
 """The workspace and the project of what names none."""
@@ -238,20 +238,3 @@ def _not_default(name: str, what: str) -> None:
 def _check_room(session: Session, table: type[Workspace] | type[Project], what: str) -> None:
     if len(session.exec(select(table.name).limit(MOST)).all()) >= MOST:
         raise Refused(f"there are {MOST} {what}, and no more are taken")
-
-
-def log(
-    session: Session, by: ChangedBy, action: str, subject: str, detail: Mapping[str, Any]
-) -> None:
-    """An entry of the audit log: who changed what, in this transaction."""
-    session.add(
-        AuditEntry(
-            at=by.at,
-            user=by.user,
-            token=by.token,
-            action=action,
-            subject=subject,
-            outcome="done",
-            detail=dict(detail),
-        )
-    )

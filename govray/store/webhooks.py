@@ -14,18 +14,18 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Collection
-from typing import Any
+from typing import Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from sqlalchemy import delete, func
 from sqlmodel import Session, col, select
 
 from govray.errors import UsageError, suggestion
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy, log
 from govray.store.states import DeliveryState
-from govray.store.tables import Alert, AuditEntry, Delivery, Webhook
+from govray.store.tables import Alert, Delivery, Webhook
 
-KINDS = (
+Kind = Literal[
     "run.completed",
     "run.error",
     "run.flag",
@@ -37,8 +37,9 @@ KINDS = (
     "credential.expiring",
     "model.unverified",
     "model.verified",
-)
+]
 """What can be told. `govray.alerts.noticing` finds each in the index."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
 TEST = "webhook.test"
 
 MOST_WEBHOOKS = 100
@@ -92,7 +93,7 @@ def add(
         user=by.user,
     )
     session.add(row)
-    _log(session, by, "webhook added", name, {"host": urlsplit(url).hostname or ""})
+    log(session, by, "webhook added", name, {"host": urlsplit(url).hostname or ""})
     session.flush()
     return row, PREFIX + base64.b64encode(secret).decode()
 
@@ -113,7 +114,7 @@ def remove(session: Session, row: Webhook, *, by: ChangedBy) -> None:
     """Remove a webhook, with what was or was to be sent to it."""
     connection = session.connection()
     connection.execute(delete(Delivery).where(col(Delivery.webhook) == row.id))
-    _log(session, by, "webhook removed", row.id, {"host": urlsplit(row.url).hostname or ""})
+    log(session, by, "webhook removed", row.id, {"host": urlsplit(row.url).hostname or ""})
     session.delete(row)
     session.flush()
 
@@ -124,7 +125,7 @@ def send_test(session: Session, row: Webhook, event: Alert, *, by: ChangedBy) ->
     session.flush()
     delivery = Delivery(webhook=row.id, alert=event.id, state=DeliveryState.PENDING, due=by.at)
     session.add(delivery)
-    _log(session, by, "webhook tested", row.id, {})
+    log(session, by, "webhook tested", row.id, {})
     session.flush()
     return delivery
 
@@ -145,7 +146,7 @@ def resend(session: Session, row: Webhook, alert: str, *, by: ChangedBy) -> Deli
     found.state, found.tries, found.due = DeliveryState.PENDING, 0, by.at
     found.holder = found.until = None
     session.add(found)
-    _log(session, by, "webhook resent", row.id, {"event": alert})
+    log(session, by, "webhook resent", row.id, {"event": alert})
     session.flush()
     return found
 
@@ -204,17 +205,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _log(session: Session, by: ChangedBy, action: str, subject: str, detail: Any) -> None:
-    session.add(
-        AuditEntry(
-            at=by.at,
-            user=by.user,
-            token=by.token,
-            action=action,
-            subject=subject,
-            outcome="done",
-            detail=detail,
-        )
-    )

@@ -5,11 +5,10 @@ Whoever has it can open every leaf and test every pseudonym. It belongs in no mo
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 from govray.errors import UsageError
+from govray.files.private_file import OpenToOthers, read_private
 
 SECRET_BYTES = 32
 
@@ -21,19 +20,17 @@ def read_secret(path: Path) -> bytes:
         UsageError: It cannot be read, has another length, or others can read it.
     """
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            secret = file.read(SECRET_BYTES + 1)
+        secret = read_private(path, SECRET_BYTES + 1)
+    except OpenToOthers:
+        raise UsageError(
+            "the secret can be read by others", where=str(path), do=f"chmod 600 {path}"
+        ) from None
     except OSError as error:
         raise UsageError(
             f"the secret cannot be read: {error.strerror}",
             where=str(path),
             do="Name the one that the disclosure was made with",
         ) from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise UsageError(
-            "the secret can be read by others", where=str(path), do=f"chmod 600 {path}"
-        )
     if len(secret) != SECRET_BYTES:
         raise UsageError(
             f"a secret has {SECRET_BYTES} bytes",

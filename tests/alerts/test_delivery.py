@@ -21,7 +21,7 @@ from govray.errors import UsageError
 from govray.governance.formats.document import format_time
 from govray.store import webhooks
 from govray.store.alert_events import probe
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.states import DeliveryState
 from govray.store.tables import Alert, AuditEntry, Delivery, Webhook
 from tests.support.receiver import Receiver

@@ -14,7 +14,7 @@ from govray.alerts import noticing
 from govray.alerts.noticing import notice
 from govray.store import rebuild, webhooks
 from govray.store.alert_events import event_id
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.states import ExperimentState, SubmissionState, TrialState
 from govray.store.tables import Alert, Delivery, Reverification, Webhook
 from tests.support.happened import (

@@ -16,7 +16,7 @@ from govray.alerts.rounds import Rounds
 from govray.errors import CouldNotCheck, InfrastructureFailed, Untrusted, VerificationFailed
 from govray.governance.formats.document import format_time
 from govray.store import tables, webhooks
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.reverifications import changes
 from govray.store.states import DeliveryState, TrialState
 from tests.support.happened import BEFORE, trial

@@ -22,8 +22,8 @@ from govray.reconciler.queue_order import SlotLimits
 from govray.reconciler.ray_jobs import RayJobs
 from govray.reconciler.reconcile import Reconciler, Retries
 from govray.store import submissions
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
 from govray.tasks.endpoint import task_folder

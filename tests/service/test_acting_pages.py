@@ -20,8 +20,8 @@ from govray.service.browser_sessions import NOTED
 from govray.service.session_cookie import COOKIE
 from govray.store import leases, project_templates, role_bindings, tenancy
 from govray.store import pools as store_pools
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.states import ExperimentState, SubmissionState, TrialState
 from govray.store.submissions import asks, submit

@@ -20,7 +20,7 @@ from govray.service.caller import Caller
 from govray.service.session_cookie import COOKIE, FORMER, SECURE
 from govray.service.tokens import Accepted, NotAccepted
 from govray.store import role_bindings
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.tables import AuditEntry, BrowserSession
 from tests.support.people import NOW, OWN_PAGE, Service, sign_in

@@ -22,7 +22,7 @@ from govray.service import case_answers, case_desk, case_search, visible_cases
 from govray.service.near_records import LEAST_OVERLAP
 from govray.store import cases as store
 from govray.store import role_bindings
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.tables import AuditEntry
 from tests.support.case_world import MODEL, CaseWorld, case_world, paragraph, reworded

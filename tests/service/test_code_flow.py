@@ -29,8 +29,8 @@ from govray.service.session_cookie import ATTEMPT, COOKIE, SECURE
 from govray.service.settings import OidcSettings
 from govray.service.sign_in_attempts import Attempt
 from govray.store import role_bindings
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.tables import BrowserSession, SignInAttempt
 from tests.support.identity_provider import CLIENT, IdentityProvider, identity_provider

@@ -13,8 +13,8 @@ from sqlmodel import Session, select
 
 from govray.service import visibility, visible_models
 from govray.store import registry, tables
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry
 from tests.support.gates import UNMONITORED
 from tests.support.people import KINDS, Service, serve

@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 from sqlmodel import Session
 
 from govray.store import registry
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from tests.support.gates import UNMONITORED
 from tests.support.people import OWN_PAGE, Service, serve
 from tests.support.shelf_of_models import Shelf

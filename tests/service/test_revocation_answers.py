@@ -22,9 +22,10 @@ from govray.governance.verify.verifier import verify
 from govray.service import revocations
 from govray.service.app import create_app
 from govray.service.settings import Settings
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
 from govray.store.model_index import index_model
-from govray.store.registry import ChangedBy, register
+from govray.store.registry import register
 from tests.support.people import NOW, Service, serve
 from tests.support.tree import ROOT
 from tests.support.world import World

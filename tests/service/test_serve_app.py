@@ -22,8 +22,8 @@ from sqlmodel import Session
 
 from govray.errors import UsageError
 from govray.store import registry
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from tests.support.people import make_tokens
 from tests.support.provider import Provided, provided
 from tests.support.shelf_of_models import Shelf

@@ -14,8 +14,8 @@ from govray.service.access import REMEMBERED
 from govray.service.routes import live_metrics, logs
 from govray.service.session_cookie import COOKIE
 from govray.store import role_bindings
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.states import TrialState
 from tests.support.people import NOW, Service, begin_session, serve

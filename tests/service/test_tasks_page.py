@@ -24,8 +24,8 @@ from govray.service import acting, tokens
 from govray.service.access import REMEMBERED
 from govray.service.session_cookie import COOKIE
 from govray.store import role_bindings, submissions, tenancy
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.states import SubmissionState
 from govray.store.tables import AuditEntry, Submission

@@ -16,8 +16,8 @@ from govray.governance.attestation.case_answer import (
     ShownVersion,
 )
 from govray.store import cases, rebuild
+from govray.store.audit_log import ChangedBy
 from govray.store.cases import NewCase
-from govray.store.registry import ChangedBy
 from govray.store.states import CaseState
 from govray.store.tables import AuditEntry, RightsCase
 

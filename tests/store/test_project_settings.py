@@ -14,6 +14,7 @@ from sqlmodel import Session
 
 from govray.errors import Refused, UsageError
 from govray.store import project_settings, role_bindings, submissions, tenancy
+from govray.store.audit_log import ChangedBy
 from govray.store.project_settings import (
     SEARCHED,
     ProjectSettings,
@@ -24,7 +25,6 @@ from govray.store.project_settings import (
     resolve_task,
     with_defaults,
 )
-from govray.store.registry import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.tables import User
 from govray.store.usage import usage

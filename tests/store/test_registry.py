@@ -12,9 +12,9 @@ from sqlmodel import Session, col, select
 from govray.errors import Refused, UsageError
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.store import promotion_gates, registry, tables
+from govray.store.audit_log import ChangedBy
 from govray.store.model_index import index_model
 from govray.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
-from govray.store.registry import ChangedBy
 from govray.store.tables import AuditEntry, Model, ModelVersion
 from tests.support.world import AT, World
 

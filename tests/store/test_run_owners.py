@@ -15,9 +15,9 @@ from govray.reconciler.progress import committed_below
 from govray.service.caller import Caller, PlaceRole
 from govray.service.visibility import attestations, experiments
 from govray.store import submissions, tables
+from govray.store.audit_log import ChangedBy
 from govray.store.experiment_tags import MOST_TAGS, replace_tags, tags_of
 from govray.store.rebuild import rebuild
-from govray.store.registry import ChangedBy
 from govray.store.usage import usage
 from govray.train.index import indexer, run_claims
 from govray.train.index.indexer import IndexReport, index_storage

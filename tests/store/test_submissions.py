@@ -10,7 +10,7 @@ from sqlmodel import Session, select
 
 from govray.errors import Refused, UsageError
 from govray.store import leases, submissions
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.tables import AuditEntry, Submission
 

@@ -10,7 +10,7 @@ import pytest
 from sqlmodel import Session
 
 from govray.store import project_templates, role_bindings, tenancy
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.tables import Attestation
 from tests.support.library import Library, library

@@ -15,7 +15,7 @@ from sqlmodel import Session
 from govray.governance.formats.document import format_time
 from govray.service import tokens
 from govray.store import project_templates, role_bindings, submissions, tenancy
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.states import CheckpointState, ExperimentState, TrialState
 from govray.store.tables import Checkpoint, Decision, Experiment, Metric, Trial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlmodel import Session
 
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.submissions import submit
 from govray.store.tables import Submission

@@ -15,7 +15,7 @@ from govray.reconciler.queue_order import SlotLimits
 from govray.reconciler.reconcile import QueuePass, Reconciler, Retries
 from govray.reconciler.run_limits import RunLimits
 from govray.store import submissions
-from govray.store.registry import ChangedBy
+from govray.store.audit_log import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
 from tests.support.pretended_cluster import PretendedCluster

@@ -15,8 +15,8 @@ from sqlmodel import Session
 
 from govray.service.tasks.origin import TaskOrigins
 from govray.store import submissions
+from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
-from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
 from tests.support.people import Service, serve
 from tests.support.tree import ROOT

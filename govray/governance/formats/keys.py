@@ -43,6 +43,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 
 from govray.errors import Malformed, Untrusted, UsageError
+from govray.files.private_file import OpenToOthers, read_private
 from govray.printable import without_keys
 
 Algorithm: TypeAlias = Literal["ed25519", "ecdsa-p256"]
@@ -323,9 +324,13 @@ def read_password(path: Path) -> bytes:
             names no file is not repeated: who takes the option for the password's gives that.
     """
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            line = file.readline(_MAX_PASSWORD + 2)
+        text = read_private(path, _MAX_PASSWORD + 2)
+    except OpenToOthers as error:
+        raise UsageError(
+            f"the password file can be read by others (mode {error.mode:04o})",
+            where=str(path),
+            do=f"Run: chmod 600 {path}",
+        ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no path"
         raise UsageError(
@@ -333,13 +338,7 @@ def read_password(path: Path) -> bytes:
             where=_shown_password_file(path),
             do="Name a file with the password in its first line, never the password itself",
         ) from None
-    if os.name == "posix" and mode & 0o077:
-        raise UsageError(
-            f"the password file can be read by others (mode {mode & 0o777:04o})",
-            where=str(path),
-            do=f"Run: chmod 600 {path}",
-        )
-    password = line.rstrip(b"\r\n")
+    password = text.partition(b"\n")[0].rstrip(b"\r")
     if not password or len(password) > _MAX_PASSWORD:
         raise UsageError(
             "the first line is no password: it is empty or too long",
@@ -446,16 +445,12 @@ def _read_private(location: str) -> bytes:
     holds a key in an unrecognised form.
     """
     try:
-        path = Path(location).expanduser()
-        # Check the file that is read: open first, then look at the descriptor.
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if os.name == "posix" and mode & 0o077:
-                raise UsageError(
-                    f"the private key file can be read by others (mode {mode & 0o777:04o})",
-                    do=f"Run: chmod 600 {location}",
-                )
-            data = file.read(_MAX_KEY_FILE + 1)
+        data = read_private(Path(location).expanduser(), _MAX_KEY_FILE + 1)
+    except OpenToOthers as error:
+        raise UsageError(
+            f"the private key file can be read by others (mode {error.mode:04o})",
+            do=f"Run: chmod 600 {location}",
+        ) from None
     except (OSError, ValueError, RuntimeError) as error:
         # ValueError: a NUL in the path; RuntimeError: ~ of an unknown user.
         raise UsageError(

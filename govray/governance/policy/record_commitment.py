@@ -32,8 +32,6 @@ Source: HMAC: RFC 2104; the tree: RFC 9162, section 2.1.
 from __future__ import annotations
 
 import hmac
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -43,6 +41,7 @@ from pydantic import Field
 from govray.errors import Refused, UsageError
 from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
+from govray.files.private_file import OpenToOthers, read_private
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.bounds import Hex256
 from govray.governance.formats.document import Count, Digest, Document, Name
@@ -93,24 +92,21 @@ def read_secret(folder: Place, stated: str | None) -> bytes | None:
     if stated is None:
         return None
     path = folder / SECRET_FILE
-    mode = 0o600
     try:
         if isinstance(path, BucketPath):  # whose rules for readers are the bucket's
             secret = path.read_bytes()
         else:
-            with path.open("rb") as file:
-                mode = os.fstat(file.fileno()).st_mode
-                secret = file.read(SECRET_BYTES + 1)
+            secret = read_private(path, SECRET_BYTES + 1)
+    except OpenToOthers:
+        raise Refused(
+            "the corpus's secret can be read by others", where=str(path), do=f"chmod 600 {path}"
+        ) from None
     except OSError as error:
         raise Refused(
             f"the corpus's secret cannot be read ({error.strerror})",
             where=str(path),
             do="Get it from whoever built the corpus: without it no record can be compared",
         ) from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise Refused(
-            "the corpus's secret can be read by others", where=str(path), do=f"chmod 600 {path}"
-        )
     if len(secret) != SECRET_BYTES or commitment(secret) != stated:
         raise Refused(
             "this is not the secret that the corpus's records are committed under",

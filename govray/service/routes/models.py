@@ -26,11 +26,11 @@ from sqlmodel import Session, col, select
 from govray.errors import CouldNotCheck
 from govray.service import visibility
 from govray.service.access import CallerDep, require
-from govray.service.acting import changed_by
 from govray.service.answer import example
 from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
 from govray.service.places import is_within
+from govray.service.project_rules import changed_by
 from govray.service.revocations import Lists
 from govray.service.session import SessionDep
 from govray.service.visibility import (

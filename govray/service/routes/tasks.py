@@ -184,7 +184,7 @@ def submitted(
         begin_writing(session)  # of two with one key the second finds the first
         if (row := acting.repeated(session, request)) is not None:
             return row
-    by = acting.changed_by(caller)
+    by = project_rules.changed_by(caller)
     pool, priority = project_rules.check_task(
         session,
         new.project,

@@ -26,9 +26,9 @@ from govray.service.project_rules import changed_by, check_lent
 from govray.service.session import SessionDep
 from govray.service.visibility import administers, is_admin
 from govray.store import tables
+from govray.store.audit_log import log
 from govray.store.database import begin_writing
 from govray.store.tables import Token, User
-from govray.store.tenancy import log
 
 router = APIRouter(
     tags=["roles"],

@@ -7,25 +7,22 @@ answer that makes it, and in no other.
 from __future__ import annotations
 
 import secrets
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import col, select
 
 from govray.errors import UsageError
-from govray.governance.formats.document import format_time
 from govray.service.access import CallerDep, require
 from govray.service.answer import Answer, example
-from govray.service.caller import Caller
 from govray.service.pagination import Listing, PageDep
 from govray.service.problems import not_found
+from govray.service.project_rules import changed_by
 from govray.service.session import SessionDep
 from govray.service.visibility import STAFF_ONLY
 from govray.store import tables, webhooks
 from govray.store.alert_events import probe
-from govray.store.registry import ChangedBy
 from govray.store.secret_fingerprint import indexing_key
 from govray.store.states import DeliveryState
 
@@ -35,19 +32,6 @@ ADMIN = Depends(require("admin", scope="admin"))
 
 _WEBHOOK = "w-0123456789ab"
 _EVENT = "7c" * 32
-Kind = Literal[
-    "run.completed",
-    "run.error",
-    "run.flag",
-    "run.gate",
-    "run.rollback",
-    "run.log",
-    "search.completed",
-    "submission.error",
-    "credential.expiring",
-    "model.unverified",
-    "model.verified",
-]
 WebhookId = Annotated[
     str, Path(pattern="^w-[0-9a-f]{12}$", description="Of the webhook.", examples=[_WEBHOOK])
 ]
@@ -107,7 +91,7 @@ class NewWebhook(BaseModel):
         Field(max_length=webhooks.LONGEST_URL, description="https. No user name, no fragment."),
     ]
     events: Annotated[
-        list[Kind], Field(max_length=len(webhooks.KINDS), description="None: all of them.")
+        list[webhooks.Kind], Field(max_length=len(webhooks.KINDS), description="None: all of them.")
     ] = Field(default_factory=list)
     project: Annotated[
         str | None, Field(max_length=200, description="Only what belongs to this project.")
@@ -172,7 +156,7 @@ class Removed(Answer):
 def happened(
     session: SessionDep,
     page: PageDep,
-    kind: Annotated[Kind | None, Query(description="Only events of this kind.")] = None,
+    kind: Annotated[webhooks.Kind | None, Query(description="Only events of this kind.")] = None,
     project: Annotated[
         str | None, Query(max_length=200, description="Only events of this project.")
     ] = None,
@@ -201,7 +185,7 @@ def add(new: NewWebhook, request: Request, session: SessionDep, caller: CallerDe
     """Make a webhook, and show its secret, once. For admins."""
     key = indexing_key(session, request.app.state.settings.store)
     row, secret = webhooks.add(
-        session, url=new.url, kinds=new.events, project=new.project, key=key, by=_by(caller)
+        session, url=new.url, kinds=new.events, project=new.project, key=key, by=changed_by(caller)
     )
     session.commit()
     return MadeWebhook(**Webhook.model_validate(row).model_dump(), secret=secret)
@@ -210,7 +194,7 @@ def add(new: NewWebhook, request: Request, session: SessionDep, caller: CallerDe
 @router.delete("/webhooks/{webhook}", dependencies=[ADMIN])
 def remove(webhook: WebhookId, session: SessionDep, caller: CallerDep) -> Removed:
     """Remove a webhook, with what was still to be sent to it. For admins."""
-    webhooks.remove(session, _find(session, webhook), by=_by(caller))
+    webhooks.remove(session, _find(session, webhook), by=changed_by(caller))
     session.commit()
     return Removed(id=webhook)
 
@@ -218,7 +202,7 @@ def remove(webhook: WebhookId, session: SessionDep, caller: CallerDep) -> Remove
 @router.post("/webhooks/{webhook}:test", dependencies=[ADMIN])
 def try_it(webhook: WebhookId, session: SessionDep, caller: CallerDep) -> SentEvent:
     """Put a test event into line for a webhook. For admins."""
-    by = _by(caller)
+    by = changed_by(caller)
     event = probe(webhook, at=by.at, number=secrets.token_hex(8))
     row = webhooks.send_test(session, _find(session, webhook), event, by=by)
     session.commit()
@@ -249,7 +233,7 @@ def resend(webhook: WebhookId, event: EventId, session: SessionDep, caller: Call
     """Let an event be sent again, such as one that was given up. For admins."""
     found = _find(session, webhook)
     try:
-        row = webhooks.resend(session, found, event, by=_by(caller))
+        row = webhooks.resend(session, found, event, by=changed_by(caller))
     except UsageError:
         raise not_found("delivery", event, "See the webhook's deliveries") from None
     session.commit()
@@ -262,7 +246,3 @@ def _find(session: SessionDep, webhook: str) -> tables.Webhook:
     if row is None:
         raise not_found("webhook", webhook, "See the list of webhooks")
     return row
-
-
-def _by(caller: Caller) -> ChangedBy:
-    return ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)

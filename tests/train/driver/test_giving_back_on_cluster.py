@@ -31,8 +31,8 @@ from govray.reconciler.queue_order import SlotLimits
 from govray.reconciler.reconcile import Reconciler
 from govray.reconciler.run_limits import RunLimits
 from govray.store import schema_upgrade, submissions
+from govray.store.audit_log import ChangedBy
 from govray.store.database import connect, parse_url
-from govray.store.registry import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
 from govray.train.driver.trainer import GovernedTrainer, from_experiment

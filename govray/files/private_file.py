@@ -1,0 +1,36 @@
+"""Reading a file that holds a secret, which its owner alone may read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class OpenToOthers(OSError):
+    """Others than the owner may read, write or run the file.
+
+    Attributes:
+        mode: Its permissions.
+    """
+
+    def __init__(self, mode: int) -> None:
+        super().__init__("others can read it")
+        self.mode = mode
+
+
+def read_private(path: Path, limit: int) -> bytes:
+    """The first ``limit`` bytes of a file.
+
+    Permissions are those of the opened file, not of what the name stands for a moment later.
+    Where the system has no modes, as on Windows, they are not looked at.
+
+    Raises:
+        OpenToOthers: Others than its owner can reach it.
+        OSError: It cannot be read.
+        ValueError: The path has a NUL in it.
+    """
+    with path.open("rb") as file:
+        mode = os.fstat(file.fileno()).st_mode & 0o777
+        if os.name == "posix" and mode & 0o077:
+            raise OpenToOthers(mode)
+        return file.read(limit)
