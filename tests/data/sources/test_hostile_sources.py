@@ -49,8 +49,10 @@ def test_a_row_that_no_reader_can_hold_is_one_flaw(
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{row}\n{GOOD}\n")
     flaw, record = read(path, schema)
-    assert isinstance(flaw, Flaw) and says in flaw.what
-    assert isinstance(record, SourceRecord) and b"good" in record.content
+    assert isinstance(flaw, Flaw)
+    assert says in flaw.what
+    assert isinstance(record, SourceRecord)
+    assert b"good" in record.content
 
 
 def test_a_message_of_a_table_that_is_not_utf8_is_one_flaw(tmp_path: Path) -> None:
@@ -66,8 +68,10 @@ def test_a_message_of_a_table_that_is_not_utf8_is_one_flaw(tmp_path: Path) -> No
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"messages": messages}), path)
     flaw, record = read(path, CHAT)
-    assert isinstance(flaw, Flaw) and flaw.what == "text of the messages is not UTF-8"
-    assert isinstance(record, SourceRecord) and b"good" in record.content
+    assert isinstance(flaw, Flaw)
+    assert flaw.what == "text of the messages is not UTF-8"
+    assert isinstance(record, SourceRecord)
+    assert b"good" in record.content
 
 
 def header(kind: bytes, size: int) -> bytes:
