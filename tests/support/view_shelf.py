@@ -56,15 +56,17 @@ class ViewShelf:
         return View.make(of, chosen, signed, ())
 
 
-def leaf(field: str, value: Any, corpus: str | None = None, group: str | None = None) -> SaltedLeaf:
+def leaf_of(
+    field: str, value: Any, corpus: str | None = None, group: str | None = None
+) -> SaltedLeaf:
     return SaltedLeaf(field=field, value=value, corpus=corpus, group=group, salt="ab" * 16)
 
 
 FALSE: dict[str, SaltedLeaf] = {
-    "another disclaimer": leaf("disclaimer", "All of it is lawful.", group="block.0"),
-    "another level": leaf("assuranceLevel", "reproduced", corpus="alpha"),
-    "a name for a word of the disclaimer": leaf("names", "does", corpus="cannot"),
-    "a name for the level": leaf("names", "reproduced", corpus="selfAttested"),
+    "another disclaimer": leaf_of("disclaimer", "All of it is lawful.", group="block.0"),
+    "another level": leaf_of("assuranceLevel", "reproduced", corpus="alpha"),
+    "a name for a word of the disclaimer": leaf_of("names", "does", corpus="cannot"),
+    "a name for the level": leaf_of("names", "reproduced", corpus="selfAttested"),
 }
 """What an operator may sign, and no view may show."""
 

@@ -30,7 +30,7 @@ from govray.views.view import (
     verify_disclosure,
 )
 from govray.views.withheld_names import format_words, hidden, shown, shows
-from tests.support.view_shelf import ALTERED, FALSE, FIELDS, SECRET, ViewShelf, at_leaf, leaf
+from tests.support.view_shelf import ALTERED, FALSE, FIELDS, SECRET, ViewShelf, at_leaf, leaf_of
 from tests.support.world import AT, FAR
 
 
@@ -272,7 +272,7 @@ def test_the_disclaimer_stands_in_every_view(shelf: ViewShelf, field: str) -> No
 def test_a_signer_states_nothing_else_of_the_whole_model(
     shelf: ViewShelf, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf.verified(shelf.stated(leaf("coverage", "x", "alpha", "block.0")))  # control
+    shelf.verified(shelf.stated(leaf_of("coverage", "x", "alpha", "block.0")))  # control
     with pytest.raises(Refused, match=r"is stated of one|no pseudonym"):
         shelf.verified(shelf.stated(FALSE[what]))
     # Control: without the two demands the view shows what is false.
