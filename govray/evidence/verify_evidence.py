@@ -475,7 +475,8 @@ class Checks:
         )
         known = {MODEL + name for name in (*self.attested.subjects, *files)}
         known |= {G + name for name in ("attestation.dsse.json", "ledger.witnessed")}
-        for name in self.pack.names:
+        given = [] if self.given.model is None else Pack(self.given.model).names
+        for name in (*self.pack.names, *(MODEL + each for each in given)):
             held = not name.startswith(MODEL) or name in known or OUTSIDERS.fullmatch(name)
             demand(held, f"{name}: the attestation does not cover it")
         seen, absent = 0, []

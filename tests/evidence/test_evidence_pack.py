@@ -199,6 +199,17 @@ def test_a_file_that_a_loader_may_execute_is_refused_also_if_it_is_listed(
     assert " 4 ✗ model/modeling.py: the attestation does not cover it" in done.stdout
 
 
+def test_so_is_one_in_the_folder_that_is_given_beside_the_pack(
+    made: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [made.pack, "--trust-root", made.root, "--model", tmp_path / "model"]
+    shutil.copytree(made.model, tmp_path / "model")
+    assert told(capsys, *given)[0] == 0  # control
+    (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"\x80")
+    code, out = told(capsys, *given)
+    assert (code, " 4 ✗ model/pytorch_model.bin: the attestation does not" in out) == (1, True)
+
+
 def test_weights_may_be_put_in_and_are_compared(changed: Packed) -> None:
     for name in ("model.safetensors", "adapters"):
         source, target = changed.model / name, changed.open / "model" / name
