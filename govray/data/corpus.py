@@ -367,8 +367,11 @@ def read_part(path: Place) -> Sequence[memoryview]:
 
 
 def record_name(path: Place, number: int) -> str:
-    """The name of a record of one records file, by its place. Raises as `read_part`."""
-    return str(_read_column(path, "name")[number].as_py())
+    """The name of a record of one records file, by its place. Raises as `read_part`.
+
+    Whoever made the file chose the names, and Parquet does not say that they are UTF-8.
+    """
+    return _read_column(path, "name")[number].as_buffer().to_pybytes().decode(errors="replace")
 
 
 def record_hashes(folder: Place) -> Iterator[bytes]:

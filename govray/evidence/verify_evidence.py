@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
+import io
 import json
 import re
 import sys
@@ -49,10 +50,14 @@ SENSITIVITIES = ("public", "internal", "confidential", "restricted")
 MOST_FILES = 100_000
 MOST_BYTES = 1 << 40
 MOST_IN_MEMORY = 1 << 30
+MOST_JSON = 64 << 20  # bytes of one document
+MOST_VALUES = 1 << 22  # of one document: a value takes 60 bytes and more, its text as few as two
 OUTSIDERS = re.compile(
     re.escape(G) + r"(replay-[\w.-]{1,128}\.dsse\.json|timestamp-[\w.-]{1,128}\.tsr)"
 )
 """Files that others signed about the attestation, which it does not pin."""
+OF_A_STEP = ("gradientNorms", "entropyProfile")
+"""Kinds of leaf that stand behind a step's own, and count no rows."""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -91,11 +96,15 @@ class Pack:
         if self._archive is None:
             found = [path for path in place.rglob("*") if path.is_symlink() or not path.is_dir()]
             demand(not any(path.is_symlink() for path in found), "the pack has a link")
+            demand(all(path.is_file() for path in found), "the pack has what is no file")
             self.names = sorted(path.relative_to(place).as_posix() for path in found)
         else:
             self.names = sorted(each.filename for each in self._archive.infolist())
             size = sum(each.file_size for each in self._archive.infolist())
             demand(size <= MOST_BYTES, "the pack is too large")
+            kinds = {each.compress_type for each in self._archive.infolist()}
+            plain = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+            demand(kinds <= plain, "the pack is compressed otherwise than by deflate")
         demand(len(self.names) <= MOST_FILES, "the pack has too many files")
         demand(len(set(self.names)) == len(self.names), "a name stands twice in the pack")
 
@@ -138,6 +147,8 @@ def parse(data: bytes) -> Any:
     def none(word: str) -> None:
         raise DoesNotHold(f"{word} is no JSON")
 
+    values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    demand(len(data) <= MOST_JSON and values < MOST_VALUES, "a document is too large")
     try:
         return json.loads(data, object_pairs_hook=pairs, parse_constant=none)
     except (ValueError, RecursionError) as error:
@@ -464,7 +475,8 @@ class Checks:
         )
         known = {MODEL + name for name in (*self.attested.subjects, *files)}
         known |= {G + name for name in ("attestation.dsse.json", "ledger.witnessed")}
-        for name in self.pack.names:
+        given = [] if self.given.model is None else Pack(self.given.model).names
+        for name in (*self.pack.names, *(MODEL + each for each in given)):
             held = not name.startswith(MODEL) or name in known or OUTSIDERS.fullmatch(name)
             demand(held, f"{name}: the attestation does not cover it")
         seen, absent = 0, []
@@ -563,6 +575,8 @@ class Checks:
         due: dict[tuple[str, str], tuple[int, int]] = {}
         for leaf in self.leaves:
             if "kind" in leaf:
+                known = leaf["kind"] in OF_A_STEP and not {"corpora", "policy"} & leaf.keys()
+                demand(known, "an entry of the ledger of another kind")
                 continue
             demand(leaf["policy"] == self.document["policy"]["digest"], "a step of another policy")
             for corpus, use in leaf["corpora"].items():
@@ -671,6 +685,15 @@ def steps(checks: Checks) -> Iterator[tuple[str, Callable[[], str]]]:
         yield check.__name__, check
 
 
+MALFORMED = (LookupError, TypeError, AttributeError, ValueError, RuntimeError, ArithmeticError)
+"""What reading a document of another form raises."""
+
+
+def say(text: str) -> None:
+    """Print one line; what a terminal would obey in a name from the pack becomes an escape."""
+    print("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+
+
 def main(words: list[str] | None = None) -> int:
     """Check a pack, and say what holds. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Verify an evidence pack of govray.")
@@ -682,23 +705,25 @@ def main(words: list[str] | None = None) -> int:
     given = parser.parse_args(words)
     if given.at and not TIME.fullmatch(given.at):
         parser.error("--at: say YYYY-MM-DDTHH:MM:SSZ")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     number = 0
     try:
         checks = Checks(Pack(given.pack), given)
         for number, (name, check) in enumerate(steps(checks), 1):
-            print(f"{number:2} ✓ {name}: {check()}")
+            say(f"{number:2} ✓ {name}: {check()}")
     except DoesNotHold as error:
-        print(f"{number:2} ✗ {error}")
+        say(f"{number:2} ✗ {error}")
         return 1
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        print(f"{number:2} ✗ it cannot be read: {error}")
+        say(f"{number:2} ✗ it cannot be read: {error}")
         return 1
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-        print(f"{number:2} ✗ a document is malformed: {type(error).__name__} {error}")
+    except MALFORMED as error:
+        say(f"{number:2} ✗ a document is malformed: {type(error).__name__} {error}")
         return 1
-    print(f"Not checked here: {LEFT}. Run govray verify.")
+    say(f"Not checked here: {LEFT}. Run govray verify.")
     for each in checks.open:
-        print(f"Could not be checked: {each}.")
+        say(f"Could not be checked: {each}.")
     print("Nothing failed." if checks.open else "All of these steps hold.")
     return 3 if checks.open else 0
 

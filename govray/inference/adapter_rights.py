@@ -16,10 +16,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from govray.errors import UsageError
+from govray.errors import Malformed, UsageError
+from govray.governance.formats.strict_yaml import read_yaml
 from govray.service.caller import Caller, Role
 
 MAX_BYTES = 1 << 20
@@ -70,11 +70,12 @@ def read_rights(path: Path) -> AdapterRights:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise UsageError(f"it has more than {MAX_BYTES:,} bytes", where=str(path))
-        return AdapterRights.model_validate(yaml.safe_load(data) or {})
+        value = read_yaml(data, name=str(path)).value if data.strip() else {}
+        return AdapterRights.model_validate(value)
     except OSError as error:
         raise UsageError(f"cannot read it: {error.strerror}", where=str(path)) from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"no YAML: {str(error).splitlines()[0]}", where=str(path)) from None
+    except Malformed as error:
+        raise UsageError(f"no YAML that is read here: {error.what}", where=error.where) from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "the file"

@@ -88,4 +88,6 @@ def _next(logits: Tensor, temperature: float, draw: torch.Generator) -> int:
     """The next token of (vocabulary,) logits."""
     if temperature == 0:
         return int(logits.argmax())
-    return int(torch.multinomial((logits / temperature).softmax(0), 1, generator=draw))
+    # From the largest down: divided by the smallest temperature, none is infinite.
+    below = (logits - logits.max()) / temperature
+    return int(torch.multinomial(below.softmax(0), 1, generator=draw))

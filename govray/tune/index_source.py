@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from govray.errors import GovrayError
 from govray.governance.formats.document import format_time
 from govray.store.states import TrialState
 from govray.train.index.event_rows import Decided, MetricValue
 from govray.train.index.indexed_search import IndexedSearch, SearchTrial
+from govray.train.index.indexer import LEFT_OUT, why_left_out
 from govray.tune import search_record as records
 from govray.tune.objective import TrialReport
 from govray.tune.search import stand
@@ -34,8 +34,8 @@ def searches(storage: Path) -> tuple[list[IndexedSearch], dict[str, str]]:
     for path in sorted(storage.resolve().glob(f"*/{records.SEARCH}")):
         try:
             found.append(_search(records.read(path.parent)))
-        except GovrayError as error:
-            left_out[str(path.parent)] = str(error)
+        except LEFT_OUT as error:
+            left_out[str(path.parent)] = why_left_out(error)
     return found, left_out
 
 

@@ -18,6 +18,7 @@ Whether the leaves say what the attestation says, only `DisclosedFacts` of the m
 from __future__ import annotations
 
 import hmac
+import re
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -39,6 +40,8 @@ from govray.views.withheld_names import format_words, hidden
 MAX_LEAVES = 1 << 22
 NAMES = "names"
 """Field of the leaves that say which name a pseudonym stands for."""
+
+PSEUDONYM = re.compile(r"name-[0-9a-f]{32}")
 
 PADDING = "padding"
 _LEAST = 64  # leaves: small models do not differ in their count

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from govray.errors import Refused
 from govray.governance.attestation.model_attestation import DISCLAIMER as WORDING
@@ -30,7 +30,7 @@ from govray.governance.trust.authority import Delegation
 from govray.governance.trust.trust_state import MAX_DELEGATIONS, TrustState, Verified
 from govray.governance.verify.envelope_steps import check_signatures
 from govray.views.attestation_facts import ASSURANCE, ATTESTATION, DISCLAIMER, Fact
-from govray.views.disclosure import NAMES, DisclosedFacts, Disclosure, SaltedLeaf
+from govray.views.disclosure import NAMES, PSEUDONYM, DisclosedFacts, Disclosure, SaltedLeaf
 from govray.views.withheld_names import shown
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -150,6 +150,8 @@ def verify_view(view: View, anchor: TrustAnchor, *, at: datetime, where: str) ->
        trust root and the view's delegations; nobody else did. No list revokes it.
     2. Each leaf is under the signed root, at its index. No leaf and no place stands twice.
     3. The disclaimer stands in it word for word, and no assurance level that nothing here shows.
+       These and the attestation's digest are of the whole model, so each stands once. A name
+       stands for a pseudonym of the format, so that no word of another fact is replaced.
     4. The attestation, if its digest is shown, is not revoked.
 
     Args:
@@ -187,7 +189,7 @@ def verify_view(view: View, anchor: TrustAnchor, *, at: datetime, where: str) ->
         indices.add(each.index)
         places.add(leaf.place)
     # 3
-    stated = {leaf.field: leaf.value for leaf in (each.leaf for each in view.leaves)}
+    stated = _of_whole_model(view, where)
     if stated.get(DISCLAIMER) != WORDING:
         raise Refused("the disclaimer is missing, or its wording was changed", where=where)
     if stated.get(ASSURANCE) != "selfAttested":
@@ -228,6 +230,20 @@ def delegations_to(
     return tuple(found[digest] for digest in sorted(needed & found.keys()))
 
 
+def _of_whole_model(view: View, where: str) -> dict[str, JsonValue]:
+    stated = {}
+    for each in view.leaves:
+        leaf = each.leaf
+        if leaf.field in (DISCLAIMER, ASSURANCE, ATTESTATION):
+            if leaf.corpus is not None or leaf.group is not None:
+                raise Refused(
+                    f"{leaf.field} is stated of one corpus or layer group, and is the model's",
+                    where=where,
+                )
+            stated[leaf.field] = leaf.value
+    return stated
+
+
 def _names(view: View, where: str) -> dict[str, str]:
     names = {}
     for each in view.leaves:
@@ -235,6 +251,8 @@ def _names(view: View, where: str) -> dict[str, str]:
         if leaf.field == NAMES:
             if leaf.corpus is None or not isinstance(leaf.value, str):
                 raise Refused("a name is no text", where=where)
+            if PSEUDONYM.fullmatch(leaf.corpus) is None:
+                raise Refused(f"{leaf.corpus!r} is no pseudonym for a name", where=where)
             names[leaf.corpus] = leaf.value
     return names
 

@@ -319,3 +319,15 @@ def test_a_licence_of_ones_own_needs_its_category(tmp_path: Path) -> None:
     assert credential.license_category == "commercial"
     with pytest.raises(Malformed, match="no SPDX licence expression"):
         corpus.unsigned_credential(built, license="three words here", issuer="me", valid=VALID)
+
+
+def test_a_name_that_is_not_utf8_is_told_all_the_same(tmp_path: Path) -> None:
+    """A supplier makes the file, and Parquet does not look at text."""
+    names, content = [b"a\xff.py", b"b.py"], [b"x", b"y"]
+    text = pa.Array.from_buffers(pa.string(), 2, pa.array(names, pa.binary()).buffers())
+    path = tmp_path / "records-00000.parquet"
+    pq.write_table(pa.table([text, pa.array(content)], schema=corpus.SCHEMA), path)
+    assert [bytes(each) for each in corpus.read_part(path)] == content
+    assert [corpus.record_name(path, i) for i in range(2)] == ["a\ufffd.py", "b.py"]
+    with pytest.raises(UnicodeDecodeError):  # control: what pyarrow itself makes of it
+        text[0].as_py()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -197,6 +199,17 @@ def test_a_file_that_a_loader_may_execute_is_refused_also_if_it_is_listed(
     assert " 4 ✗ model/modeling.py: the attestation does not cover it" in done.stdout
 
 
+def test_so_is_one_in_the_folder_that_is_given_beside_the_pack(
+    made: Packed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [made.pack, "--trust-root", made.root, "--model", tmp_path / "model"]
+    shutil.copytree(made.model, tmp_path / "model")
+    assert told(capsys, *given)[0] == 0  # control
+    (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"\x80")
+    code, out = told(capsys, *given)
+    assert (code, " 4 ✗ model/pytorch_model.bin: the attestation does not" in out) == (1, True)
+
+
 def test_weights_may_be_put_in_and_are_compared(changed: Packed) -> None:
     for name in ("model.safetensors", "adapters"):
         source, target = changed.model / name, changed.open / "model" / name
@@ -229,6 +242,64 @@ def test_a_bomb_is_refused_before_it_is_read(made: Packed, tmp_path: Path) -> No
     bomb.write_bytes(broken)
     done = made.verified(bomb)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
+    """The exit code and the output of the script, in this process."""
+    code = verify_evidence.main([str(each) for each in words])
+    return code, capsys.readouterr().out
+
+
+def test_no_name_moves_the_cursor_or_draws_a_line(
+    changed: Packed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = "x\x1b[2J\n10 ✓ revocations: none\nAll of these steps hold.\n\u202e"
+    (changed.open / forged).write_text("x")
+    code, out = told(capsys, changed.open)
+    assert (code, len(out.splitlines()), out.isprintable()) == (1, 1, False)  # its one line end
+    assert out[:-1].isprintable()
+    assert r"x\x1b[2J\n10" in out
+    monkeypatch.setattr(verify_evidence, "say", print)  # control
+    assert "\nAll of these steps hold.\n" in told(capsys, changed.open)[1]
+
+
+def test_an_entry_of_another_kind_hides_no_step(changed: Packed) -> None:
+    given = argparse.Namespace(trust_root=changed.root, model=None, at=None, root_digest=None)
+    checks = verify_evidence.Checks(verify_evidence.Pack(changed.open), given)
+    for name, check in verify_evidence.steps(checks):
+        check()
+        if name == "ledger":
+            break
+    assert "totals" in checks.coverage()  # control
+    for kind in ("note", *verify_evidence.OF_A_STEP):
+        step = {**checks.leaves[0], "kind": kind}
+        checks.leaves = [*checks.leaves, step]
+        with pytest.raises(verify_evidence.DoesNotHold, match="of another kind"):
+            checks.coverage()
+        checks.leaves.pop()
+
+
+def test_no_pack_takes_more_than_its_limits_or_ends_in_a_traceback(
+    changed: Packed,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = tmp_path / "many.zip"
+    with zipfile.ZipFile(many, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("contents.json", b"[" + b"[]," * (1 << 22) + b"[]]")
+    assert told(capsys, many) == (1, " 1 ✗ a document is too large\n")
+    with zipfile.ZipFile(many, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("contents.json", b"{}" * 1000)
+    assert "otherwise than by deflate" in told(capsys, many)[1]
+    contents = changed.contents() | {"at": TIME}
+    os.mkfifo(changed.open / "pipe")
+    contents["files"]["pipe"] = "sha256:" + "0" * 64  # type: ignore[index]
+    (changed.open / "contents.json").write_bytes(canonical_json.encode(contents))
+    assert "what is no file" in told(capsys, changed.open)[1]
+    (changed.open / "pipe").unlink()
+    monkeypatch.setattr(verify_evidence.Checks, "contents", lambda _: str(int(float("1e999"))))
+    assert told(capsys, changed.open)[1].startswith(" 1 ✗ a document is malformed: OverflowError")
 
 
 def test_lists_of_revocations_are_packed_and_obeyed(tmp_path: Path) -> None:

@@ -262,6 +262,9 @@ def test_rights_are_read_and_refused_by_field(tmp_path: Path) -> None:
         ("adapters: {acme: {roles: [boss]}}", "adapters.acme.roles.0"),
         ("- acme", "the file"),
         ("a: [", "no YAML"),
+        ("adapters: {acme: {users: [ada]}, acme: {users: [bob]}}", "'acme' stands twice"),
+        ("a: &a [*a]", "aliases"),
+        ("[" * 5000, "no YAML"),
     ):
         path.write_text(text)
         with pytest.raises(UsageError, match=message):

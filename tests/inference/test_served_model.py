@@ -56,6 +56,8 @@ def test_a_text_longer_than_the_context_and_an_empty_one_are_gone_on_with(
 
 def test_a_text_ends_by_its_bounds(served: ServedModel) -> None:
     assert generate(served, "a", max_tokens=1, temperature=50.0).finish in {"tokens", "separator"}
+    cold = generate(served, "a", max_tokens=3, temperature=5e-324, seed=1)
+    assert cold == generate(served, "a", max_tokens=3)
     ticks = iter(range(100))
     late = generate(served, "a", max_tokens=50, seconds=2.5, clock=lambda: float(next(ticks)))
     assert (late.finish, late.tokens <= 2) == ("time", True)

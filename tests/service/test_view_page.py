@@ -17,7 +17,7 @@ from govray.views.disclosure import sign_disclosure, weights_of
 from govray.views.view import View
 from tests.support.page_modules import HOST, STATIC, modules
 from tests.support.site import Site, reading, serious, settled
-from tests.support.view_shelf import ALTERED, SECRET, ViewShelf
+from tests.support.view_shelf import ALTERED, FALSE, SECRET, ViewShelf
 from tests.support.world import FAR
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -71,6 +71,15 @@ def test_an_altered_view_is_refused(page: Page, shelf: ViewShelf, what: str) -> 
     checked(page, shelf, shelf.view())  # control
     with pytest.raises(Error, match=r"not among what the operator signed|stands twice"):
         checked(page, shelf, ALTERED[what](shelf.view()))
+
+
+@pytest.mark.parametrize("what", FALSE)
+def test_a_signer_states_nothing_else_of_the_whole_model(
+    page: Page, shelf: ViewShelf, what: str
+) -> None:
+    checked(page, shelf, shelf.stated())  # control
+    with pytest.raises(Error, match=r"is stated of one|no pseudonym"):
+        checked(page, shelf, shelf.stated(FALSE[what]))
 
 
 def test_it_is_the_proof_that_refuses(site: Site, shelf: ViewShelf) -> None:

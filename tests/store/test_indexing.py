@@ -205,6 +205,60 @@ def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) ->
     assert "step 1 (trust root)" in report.left_out[str(written / "tiny-1" / "model")]
 
 
+@pytest.mark.parametrize(("step", "name"), [(1 << 40, "loss"), (1, "lo\0ss")])
+def test_a_value_that_a_store_cannot_hold_stops_no_other_run(
+    store: Engine, storage: Path, world: World, step: int, name: str
+) -> None:
+    """Whoever trains writes the log, and PostgreSQL has whole numbers of 32 bits and no U+0000."""
+    said = events.Reported(at=at(40), attempt=1, step=step, group="own", values={name: 1.0})
+    happen(storage / "tiny-1", [said])
+    report = index_storage(store, storage, settings(world))
+    with Session(store) as session:
+        indexed = {row.id for row in session.exec(select(tables.Trial))}
+    if store.dialect.name == "sqlite":
+        assert (report.left_out, indexed) == ({}, {"tiny-1", "tiny-2", "replay-1"})
+    else:
+        assert "none that the store can hold" in report.left_out[str(storage / "tiny-1")]
+        assert "INSERT" not in report.left_out[str(storage / "tiny-1")]
+        assert indexed == {"tiny-2"}  # the replay is of a run that is not there
+
+
+def test_a_search_that_goes_back_stops_no_other_search(
+    store: Engine, world: World, tmp_path: Path
+) -> None:
+    storage = tmp_path / "runs"
+    records = {name: begin_search(storage / name) for name in ("one", "two")}
+    for name, record in records.items():
+        begin_run(storage / name, record.drawn({"optimizer.lr": 0.25}).name, world)
+    records["one"].conclude()
+    assert index_storage(store, storage, settings(world), searches(storage)[0]).left_out == {}
+    trials = storage / "one" / "trials.jsonl"
+    trials.write_bytes(b"".join(trials.read_bytes().splitlines(keepends=True)[:1]))
+    records["two"].conclude()
+    report = index_storage(store, storage, settings(world), searches(storage)[0])
+    assert list(report.left_out) == [str(storage / "one")]
+    with Session(store) as session:
+        assert session.get_one(tables.Experiment, "two").state is ExperimentState.COMPLETED
+
+
+def test_a_search_whose_record_cannot_be_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        begin_search(tmp_path / name)
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path.parent.name == "one":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    found, left_out = searches(tmp_path)
+    assert [each.folder.name for each in found] == ["two"]
+    assert "Permission denied" in left_out[str(tmp_path / "one")]
+
+
 def test_what_cannot_be_read_is_left_out(store: Engine, storage: Path, world: World) -> None:
     (storage / "tiny-2" / "record" / "run.json").write_bytes(b'{"schema":"another"}')
     (storage / "tiny-1" / "replays" / "replay-1" / events.FILE).write_bytes(b"{}\n")

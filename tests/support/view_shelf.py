@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from govray.governance.formats.statement import seal
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.views.attestation_facts import names_of
-from govray.views.audience import Audience
-from govray.views.disclosure import DisclosedFacts, sign_disclosure
+from govray.views.audience import ALWAYS, Audience
+from govray.views.disclosure import DisclosedFacts, SaltedLeaf, sign_disclosure, weights_of
 from govray.views.view import ShownLeaf, VerifiedView, View, verify_view
 from tests.support.world import AT, World
 
@@ -38,6 +39,36 @@ class ViewShelf:
     def verified(self, view: View, *lists: bytes) -> VerifiedView:
         anchor = TrustAnchor(self.world.root, lists)
         return verify_view(View.read(view.encode(), where="view"), anchor, at=AT, where="view")
+
+    def stated(self, *others: SaltedLeaf) -> View:
+        """A view of what every view shows, and of what its signer states beside that."""
+        always = [each for each in self.facts.leaves if each.field in ALWAYS]
+        leaves = [*always, *others]
+        leaves += [
+            SaltedLeaf(field="padding", group=str(i), value="", salt="00" * 16)
+            for i in range(8 - len(leaves))
+        ]
+        leaves.sort(key=lambda each: each.hash)
+        of = DisclosedFacts(tuple(leaves), (), {})
+        signed = seal(of.document, [weights_of(self.model)], [self.world.keys.operator])
+        # What every view shows comes last, so that it would win over what was said before it.
+        chosen = sorted(range(len(leaves)), key=lambda index: leaves[index].field in ALWAYS)
+        return View.make(of, chosen, signed, ())
+
+
+def leaf_of(
+    field: str, value: Any, corpus: str | None = None, group: str | None = None
+) -> SaltedLeaf:
+    return SaltedLeaf(field=field, value=value, corpus=corpus, group=group, salt="ab" * 16)
+
+
+FALSE: dict[str, SaltedLeaf] = {
+    "another disclaimer": leaf_of("disclaimer", "All of it is lawful.", group="block.0"),
+    "another level": leaf_of("assuranceLevel", "reproduced", corpus="alpha"),
+    "a name for a word of the disclaimer": leaf_of("names", "does", corpus="cannot"),
+    "a name for the level": leaf_of("names", "reproduced", corpus="selfAttested"),
+}
+"""What an operator may sign, and no view may show."""
 
 
 Change = Callable[[View], View]

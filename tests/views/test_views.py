@@ -20,7 +20,7 @@ from govray.governance.formats.statement import seal
 from govray.governance.trust.authority import Authority, Delegation
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.trust.trust_state import TrustState, sign_delegation
-from govray.views import audience
+from govray.views import audience, view
 from govray.views.attestation_facts import Fact, facts_of
 from govray.views.audience import Audience
 from govray.views.disclosure import DisclosedFacts, SaltedLeaf, sign_disclosure, weights_of
@@ -30,7 +30,7 @@ from govray.views.view import (
     verify_disclosure,
 )
 from govray.views.withheld_names import format_words, hidden, shown, shows
-from tests.support.view_shelf import ALTERED, FIELDS, SECRET, ViewShelf, at_leaf
+from tests.support.view_shelf import ALTERED, FALSE, FIELDS, SECRET, ViewShelf, at_leaf, leaf_of
 from tests.support.world import AT, FAR
 
 
@@ -266,6 +266,24 @@ def test_the_disclaimer_stands_in_every_view(shelf: ViewShelf, field: str) -> No
     less = tuple(each for each in view.leaves if each.leaf.field != field)
     with pytest.raises(Refused, match=r"disclaimer is missing|no more than selfAttested"):
         shelf.verified(view.model_copy(update={"leaves": less}))
+
+
+@pytest.mark.parametrize("what", FALSE)
+def test_a_signer_states_nothing_else_of_the_whole_model(
+    shelf: ViewShelf, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.verified(shelf.stated(leaf_of("coverage", "x", "alpha", "block.0")))  # control
+    with pytest.raises(Refused, match=r"is stated of one|no pseudonym"):
+        shelf.verified(shelf.stated(FALSE[what]))
+    # Control: without the two demands the view shows what is false.
+    monkeypatch.setattr(view, "PSEUDONYM", re.compile(".*"))
+    monkeypatch.setattr(view, "_of_whole_model", last_of_each)
+    shown = {f.value for f in shelf.verified(shelf.stated(FALSE[what])).facts}
+    assert shown != {DISCLAIMER, "selfAttested", ""}
+
+
+def last_of_each(view: View, where: str) -> dict[str, Any]:
+    return {each.leaf.field: each.leaf.value for each in view.leaves}
 
 
 def test_only_an_operator_signs(shelf: ViewShelf) -> None:

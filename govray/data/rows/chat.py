@@ -15,7 +15,6 @@ A word is a token id, with bit 31 set where the token is no loss target.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,10 +49,11 @@ def encode(messages: Any) -> bytes:
         Malformed: It is no conversation; says which message is wrong.
     """
     if isinstance(messages, str | bytes):
+        text = messages if isinstance(messages, bytes) else messages.encode(errors="surrogatepass")
         try:
-            messages = json.loads(messages)
-        except ValueError as error:
-            raise Malformed(f"the messages are not JSON ({error})", do=_DO) from None
+            messages = canonical_json.parse(text)
+        except Malformed as error:
+            raise Malformed(f"the messages are not JSON ({error.what})", do=_DO) from None
     if isinstance(messages, list):
         messages = [
             {name: each for name, each in message.items() if each is not None}

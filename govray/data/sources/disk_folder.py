@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from govray.data.corpus import disk_errors
 from govray.data.sources.stamp import Stamp
+from govray.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class DiskFolder:
                 folders[:] = [f for f in folders if not f.startswith(".")]
                 paths = (Path(parent, f) for f in files if not f.startswith("."))
                 names += [p.relative_to(self.path).as_posix() for p in paths if p.is_file()]
+        for name in names:
+            _check_name(name, self.where(name))
         return {name: self.stamp(name) for name in sorted(names)}
 
     def stamp(self, name: str) -> Stamp:
@@ -53,3 +56,12 @@ class DiskFolder:
     def open(self, name: str, stamp: Stamp) -> pa.NativeFile:
         """A file's bytes, read and not mapped: `SourceObject.check_unchanged` compares it."""
         return pa.OSFile(str(self.path / name))
+
+
+def _check_name(name: str, where: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            "the file's name is not UTF-8", where=repr(where), do="Rename the file."
+        ) from None

@@ -10,7 +10,7 @@ import json
 import tarfile
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 from govray.data.sources.columns import member
 from govray.data.sources.objects import SourceObject
@@ -57,12 +57,46 @@ def samples(found: SourceObject, keys: Mapping[str, str], limit: int) -> Iterato
     with reading(found) as progress:
         _check_tar_end(found)
         with open_stream(found) as stream:
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
+            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
                 for row, files in enumerate(_samples(tar, limit), 1):
                     yield row, files if isinstance(files, str) else _sample(files, keys)
                     progress[0] = row
             while stream.read(1 << 20):  # the codec's own check is behind the last byte
                 pass
+
+
+class _Header(tarfile.TarInfo):
+    """A header of a tar, one that extends the next header among them.
+
+    ``tarfile`` reads such an extension whole, and the header behind it by recursion. So the size
+    of one and the length of a chain are bounded here, before that.
+    """
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile)
+        except RecursionError:
+            raise _TarError("too many headers extend one file's") from None
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in _EXTENSIONS and found.size > _LONGEST_EXTENSION:
+            raise _TarError(f"a header of {found.size:,} bytes extends a file's")
+        return found
+
+
+_TarError = tarfile.TarError
+_EXTENSIONS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+_LONGEST_EXTENSION = 1 << 20
+"""Bytes: of a name with its attributes, some hundred."""
 
 
 def _samples(tar: tarfile.TarFile, limit: int) -> Iterator[dict[str, bytes] | str]:

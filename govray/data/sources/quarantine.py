@@ -20,6 +20,7 @@ MOST_VALUES = 10_000
 _EXAMPLES = 5
 _FURTHER = ("record", "", "further reasons, not told apart")
 _VALUE = 200  # characters of a value that are repeated
+_WHY = 500  # and of a reason, which may repeat what a record has in it
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Quarantine:
         self, where: str, attribute: str, value: str, why: str, suggestion: str | None = None
     ) -> None:
         """Count one record."""
-        key = (attribute, value[:_VALUE], why)
+        key = (attribute, value[:_VALUE], why[:_WHY])
         if key not in self._values and len(self._values) >= MOST_VALUES:
             key, suggestion = _FURTHER, None
         found = self._values.setdefault(key, QuarantinedValue(*key, suggestion))

@@ -119,6 +119,8 @@ def _content(value: Any) -> bytes:
 
 def _texts(attribute: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, list):
+        if any(isinstance(each, list) for each in value):
+            raise _Unfit(f"the {attribute} is a list of lists")
         several = (_texts(attribute, each) for each in value if each is not None)
         return tuple(dict.fromkeys(text for texts in several for text in texts))
     if attribute == "id" and isinstance(value, int):

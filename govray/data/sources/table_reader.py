@@ -199,10 +199,30 @@ def text_stream(found: SourceObject) -> BinaryIO:
     return io.BufferedReader(open_stream(found), _BUFFER)
 
 
-def _values(batch: pa.RecordBatch, columns: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    lists = [_column(batch, path).to_pylist() for path in columns.values()]
+def _values(batch: pa.RecordBatch, columns: Mapping[str, str]) -> Iterator[dict[str, Any] | str]:
+    lists = [_listed(_column(batch, path)) for path in columns.values()]
     for values in zip(*lists, strict=True):
-        yield dict(zip(columns, values, strict=True))
+        row = dict(zip(columns, values, strict=True))
+        unread = [attribute for attribute, value in row.items() if value is _NO_TEXT]
+        yield f"text of the {unread[0]} is not UTF-8" if unread else row
+
+
+_NO_TEXT = object()
+"""Stands for a value with text in it that is none: structs have text that pyarrow decodes."""
+
+
+def _listed(column: pa.Array) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        return [_one(each) for each in column]
+
+
+def _one(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return _NO_TEXT
 
 
 def _column(batch: pa.RecordBatch, path: str) -> pa.Array:

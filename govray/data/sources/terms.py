@@ -110,12 +110,12 @@ class TermsReader:
         if (found := self._known.get(key)) is None:
             decided = self.values.get(attribute, {}).get(value, value)
             found = _meaning(attribute, decided, self.reference_category)
-            if len(self._known) < _MOST_KNOWN:
+            if len(self._known) < _MOST_KNOWN and len(value) <= _LONGEST_KNOWN:
                 self._known[key] = found
         return found
 
 
-_MOST_KNOWN = 100_000
+_MOST_KNOWN, _LONGEST_KNOWN = 100_000, 1_000
 
 
 def check_values(value: Any, *, where: str) -> dict[str, dict[str, str]]:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlmodel import Session, col, select
 
 from govray.errors import GovrayError, Refused
@@ -87,6 +88,23 @@ _EXPERIMENT_STATES: Mapping[TrialState, ExperimentState] = {
 }
 
 
+LEFT_OUT = (
+    GovrayError,
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    DataError,
+    IntegrityError,
+)
+"""What somebody's folder may raise where it is read, and where its values go into the store.
+
+PostgreSQL holds neither U+0000 nor every whole number. A store that is gone is none of these."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class IndexSettings:
     """What the indexer must be told, because storage does not have it.
@@ -128,7 +146,7 @@ def index_storage(
     for search in searches:
         for folder in runs.list_runs(search.folder):
             _index(engine, storage, folder, settings, anchor, search, report)
-        with Session(engine) as session:
+        with _reported(report, search.folder), Session(engine) as session:
             if session.get(tables.Experiment, search.folder.name) is not None:
                 begin_writing(session)
                 settle_search(session, search)
@@ -162,11 +180,19 @@ def _index(
 
 @contextmanager
 def _reported(report: IndexReport, place: Place) -> Iterator[None]:
-    """An error in one run, model or audit stops none of the others."""
+    """An error in one run, search, model or audit stops none of the others."""
     try:
         yield
-    except (GovrayError, OSError, KeyError, TypeError, ValueError) as error:
-        report.left_out[str(place)] = str(error) or type(error).__name__
+    except LEFT_OUT as error:
+        report.left_out[str(place)] = why_left_out(error)
+
+
+def why_left_out(error: Exception) -> str:
+    """Why a folder is left out, in words: those of a store's driver without the statement."""
+    if isinstance(error, DBAPIError):
+        said = str(error.orig).partition("\n")[0]
+        return f"a value of it is none that the store can hold ({said})"
+    return str(error) or type(error).__name__
 
 
 def index_run(

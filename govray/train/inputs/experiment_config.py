@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -44,7 +43,7 @@ from govray.governance.record.canary import (
     check_format,
 )
 from govray.governance.record.prepare_manifest import ReserveShare
-from govray.governance.submission.yaml_overrides import overridden
+from govray.governance.submission.yaml_overrides import overridden, read_mapping
 from govray.train.experiment.checkpoint import CheckpointEvery
 from govray.train.experiment.ema import Ema
 from govray.train.experiment.environment import JobEnvironment
@@ -451,18 +450,15 @@ def read_yaml(path: str | Path) -> Any:
     """The value that an experiment file holds, not yet validated; raises as `read_experiment`."""
     path = Path(path)
     try:
-        return yaml.safe_load(check_path(path).read_text("utf-8"))
+        text = check_path(path).read_text("utf-8")
     except FileNotFoundError:
         raise UsageError(
             "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
         ) from None
-    except yaml.MarkedYAMLError as error:
-        # Not the error's own text: that repeats the line, which may hold a secret.
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise UsageError(f"not readable as YAML: {error.problem}", where=where) from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"not readable as YAML: {error}", where=str(path)) from error
+    # As the queue reads it: a file that means one thing there does not mean another here.
+    return read_mapping(text, name=str(path))
 
 
 def parse_experiment(

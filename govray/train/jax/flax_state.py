@@ -60,6 +60,14 @@ class FlaxModel:
         kinds = {name: str(tensor.dtype) for name, tensor in states.items()}
         return {model_folder.WEIGHTS: base, OPTIMIZER: states}, {"kind": OPTAX, "leaves": kinds}
 
+    def computes_on(self) -> tuple[str | None, Mapping[str, str]]:
+        """As `TrainedModel`: each process computes on its first device, which torch may not see."""
+        precision = jax.config.jax_default_matmul_precision
+        return jax.local_devices()[0].device_kind, {
+            "jax.enableX64": str(jax.config.jax_enable_x64),
+            "jax.defaultMatmulPrecision": str(precision or "default"),
+        }
+
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
         """As `TrainedModel`."""
         for name, rank in self._ranks.items():

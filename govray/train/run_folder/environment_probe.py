@@ -48,6 +48,7 @@ def environment_here(
     threads: int,
     source: SourceCode | None,
     chosen: Mapping[str, str] = MappingProxyType({}),
+    device: str | None = None,
 ) -> Environment:
     """The environment of this process.
 
@@ -56,6 +57,7 @@ def environment_here(
         threads: Threads of one worker's kernels.
         source: As `govray.train.run_folder.source_code.source_of` found it on the driver.
         chosen: Settings of the run itself that decide which kernels run.
+        device: What computes gradients; by default what torch would take.
 
     Raises:
         Malformed: The job's variable does not say what the job was set up with.
@@ -65,7 +67,7 @@ def environment_here(
         python=platform.python_version(),
         platform=platform.platform(terse=True),
         processor=_processor(),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        device=device or _device(),
         packages=_installed(framework),
         code_digest=code_digest(),
         source=source,
@@ -74,6 +76,10 @@ def environment_here(
         settings=_settings(framework) | dict(chosen),
         setup=_setup(),
     )
+
+
+def _device() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 def _setup() -> Setup | None:

@@ -200,11 +200,13 @@ class TrainingState:
         if part:
             contents[INDEX] = ShardIndex(part.of, rows).encode()
         if self._environment is None:  # looking it up takes longer than a small copy
+            device, settings = self._trained.computes_on()
             self._environment = environment_here(
                 seed=order.settings.seed,
                 threads=order.settings.threads,
                 source=order.source,
-                chosen=order.settings.chosen_kernels,
+                chosen={**order.settings.chosen_kernels, **settings},
+                device=device,
             ).to_json()
         self._ledger.extend(leaves)
         contents[OPTIMIZER_VALUES] = canonical_json.encode(hyperparameters)

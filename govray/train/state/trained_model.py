@@ -58,6 +58,12 @@ class TrainedModel(Protocol):
             UsageError: A value of the optimizer can't be stored.
         """
 
+    def computes_on(self) -> tuple[str | None, Mapping[str, str]]:
+        """The device that it computes on, and settings of its framework that move bits.
+
+        None and nothing else where torch knows both.
+        """
+
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
         """Of each adapter: its name, its configuration and copies of its tensors, as for peft."""
 
@@ -104,6 +110,10 @@ class TorchModel:
         if self.average:
             live[model_folder.EMA] = self.average.tensors(live[model_folder.WEIGHTS])
         return live, hyperparameters
+
+    def computes_on(self) -> tuple[str | None, Mapping[str, str]]:
+        """As `TrainedModel`."""
+        return None, {}
 
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
         """As `TrainedModel`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,25 @@ def test_copies_of_a_sharded_model_need_workers_that_share_them() -> None:
 def test_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such experiment"):
         read_experiment(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("added", "says"),
+    [
+        ("seed: 1\nseed: 2\n", r"test\.yaml:\d+: .*the key 'seed' stands twice"),
+        ("seed: &one 1\n", "anchors and aliases are not accepted"),
+        (f"streams: {'[' * 5000}{']' * 5000}\n", "not readable as YAML"),
+        ("seed: 99999999999-01-01T00:00:00+99:99\n", "seed"),
+    ],
+)
+def test_a_file_means_here_what_it_means_in_the_queue(
+    tmp_path: Path, added: str, says: str
+) -> None:
+    (file := tmp_path / "test.yaml").write_text(JOB.read_text())
+    assert read_experiment(file).name  # control
+    file.write_text(re.sub(r"(?m)^seed:.*\n", "", JOB.read_text()) + added)
+    with pytest.raises(UsageError, match=says):
+        read_experiment(file)
 
 
 def test_the_learning_rate_warms_up_and_ends_at_a_tenth() -> None:

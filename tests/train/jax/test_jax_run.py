@@ -15,18 +15,23 @@ import ray
 import torch
 import yaml
 
+import govray
 from govray.checkpoint import commit_folder
 from govray.errors import GovrayError, UsageError
 from govray.files.place import place
 from govray.inference.generation import generate
 from govray.inference.served_model import load
+from govray.jax.flax_framework import FlaxFramework
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.jax import flax_loop
+from govray.train.jax.flax_state import FlaxModel
+from govray.train.run_folder.environment_probe import environment_here
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 from tests.support.solo import run_here
+from tests.support.tiny_flax import EVERYTHING, Tiny, tiny_step
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "jax.md").read_text()
@@ -131,6 +136,27 @@ def test_its_model_answers_with_and_without_an_adapter(trained: tuple[Experiment
     # What comes behind changes nothing before it, so filling up is exact.
     longer = served.model(torch.tensor([[1, 2, 3, 4, 5]]))
     assert torch.equal(longer[:, :3], served.model(shown))
+
+
+def test_what_is_attested_of_the_device_is_what_jax_computed_on(
+    trained: tuple[Experiment, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch may see a GPU that JAX was not installed for, or no TPU."""
+    experiment, run = trained
+    root = Path(experiment.governance.trust_root)
+    attested = govray.verify(run / "model", trust_root=root).attestation.environment
+    assert attested.device == "cpu"
+    assert attested.settings["jax.defaultMatmulPrecision"] == "default"
+    assert attested.settings["jax.enableX64"] == "False"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    framework = tiny_step(Tiny(), {"open": EVERYTHING}).framework
+    assert isinstance(framework, FlaxFramework)
+    device, settings = FlaxModel(framework, {}).computes_on()
+    probed = environment_here(seed=0, threads=1, source=None, chosen=settings, device=device)
+    assert probed.device == "cpu"
+    # Control: what torch would say.
+    assert environment_here(seed=0, threads=1, source=None).device == "a GPU"
 
 
 def test_a_run_resumes_to_the_same_bytes_and_under_no_other_optimizer(

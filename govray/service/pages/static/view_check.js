@@ -11,6 +11,8 @@ import { validate } from "./schema.js";
 import { Trust } from "./trust.js";
 
 const NAMES = "names";
+const PSEUDONYM = /^name-[0-9a-f]{32}$/;
+const OF_WHOLE_MODEL = ["disclaimer", "assuranceLevel", "attestation"];
 const MAX_ENVELOPE = 1 << 20;
 
 // What the view in `bytes` shows, if all of it holds; else an error that says what does not.
@@ -46,7 +48,13 @@ export async function checkView(bytes, { root, kinds, view, disclaimer, at }) {
     places.add(place);
   }
   // 3
-  const stated = new Map(given.leaves.map(({ leaf }) => [leaf.field, leaf.value]));
+  const stated = new Map();
+  for (const { leaf } of given.leaves.filter((each) => OF_WHOLE_MODEL.includes(each.leaf.field))) {
+    if (leaf.corpus !== undefined || leaf.group !== undefined) {
+      throw new Error(`${leaf.field} is stated of one corpus or layer group, and is the model's`);
+    }
+    stated.set(leaf.field, leaf.value);
+  }
   if (stated.get("disclaimer") !== disclaimer) {
     throw new Error("the disclaimer is missing, or its wording was changed");
   }
@@ -72,6 +80,9 @@ function namesOf(leaves) {
   for (const { leaf } of leaves.filter((each) => each.leaf.field === NAMES)) {
     if (leaf.corpus === undefined || typeof leaf.value !== "string") {
       throw new Error("a name is no text");
+    }
+    if (!PSEUDONYM.test(leaf.corpus)) {
+      throw new Error(`'${leaf.corpus}' is no pseudonym for a name`);
     }
     names.set(leaf.corpus, leaf.value);
   }
