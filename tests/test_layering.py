@@ -437,6 +437,10 @@ HEAVY = {"ray", "torch", "jax", "pyarrow", "numpy", "pandas", "fastapi", "sqlmod
         ("import govray.engine", HEAVY - {"torch", "numpy"}),
         ("import govray.tune.search_config", HEAVY - {"numpy"}),
         ("import govray.tune.experiment_cost", HEAVY - {"numpy"}),
+        (
+            "import govray.train.inputs.run_listing, govray.train.run_folder.stop_request",
+            HEAVY - {"numpy", "pyarrow"},
+        ),
         ("import govray.client", HEAVY | {"cryptography", "httpx"}),
         ("import govray.exports.export_format", HEAVY - {"numpy"}),
         ("import govray.views.view, govray.views.audience", HEAVY - {"numpy"}),

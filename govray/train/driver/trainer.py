@@ -64,7 +64,8 @@ from govray.train.inputs.experiment_config import (
 from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order, ValidationTask
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
-from govray.train.inputs.pretrained import Start, check_fits, find_weights, read_start
+from govray.train.inputs.pretrained import check_fits, find_weights, read_start
+from govray.train.inputs.pretrained_start import Start
 from govray.train.inputs.recorded_inputs import prepared_places
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings

@@ -23,7 +23,7 @@ from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.submission.submission import Submission
 from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import RECORDED, Experiment, parse_experiment
-from govray.train.inputs.pretrained import Start
+from govray.train.inputs.pretrained_start import Start
 
 RECORD = "record"
 """Folder inside a run's."""
