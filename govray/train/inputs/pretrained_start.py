@@ -1,6 +1,7 @@
 """What a run records of the existing weights that it starts from: files, digests, and taint.
 
-Every reader of a run's record needs this. ``pretrained.py`` reads and loads the files, with torch.
+Every reader of a run's record needs this. What loads the files, with torch, is
+``state/pretrained.py``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Starting from existing weights: which files, what taint they bring, how a model loads them.
 
-The driver reads a start (``pretrained_start.py``) once, before any worker exists. It digests the
-files and compares their tensors with the model's. It derives T0, the taint that the start brings to
-each layer group. Rank 0 then loads the same bytes before it sends its weights to the other ranks.
+The driver reads a start once, before any worker exists. It digests the files and compares their
+tensors with the model's. It derives T0, the taint that the start brings to each layer group. Rank 0
+then loads the same bytes before it sends its weights to the other ranks.
 
 Invariants:
 
