@@ -89,7 +89,11 @@ Overrides = Annotated[
 ]
 At = Annotated[
     str | None,
-    typer.Option("--at", metavar="TIME", help="Check as of YYYY-MM-DDTHH:MM:SSZ. Default: now."),
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="Check as of YYYY-MM-DD, or YYYY-MM-DDTHH:MM:SSZ. Default: now.",
+    ),
 ]
 
 # Where verbs that sign look for a key if none is given.

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from govray.cli import user_files
-from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
+from govray.cli.time_option import given_time
+from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
 
 if TYPE_CHECKING:
     from govray.governance.record.prepared_records import ReadPart
@@ -29,14 +30,7 @@ def reference_time(at: str | None) -> datetime:
     Raises:
         UsageError: not a time.
     """
-    from govray.governance.formats.document import parse_time
-
-    if at is None:
-        return datetime.now(UTC)
-    try:
-        return parse_time(at)
-    except Malformed as error:
-        raise UsageError(error.what, where="--at", do=error.do) from None
+    return datetime.now(UTC) if at is None else given_time(at, "--at")
 
 
 def root_path(given: Path | None) -> Path:
