@@ -46,7 +46,7 @@ def root_path(given: Path | None) -> Path:
     if given is not None:
         if not given.is_file():
             raise UsageError("no such file", where=str(given), do="Check --trust-root.")
-        check_follows_pinned(user_files.read(given), where=str(given))
+        check_follows_pinned(user_files.read_signed(given), where=str(given))
         return given
     pinned = pinned_trust_root()
     if not pinned.is_file():
