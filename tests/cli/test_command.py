@@ -251,10 +251,9 @@ def test_interrupted() -> None:
     assert out == ""
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    process = subprocess.Popen(
-        [*GOVRAY, "schema", "policy"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("words", [("schema", "policy"), ("runs", "ls")])
+def test_a_reader_that_goes_away_is_no_error(words: tuple[str, ...]) -> None:
+    process = subprocess.Popen([*GOVRAY, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
