@@ -179,7 +179,7 @@ def what_to_give(path: Place) -> str:
     inside = path / MODEL
     if (inside / ATTESTATION).is_file():
         return f"This is the folder of a run. Give the model in it: {inside}."
-    return f"Give a folder that holds {ATTESTATION}, or a file in one."
+    return f"Give a model folder, which holds {ATTESTATION}, or a file in one."
 
 
 def name_inside(path: Place, root: Place) -> str:
