@@ -436,6 +436,7 @@ def _private_pem(reference: str, environment: Mapping[str, str]) -> bytes:
     return value.encode() if held_key(name, environment) else _read_private(value)
 
 
+_PUBLIC = b"-----BEGIN PUBLIC KEY-----"
 _GIVE = "Give the path of a key file, or env:NAME; 'govray keys new' makes a key"
 
 
@@ -451,6 +452,8 @@ def _read_private(location: str) -> bytes:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if os.name == "posix" and mode & 0o077:
+                if file.read(len(_PUBLIC)) == _PUBLIC:
+                    raise UsageError("this is a public key", do="Name the private key beside it")
                 raise UsageError(
                     f"the private key file can be read by others (mode {mode & 0o777:04o})",
                     do=f"Run: chmod 600 {location}",

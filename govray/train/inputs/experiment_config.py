@@ -456,6 +456,16 @@ def read_yaml(path: str | Path) -> Any:
         raise UsageError(
             "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
         ) from None
+    except IsADirectoryError:
+        raise UsageError(
+            "this is a folder", where=str(path), do="Name an experiment file in it"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"not UTF-8 at byte {error.start + 1}",
+            where=str(path),
+            do="Name an experiment file, which is YAML",
+        ) from None
     except yaml.MarkedYAMLError as error:
         # Not the error's own text: that repeats the line, which may hold a secret.
         mark = error.problem_mark or error.context_mark
