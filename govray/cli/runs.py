@@ -389,7 +389,7 @@ def _on_a_disk(run: Place) -> Path:
     """The folder of a run, which can be locked.
 
     Raises:
-        UsageError: It is on an object store.
+        UsageError: It is on an object store, or is not there.
     """
     if not isinstance(run, Path):
         raise UsageError(
@@ -397,6 +397,8 @@ def _on_a_disk(run: Place) -> Path:
             where=str(run),
             do="Below a URL the store's own holds count, such as S3 Object Lock",
         )
+    if not run.is_dir():
+        raise UsageError("there is no such folder", where=str(run), do="Name the folder of a run")
     return run
 
 
