@@ -100,7 +100,7 @@ def write_pack(
         }
     )
     of_model = {name: partial(_opened, verified.path, name) for name in names}
-    staged = out.with_name(f".{out.name}.{os.urandom(8).hex()}.tmp")
+    staged = out.with_name(f".{out.name[:48]}.{os.urandom(8).hex()}.tmp")
     try:
         with staged.open("xb") as stream:
             write_zip(stream, {**made, **of_model})
