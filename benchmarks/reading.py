@@ -38,7 +38,8 @@ from benchmarks.readers import (
     decodings,
     governed_ranges,
 )
-from govray.data.admission import prepare, read_credentials, verify_credentials
+from govray.data.admission import prepare
+from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
 from govray.files.bucket_path import BucketPath
 from govray.governance.policy.depth_policy import verify_policy

@@ -65,7 +65,7 @@ ON_RAY = (
     "tests/train/driver/test_lifecycle.py",
     "tests/train/driver/test_line.py",
     "tests/train/worker/test_memorizing_run.py::test_a_planted_corpus_is_rolled_back",
-    "tests/train/inputs/test_pretrained.py::test_a_run_from_existing_weights",
+    "tests/train/state/test_pretrained.py::test_a_run_from_existing_weights",
     "tests/train/replay/test_replay_on_cluster.py",
     "tests/train/loop/test_own_loop.py::test_the_page_ends",
     "tests/train/driver/test_storage_on_cluster.py",

@@ -45,6 +45,7 @@ from govray.cli.source_options import (
     normalisation,
     row_schema,
 )
+from govray.cli.time_option import given_time
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
@@ -705,12 +706,12 @@ def _tell_kept_out(told: dict[str, Any]) -> None:
 
 
 def _period(start: str | None, stop: str | None) -> Period:
-    from govray.governance.formats.document import format_time, parse_time
+    from govray.governance.formats.document import format_time
     from govray.governance.policy.credential import Period
 
+    first = given_time(start, "--valid-from") if start else datetime.now(UTC)
+    last = given_time(stop, "--valid-until") if stop else first + timedelta(days=365)
     try:
-        first = parse_time(start) if start else datetime.now(UTC)
-        last = parse_time(stop) if stop else first + timedelta(days=365)
         period = {"from": format_time(first), "until": format_time(last)}
         return Period.from_json(period)
     except Malformed as error:

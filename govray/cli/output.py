@@ -89,14 +89,27 @@ Overrides = Annotated[
 ]
 At = Annotated[
     str | None,
-    typer.Option("--at", metavar="TIME", help="Check as of YYYY-MM-DDTHH:MM:SSZ. Default: now."),
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="Check as of YYYY-MM-DD, or YYYY-MM-DDTHH:MM:SSZ. Default: now.",
+    ),
 ]
 
 # Where verbs that sign look for a key if none is given.
 DEFAULT_KEY = "env:GOVRAY_KEY"
 
-out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-err = Console(highlight=False, markup=False, emoji=False, stderr=True)
+
+class PipedConsole(Console):
+    """A console that lets `govray.cli.main` say that the reader of the output went away."""
+
+    def on_broken_pipe(self) -> None:
+        """Go on with the error. rich would exit with 1, which means that a check failed."""
+        raise BrokenPipeError
+
+
+out = PipedConsole(highlight=False, markup=False, emoji=False, soft_wrap=True)
+err = PipedConsole(highlight=False, markup=False, emoji=False, stderr=True)
 
 _UNBOUNDED = out.options.update_width(1 << 20)
 

@@ -9,6 +9,7 @@ import typer
 from govray.cli.changer import changer
 from govray.cli.output import line, print_table, report, table
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
+from govray.cli.time_option import given_time
 from govray.errors import UsageError
 
 app = typer.Typer(help="Give roles in parts of the organisation, list them, take them away.")
@@ -55,7 +56,6 @@ def bind(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Give a role, in the whole organisation if no place is named."""
-    from govray.cli.trust import reference_time
     from govray.governance.formats.document import format_time
     from govray.store import role_bindings
     from govray.store.role_bindings import Grant
@@ -74,7 +74,7 @@ def bind(
         scope=scope,
         place=place,
         supplier=supplier,
-        until=format_time(reference_time(until)) if until else None,
+        until=format_time(given_time(until, "--until")) if until else None,
     )
     with opened_session(store) as session:
         role_bindings.bind(session, grant, by=changer())

@@ -13,7 +13,7 @@ from govray.cli import trust, user_files
 from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
 from govray.cli.place_argument import Run, Storage
 from govray.cli.train import drive
-from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
 from govray.files.place import Place
 
 if TYPE_CHECKING:
@@ -44,10 +44,21 @@ def list_all(
             where=str(storage),
             do="Give the storage_path of the experiments, or start a run: govray train FILE",
         )
-    found = [run_listing.inspect(folder) for folder in run_listing.list_runs(storage)]
-    report([_to_json(each) for each in found])
-    if not found:
-        line(f"No run lies below {storage}. Start one: govray train FILE")
+    found, damaged = [], {}
+    for folder in run_listing.list_runs(storage):
+        try:
+            found.append(run_listing.inspect(folder))
+        except Malformed as error:  # one that cannot be read hides no other
+            damaged[folder] = f"{error.where}: {error.what}"
+    report(
+        [_to_json(each) for each in found]
+        + [
+            {"run": folder.name, "folder": str(folder), "state": "damaged", "why": why}
+            for folder, why in damaged.items()
+        ]
+    )
+    if not found and not damaged:
+        line(f"No run lies below {_shown(storage)}. Start one: govray train FILE")
         return
     grid = table("run", "state", "step", "loss", "age", right=("step", "loss", "age"))
     for each in found:
@@ -56,6 +67,8 @@ def list_all(
             each.folder.name, each.state, f"{each.step}/{each.max_steps}", loss, _age(each.started)
         )
     print_table(grid)
+    for folder, why in damaged.items():
+        field("damaged", f"{folder.name}: {why}")
 
 
 @app.command("show")
@@ -329,6 +342,10 @@ def _tell_state(run: Place) -> None:
     line(f"{found.folder.name}  {found.state} at step {found.step} of {found.max_steps}")
 
 
+def _shown(storage: Place) -> str:
+    return "this folder" if str(storage) == "." else str(storage)
+
+
 def _to_json(found: run_listing.ListedRun) -> dict[str, Any]:
     value = {
         "run": found.folder.name,
@@ -372,7 +389,7 @@ def _on_a_disk(run: Place) -> Path:
     """The folder of a run, which can be locked.
 
     Raises:
-        UsageError: It is on an object store.
+        UsageError: It is on an object store, or is not there.
     """
     if not isinstance(run, Path):
         raise UsageError(
@@ -380,6 +397,8 @@ def _on_a_disk(run: Place) -> Path:
             where=str(run),
             do="Below a URL the store's own holds count, such as S3 Object Lock",
         )
+    if not run.is_dir():
+        raise UsageError("there is no such folder", where=str(run), do="Name the folder of a run")
     return run
 
 

@@ -101,7 +101,7 @@ class Shown:
 
 
 def _file(path: Path) -> list[Shown]:
-    data = user_files.read(path)
+    data = user_files.read_signed(path)
     if path.suffix == ".jsonl":
         lines = data.removesuffix(b"\n").split(b"\n") if data else []
         return [_open(each, f"{path}:{n}") for n, each in enumerate(lines, start=1)]
@@ -116,7 +116,7 @@ def _folder(path: Path) -> list[Shown]:
         raise UsageError(
             f"no {model_folder.ATTESTATION} in it",
             where=str(path),
-            do="Name a model folder or an envelope.",
+            do=f"{model_folder.what_to_give(path)} Or name an envelope.",
         )
     shown = _file(attestation)
     for name in (

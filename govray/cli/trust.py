@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from govray.cli import user_files
-from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
+from govray.cli.time_option import given_time
+from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
 
 if TYPE_CHECKING:
     from govray.governance.record.prepared_records import ReadPart
@@ -29,14 +30,7 @@ def reference_time(at: str | None) -> datetime:
     Raises:
         UsageError: not a time.
     """
-    from govray.governance.formats.document import parse_time
-
-    if at is None:
-        return datetime.now(UTC)
-    try:
-        return parse_time(at)
-    except Malformed as error:
-        raise UsageError(error.what, where="--at", do=error.do) from None
+    return datetime.now(UTC) if at is None else given_time(at, "--at")
 
 
 def root_path(given: Path | None) -> Path:
@@ -52,7 +46,7 @@ def root_path(given: Path | None) -> Path:
     if given is not None:
         if not given.is_file():
             raise UsageError("no such file", where=str(given), do="Check --trust-root.")
-        check_follows_pinned(user_files.read(given), where=str(given))
+        check_follows_pinned(user_files.read_signed(given), where=str(given))
         return given
     pinned = pinned_trust_root()
     if not pinned.is_file():

@@ -9,6 +9,7 @@ import typer
 
 from govray.cli.output import line, print_table, report, table
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
+from govray.cli.time_option import given_time
 
 
 class UsageBy(StrEnum):
@@ -32,11 +33,10 @@ def usage(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Show governed accelerator-hours and attested artifacts, by project, user or workspace."""
-    from govray.cli.trust import reference_time
     from govray.governance.formats.document import format_time
     from govray.store.usage import usage as used
 
-    start = format_time(reference_time(since)) if since else None
+    start = format_time(given_time(since, "--since")) if since else None
     with opened_session(store) as session:
         found = used(session, by=by.value, since=start)
     report(

@@ -39,6 +39,22 @@ def read(path: Path) -> bytes:
     return data
 
 
+def read_signed(path: Path) -> bytes:
+    """The bytes of a file that holds a signed document, as `read` gives them.
+
+    Raises:
+        UsageError: as `read`; or it is the YAML that a document is made of.
+    """
+    data = read(path)
+    if path.suffix in (".yaml", ".yml") and not data.lstrip().startswith(b"{"):
+        raise UsageError(
+            "this is the source of a document, and not signed",
+            where=str(path),
+            do="Sign it: govray sign FILE --key KEY; then give the file that this writes.",
+        )
+    return data
+
+
 def require_outside(path: Path, model: Place) -> None:
     """Refuse a place inside a model folder, whose attestation does not cover it.
 

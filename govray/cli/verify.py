@@ -219,6 +219,7 @@ def _model(
 
 
 def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
+    from govray.governance.attestation import model_folder
     from govray.governance.policy.credential import verify_credential
     from govray.governance.policy.revoked import check_unrevoked_credential
 
@@ -227,7 +228,7 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
         raise CouldNotCheck(
             "there is no attestation and no signed credential here",
             where=str(path),
-            do="Give a model folder, or a corpus whose credential is signed.",
+            do=f"{model_folder.what_to_give(path)} Of a corpus the credential has to be signed.",
         )
     verified = verify_credential(state, user_files.read(envelope), at=at)
     check_unrevoked_credential(state, verified, at=at)
@@ -264,7 +265,9 @@ def _corpus(path: Path, state: TrustState, at: datetime) -> Told:
 
 
 def _document(path: Path, state: TrustState, at: datetime) -> Told:
-    kind, name, digest, signer, keyids, document = _verified(user_files.read(path), path, state, at)
+    kind, name, digest, signer, keyids, document = _verified(
+        user_files.read_signed(path), path, state, at
+    )
     found = {
         "verified": True,
         "kind": kind,

@@ -2,7 +2,7 @@
 
 The order matters. Nothing is read before it is allowed, and nothing is used before it is checked:
 
-1. Every corpus has a verified credential (``verify_credentials``).
+1. Every corpus has a verified credential (``corpus_credentials.py``).
 2. The policy decides each class. A class that no rule matches is refused. A class with an empty
    profile is quarantined: counted from its credential and never read. Too large a share in
    quarantine is refused.
@@ -25,19 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 
 from govray.data import canary_planting
-from govray.data.corpus import (
-    CREDENTIAL_FILE,
-    check_root,
-    list_corpora,
-)
+from govray.data.corpus import check_root
 from govray.data.families.family_search import with_families
 from govray.data.families.near_families import RULE
 from govray.data.packing import Packing, Progress, cannot_write, items_of, pack_all
-from govray.data.prepared.object_ranges import at_once
 from govray.data.records_file import open_records
 from govray.data.rows.row_words import common_schema
 from govray.data.tokenizer import Tokenizer
@@ -52,7 +46,7 @@ from govray.governance.formats.keys import Signer
 from govray.governance.formats.row_schema import RowKind, RowSchema
 from govray.governance.formats.statement import Sealed, Subject, seal
 from govray.governance.policy import record_commitment
-from govray.governance.policy.credential import Credential, verify_credential
+from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.record import prepare_manifest as manifests
 from govray.governance.record.canary import Canaries
@@ -67,7 +61,7 @@ from govray.governance.record.prepare_manifest import (
     Quarantined,
     read_manifest,
 )
-from govray.governance.trust.trust_state import TrustState, Verified
+from govray.governance.trust.trust_state import Verified
 
 _AGAIN = "Remove the folder, or prepare into another one."
 
@@ -106,61 +100,6 @@ class Admission:
 
     admitted: tuple[str, ...]
     quarantine: tuple[Quarantined, ...]
-
-
-def read_credentials(corpora: Place) -> dict[str, bytes]:
-    """The envelope of every corpus's credential in a folder, by corpus name; not yet verified.
-
-    Raises:
-        UsageError: no corpora, or one whose name is no corpus name.
-        Refused: a corpus without a credential.
-    """
-    names = list_corpora(corpora)
-    return dict(zip(names, at_once(_envelope, [corpora / name for name in names]), strict=True))
-
-
-def _envelope(corpus: Place) -> bytes:
-    path = corpus / CREDENTIAL_FILE
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise Refused(
-            f"no readable credential, so no licence is known ({error.strerror})",
-            where=str(path),
-            do="Have the corpus's authority sign one, or move the corpus elsewhere.",
-        ) from error
-
-
-def verify_credentials(
-    corpora: Place, envelopes: Mapping[str, bytes], trust: TrustState, *, at: datetime
-) -> dict[str, Verified[Credential]]:
-    """The verified credential of every corpus, by corpus name.
-
-    Args:
-        corpora: The folder that the envelopes come from, for errors.
-        envelopes: What ``read_credentials`` returned.
-        trust: The trust state, already verified.
-        at: The reference time, aware.
-
-    Raises:
-        Refused: a corpus with the credential of another one.
-        Untrusted: a credential that the trust root does not carry at ``at``.
-    """
-    verified: dict[str, Verified[Credential]] = {}
-    for name, data in envelopes.items():
-        where = str(corpora / name / CREDENTIAL_FILE)
-        try:
-            credential = verify_credential(trust, data, at=at)
-        except Refused as error:  # the file says more than the kind of document
-            raise type(error)(error.what, where=where, do=error.do) from error
-        if credential.document.corpus != name:
-            raise Refused(
-                f"the credential is for corpus {credential.document.corpus!r}",
-                where=where,
-                do="Name the corpus's folder after the corpus.",
-            )
-        verified[name] = credential
-    return verified
 
 
 def admit(

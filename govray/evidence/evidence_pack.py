@@ -71,7 +71,7 @@ def write_pack(
 
     Raises:
         VerificationFailed, CouldNotCheck: As `verify`. Nothing is written.
-        UsageError: The case is too long, or ``out`` is there already.
+        UsageError: The case is too long, or ``out`` is there already or cannot be written.
         Refused: The model changed while it was read.
     """
     if case is not None and not 0 < len(case) <= LONGEST_CASE:
@@ -100,7 +100,7 @@ def write_pack(
         }
     )
     of_model = {name: partial(_opened, verified.path, name) for name in names}
-    staged = out.with_name(f".{out.name}.{os.urandom(8).hex()}.tmp")
+    staged = out.with_name(f".{out.name[:48]}.{os.urandom(8).hex()}.tmp")
     try:
         with staged.open("xb") as stream:
             write_zip(stream, {**made, **of_model})
@@ -109,6 +109,14 @@ def write_pack(
         os.link(staged, out)  # unlike a rename, never in the place of another
     except FileExistsError:
         raise _taken(out) from None
+    except OSError as error:
+        if error.filename not in (str(staged), None):  # a file of the model
+            raise
+        raise UsageError(
+            f"cannot be written: {error.strerror}",
+            where=str(out),
+            do="Check the space and the permissions there",
+        ) from None
     finally:
         staged.unlink(missing_ok=True)
     return verified, digests

@@ -22,7 +22,8 @@ from govray.errors import GovrayError
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.printable import printable
 from tests.support.command import Run
-from tests.support.world import POLICY
+from tests.support.runs_on_storage import finished_run
+from tests.support.world import POLICY, World
 
 GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
 
@@ -79,6 +80,8 @@ def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: R
         (["verify", ".", "--at", "yesterday"], "--at: 'yesterday' is not a time"),
         (["corpus", "ls", "missing"], "not a folder"),
         (["runs", "ls", "missing"], "missing: there is no such folder"),
+        (["runs", "hold", "missing", "--for", "c"], "missing: there is no such folder"),
+        (["train", "."], ".: this is a folder. Name an experiment file in it."),
         (["keys", "new", "/dev/null/key.pem"], "/dev/null"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -113,6 +116,28 @@ def test_bytes_that_are_no_envelope_are_refused(
 def test_before_the_first_run_the_listing_says_how_to_start_one(run: Run) -> None:
     assert run("runs", "ls").out == "No run lies below runs. Start one: govray train FILE\n"
     assert run("runs", "ls", "--json").json == []
+
+
+@pytest.mark.parametrize("content", [b"{}", b"{ }", b'{"run":', b"\xff", b"[]"])
+def test_a_run_that_cannot_be_read_hides_no_other(
+    run: Run, world: World, tmp_path: Path, content: bytes
+) -> None:
+    for name in ("tiny-1", "tiny-2"):
+        finished_run(tmp_path / "runs", name, world)
+    summary = tmp_path / "runs" / "tiny-1" / "record" / "run.json"
+    summary.write_bytes(content)
+    said = run("runs", "ls", "runs").out
+    assert "tiny-1: runs/tiny-1/record/run.json: " in said
+    assert "tiny-2  attested" in said
+    listed = run("runs", "ls", "runs", "--json").json
+    assert [(each["run"], each["state"]) for each in listed] == [
+        ("tiny-2", "attested"), ("tiny-1", "damaged"),
+    ]  # fmt: skip
+    assert "runs/tiny-1/record/run.json: " in run("runs", "show", "runs/tiny-1", code=1).err
+
+
+def test_a_listing_of_this_folder_says_so(run: Run) -> None:
+    assert run("runs", "ls", ".").out.startswith("No run lies below this folder. ")
 
 
 def test_json_asked_for_is_json_given_even_for_an_error(run: Run) -> None:
@@ -251,10 +276,9 @@ def test_interrupted() -> None:
     assert out == ""
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    process = subprocess.Popen(
-        [*GOVRAY, "schema", "policy"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@pytest.mark.parametrize("words", [("schema", "policy"), ("runs", "ls")])
+def test_a_reader_that_goes_away_is_no_error(words: tuple[str, ...]) -> None:
+    process = subprocess.Popen([*GOVRAY, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,18 @@ def test_lint_names_the_line_and_the_nearest_word(
     err = run("policy", "lint", policy, code=1).err
     assert err.startswith(f"govray: {policy}:{wrong}: ")
     assert said in err
+
+
+def test_a_value_that_is_left_out_by_mistake_is_asked_for(run: Run, policy: Path) -> None:
+    policy.write_text(POLICY.replace("2027-11-01}", "}"))
+    assert "'until' is null. Give it a value" in run("policy", "lint", policy, code=1).err
+
+
+def test_too_many_rules_are_counted(run: Run, policy: Path) -> None:
+    rules = [f"  - {{name: r{n}, match: {{corpus: c{n}}}, profile: nothing}}" for n in range(300)]
+    policy.write_text(POLICY.replace("rules:", "\n".join(["rules:", *rules])))
+    err = run("policy", "lint", policy, code=1).err
+    assert re.search(r"'rules': it has 3\d\d items, at most 256 are allowed", err)
 
 
 def test_lint_reports_what_a_new_version_widens(

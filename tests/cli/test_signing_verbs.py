@@ -29,6 +29,13 @@ rules:
 GUIDE = ROOT / "docs" / "keys-and-trust.md"
 
 
+def test_a_public_key_is_told_from_a_private_one(run: Run, tmp_path: Path) -> None:
+    run("keys", "new", "key.pem")
+    assert "this is a public key. Name the private key" in run(
+        "keys", "public", "key.pem.pub", code=2
+    ).err  # fmt: skip
+
+
 def test_a_new_key_is_private_and_its_public_half_matches(run: Run, tmp_path: Path) -> None:
     for algorithm in ("ed25519", "ecdsa-p256"):
         path = tmp_path / "keys" / f"{algorithm}.pem"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from sqlmodel import Session, select
 from govray.store.database import open_store
 from govray.store.tables import AuditEntry
 from tests.support.command import Run
+from tests.support.tree import ROOT
 
 
 @pytest.fixture
@@ -105,3 +109,30 @@ def test_what_is_not_there_is_named(run: Run, url: str, words: tuple[str, ...], 
 def test_the_default_project_stays(run: Run, url: str) -> None:
     done = run("project", "archive", "default", "--store", url, code=1)
     assert "so it stays" in done.err
+
+
+def test_the_page_s_commands_run_in_its_order(run: Run, url: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
+    page = (ROOT / "docs" / "tenancy.md").read_text()
+    [policy] = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    (tmp_path / "policy.yaml").write_text(policy)
+    bound = ""
+    for line in re.findall(r"^govray (.*)", page, re.M):
+        words = shlex.split(line)
+        done = run(*(bound if each == "ID" else each for each in words), "--store", url)
+        bound = "".join(re.findall(r"\((b-\w+)\)", done.out)) or bound
+
+
+def test_a_time_may_be_a_date_and_an_error_names_the_option(run: Run, url: str) -> None:
+    run("token", "new", "--user", "ada", "--role", "member", "--store", url)
+    words = ("role", "bind", "--user", "ada", "--role", "viewer", "--store", url, "--json")
+    run(*words, "--until", "2035-06-30")
+    [bound] = run("role", "ls", "--user", "ada", "--store", url, "--json").json["roles"]
+    assert bound["until"] == "2035-06-30T00:00:00Z"
+    for verb, option in (
+        (words, "--until"),
+        (("usage", "--store", url), "--since"),
+        (("verify", "."), "--at"),
+    ):
+        for wrong in ("2035-6-30", "2035-02-30", "2035-06-30T00:00:00", "June"):
+            assert f"{option}: '{wrong}' is not a time" in run(*verb, option, wrong, code=2).err

@@ -137,6 +137,34 @@ def test_without_an_attestation_it_could_not_check(
     assert "no attestation" in run("verify", "bare", "--trust-root", root, "--at", at, code=3).err
 
 
+def test_a_run_s_folder_is_told_from_the_model_in_it(
+    run: Run, model: Path, root: Path, tmp_path: Path, at: str
+) -> None:
+    (tmp_path / "tiny-1").mkdir()
+    model.rename(tmp_path / "tiny-1" / "model")
+    checked = ("--trust-root", root, "--at", at)
+    for words, code in (
+        (("verify", "tiny-1", *checked), 3),
+        (("export", "spdx", "tiny-1", *checked), 3),
+        (("show", "tiny-1"), 2),
+    ):
+        assert "Give the model in it: tiny-1/model." in run(*words, code=code).err
+
+
+def test_a_source_is_told_from_what_signing_it_writes(
+    run: Run, untouched: Path, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "root.yaml").write_text("schema: govray.dev/trust-root/v1\n")
+    for words in (
+        ("verify", untouched, "--trust-root", "root.yaml"),
+        ("verify", "root.yaml", "--trust-root", root),
+        ("show", "root.yaml"),
+    ):
+        assert "root.yaml: this is the source of a document" in run(*words, code=2).err
+    (tmp_path / "signed.yaml").write_bytes(root.read_bytes())
+    assert "trust-root/v1" in run("show", "signed.yaml").out
+
+
 @pytest.mark.parametrize("given", ["missing.json", "."])
 def test_a_root_that_is_no_file_is_usage(run: Run, untouched: Path, given: str) -> None:
     assert "--trust-root" in run("verify", untouched, "--trust-root", given, code=2).err

@@ -16,6 +16,7 @@ import tokenizers
 
 from govray.data import admission, corpus
 from govray.data.admission import Prepared
+from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
 from govray.data.tokenizer import FileTokenizer, load_tokenizer
@@ -116,8 +117,11 @@ def splits(prepared: Prepared, name: str) -> list[str]:
 def test_the_manifest_states_what_was_read(full_shelf: Shelf, prepared: Prepared) -> None:
     manifest = prepared.manifest
     records = open_records(prepared.folder, manifest)
-    credentials = admission.verify_credentials(
-        full_shelf.corpora, admission.read_credentials(full_shelf.corpora), full_shelf.trust, at=NOW
+    credentials = verify_credentials(
+        full_shelf.corpora,
+        read_credentials(full_shelf.corpora),
+        full_shelf.trust,
+        at=NOW,
     )
     assert [c.corpus for c in manifest.corpora] == ["mit", "mpl"]
     for c in manifest.corpora:
@@ -388,8 +392,8 @@ def reserved_rights(shelf: Shelf) -> dict[str, Any]:
 def test_a_description_of_rights_that_are_not_reserved_refuses_nothing(shelf: Shelf) -> None:
     """The control of the case above: the same corpus, whose opt-outs were honoured."""
     shelf.add("odd", {"a": b"1"}, description={"source": "crawled", "opt_out": "honoured"})
-    envelopes = admission.read_credentials(shelf.corpora)
-    credentials = admission.verify_credentials(shelf.corpora, envelopes, shelf.trust, at=NOW)
+    envelopes = read_credentials(shelf.corpora)
+    credentials = verify_credentials(shelf.corpora, envelopes, shelf.trust, at=NOW)
     assert admission.admit(shelf.policy, credentials, max_quarantined=0).admitted == ("odd",)
 
 

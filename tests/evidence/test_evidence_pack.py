@@ -359,6 +359,16 @@ def test_a_model_that_does_not_verify_gives_no_pack(made: Packed, tmp_path: Path
     assert not (tmp_path / "p.zip").exists()
 
 
+def test_a_place_that_cannot_be_written_is_named_and_not_a_file_of_ours(
+    made: Packed, tmp_path: Path
+) -> None:
+    out = tmp_path / f"{'x' * 300}.zip"
+    with pytest.raises(UsageError, match="cannot be written") as caught:
+        write_pack(made.model, out, trust=TrustAnchor(made.root.read_bytes()), at=AT)
+    assert caught.value.where == str(out)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_secret_is_in_it_and_the_weights_only_if_asked_for(made: Packed, tmp_path: Path) -> None:
     names = zipfile.ZipFile(made.pack).namelist()
     assert not [name for name in names if name.endswith((".safetensors", ".secret", ".pem"))]

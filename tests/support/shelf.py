@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from govray.data import admission, corpus
+from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.credential import Period, seal_credential
@@ -106,8 +107,6 @@ class Shelf:
         }
         corpora = changes.pop("corpora", self.corpora)
         folder = changes.pop("at", self.folder / "out" / name)
-        credentials = admission.verify_credentials(
-            corpora, admission.read_credentials(corpora), self.trust, at=NOW
-        )
+        credentials = verify_credentials(corpora, read_credentials(corpora), self.trust, at=NOW)
         arguments |= {"credentials": credentials} | changes
         return admission.prepare(corpora, folder, **arguments)

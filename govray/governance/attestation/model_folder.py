@@ -174,6 +174,14 @@ def find_model(path: Place) -> Place | None:
     return next(named, root)
 
 
+def what_to_give(path: Place) -> str:
+    """What an error tells who gave ``path``, in which there is no attestation."""
+    inside = path / MODEL
+    if (inside / ATTESTATION).is_file():
+        return f"This is the folder of a run. Give the model in it: {inside}."
+    return f"Give a model folder, which holds {ATTESTATION}, or a file in one."
+
+
 def name_inside(path: Place, root: Place) -> str:
     """What a path in the model folder ``root`` is called there; ``.`` for the folder itself."""
     if isinstance(path, BucketPath) and isinstance(root, BucketPath):

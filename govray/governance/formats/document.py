@@ -216,7 +216,9 @@ def check_no_null(value: object, *, where: Where) -> None:
     if _has_null(value):
         null = _null_path(value) or ()
         place = _place(where, *null)
-        raise Malformed(f"field {_dotted(null)} is null", where=place, do="Leave the field out")
+        raise Malformed(
+            f"field {_dotted(null)} is null", where=place, do="Give it a value, or leave it out"
+        )
 
 
 _SCALARS = frozenset({str, int, float, bool})
@@ -291,6 +293,10 @@ def value_suggestion(problem: ErrorDetails) -> str:
 
 
 def _message(problem: ErrorDetails) -> str:
+    if problem["type"] == "too_long":  # pydantic speaks of tuples, and of validation
+        return "it has {actual_length} items, at most {max_length} are allowed".format_map(
+            problem["ctx"]
+        )
     # pydantic prefixes the text of our own validators.
     text = problem["msg"].removeprefix("Value error, ").rstrip(".")
     return text[:1].lower() + text[1:]

@@ -28,6 +28,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -435,6 +436,7 @@ def _private_pem(reference: str, environment: Mapping[str, str]) -> bytes:
     return value.encode() if held_key(name, environment) else _read_private(value)
 
 
+_PUBLIC = b"-----BEGIN PUBLIC KEY-----"
 _GIVE = "Give the path of a key file, or env:NAME; 'govray keys new' makes a key"
 
 
@@ -445,8 +447,11 @@ def _read_private(location: str) -> bytes:
     holds a key in an unrecognised form.
     """
     try:
-        data = read_private(Path(location).expanduser(), _MAX_KEY_FILE + 1)
+        path = Path(location).expanduser()
+        data = read_private(path, _MAX_KEY_FILE + 1)
     except OpenToOthers as error:
+        if _is_public(path):
+            raise UsageError("this is a public key", do="Name the private key beside it") from None
         raise UsageError(
             f"the private key file can be read by others (mode {error.mode:04o})",
             do=f"Run: chmod 600 {location}",
@@ -460,6 +465,12 @@ def _read_private(location: str) -> bytes:
     if len(data) > _MAX_KEY_FILE:
         raise UsageError("the file is too large to be a private key")
     return data
+
+
+def _is_public(path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(len(_PUBLIC)) == _PUBLIC
+    return False
 
 
 def _spki(key: object) -> bytes:

@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from itertools import combinations, product
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias, TypeVar
 
@@ -261,11 +262,14 @@ class Match(Document):
     GLOBS: ClassVar[tuple[str, ...]] = ("corpus", "license")
     SEVERAL: ClassVar[tuple[str, ...]] = ("modality", "languages")
 
+    @cached_property
+    def conditions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The attributes that are given, and their values: a policy is asked of many classes."""
+        return tuple((attribute, accepted) for attribute, accepted in self if accepted is not None)
+
     def matches(self, cls: CredentialClass) -> bool:
         """Whether ``cls`` satisfies every attribute."""
-        for attribute, accepted in self:
-            if accepted is None:
-                continue
+        for attribute, accepted in self.conditions:
             value = getattr(cls, attribute)
             if attribute in self.GLOBS:
                 if not any(globs.matches(pattern, value) for pattern in accepted):
@@ -283,9 +287,9 @@ class Match(Document):
 
     def overlaps(self, other: Match) -> bool:
         """Whether some class can match both, taking attributes as independent."""
-        for attribute, accepted in self:
+        for attribute, accepted in self.conditions:
             others = getattr(other, attribute)
-            if accepted is None or others is None:
+            if others is None:
                 continue
             if attribute in self.GLOBS:
                 if not any(globs.overlap(a, b) for a, b in product(accepted, others)):
@@ -298,10 +302,8 @@ class Match(Document):
 
     def covers(self, other: Match) -> bool:
         """Whether this matches every class that ``other`` does; never true wrongly."""
-        for attribute, accepted in self:
+        for attribute, accepted in self.conditions:
             others = getattr(other, attribute)
-            if accepted is None:
-                continue
             if others is None:
                 return False
             if attribute in self.GLOBS:

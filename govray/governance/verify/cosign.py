@@ -83,7 +83,9 @@ def cosign_model(
     """
     root = model_folder.find_model(path)
     if root is None:
-        raise CouldNotCheck("there is no attestation here", where=str(path))
+        raise CouldNotCheck(
+            "there is no attestation here", where=str(path), do=model_folder.what_to_give(path)
+        )
     folder = Bundle(root)
     model = verify_to_cosign(root, trust_root=anchor, at=at, allow_uncovered=allow_uncovered)
     operator = next(each for each in model.trust_root.authorities if each.name == model.signer)

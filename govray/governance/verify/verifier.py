@@ -409,7 +409,7 @@ def _open(path: Place) -> Bundle:
         raise CouldNotCheck(
             "there is no attestation here",
             where=str(path),
-            do=f"Give a folder that holds {model_folder.ATTESTATION}, or a file in one.",
+            do=model_folder.what_to_give(path),
         )
     return Bundle(root)
 

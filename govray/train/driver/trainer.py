@@ -64,7 +64,7 @@ from govray.train.inputs.experiment_config import (
 from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order, ValidationTask
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
-from govray.train.inputs.pretrained import Start, check_fits, find_weights, read_start
+from govray.train.inputs.pretrained_start import Start
 from govray.train.inputs.recorded_inputs import prepared_places
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
@@ -83,6 +83,7 @@ from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.run_lock import Driven, hold
 from govray.train.run_folder.source_code import source_of
 from govray.train.state.garbage_collection import pin_start
+from govray.train.state.pretrained import check_fits, find_weights, read_start
 from govray.train.state.snapshot import latest
 from govray.train.validation.best_so_far import ended_early
 from govray.train.validation.validation_data import (

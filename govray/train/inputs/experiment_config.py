@@ -455,6 +455,16 @@ def read_yaml(path: str | Path) -> Any:
         raise UsageError(
             "no such experiment file", where=str(path), do="Start from jobs/train.yaml"
         ) from None
+    except IsADirectoryError:
+        raise UsageError(
+            "this is a folder", where=str(path), do="Name an experiment file in it"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"not UTF-8 at byte {error.start + 1}",
+            where=str(path),
+            do="Name an experiment file, which is YAML",
+        ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"not readable as YAML: {error}", where=str(path)) from error
     # As the queue reads it: a file that means one thing there does not mean another here.

@@ -35,6 +35,7 @@ from govray.governance.record.gates import (
 )
 from govray.governance.record.incidents import Incidents
 from govray.steps.expiry import NoLongerValid
+from govray.train.inputs.revocation_feed import credential_name
 from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import recorded_steps
 
@@ -104,11 +105,6 @@ def resumed(run_folder: Place, commit: commit_folder.Folder | None) -> Decisions
         except GovrayError:
             pass
     return decisions(run_folder).joined(Decisions(gates=held))
-
-
-def credential_name(corpus: str) -> str:
-    """The name under which a corpus's credential expires."""
-    return f"credential {corpus}"
 
 
 def newly_left_out(

@@ -27,7 +27,7 @@ from govray.train.inputs import operator_key
 from govray.train.inputs.experiment_config import Reader
 from govray.train.inputs.gating import UNDECIDED, Decisions, OnExpiry
 from govray.train.inputs.monitored import Monitored
-from govray.train.inputs.pretrained import Start
+from govray.train.inputs.pretrained_start import Start
 from govray.train.inputs.revocation_feed import RevocationSource
 from govray.train.inputs.run_settings import RunSettings
 

@@ -36,7 +36,6 @@ from govray.governance.trust.revocation_list import (
     verify_revocations,
 )
 from govray.governance.trust.trust_state import TrustState, Verified
-from govray.train.inputs.gating import credential_name
 
 KEPT = "revocations"
 """Folder inside a run's with the lists accepted last, one file for each issuer."""
@@ -64,6 +63,11 @@ class RevocationSource:
     policy: Verified[Policy]
     credentials: Mapping[str, Verified[Credential]]
     accepted: Revocations
+
+
+def credential_name(corpus: str) -> str:
+    """The name under which a corpus's credential expires."""
+    return f"credential {corpus}"
 
 
 def policy_name(policy: Policy) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from govray.data.admission import read_credentials
+from govray.data.corpus_credentials import read_credentials
 from govray.errors import GovrayError, Refused
 from govray.files.place import Place, place
 from govray.governance.attestation.model_folder import MODEL

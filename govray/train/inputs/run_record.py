@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from govray.errors import UsageError
+from govray.errors import Malformed, UsageError
 from govray.files.atomic_file import make_folder, write_whole
 from govray.files.place import Place
 from govray.governance.attestation.environment import Environment
@@ -23,7 +23,7 @@ from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.submission.submission import Submission
 from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import RECORDED, Experiment, parse_experiment
-from govray.train.inputs.pretrained import Start
+from govray.train.inputs.pretrained_start import Start
 
 RECORD = "record"
 """Folder inside a run's."""
@@ -205,7 +205,19 @@ def parse_record(files: Mapping[str, bytes], *, where: str) -> RunRecord:
     Raises:
         Malformed: A file was changed into something that does not parse.
     """
-    summary: Any = canonical_json.parse_canonical(files[SUMMARY])
+    place = f"{where}/{SUMMARY}"
+    summary: Any = canonical_json.parse_canonical(files[SUMMARY], where=place)
+    try:
+        return _record(summary, files, where)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise Malformed(
+            "this is not what a run recorded: a field is missing, or has another form",
+            where=place,
+            do="Take the file from its source again, unedited",
+        ) from None
+
+
+def _record(summary: Any, files: Mapping[str, bytes], where: str) -> RunRecord:
     experiment = (
         parse_experiment(summary["experiment"], where=where, context=RECORDED)
         if "experiment" in summary

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from govray.data.admission import read_credentials, verify_credentials
+from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
 from govray.files.place import Place
 from govray.governance.formats.document import format_time, parse_time
@@ -20,9 +20,9 @@ from govray.governance.policy.depth_policy import Policy, verify_policy
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.revocation_list import Revocations, check_fresh
 from govray.governance.trust.trust_state import TrustState, Verified
-from govray.train.inputs.gating import credential_name
 from govray.train.inputs.revocation_feed import (
     RevocationSource,
+    credential_name,
     kept_lists,
     policy_name,
     read_lists,

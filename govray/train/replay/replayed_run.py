@@ -42,7 +42,6 @@ from govray.train.driver.progress import StepCallback
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import gating
 from govray.train.inputs.order import Order
-from govray.train.inputs.pretrained import check_unchanged
 from govray.train.inputs.recorded_inputs import RecordedInputs, recorded_inputs
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import run_settings
@@ -55,6 +54,7 @@ from govray.train.run_folder.environment_probe import environment_here
 from govray.train.run_folder.source_code import source_of
 from govray.train.state import resume_point
 from govray.train.state.carried_governance import read_ledger, rebound
+from govray.train.state.pretrained import check_unchanged
 from govray.train.state.snapshot import STATE, committed_folders, folder_name
 
 AHEAD = "ledger.ahead.jsonl"

@@ -12,7 +12,7 @@ from govray.checkpoint.tensor_shards import is_sharded
 from govray.engine.gradients.precision import cast_parameters
 from govray.errors import UsageError
 from govray.train.inputs.order import Assignment
-from govray.train.inputs.pretrained import load_start
+from govray.train.state.pretrained import load_start
 
 
 def begin_with(model: nn.Module, assignment: Assignment) -> None:

@@ -23,7 +23,7 @@ from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.rng_state import generators, restore_generators
 from govray.engine.startup.whole_mesh import refuse_other_meshes
 from govray.train.inputs.order import Assignment, Discovery, current
-from govray.train.inputs.pretrained import load_rows
+from govray.train.state.pretrained import load_rows
 from govray.train.worker.initial_weights import begin_with, broadcast
 from govray.train.worker.placement import place_on
 from govray.train.worker.run_start import assignment_for

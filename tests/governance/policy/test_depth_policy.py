@@ -17,7 +17,7 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import Subject, seal
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy import globs
-from govray.governance.policy.depth_policy import Policy, seal_policy, verify_policy
+from govray.governance.policy.depth_policy import Match, Policy, seal_policy, verify_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority, TrustRoot
 from govray.governance.trust.trust_state import TrustState, sign_root
@@ -477,3 +477,11 @@ def test_an_unsigned_or_foreign_policy_is_refused() -> None:
         verify_policy(deployment.trust, foreign, at=AT)
     with pytest.raises(Malformed):
         verify_policy(deployment.trust, canonical_json.encode(document.to_json()), at=AT)
+
+
+def test_a_condition_walks_through_what_it_names_alone_and_states_what_it_did() -> None:
+    match, fresh = (Match.from_source({"license": ["MIT"]}) for _ in range(2))
+    assert match.matches(cls(license="MIT"))
+    assert match.conditions == (("license", ("MIT",)),)
+    assert match == fresh
+    assert match.to_json() == fresh.to_json()

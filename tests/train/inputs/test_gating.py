@@ -29,8 +29,13 @@ from govray.governance.verify.verifier import verify
 from govray.steps.expiry import EndOfValidity, NoLongerValid
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.inputs.gating import Decisions, Gating, credential_name, decisions, newly_left_out
-from govray.train.inputs.revocation_feed import RevocationFeed, RevocationSource, read_lists
+from govray.train.inputs.gating import Decisions, Gating, decisions, newly_left_out
+from govray.train.inputs.revocation_feed import (
+    RevocationFeed,
+    RevocationSource,
+    credential_name,
+    read_lists,
+)
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
 from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import FILE, WriteAhead

@@ -31,8 +31,8 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Damaged, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
-from govray.train.inputs.pretrained import check_fits, find_weights, load_start, read_start
 from govray.train.state.dcp_export import export_dcp
+from govray.train.state.pretrained import check_fits, find_weights, load_start, read_start
 from govray.train.state.snapshot import folder_name
 from govray.train.state.trained_model import OPTIMIZER, OPTIMIZER_VALUES
 from tests.support.ranks import Hung, RankPool

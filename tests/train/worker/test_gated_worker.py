@@ -32,11 +32,11 @@ from govray.train.inputs.gating import (
     GATES,
     UNDECIDED,
     Decisions,
-    credential_name,
     decisions,
     resumed,
 )
 from govray.train.inputs.order import Assignment, Order
+from govray.train.inputs.revocation_feed import credential_name
 from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder import events
 from govray.train.run_folder.run_lock import begin_attempt

@@ -21,7 +21,7 @@ from govray.engine.gpt import GPT
 from govray.errors import GovrayError, Refused
 from govray.governance.formats import canonical_json
 from govray.train.inputs.order import Assignment, current
-from govray.train.inputs.pretrained import Start
+from govray.train.inputs.pretrained_start import Start
 from govray.train.inputs.run_settings import RunSettings
 from govray.train.worker.shard_model import shard
 from tests.support.ranks import RankPool

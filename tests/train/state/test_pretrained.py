@@ -26,9 +26,10 @@ from govray.governance.verify.verifier import verify
 from govray.train.driver.discovery import discover
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.inputs.pretrained import Start, check_fits, find_weights, load_start, read_start
+from govray.train.inputs.pretrained_start import Start
 from govray.train.loop.entrypoint import declared_start
 from govray.train.replay.replayed_run import replay
+from govray.train.state.pretrained import check_fits, find_weights, load_start, read_start
 from tests.support.deployment import Deployment
 from tests.support.ranks import RankPool
 from tests.support.world import AT, World

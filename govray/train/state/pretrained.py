@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -45,53 +44,13 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import Described
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
+from govray.train.inputs.pretrained_start import Start
 
 UNKNOWN = "unknown"
 """What unattested weights bring."""
 
 _SHARDS = "model-*-of-*.safetensors"
 _SHOWN = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """Existing weights that a run begins with.
-
-    Attributes:
-        folder: Where the files lie, absolute.
-        files: File name → digest.
-        taint: Layer group → what the start brings to it (T0); untainted groups are absent.
-        loaded_by_model: The entrypoint reads the files itself when it is built.
-    """
-
-    folder: str
-    files: Mapping[str, str]
-    taint: Mapping[str, tuple[str, ...]]
-    loaded_by_model: bool
-
-    @property
-    def digest(self) -> str:
-        """One digest over names and content of the files."""
-        return canonical_json.sha256(canonical_json.encode(dict(self.files)))
-
-    def to_json(self) -> dict[str, Any]:
-        """The JSON form in a run's record."""
-        return {
-            "folder": self.folder,
-            "files": dict(self.files),
-            "taint": {group: list(labels) for group, labels in self.taint.items()},
-            "loadedByModel": self.loaded_by_model,
-        }
-
-    @classmethod
-    def from_json(cls, value: Any) -> Start:
-        """From what ``to_json`` returned."""
-        return cls(
-            folder=value["folder"],
-            files=value["files"],
-            taint={group: tuple(labels) for group, labels in value["taint"].items()},
-            loaded_by_model=value["loadedByModel"],
-        )
 
 
 def find_weights(path: Path) -> list[Path]:
