@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -227,4 +228,4 @@ def _tell(run: Path, outcome: ReplayFinding, signed: str | None) -> None:
     field("replay", outcome.run)
     field("signed", signed or "by nobody: govray attest accepts only what --key signs")
     if signed and outcome.identical and outcome.whole and outcome.without:
-        line(f"Next  govray attest {run}   states it in the attestation")
+        line(f"Next  govray attest {quote(str(run))}   states it in the attestation")

@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from shlex import quote
 from typing import Literal, NoReturn, Protocol, Self, TypeAlias, get_args
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -456,7 +457,7 @@ def _read_private(location: str) -> bytes:
                     raise UsageError("this is a public key", do="Name the private key beside it")
                 raise UsageError(
                     f"the private key file can be read by others (mode {mode & 0o777:04o})",
-                    do=f"Run: chmod 600 {location}",
+                    do=f"Run: chmod 600 {quote(location)}",
                 )
             data = file.read(_MAX_KEY_FILE + 1)
     except (OSError, ValueError, RuntimeError) as error:
