@@ -88,7 +88,8 @@ def replay(
     run = run_of(run)
     record = read_record(run)
     if record.code_archive:
-        note(f"code   archived as {record.code_archive}; govray runs code {run} OUT unpacks it")
+        unpacks = f"govray runs code {quote(str(run))} OUT"
+        note(f"code   archived as {record.code_archive}; {unpacks} unpacks it")
     signer, root = _signer(key, password_file, trust_root, revocations, record)
     witness = None
     if party is not None:
