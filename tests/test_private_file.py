@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,15 @@ def test_a_file_that_others_can_reach_is_not_read(tmp_path: Path, mode: int) -> 
     with pytest.raises(OpenToOthers) as caught:
         read_private(secret(tmp_path, mode), 4)
     assert caught.value.mode == mode
+
+
+def test_its_remedy_is_a_command_for_this_path(tmp_path: Path) -> None:
+    (folder := tmp_path / "my keys").mkdir()
+    with pytest.raises(OpenToOthers) as caught:
+        read_private(path := secret(folder, 0o644), 4)
+    assert caught.value.remedy == f"chmod 600 '{path}'"
+    subprocess.run(caught.value.remedy, shell=True, check=True)
+    assert read_private(path, 4)
 
 
 def test_a_link_has_the_permissions_of_what_it_leads_to(tmp_path: Path) -> None:

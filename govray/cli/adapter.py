@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -167,7 +168,9 @@ def remove(
     field("replaced", before.digest)
     if missing:
         field(
-            "next", f"govray cosign {before.path}: {missing} more of the operator's keys must sign"
+            "next",
+            f"govray cosign {quote(str(before.path))}: "
+            f"{missing} more of the operator's keys must sign",
         )
     if revoke is not None:
         field("revoked", f"in {revoke}; earlier copies fail where that list is given")
@@ -346,9 +349,10 @@ def merge(
         f"policy {verified.policy.document} keeps this adapter removable: {'; '.join(reasons)}; "
         f"merging would put what it taught into {into}, where it could not be removed again",
         where=f"{model}, adapter {adapter}",
-        do=f"Load it beside the base model instead: govray adapter export {model} {adapter} "
-        f"--out {out}, then peft.PeftModel.from_pretrained. To train base layers with this data, "
-        "sign a policy that allows it and train again.",
+        do="Load it beside the base model instead: "
+        f"govray adapter export {quote(str(model))} {adapter} "
+        f"--out {quote(str(out))}, then peft.PeftModel.from_pretrained. "
+        "To train base layers with this data, sign a policy that allows it and train again.",
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -188,7 +189,7 @@ def build(
         field("rows", schema.run_kind)
     _tell_kept_out(kept_out)
     line()
-    line(f"Next  read {path}, complete it, then: govray sign {path} --key KEY")
+    line(f"Next  read {path}, complete it, then: govray sign {quote(str(path))} --key KEY")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -68,6 +69,6 @@ def cosign(
     field("run", done.model.attestation.run.id)
     field("operator", f"{done.model.signer}: {done.signatures} of {done.threshold} signatures")
     if done.complete:
-        line(f"Next  govray verify {done.model.path} --trust-root ROOT")
+        line(f"Next  govray verify {quote(str(done.model.path))} --trust-root ROOT")
     else:
         line("It verifies once the others have signed: govray cosign with another key")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -93,4 +94,4 @@ def disclose(
     field("signer", f"{signed.authority.name}, key {signer.public_key.keyid}")
     field("secret", f"{secret}{', made now: keep it' if made else ''}")
     if missing:
-        field("MISSING", f"{missing} further signatures: govray sign {out} --key KEY")
+        field("MISSING", f"{missing} further signatures: govray sign {quote(str(out))} --key KEY")

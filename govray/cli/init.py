@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -38,7 +39,7 @@ def init(
     for name in copied:
         field(name, PURPOSE[name])
     line()
-    line(f"Next  cd {directory}")
+    line(f"Next  cd {quote(str(directory))}")
     line("      govray keys new ~/.config/govray/compliance.pem")
     line("      govray policy lint policies/licences.yaml")
     line("      govray sign policies/licences.yaml --key ~/.config/govray/compliance.pem")

@@ -7,13 +7,14 @@ it is worth nothing when the program has ended. On a cluster they are tasks of t
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from govray.cli.output import line, note, report
 from govray.cli.place_argument import Given, given_place
-from govray.errors import Stopped
+from govray.errors import Stopped, UsageError
 
 if TYPE_CHECKING:
     from govray.tasks.endpoint import Endpoint
@@ -44,6 +45,12 @@ def shell(storage: Storage, idle_minutes: Idle = 30.0) -> None:
 
 def tensorboard(storage: Storage, idle_minutes: Idle = 30.0) -> None:
     """Show the runs below a storage path in TensorBoard."""
+    if isinstance(storage, Path) and not storage.is_dir():
+        raise UsageError(
+            "there is no such folder",
+            where=str(storage),
+            do="Give the storage_path of the experiments",
+        )
     _run("tensorboard", storage, idle_minutes)
 
 

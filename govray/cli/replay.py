@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,7 +88,8 @@ def replay(
     run = run_of(run)
     record = read_record(run)
     if record.code_archive:
-        note(f"code   archived as {record.code_archive}; govray runs code {run} OUT unpacks it")
+        unpacks = f"govray runs code {quote(str(run))} OUT"
+        note(f"code   archived as {record.code_archive}; {unpacks} unpacks it")
     signer, root = _signer(key, password_file, trust_root, revocations, record)
     witness = None
     if party is not None:
@@ -227,4 +229,4 @@ def _tell(run: Path, outcome: ReplayFinding, signed: str | None) -> None:
     field("replay", outcome.run)
     field("signed", signed or "by nobody: govray attest accepts only what --key signs")
     if signed and outcome.identical and outcome.whole and outcome.without:
-        line(f"Next  govray attest {run}   states it in the attestation")
+        line(f"Next  govray attest {quote(str(run))}   states it in the attestation")

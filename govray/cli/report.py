@@ -7,6 +7,7 @@ root. `govray.reports` makes the drafts.
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -131,7 +132,7 @@ def provider_template(
     line(f"Wrote {out}: {asked} questions")
     field("attests", verified.digest)
     line()
-    line(f"Next  fill it in, then: govray sign {out} --key KEY")
+    line(f"Next  fill it in, then: govray sign {quote(str(out))} --key KEY")
 
 
 def _verified(

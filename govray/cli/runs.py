@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -105,7 +106,7 @@ def show(run: Run) -> None:
     for event in log:
         line(f"{event.at}  {event.text}")
     if found.state in ("stopped", "finished", "failed", "killed", "interrupted"):
-        line(f"Next  govray runs resume {run}")
+        line(f"Next  govray runs resume {quote(str(run))}")
 
 
 @app.command("logs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
@@ -93,7 +94,8 @@ def _print(file: SearchFile, outcome: SearchOutcome) -> None:
     line()
     line(f"Search {outcome.folder}")
     if conclusion.best is not None and conclusion.best in outcome.models:
-        line(f"Next  govray verify {outcome.models[conclusion.best]} --trust-root TRUSTED_ROOT")
+        model = quote(str(outcome.models[conclusion.best]))
+        line(f"Next  govray verify {model} --trust-root TRUSTED_ROOT")
 
 
 def _summary(file: SearchFile, what: str, name: str, standings: Standings) -> None:

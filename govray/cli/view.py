@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -99,7 +100,7 @@ def make(
     )
     line(f"{out}: {shown.leaves} of {signed.document.leaves} leaves", style="bold")
     field("names", f"{len(shown.names)} shown, {len(names) - len(shown.names)} withheld")
-    field("verify", f"govray view verify {out} --trust-root ROOT")
+    field("verify", f"govray view verify {quote(str(out))} --trust-root ROOT")
 
 
 @app.command()

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 import safetensors.torch
@@ -166,6 +167,7 @@ def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
         for corpus in manifest.corpora
         for part in corpus.parts
     )
+    root = quote(str(deployment.root))
     story = Story(
         versions={
             "govray": govray.__version__,
@@ -196,10 +198,10 @@ def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
         verified=verified,
         verify_seconds=checking.seconds,
         commands=(
-            f"govray verify {model} --trust-root {deployment.root}",
-            f"govray adapter remove {model} {supplier.CORPUS} "
-            f"--key {_tilde(deployment.operator_key)} --trust-root {deployment.root}",
-            f"govray serve --no-auth --storage {output}/runs --trust-root {deployment.root}",
+            f"govray verify {quote(str(model))} --trust-root {root}",
+            f"govray adapter remove {quote(str(model))} {supplier.CORPUS} "
+            f"--key {_tilde(deployment.operator_key)} --trust-root {root}",
+            f"govray serve --no-auth --storage {quote(f'{output}/runs')} --trust-root {root}",
             "govray init my-deployment",
         ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import quote
 
 
 class OpenToOthers(OSError):
@@ -11,11 +12,13 @@ class OpenToOthers(OSError):
 
     Attributes:
         mode: Its permissions.
+        remedy: The command that takes theirs away.
     """
 
-    def __init__(self, mode: int) -> None:
+    def __init__(self, path: Path, mode: int) -> None:
         super().__init__("others can read it")
         self.mode = mode
+        self.remedy = f"chmod 600 {quote(str(path))}"
 
 
 def read_private(path: Path, limit: int) -> bytes:
@@ -32,5 +35,5 @@ def read_private(path: Path, limit: int) -> bytes:
     with path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode & 0o777
         if os.name == "posix" and mode & 0o077:
-            raise OpenToOthers(mode)
+            raise OpenToOthers(path, mode)
         return file.read(limit)

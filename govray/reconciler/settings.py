@@ -115,11 +115,11 @@ class Queue:
         where = str(self.token_file)
         try:
             text = read_private(self.token_file, 4096).decode("ascii", "replace").strip()
-        except OpenToOthers:
+        except OpenToOthers as error:
             raise Refused(
                 "others than its owner may read the cluster's token",
                 where=where,
-                do=f"Run chmod 600 {where}",
+                do=f"Run {error.remedy}",
             ) from None
         except OSError as error:
             raise UsageError(

@@ -111,9 +111,9 @@ def load_key(url: str) -> bytes:
         _make(path)
     try:
         key = read_private(path, KEY_BYTES + 1)
-    except OpenToOthers:
+    except OpenToOthers as error:
         raise Refused(
-            "the store's secret can be read by others", where=str(path), do=f"chmod 600 {path}"
+            "the store's secret can be read by others", where=str(path), do=error.remedy
         ) from None
     except OSError as error:
         raise UsageError(

@@ -21,9 +21,9 @@ def read_secret(path: Path) -> bytes:
     """
     try:
         secret = read_private(path, SECRET_BYTES + 1)
-    except OpenToOthers:
+    except OpenToOthers as error:
         raise UsageError(
-            "the secret can be read by others", where=str(path), do=f"chmod 600 {path}"
+            "the secret can be read by others", where=str(path), do=error.remedy
         ) from None
     except OSError as error:
         raise UsageError(

@@ -166,13 +166,14 @@ def test_merge_names_the_rule_that_keeps_the_adapter_removable_and_changes_nothi
 ) -> None:
     check = ("--trust-root", root, "--at", at)
     before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
-    said = run("adapter", "merge", model, "acme", "--out", "merged", *check, code=1).err
+    said = run("adapter", "merge", model, "acme", "--out", "my merged", *check, code=1).err
+    assert "--out 'my merged', then" in said
     assert "policy licences v3 keeps this adapter removable" in said
     assert "rule contracts sends acme to profile removable" in said
     assert "base layers that it denies (embedding, block.0, block.1, …)" in said
     assert "adapter export" in said
     assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
-    assert not (tmp_path / "merged").exists()
+    assert not (tmp_path / "my merged").exists()
     # What the refusal proposes works.
     run("adapter", "export", model, "acme", "--out", "merged", *check)
     assert (tmp_path / "merged" / "adapter_model.safetensors").is_file()

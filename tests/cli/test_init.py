@@ -52,6 +52,14 @@ def test_its_next_steps_work(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "deployment" / "policies" / "licences.dsse.json").is_file()
 
 
+def test_what_to_type_next_is_quoted_for_a_shell(run: Run, tmp_path: Path) -> None:
+    assert "Next  cd 'my house'\n" in run("init", "my house").out
+    (tmp_path / "notes.txt").write_text("a note")
+    stated = ("--license", "MIT", "--issuer", "a", "--jurisdiction", "DE", "--out", "my data")
+    said = run("corpus", "build", "notes.txt", "--name", "notes", *stated).out
+    assert "govray sign 'my data/notes/credential.yaml' --key KEY" in said
+
+
 def test_an_existing_empty_folder_is_filled(run: Run, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     run("init", "here")

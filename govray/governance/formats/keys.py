@@ -330,7 +330,7 @@ def read_password(path: Path) -> bytes:
         raise UsageError(
             f"the password file can be read by others (mode {error.mode:04o})",
             where=str(path),
-            do=f"Run: chmod 600 {path}",
+            do=f"Run: {error.remedy}",
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no path"
@@ -454,7 +454,7 @@ def _read_private(location: str) -> bytes:
             raise UsageError("this is a public key", do="Name the private key beside it") from None
         raise UsageError(
             f"the private key file can be read by others (mode {error.mode:04o})",
-            do=f"Run: chmod 600 {location}",
+            do=f"Run: {error.remedy}",
         ) from None
     except (OSError, ValueError, RuntimeError) as error:
         # ValueError: a NUL in the path; RuntimeError: ~ of an unknown user.

@@ -97,9 +97,9 @@ def read_secret(folder: Place, stated: str | None) -> bytes | None:
             secret = path.read_bytes()
         else:
             secret = read_private(path, SECRET_BYTES + 1)
-    except OpenToOthers:
+    except OpenToOthers as error:
         raise Refused(
-            "the corpus's secret can be read by others", where=str(path), do=f"chmod 600 {path}"
+            "the corpus's secret can be read by others", where=str(path), do=error.remedy
         ) from None
     except OSError as error:
         raise Refused(

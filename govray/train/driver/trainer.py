@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import ray
@@ -447,7 +448,7 @@ class GovernedTrainer(RunSettings):
             raise Stopped(
                 f"stopped at step {step} of {order.stop}, as requested",
                 where=f"run {order.run_id}",
-                do=f"Resume with `govray runs resume {order.folder}`",
+                do=f"Resume with `govray runs resume {quote(str(order.folder))}`",
             )
         return step
 
