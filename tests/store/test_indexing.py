@@ -45,7 +45,7 @@ from govray.train.index.model_rows import MEMORIZATION
 from govray.train.run_folder import events, run_lock
 from govray.tune import search_record
 from govray.tune.index_source import searches
-from tests.support.in_time import in_time
+from tests.support.in_time import Late, in_time
 from tests.support.monitored_world import Monitored, from_step
 from tests.support.runs_on_storage import (
     at,
@@ -252,7 +252,7 @@ def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
     assert all("no regular file" in why for why in left_out.values())
     with Session(store) as session:
         assert session.get(tables.Trial, "tiny-1") is not None
-    with pytest.raises(TimeoutError), in_time(0.2):  # control: what opens it as any file waits
+    with pytest.raises(Late), in_time(0.2):  # control: what opens it as any file waits
         pipe.read_bytes()
 
 

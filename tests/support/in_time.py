@@ -8,12 +8,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Late(Exception):
+    """No ``TimeoutError``: that is an ``OSError``, which readers of storage pass over."""
+
+
 @contextmanager
 def in_time(seconds: float) -> Iterator[None]:
-    """Raises ``TimeoutError`` in the main thread if the block takes longer."""
+    """Raises `Late` in the main thread if the block takes longer."""
 
     def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError
+        raise Late
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, seconds)
