@@ -16,6 +16,9 @@ from typing import BinaryIO
 
 from govray.files.place import Place
 
+MOST = 1 << 30
+"""Bytes that are read whole. A file with holes may say a million times that, and take no space."""
+
 
 def open_regular(path: Place) -> BinaryIO:
     """The file, open at its beginning to be read.
@@ -34,8 +37,14 @@ def open_regular(path: Place) -> BinaryIO:
 
 
 def read_regular(path: Place) -> bytes:
-    """Its bytes; an object's in one request. Raises as `open_regular`."""
+    """Its bytes; an object's in one request.
+
+    Raises:
+        OSError: As `open_regular`; or it says that it has more than `MOST` bytes.
+    """
     if not isinstance(path, Path):
         return path.read_bytes()
     with open_regular(path) as file:
-        return file.read()
+        if os.fstat(file.fileno()).st_size > MOST:
+            raise OSError(errno.EFBIG, f"it has more than {MOST >> 20} MiB", str(path))
+        return file.read(MOST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import signal
 import time
@@ -246,10 +247,12 @@ def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
     pipe = storage / name.replace("TRIAL", trial)
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
+    os.truncate(storage / "tiny-2" / events.FILE, 1 << 40)  # holes, which take no space
     with in_time(10):
         found, left_out = searches(storage)
         left_out |= index_storage(store, storage, settings(world), found).left_out
-    assert all("no regular file" in why for why in left_out.values())
+    assert left_out.keys() >= {str(storage / "tiny-2")}
+    assert all(re.search("no regular file|more than 1024 MiB", why) for why in left_out.values())
     with Session(store) as session:
         assert session.get(tables.Trial, "tiny-1") is not None
     with pytest.raises(Late), in_time(0.2):  # control: what opens it as any file waits
