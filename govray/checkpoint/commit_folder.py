@@ -253,7 +253,7 @@ def open_file(folder: Folder, name: str) -> BinaryIO:
     if not isinstance(folder, Path):
         return folder.open_file(name)
     try:
-        return open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+        return open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
     except OSError as error:
         raise _unreadable(folder, error) from error
 
@@ -361,6 +361,6 @@ def _regular_files(folder: Path) -> dict[str, int]:
 
 def _read(path: Path, size: int) -> bytes:
     """The file's bytes; one more than ``size`` at most, so that growth shows in the digest."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         return file.read(size + 1)

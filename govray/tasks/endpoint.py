@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from govray.errors import Malformed
 from govray.files.atomic_file import make_folder, write_whole
 from govray.files.place import Place
+from govray.files.regular_file import open_regular
 from govray.governance.formats.document import format_time
 from govray.tasks.task_file import check_id
 
@@ -134,11 +135,13 @@ _D = TypeVar("_D", Endpoint, Ended)
 
 def _read(path: Place, kind: type[_D]) -> _D | None:
     try:
-        if not path.is_file():  # a pipe would keep who reads it
+        if not path.is_file():
             return None
-        if path.stat().st_size > MAX_BYTES:
+        with open_regular(path) as file:  # whatever it is by now
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
             raise Malformed(f"larger than {MAX_BYTES} bytes", where=str(path))
-        return kind.model_validate_json(path.read_bytes())
+        return kind.model_validate_json(data)
     except FileNotFoundError:
         return None
     except ValidationError as error:

@@ -24,6 +24,7 @@ from typing import Any, Literal, get_args
 
 from govray.errors import Malformed, UsageError
 from govray.files.atomic_file import sync_folder, write_whole
+from govray.files.regular_file import open_regular, read_regular
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.submission.submission import Submission
@@ -162,7 +163,7 @@ def read(folder: Path) -> SearchRecord:
             where=str(folder),
             do="Searches lie under the experiment's storage_path, one folder each",
         )
-    value: Any = canonical_json.parse_canonical(path.read_bytes(), where=str(path))
+    value: Any = canonical_json.parse_canonical(read_regular(path), where=str(path))
     try:
         schema, started, file = value["schema"], value["started"], value["file"]
     except (KeyError, TypeError):
@@ -178,7 +179,7 @@ def read(folder: Path) -> SearchRecord:
         else None,
     )
     try:
-        with (folder / TRIALS).open("rb") as lines:
+        with open_regular(folder / TRIALS) as lines:
             data = lines.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return record

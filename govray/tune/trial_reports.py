@@ -27,6 +27,7 @@ import ray.train
 from govray.checkpoint import commit_folder
 from govray.checkpoint.storage import SUPERSEDED
 from govray.errors import Malformed, UsageError, suggestion
+from govray.files.regular_file import open_regular
 from govray.governance.formats import canonical_json
 from govray.train.state.snapshot import committed_folders
 from govray.train.worker.run import COMMIT_LOSS
@@ -127,7 +128,7 @@ def read_reports(folder: Path) -> list[Measurement]:
         Malformed: A whole line is not a report, or the file is too large.
     """
     try:
-        with (folder / FILE).open("rb") as file:
+        with open_regular(folder / FILE) as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return []

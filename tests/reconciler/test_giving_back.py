@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +29,7 @@ from govray.reconciler.reconcile import GIVE_BACK_S, LEASE_S, QueuePass, Reconci
 from govray.reconciler.run_limits import RunLimits
 from govray.store.states import SubmissionState
 from govray.store.tables import Lease, Submission
+from tests.support.in_time import in_time
 from tests.support.queued import Queued
 
 ON_SQLITE = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -161,6 +163,20 @@ def test_only_its_own_answer_frees_slots(queue: Elastic, answer: bytes) -> None:
     (queue.run / ANSWER).write_bytes(b'{"most":2,"number":1}')
     queue.passed()
     assert queue.state(high) is S.RUNNING
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("name", [REQUEST, ANSWER])
+def test_a_pipe_in_its_folder_keeps_no_queue(queue: Elastic, name: str) -> None:
+    """The run's own code may put one there, and then the queue asks it for slots."""
+    os.mkfifo(queue.run / name)
+    queue.put(priority=5)
+    with in_time(10):
+        queue.passed()
+        queue.passed()
+        queue.wait(GIVE_BACK_S)
+        queue.passed()
+    assert queue.state(queue.elastic) is S.PREEMPTING
 
 
 @ON_SQLITE

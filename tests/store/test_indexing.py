@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import signal
 import time
@@ -43,7 +44,9 @@ from govray.train.index.event_rows import worker_seconds
 from govray.train.index.indexer import index_run, index_storage
 from govray.train.index.model_rows import MEMORIZATION
 from govray.train.run_folder import events, run_lock
+from govray.tune import search_record
 from govray.tune.index_source import searches
+from tests.support.in_time import Late, in_time
 from tests.support.monitored_world import Monitored, from_step
 from tests.support.runs_on_storage import (
     at,
@@ -223,6 +226,39 @@ def test_a_value_that_a_store_cannot_hold_stops_no_other_run(
         assert indexed == {"tiny-2"}  # the replay is of a run that is not there
 
 
+PIPES = (
+    "tiny-2/driver.lock",
+    "tiny-2/record/policy.dsse.json",
+    "tiny-2/record/credentials.jsonl",
+    "tiny-1/replays/replay-1/record/root.json",
+    "search/trials.jsonl",
+    "search/TRIAL/reports.jsonl",
+)
+
+
+@pytest.mark.parametrize("name", PIPES)
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
+    store: Engine, storage: Path, world: World, name: str
+) -> None:
+    """Whoever trains may put one anywhere into the run's folder."""
+    trial = begin_search(storage / "search").drawn({"optimizer.lr": 0.25}).name
+    begin_run(storage / "search", trial, world)
+    pipe = storage / name.replace("TRIAL", trial)
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    os.truncate(storage / "tiny-2" / events.FILE, 1 << 40)  # holes, which take no space
+    with in_time(10):
+        found, left_out = searches(storage)
+        left_out |= index_storage(store, storage, settings(world), found).left_out
+    assert left_out.keys() >= {str(storage / "tiny-2")}
+    assert all(re.search("no regular file|more than 1024 MiB", why) for why in left_out.values())
+    with Session(store) as session:
+        assert session.get(tables.Trial, "tiny-1") is not None
+    with pytest.raises(Late), in_time(0.2):  # control: what opens it as any file waits
+        pipe.read_bytes()
+
+
 def test_a_search_that_goes_back_stops_no_other_search(
     store: Engine, world: World, tmp_path: Path
 ) -> None:
@@ -246,14 +282,14 @@ def test_a_search_whose_record_cannot_be_read_hides_no_other(
 ) -> None:
     for name in ("one", "two"):
         begin_search(tmp_path / name)
-    read = Path.read_bytes
+    read = search_record.read_regular
 
     def refused(path: Path) -> bytes:
         if path.parent.name == "one":
             raise PermissionError(13, "Permission denied", str(path))
         return read(path)
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(search_record, "read_regular", refused)
     found, left_out = searches(tmp_path)
     assert [each.folder.name for each in found] == ["two"]
     assert "Permission denied" in left_out[str(tmp_path / "one")]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from govray.files.atomic_file import write_whole
 from govray.files.place import Place
+from govray.files.regular_file import open_regular
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Positive
 from govray.governance.formats.document import Document
@@ -61,7 +62,7 @@ def read_cap(run_folder: Place, name: str) -> WorkerCap | None:
     """
     path = run_folder / name
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             data = stream.read(LARGEST + 1)
     except FileNotFoundError:
         return None

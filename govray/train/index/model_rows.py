@@ -10,6 +10,7 @@ from sqlmodel import Session, select
 from govray.data.records_file import find_prepared, reader
 from govray.errors import Malformed, Refused
 from govray.files.place import Place, place
+from govray.files.regular_file import read_regular
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import verify_memorization_manifest
 from govray.governance.formats import canonical_json
@@ -128,7 +129,7 @@ def index_run_audit(session: Session, folder: Place, anchor: TrustAnchor) -> Non
         return
     if path.stat().st_size > model_folder.MAX_ENVELOPE:
         raise Malformed(f"larger than {model_folder.MAX_ENVELOPE} bytes", where=str(path))
-    data, now = path.read_bytes(), datetime.now(UTC)
+    data, now = read_regular(path), datetime.now(UTC)
     trust = anchor.load(at=now, delegations=read_record(folder).delegations)
     audited = verify_memorization_manifest(trust, data, at=now)
     if session.get(tables.MemorizationManifest, audited.digest) is None:

@@ -12,6 +12,7 @@ from sqlalchemy import delete, insert
 from sqlmodel import Session, col, select
 
 from govray.files.place import Place
+from govray.files.regular_file import open_regular
 from govray.governance.formats import canonical_json
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.store import tables
@@ -31,7 +32,7 @@ def profiles(folder: Place) -> Iterator[MetricValue]:
         return
     begins: dict[int, int] = {}
     found: list[EntropyProfile] = []
-    with path.open("rb") as lines:
+    with open_regular(path) as lines:
         for line in lines:
             if not line.endswith(b"\n"):
                 continue  # being written, or cut off

@@ -14,6 +14,7 @@ from typing import Any
 from govray.errors import Malformed, UsageError
 from govray.files.atomic_file import make_folder, write_whole
 from govray.files.place import Place
+from govray.files.regular_file import read_regular
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats import canonical_json
@@ -176,6 +177,7 @@ def read_record(run_folder: Place) -> RunRecord:
     Raises:
         UsageError: The folder is not a run's.
         Malformed: A file was changed into something that does not parse.
+        OSError: A file is missing or none, or the storage refuses.
     """
     folder = run_folder / RECORD
     if not (folder / SUMMARY).is_file():
@@ -184,7 +186,7 @@ def read_record(run_folder: Place) -> RunRecord:
             where=str(run_folder),
             do="Runs lie under the experiment's storage_path, one folder each",
         )
-    return parse_record({name: (folder / name).read_bytes() for name in FILES}, where=str(folder))
+    return parse_record({name: read_regular(folder / name) for name in FILES}, where=str(folder))
 
 
 def write_files(run_folder: Place, files: Mapping[str, bytes]) -> None:

@@ -33,6 +33,7 @@ from govray.files.atomic_file import sync_folder
 from govray.files.bucket import Replaced
 from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
+from govray.files.regular_file import read_regular
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Digest, Document, Timestamp
@@ -437,7 +438,7 @@ def _write(file: BinaryIO, line: bytes) -> None:
 
 
 def _events(part: Place) -> Iterator[AnyEvent]:
-    for number, line in enumerate(part.read_bytes().split(b"\n")[:-1], 1):
+    for number, line in enumerate(read_regular(part).split(b"\n")[:-1], 1):
         yield _event(line, f"{part} line {number}")
 
 

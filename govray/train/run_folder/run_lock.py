@@ -32,6 +32,7 @@ from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from govray.files.bucket import Replaced
 from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
+from govray.files.regular_file import read_regular
 from govray.governance.formats import canonical_json
 from govray.train.run_folder import events, lease
 from govray.train.run_folder.clock import now
@@ -116,7 +117,7 @@ def driving(run_folder: Place) -> bool:
     if isinstance(run_folder, BucketPath):
         return lease.held(run_folder / LOCK, host=socket.gethostname())
     try:
-        descriptor = os.open(run_folder / LOCK, os.O_RDONLY)
+        descriptor = os.open(run_folder / LOCK, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     try:
@@ -128,7 +129,7 @@ def driving(run_folder: Place) -> bool:
 def holder(run_folder: Place) -> Holder | None:
     """Who has the run, or had it last; None if nobody ever did or it can't be told."""
     try:
-        value: Any = canonical_json.parse_canonical((run_folder / LOCK).read_bytes())
+        value: Any = canonical_json.parse_canonical(read_regular(run_folder / LOCK))
         return Holder(value["pid"], value["host"], value["since"])
     except (OSError, Refused, KeyError, TypeError):
         return None
@@ -229,7 +230,7 @@ def _swap_fence(
 def _numbers(run_folder: Place) -> tuple[int, int]:
     if isinstance(run_folder, BucketPath):
         return _parse((run_folder / FENCE).read_bytes(), run_folder)
-    descriptor = os.open(run_folder / FENCE, os.O_RDONLY)
+    descriptor = os.open(run_folder / FENCE, os.O_RDONLY | os.O_NONBLOCK)
     try:
         return _parse(os.pread(descriptor, 256, 0), run_folder)
     finally:
