@@ -110,6 +110,12 @@ def audit(
     Exit code 0: the audit was made, and lists what could not be checked. 3: the model or the data
     is missing, or a revocation list is older than the run's trust root allows.
     """
+    from govray.train.inputs.run_record import read_record
+
+    # Before torch is imported: a wrong folder is told at once.
+    run = run_of(run)
+    record = read_record(run)
+
     from govray.governance.attestation.memorization_manifest import (
         AuditSettings,
         SamplingScheme,
@@ -123,10 +129,7 @@ def audit(
     from govray.governance.trust.trust_state import root_name
     from govray.train.attest.audit_ranks import launched_ranks
     from govray.train.attest.memorization_audit import audit as make
-    from govray.train.inputs.run_record import read_record
 
-    run = run_of(run)
-    record = read_record(run)
     signer = signing_key.load(key, password_file) if key else None
     path = to or run / (SIGNED if signer else UNSIGNED)
     if not path.parent.is_dir():

@@ -79,14 +79,17 @@ def replay(
     Exit code 0: identical. 1: something differs; the first step and tensor are named. 3: it could
     not be checked, because code or data changed or no checkpoint is left to compare.
     """
-    from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs.run_record import read_record
+
+    # Before torch is imported: a wrong folder is told at once.
+    run = run_of(run)
+    record = read_record(run)
+
+    from govray.train.driver.ray_cluster import ray_running
     from govray.train.replay.replay_outcome import FOLDER, SIGNED
     from govray.train.replay.replayed_run import replay as replay_run
     from govray.train.replay.segments import parse_steps
 
-    run = run_of(run)
-    record = read_record(run)
     if record.code_archive:
         unpacks = f"govray runs code {quote(str(run))} OUT"
         note(f"code   archived as {record.code_archive}; {unpacks} unpacks it")

@@ -216,12 +216,12 @@ def indexing_settings(
         Refused: The trust root lies below the storage, or is none.
         CouldNotCheck: The trust root asks for a revocation list, or a newer one than given.
     """
+    if not storage.is_dir():
+        raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
     import getpass
 
     from govray.train.index.indexer import IndexSettings
 
-    if not storage.is_dir():
-        raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
     root = trust.root_path(trust_root)
     if isinstance(storage, Path) and root.resolve().is_relative_to(storage.resolve()):
         raise Refused(
