@@ -29,6 +29,7 @@ from govray.errors import Damaged, InfrastructureFailed, Malformed, Refused, Usa
 from govray.files.atomic_file import make_folder, write_whole
 from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
+from govray.files.regular_file import read_regular
 from govray.files.storage_url import below, check_url
 from govray.governance.formats import canonical_json
 from govray.pins import folder_name as folder_name
@@ -291,7 +292,7 @@ def shown_to_ray(run_folder: Place, folder: Folder) -> Place:
 def _chosen(run_folder: Place) -> dict[str, str] | None:
     path = run_folder / FILE
     try:
-        value: Any = canonical_json.parse_canonical(path.read_bytes(), where=str(path))
+        value: Any = canonical_json.parse_canonical(read_regular(path), where=str(path))
     except FileNotFoundError:
         return None
     match value:

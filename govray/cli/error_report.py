@@ -113,6 +113,8 @@ _OS_ADVICE = {
     errno.ENOSPC: "Free some space; nothing was left half written.",
     errno.ENAMETOOLONG: "Use a shorter name.",
     errno.ELOOP: "Check the links along the path.",
+    errno.ENXIO: "Name a regular file.",
+    errno.EFBIG: "Look at the file: what belongs there is smaller.",
 }
 
 

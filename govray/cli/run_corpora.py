@@ -6,6 +6,7 @@ from typing import Any
 
 from govray.errors import GovrayError
 from govray.files.place import Place, place
+from govray.files.regular_file import read_regular
 
 
 def run_corpora(model: Place) -> Place | None:
@@ -14,7 +15,7 @@ def run_corpora(model: Place) -> Place | None:
 
     record = model.resolve().parent / "record" / "run.json"
     try:
-        summary: Any = canonical_json.parse_canonical(record.read_bytes(), where=str(record))
+        summary: Any = canonical_json.parse_canonical(read_regular(record), where=str(record))
         folder = place(summary["experiment"]["data"]["corpora"])
         return folder if folder.is_dir() else None
     except (OSError, GovrayError, KeyError, TypeError, ValueError):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 from govray.files.place import Place
+from govray.files.regular_file import read_regular
 
 if TYPE_CHECKING:
     from govray.governance.record.prepared_records import ReadPart
@@ -51,7 +52,7 @@ def run_records(model: Place) -> ReadPart | None:
     try:
         from govray.data.records_file import find_prepared, reader
 
-        summary: Any = canonical_json.parse_canonical(record.read_bytes(), where=str(record))
+        summary: Any = canonical_json.parse_canonical(read_regular(record), where=str(record))
         folder = find_prepared(run, summary["plan"]["manifest"])
     except (ModuleNotFoundError, OSError, GovrayError, KeyError, TypeError):
         return None

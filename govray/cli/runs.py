@@ -14,7 +14,7 @@ from govray.cli import trust, user_files
 from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
 from govray.cli.place_argument import Run, Storage
 from govray.cli.train import drive
-from govray.errors import CouldNotCheck, Malformed, Refused, UsageError
+from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
 from govray.files.place import Place
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def list_all(
     for folder in run_listing.list_runs(storage):
         try:
             found.append(run_listing.inspect(folder))
-        except Malformed as error:  # one that cannot be read hides no other
-            damaged[folder] = f"{error.where}: {error.what}"
+        except (GovrayError, OSError) as error:  # one that cannot be read hides no other
+            damaged[folder] = str(error)
     report(
         [_to_json(each) for each in found]
         + [

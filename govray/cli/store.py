@@ -15,7 +15,7 @@ from govray.cli.output import RevocationLists, TrustRoot, field, line, note, rep
 from govray.cli.place_argument import Given, Storage, given_place
 from govray.cli.run_corpora import run_corpora
 from govray.cli.run_records import run_records
-from govray.errors import GovrayError, Refused, UsageError
+from govray.errors import Refused, UsageError
 from govray.files.place import Place
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def rebuild(
     from govray.store.rebuild import rebuild as make_again
     from govray.store.rebuild import registered_folders
     from govray.store.record_key import load_key
-    from govray.train.index.indexer import IndexReport
+    from govray.train.index.indexer import LEFT_OUT, IndexReport, why_left_out
     from govray.train.index.model_rows import index_folder
 
     whole = IndexReport()
@@ -162,8 +162,8 @@ def rebuild(
                     )
                     session.commit()
                 whole.models += 1
-            except (GovrayError, OSError) as error:
-                whole.left_out[folder] = str(error)
+            except LEFT_OUT as error:
+                whole.left_out[folder] = why_left_out(error)
 
     with opened(engine):
         make_again(engine, fill)

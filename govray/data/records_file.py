@@ -28,6 +28,7 @@ from govray.errors import CouldNotCheck, Malformed, Refused
 from govray.files.bucket_path import BucketPath
 from govray.files.output_file import output_file
 from govray.files.place import Place
+from govray.files.regular_file import read_regular
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.record_columns import RecordColumns, Rows
@@ -202,7 +203,7 @@ def _manifest_of(folder: Place) -> Sealed[Manifest] | None:
     """The manifest of a prepared folder, for errors: nothing of it is verified."""
     path = folder / MANIFEST_FILE
     try:
-        return read_manifest(Envelope.parse(path.read_bytes(), where=str(path)), where=str(path))
+        return read_manifest(Envelope.parse(read_regular(path), where=str(path)), where=str(path))
     except (OSError, Refused):
         return None
 
@@ -227,7 +228,7 @@ def find_prepared(run: Place, digest: str) -> Place | None:
         found: list[Any] = [*(above / PREPARED).glob(f"[!.]*/{MANIFEST_FILE}")]
         for path in sorted(found):
             try:
-                envelope = Envelope.parse(path.read_bytes(), where=str(path))
+                envelope = Envelope.parse(read_regular(path), where=str(path))
             except (OSError, Refused):
                 continue
             if canonical_json.sha256(envelope.payload) == digest:

@@ -30,7 +30,8 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -58,6 +59,30 @@ OUTSIDERS = re.compile(
 """Files that others signed about the attestation, which it does not pin."""
 OF_A_STEP = ("gradientNorms", "entropyProfile")
 """Kinds of leaf that stand behind a step's own, and count no rows."""
+INERT_NAMES = {
+    ".gitattributes",
+    ".gitignore",
+    ".gitkeep",
+    ".ds_store",
+    "thumbs.db",
+    "copying.lesser",
+}
+INERT_SUFFIXES = {
+    ".md",
+    ".rst",
+    ".pdf",
+    ".html",
+    ".png",
+    ".jpg",
+    ".jpeg",
+    ".gif",
+    ".svg",
+    ".webp",
+}
+INERT_STEM = re.compile(
+    r"(readme|licen[cs]e|notice|copying|changelog|authors|contributing|citation|notes|todo)"
+    r"([-_][a-z0-9._-]+)?"
+)
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -87,16 +112,29 @@ def digest_of_stream(stream: IO[bytes]) -> str:
 # Files
 
 
-class Pack:
-    """The files of a pack, by name: of an archive or of a folder. Links are no files."""
+def inert(name: str) -> bool:
+    """Whether a file of this name is of the few kinds that people read and no loader does."""
+    path = PurePosixPath(name.casefold())
+    if path.parts[:1] == (".git",) or path.parts[:2] == (".cache", "huggingface"):
+        return True
+    if path.name in INERT_NAMES or path.suffix in INERT_SUFFIXES:
+        return True
+    return path.suffix in ("", ".txt") and INERT_STEM.fullmatch(path.stem) is not None
 
-    def __init__(self, place: Path) -> None:
+
+class Pack:
+    """The files of a pack, by name: of an archive or of a folder. Links are no files.
+
+    ``--model`` names a folder that is read alike.
+    """
+
+    def __init__(self, place: Path, what: str = "the pack") -> None:
         self._archive = None if place.is_dir() else zipfile.ZipFile(place)
         self._folder = place
         if self._archive is None:
             found = [path for path in place.rglob("*") if path.is_symlink() or not path.is_dir()]
-            demand(not any(path.is_symlink() for path in found), "the pack has a link")
-            demand(all(path.is_file() for path in found), "the pack has what is no file")
+            demand(not any(path.is_symlink() for path in found), f"{what} has a link")
+            demand(all(path.is_file() for path in found), f"{what} has what is no file")
             self.names = sorted(path.relative_to(place).as_posix() for path in found)
         else:
             self.names = sorted(each.filename for each in self._archive.infolist())
@@ -475,8 +513,7 @@ class Checks:
         )
         known = {MODEL + name for name in (*self.attested.subjects, *files)}
         known |= {G + name for name in ("attestation.dsse.json", "ledger.witnessed")}
-        given = [] if self.given.model is None else Pack(self.given.model).names
-        for name in (*self.pack.names, *(MODEL + each for each in given)):
+        for name in (*self.pack.names, *self._given_names()):
             held = not name.startswith(MODEL) or name in known or OUTSIDERS.fullmatch(name)
             demand(held, f"{name}: the attestation does not cover it")
         seen, absent = 0, []
@@ -495,6 +532,17 @@ class Checks:
                 f"The attestation has their digests ({', '.join(absent[:3])} …)"
             )
         return f"{len(files)} governance files and {seen} model files"
+
+    def _given_names(self) -> list[str]:
+        """Names below ``--model``, but for what no loader reads and what is let through."""
+        if self.given.model is None:
+            return []
+        let = self.given.allow_uncovered or []
+        return [
+            MODEL + name
+            for name in Pack(self.given.model, "the folder of --model").names
+            if not inert(name) and not any(fnmatchcase(name, glob) for glob in let)
+        ]
 
     def policy(self) -> str:
         """5: a policy authority signed the policy, and it was in force."""
@@ -701,6 +749,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--trust-root", type=Path, help="from its owner")
     parser.add_argument("--root-digest", help="of the trust root, from its owner: sha256:…")
     parser.add_argument("--model", type=Path, help="the model folder, for files not in the pack")
+    parser.add_argument(
+        "--allow-uncovered",
+        metavar="GLOB",
+        action="append",
+        help="files of --model that the attestation need not cover; this vouches for none",
+    )
     parser.add_argument("--at", help="judge as of then: YYYY-MM-DDTHH:MM:SSZ")
     given = parser.parse_args(words)
     if given.at and not TIME.fullmatch(given.at):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from shlex import quote
+from typing import BinaryIO
 
 
 class OpenToOthers(OSError):
@@ -21,8 +22,8 @@ class OpenToOthers(OSError):
         self.remedy = f"chmod 600 {quote(str(path))}"
 
 
-def read_private(path: Path, limit: int) -> bytes:
-    """The first ``limit`` bytes of a file.
+def open_private(path: Path) -> BinaryIO:
+    """The file, open at its beginning to be read.
 
     Permissions are those of the opened file, not of what the name stands for a moment later.
     Where the system has no modes, as on Windows, they are not looked at.
@@ -32,8 +33,15 @@ def read_private(path: Path, limit: int) -> bytes:
         OSError: It cannot be read.
         ValueError: The path has a NUL in it.
     """
-    with path.open("rb") as file:
-        mode = os.fstat(file.fileno()).st_mode & 0o777
-        if os.name == "posix" and mode & 0o077:
-            raise OpenToOthers(path, mode)
+    file = path.open("rb")
+    mode = os.fstat(file.fileno()).st_mode & 0o777
+    if os.name == "posix" and mode & 0o077:
+        file.close()
+        raise OpenToOthers(path, mode)
+    return file
+
+
+def read_private(path: Path, limit: int) -> bytes:
+    """The first ``limit`` bytes of a file; raises as `open_private`."""
+    with open_private(path) as file:
         return file.read(limit)

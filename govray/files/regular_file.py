@@ -32,19 +32,19 @@ def open_regular(path: Place) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.ENXIO, "it is no regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
-def read_regular(path: Place) -> bytes:
+def read_regular(path: Place, limit: int = MOST) -> bytes:
     """Its bytes; an object's in one request.
 
     Raises:
-        OSError: As `open_regular`; or it says that it has more than `MOST` bytes.
+        OSError: As `open_regular`; or it says that it has more than ``limit`` bytes.
     """
     if not isinstance(path, Path):
         return path.read_bytes()
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > MOST:
-            raise OSError(errno.EFBIG, f"it has more than {MOST >> 20} MiB", str(path))
-        return file.read(MOST)
+        if os.fstat(file.fileno()).st_size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit >> 20} MiB", str(path))
+        return file.read(limit)

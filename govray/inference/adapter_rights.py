@@ -70,7 +70,10 @@ def read_rights(path: Path) -> AdapterRights:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise UsageError(f"it has more than {MAX_BYTES:,} bytes", where=str(path))
-        value = read_yaml(data, name=str(path)).value if data.strip() else {}
+        # Comments alone, and the mark of a document that has nothing in it, give no rights.
+        lines = (line.strip() for line in data.splitlines())
+        stated = any(line and line != b"---" and not line.startswith(b"#") for line in lines)
+        value = read_yaml(data, name=str(path)).value if stated else {}
         return AdapterRights.model_validate(value)
     except OSError as error:
         raise UsageError(f"cannot read it: {error.strerror}", where=str(path)) from None

@@ -17,7 +17,7 @@ from govray.jax import domain_gradients
 from govray.jax.group_optimizer import GroupOptimizer
 from govray.jax.keyed_dropout import row_keys
 from govray.jax.model_split import ModelSplit
-from govray.jax.named_parameters import named_parameters
+from govray.jax.named_parameters import named_parameters, value_of
 from govray.jax.processes import Processes
 from govray.jax.routed_pass import LossFn, PassRoute, routed_pass
 from govray.steps.batch import MicroBatch
@@ -72,7 +72,7 @@ class FlaxFramework:
 
     def _values(self, names: Iterable[str]) -> dict[str, Array]:
         held, adapters = self._variables, self.adapters
-        return {n: adapters[n] if n in adapters else held[n].get_value() for n in names}
+        return {n: adapters[n] if n in adapters else value_of(held[n]) for n in names}
 
     def differentiate(
         self,

@@ -79,7 +79,7 @@ class GroupOptimizer:
             self.states[group],
             dict(gradients),
             dict(parameters),
-            jnp.asarray(step, jnp.int32),
+            np.int32(step),
         )
 
 
@@ -89,13 +89,13 @@ def _moved(
     state: Any,
     gradients: dict[str, Array],
     parameters: dict[str, Array],
-    step: Array,
+    step: Array | np.int32,
 ) -> tuple[dict[str, Array], Any]:
     updates, state = transformation.update(gradients, _at_step(state, step), parameters)
     return optax.apply_updates(parameters, updates), state
 
 
-def _at_step(state: Any, step: Array) -> Any:
+def _at_step(state: Any, step: Array | np.int32) -> Any:
     """The state with every schedule where the plan is."""
 
     def scheduled(part: Any) -> bool:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from govray.errors import GovrayError
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.printable import printable
 from tests.support.command import Run
+from tests.support.in_time import in_time
 from tests.support.runs_on_storage import finished_run
 from tests.support.world import POLICY, World
 
@@ -135,6 +137,22 @@ def test_a_run_that_cannot_be_read_hides_no_other(
         ("tiny-2", "attested"), ("tiny-1", "damaged"),
     ]  # fmt: skip
     assert "runs/tiny-1/record/run.json: " in run("runs", "show", "runs/tiny-1", code=1).err
+
+
+@pytest.mark.parametrize("break_it", [Path.unlink, lambda path: (path.unlink(), os.mkfifo(path))])
+def test_nor_does_one_whose_record_is_no_file(
+    run: Run, world: World, tmp_path: Path, break_it: Callable[[Path], object]
+) -> None:
+    for name in ("tiny-1", "tiny-2"):
+        finished_run(tmp_path / "runs", name, world)
+    break_it(tmp_path / "runs" / "tiny-1" / "record" / "root.json")
+    with in_time(20):
+        said = run("runs", "ls", "runs").out
+        shown = run("runs", "show", "runs/tiny-1", code=2).err
+    assert "tiny-2  attested" in said
+    assert "root.json" in said
+    assert "root.json" in shown
+    assert "bug" not in shown
 
 
 def test_a_listing_of_this_folder_says_so(run: Run) -> None:

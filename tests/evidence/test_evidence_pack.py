@@ -204,8 +204,10 @@ def test_so_is_one_in_the_folder_that_is_given_beside_the_pack(
 ) -> None:
     given = [made.pack, "--trust-root", made.root, "--model", tmp_path / "model"]
     shutil.copytree(made.model, tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("What people read, and no loader does.")
     assert told(capsys, *given)[0] == 0  # control
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"\x80")
+    assert told(capsys, *given, "--allow-uncovered", "*.bin")[0] == 0
     code, out = told(capsys, *given)
     assert (code, " 4 ✗ model/pytorch_model.bin: the attestation does not" in out) == (1, True)
 

@@ -255,7 +255,7 @@ def test_rights_are_read_and_refused_by_field(tmp_path: Path) -> None:
     assert rights.of(Caller(name="ada", role="supplier")) == {"acme"}
     assert rights.of(Caller(name="bob", role="auditor")) == frozenset()
     assert rights.of(PUBLIC) == frozenset()
-    path.write_text("")
+    path.write_text("---\n  # nobody yet\n")
     assert read_rights(path).of(Caller(name="ada", role="admin")) == frozenset()
     for text, message in (
         ("adapters: {acme: {role: [engineer]}}", "adapters.acme.role"),

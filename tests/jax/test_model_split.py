@@ -42,6 +42,8 @@ CHANGES: dict[str, Callable[[Scaled], object]] = {
     "rate": another_rate,
     "module": another_module,
     "variable": lambda model: model.scale.set_value(jnp.zeros(())),
+    "setting": lambda model: model.settings.update(slow=False),
+    "metadata": lambda model: model.scale.set_metadata(used=True),
     "attribute": lambda model: setattr(model, "late", nnx.Param(jnp.ones(WIDTH))),
 }
 
@@ -53,6 +55,15 @@ def test_new_weights_leave_the_split_as_it_is() -> None:
     new_weights(model)
     assert split.now() is before
     assert before[0] == model_shape(model)[0]
+
+
+def test_what_a_reference_refers_to_counts() -> None:
+    model = Scaled()
+    model.scale = nnx.Variable(jnp.ones(()), ref=True)
+    split = ModelSplit(model)
+    before = split.now()
+    model.scale.set_value(jnp.zeros(()))
+    assert split.now() is not before
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -208,6 +209,19 @@ def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) ->
     assert "step 1 (trust root)" in report.left_out[str(written / "tiny-1" / "model")]
 
 
+@pytest.mark.parametrize("field", ["run", "replayOf", "archive", "ended", "config"])
+def test_a_record_with_a_field_of_another_form_stops_no_other_run(
+    store: Engine, storage: Path, world: World, field: str
+) -> None:
+    summary = storage / "tiny-2" / "record" / "run.json"
+    value = json.loads(summary.read_bytes()) | {field: [{"a": 1}]}
+    summary.write_bytes(canonical_json.encode(value))
+    report = index_storage(store, storage, settings(world))
+    assert field in report.left_out[str(storage / "tiny-2")]
+    with Session(store) as session:
+        assert session.get(tables.Trial, "tiny-1") is not None
+
+
 @pytest.mark.parametrize(("step", "name"), [(1 << 40, "loss"), (1, "lo\0ss")])
 def test_a_value_that_a_store_cannot_hold_stops_no_other_run(
     store: Engine, storage: Path, world: World, step: int, name: str
@@ -231,6 +245,8 @@ PIPES = (
     "tiny-2/record/policy.dsse.json",
     "tiny-2/record/credentials.jsonl",
     "tiny-1/replays/replay-1/record/root.json",
+    "tiny-2/storage.json",
+    "prepared/any/manifest.dsse.json",
     "search/trials.jsonl",
     "search/TRIAL/reports.jsonl",
 )
@@ -245,6 +261,7 @@ def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
     trial = begin_search(storage / "search").drawn({"optimizer.lr": 0.25}).name
     begin_run(storage / "search", trial, world)
     pipe = storage / name.replace("TRIAL", trial)
+    pipe.parent.mkdir(parents=True, exist_ok=True)
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
     os.truncate(storage / "tiny-2" / events.FILE, 1 << 40)  # holes, which take no space

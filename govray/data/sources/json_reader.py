@@ -79,12 +79,11 @@ class _Header(tarfile.TarInfo):
         except RecursionError:
             raise _TarError("too many headers extend one file's") from None
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        found = super().frombuf(buf, encoding, errors)
-        if found.type in _EXTENSIONS and found.size > _LONGEST_EXTENSION:
-            raise _TarError(f"a header of {found.size:,} bytes extends a file's")
-        return found
+    def _proc_member(self, tarfile: tarfile.TarFile) -> Any:
+        # Of newer and older Pythons alike, what reads the extension: `frombuf` is not.
+        if self.type in _EXTENSIONS and self.size > _LONGEST_EXTENSION:
+            raise _TarError(f"a header of {self.size:,} bytes extends a file's")
+        return super()._proc_member(tarfile)  # type: ignore[misc]
 
 
 _TarError = tarfile.TarError

@@ -44,7 +44,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 
 from govray.errors import Malformed, Untrusted, UsageError
-from govray.files.private_file import OpenToOthers, read_private
+from govray.files.private_file import OpenToOthers, open_private, read_private
 from govray.printable import without_keys
 
 Algorithm: TypeAlias = Literal["ed25519", "ecdsa-p256"]
@@ -325,7 +325,8 @@ def read_password(path: Path) -> bytes:
             names no file is not repeated: who takes the option for the password's gives that.
     """
     try:
-        text = read_private(path, _MAX_PASSWORD + 2)
+        with open_private(path) as file:  # a pipe need not end behind the line
+            line = file.readline(_MAX_PASSWORD + 2)
     except OpenToOthers as error:
         raise UsageError(
             f"the password file can be read by others (mode {error.mode:04o})",
@@ -339,7 +340,7 @@ def read_password(path: Path) -> bytes:
             where=_shown_password_file(path),
             do="Name a file with the password in its first line, never the password itself",
         ) from None
-    password = text.partition(b"\n")[0].rstrip(b"\r")
+    password = line.rstrip(b"\r\n")
     if not password or len(password) > _MAX_PASSWORD:
         raise UsageError(
             "the first line is no password: it is empty or too long",

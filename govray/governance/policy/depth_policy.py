@@ -264,7 +264,10 @@ class Match(Document):
 
     @cached_property
     def conditions(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The attributes that are given, and their values: a policy is asked of many classes."""
+        """The attributes that are given, and their values: a policy is asked of many classes.
+
+        Iterating over a rule's match gives this too once it was asked for, and a copy keeps it.
+        """
         return tuple((attribute, accepted) for attribute, accepted in self if accepted is not None)
 
     def matches(self, cls: CredentialClass) -> bool:

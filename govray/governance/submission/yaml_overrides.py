@@ -57,7 +57,8 @@ def read_mapping(text: str, *, name: str) -> Value:
     """The mapping that a file's ``text`` holds.
 
     Raises:
-        UsageError: It is too long, no YAML, no mapping, or has anchors, aliases or tags.
+        UsageError: It is too long, no YAML, no mapping, or has anchors, aliases or tags. Or a key
+            stands twice.
     """
     if len(text) > LONGEST_TEXT:
         raise UsageError(f"longer than {LONGEST_TEXT} characters", where=name)
@@ -192,8 +193,14 @@ def _load(text: str, name: str) -> Any:
         where = f"{name}:{mark.line + 1}" if mark else name
         raise UsageError(f"not readable as YAML: {error.problem}", where=where) from None
     # Besides its own errors PyYAML lets through what Python says of dates and numbers.
+    except yaml.reader.ReaderError as error:
+        raise UsageError(
+            f"not readable as YAML: {error.reason} at character {error.position + 1}", where=name
+        ) from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
-        raise UsageError("not readable as YAML", where=name) from None
+        raise UsageError(
+            "not readable as YAML: a date or a number is none, or it is too deep", where=name
+        ) from None
     finally:
         if loader is not None:
             loader.dispose()

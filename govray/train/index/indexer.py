@@ -28,7 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InvalidRequestError,
+    ProgrammingError,
+)
 from sqlmodel import Session, col, select
 
 from govray.errors import GovrayError, Refused
@@ -99,6 +105,8 @@ LEFT_OUT = (
     RecursionError,
     DataError,
     IntegrityError,
+    InvalidRequestError,
+    ProgrammingError,
 )
 """What somebody's folder may raise where it is read, and where its values go into the store.
 

@@ -150,7 +150,7 @@ def find_unfinished(experiment: Experiment, submission: Submission | None = None
     for folder in reversed(list_runs(place(experiment.storage_path).resolve())):
         try:
             record = read_record(folder)
-        except GovrayError:
+        except (GovrayError, OSError):
             continue
         if (
             record.experiment

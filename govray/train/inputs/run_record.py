@@ -14,7 +14,7 @@ from typing import Any
 from govray.errors import Malformed, UsageError
 from govray.files.atomic_file import make_folder, write_whole
 from govray.files.place import Place
-from govray.files.regular_file import read_regular
+from govray.files.regular_file import MOST, read_regular
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats import canonical_json
@@ -186,7 +186,10 @@ def read_record(run_folder: Place) -> RunRecord:
             where=str(run_folder),
             do="Runs lie under the experiment's storage_path, one folder each",
         )
-    return parse_record({name: read_regular(folder / name) for name in FILES}, where=str(folder))
+    files: dict[str, bytes] = {}
+    for name in FILES:
+        files[name] = read_regular(folder / name, MOST - sum(map(len, files.values())))
+    return parse_record(files, where=str(folder))
 
 
 def write_files(run_folder: Place, files: Mapping[str, bytes]) -> None:
@@ -210,13 +213,26 @@ def parse_record(files: Mapping[str, bytes], *, where: str) -> RunRecord:
     place = f"{where}/{SUMMARY}"
     summary: Any = canonical_json.parse_canonical(files[SUMMARY], where=place)
     try:
+        for name, kind in _PLAIN.items():
+            if not isinstance(summary.get(name), kind | None):
+                raise TypeError(f"{name} has another form")
         return _record(summary, files, where)
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Malformed(
-            "this is not what a run recorded: a field is missing, or has another form",
+            f"this is not what a run recorded ({type(error).__name__}: {error})",
             where=place,
-            do="Take the file from its source again, unedited",
+            do="Take the files of the record from their source again, unedited",
         ) from None
+
+
+_PLAIN: dict[str, type] = {
+    "run": str,
+    "replayOf": str,
+    "archive": str,
+    "ended": int,
+    "config": dict,
+}
+"""Fields that are taken as they are."""
 
 
 def _record(summary: Any, files: Mapping[str, bytes], where: str) -> RunRecord:
