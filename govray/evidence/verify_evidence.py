@@ -122,6 +122,13 @@ def inert(name: str) -> bool:
     return path.suffix in ("", ".txt") and INERT_STEM.fullmatch(path.stem) is not None
 
 
+def reserved(name: str) -> bool:
+    """Whether a file of this name stands where only attested files may."""
+    path = PurePosixPath(name.casefold())
+    alone = ("config.json", "model.safetensors", "ema.safetensors")
+    return path.parts[0] in ("adapters", "governance") or str(path) in alone
+
+
 class Pack:
     """The files of a pack, by name: of an archive or of a folder. Links are no files.
 
@@ -513,7 +520,7 @@ class Checks:
         )
         known = {MODEL + name for name in (*self.attested.subjects, *files)}
         known |= {G + name for name in ("attestation.dsse.json", "ledger.witnessed")}
-        for name in (*self.pack.names, *self._given_names()):
+        for name in (*self.pack.names, *self._given_names(known)):
             held = not name.startswith(MODEL) or name in known or OUTSIDERS.fullmatch(name)
             demand(held, f"{name}: the attestation does not cover it")
         seen, absent = 0, []
@@ -533,15 +540,21 @@ class Checks:
             )
         return f"{len(files)} governance files and {seen} model files"
 
-    def _given_names(self) -> list[str]:
-        """Names below ``--model``, but for what no loader reads and what is let through."""
+    def _given_names(self, known: set[str]) -> list[str]:
+        """Names below ``--model``, but for what no loader reads and what is let through.
+
+        No exception is made where attested files stand, or for another spelling of one's name.
+        """
         if self.given.model is None:
             return []
         let = self.given.allow_uncovered or []
+        spelt = {each.casefold() for each in known}
         return [
             MODEL + name
             for name in Pack(self.given.model, "the folder of --model").names
-            if not inert(name) and not any(fnmatchcase(name, glob) for glob in let)
+            if reserved(name)
+            or (MODEL + name).casefold() in spelt
+            or not (inert(name) or any(fnmatchcase(name, glob) for glob in let))
         ]
 
     def policy(self) -> str:

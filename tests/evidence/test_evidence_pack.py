@@ -208,6 +208,11 @@ def test_so_is_one_in_the_folder_that_is_given_beside_the_pack(
     assert told(capsys, *given)[0] == 0  # control
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(b"\x80")
     assert told(capsys, *given, "--allow-uncovered", "*.bin")[0] == 0
+    for name in ("adapters/README.md", "Model.safetensors"):  # no exception is made there
+        (tmp_path / "model" / name).write_bytes(b"x")
+        code, out = told(capsys, *given, "--allow-uncovered", "*")
+        assert (code, f" 4 ✗ model/{name}: the attestation does not" in out) == (1, True)
+        (tmp_path / "model" / name).unlink()
     code, out = told(capsys, *given)
     assert (code, " 4 ✗ model/pytorch_model.bin: the attestation does not" in out) == (1, True)
 
