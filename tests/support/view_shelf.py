@@ -51,9 +51,7 @@ class ViewShelf:
         leaves.sort(key=lambda each: each.hash)
         of = DisclosedFacts(tuple(leaves), (), {})
         signed = seal(of.document, [weights_of(self.model)], [self.world.keys.operator])
-        # What every view shows comes last, so that it would win over what was said before it.
-        chosen = sorted(range(len(leaves)), key=lambda index: leaves[index].field in ALWAYS)
-        return View.make(of, chosen, signed, ())
+        return View.make(of, range(len(leaves)), signed, ())
 
 
 def leaf_of(
