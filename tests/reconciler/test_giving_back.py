@@ -171,7 +171,7 @@ def test_a_pipe_in_its_folder_keeps_no_queue(queue: Elastic, name: str) -> None:
     """The run's own code may put one there, and then the queue asks it for slots."""
     os.mkfifo(queue.run / name)
     queue.put(priority=5)
-    with in_time(10):
+    with in_time(60):
         queue.passed()
         queue.passed()
         queue.wait(GIVE_BACK_S)

@@ -265,7 +265,7 @@ def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
     os.truncate(storage / "tiny-2" / events.FILE, 1 << 40)  # holes, which take no space
-    with in_time(10):
+    with in_time(60):
         found, left_out = searches(storage)
         left_out |= index_storage(store, storage, settings(world), found).left_out
     assert left_out.keys() >= {str(storage / "tiny-2")}
