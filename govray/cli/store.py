@@ -218,6 +218,7 @@ def indexing_settings(
     """
     if not storage.is_dir():
         raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
+
     import getpass
 
     from govray.train.index.indexer import IndexSettings

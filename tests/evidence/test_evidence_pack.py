@@ -18,6 +18,7 @@ import pytest
 from govray.errors import UsageError, VerificationFailed
 from govray.evidence import evidence_pack, verify_evidence
 from govray.evidence.evidence_pack import write_pack
+from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.revocation_list import (
@@ -255,6 +256,21 @@ def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, s
     """The exit code and the output of the script, in this process."""
     code = verify_evidence.main([str(each) for each in words])
     return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("README.md", "docs/notes.TXT", "LICENSE", "licence-mit", ".git/hooks/x", "a/.DS_Store"),
+        *(".cache/huggingface/x.bin", ".cache/x", "card.html", "readme.py", "notes.json"),
+        *("tokenizer.json", "adapters/README.md", "governance/x", "CONFIG.json", "ema.safetensors"),
+        *("sub/config.json", "model.safetensors.index.json", "Adapters", "plot.webp"),
+    ],
+)
+def test_the_script_has_the_verifiers_rule_for_names(name: str) -> None:
+    """It imports nothing of govray, so it has the rule a second time."""
+    assert verify_evidence.inert(name) == model_folder.inert(name)
+    assert verify_evidence.reserved(name) == model_folder.reserved(name)
 
 
 def test_no_name_moves_the_cursor_or_draws_a_line(

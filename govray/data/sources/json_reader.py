@@ -80,7 +80,7 @@ class _Header(tarfile.TarInfo):
             raise _TarError("too many headers extend one file's") from None
 
     def _proc_member(self, tarfile: tarfile.TarFile) -> Any:
-        # Of newer and older Pythons alike, what reads the extension: `frombuf` is not.
+        # Every Python calls this before it reads the extension; newer ones pass `frombuf` by.
         if self.type in _EXTENSIONS and self.size > _LONGEST_EXTENSION:
             raise _TarError(f"a header of {self.size:,} bytes extends a file's")
         return super()._proc_member(tarfile)  # type: ignore[misc]
