@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["four_ranks", "one_rank", "two_ranks"]
 
+pytest_plugins = ["tests.support.stories"]
+
 # The time of one example says nothing on a machine that other work shares.
 settings.register_profile("govray", deadline=None)
 settings.load_profile("govray")
@@ -85,7 +87,7 @@ OWN_PORTS = (
 """Of these, those whose cluster takes free ports alone: it can stand beside another."""
 
 MARKS = {
-    "browser": {"chromium", "page"},
+    "browser": {"chromium"},
     "database": {"postgres"},
     "ranks": {"one_rank", "two_ranks", "four_ranks"},
 }

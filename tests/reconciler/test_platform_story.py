@@ -46,12 +46,7 @@ from tests.support.process import COMMAND, serving
 from tests.support.ray_nodes import RayNodes, ray_nodes
 from tests.support.tree import ROOT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(2100),
-    # Eight minutes of a quiet machine, which the rest of CI leaves none of.
-    pytest.mark.skipif(not os.environ.get("GOVRAY_STORY"), reason="GOVRAY_STORY=yes runs it"),
-]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(2100)]
 
 S = SubmissionState
 STEPS = 16
