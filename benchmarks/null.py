@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +38,7 @@ from govray.data.probe_rows import Chosen, Probes, newest_rows
 from govray.engine.memorization.deviation import reserve_spread
 from govray.engine.memorization.permutation_e_value import e_values
 from govray.engine.memorization.permutation_test import p_values
-from govray.governance.formats.record_columns import ManifestRecord
+from govray.governance.formats.record_columns import RecordColumns
 from govray.governance.policy.memorization_section import Band, Monitoring
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.entropy_profile import (
@@ -48,12 +49,10 @@ from govray.governance.record.entropy_profile import (
 )
 from govray.governance.record.incidents import Incidents
 from govray.governance.record.prepare_manifest import (
-    InlineManifest,
+    Manifest,
     Part,
     PreparedCorpus,
     Reserve,
-    ReserveShard,
-    RowGroup,
     TokenizerIdentity,
 )
 from govray.governance.record.prepared_records import PreparedRecords
@@ -113,16 +112,30 @@ def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
     draw = random.Random(f"{shape} {seed}")  # noqa: S311 - a simulation
     salt = hashlib.sha256(f"salt {shape} {seed}".encode()).hexdigest()
     held = Reserve(share=SHARE, salt=salt)
-    records = []
-    for number, rows in enumerate(SHAPES[shape](draw)):
-        entry = hashlib.sha256(f"{shape} {seed} {number}".encode())
-        split = "reserve" if held.holds(entry.digest()) else "train"
-        records.append(ManifestRecord(entry.hexdigest(), rows * ROW - 1, split))
-    manifest = InlineManifest(
+    tokens = np.array([rows * ROW - 1 for rows in SHAPES[shape](draw)], np.int64)
+    entries = np.frombuffer(
+        b"".join(
+            hashlib.sha256(f"{shape} {seed} {number}".encode()).digest()
+            for number in range(tokens.size)
+        ),
+        np.uint8,
+    ).reshape(-1, 32)
+    columns = RecordColumns(entries, tokens, held.splits(entries, tokens))
+    part = Part.of(
+        columns,
+        source="records-00000.parquet",
+        file=f"class={'0' * 12}/one-00000.parquet",
+        context=CONTEXT,
+        rows_per_group=64,
+        groups_digest=_DIGEST,
+        reserve_groups_digest=_DIGEST,
+    )
+    prepared = PreparedCorpus(corpus="one", credential=_DIGEST, class_digest=_DIGEST, parts=(part,))
+    manifest = Manifest(
         tokenizer=TokenizerIdentity(name="bytes", digest=_DIGEST, vocabulary=257, separator=256),
         context=CONTEXT,
         reserve=held,
-        corpora=(_prepared(records),),
+        corpora=(prepared,),
     )
     rows = manifest.train_rows("one")
     stream = StreamPlan(
@@ -141,12 +154,11 @@ def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
         streams=(stream,),
     )
     scores = {
-        record.entry: draw.gauss(0, 1)
-        + EASIER * (shape == "length-dependent" and record.tokens >= LONG * ROW)
-        for record in records
+        entry.tobytes().hex(): draw.gauss(0, 1)
+        + EASIER * (shape == "length-dependent" and length >= LONG * ROW)
+        for entry, length in zip(entries, tokens.tolist(), strict=True)
     }
-    found = PreparedRecords.inline(manifest)
-    assert found is not None
+    found = PreparedRecords(manifest, lambda corpus, number: columns)
     owners = [found.record("one", _most(found, row, "train")).entry for row in range(rows)]
     reserve_owners = [
         found.record("one", _most(found, row, "reserve")).entry
@@ -159,41 +171,6 @@ def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
         reserve=_scored(reserve_owners, scores, draw),
         owners=owners,
         reserve_owners=reserve_owners,
-    )
-
-
-def _prepared(records: Sequence[ManifestRecord]) -> PreparedCorpus:
-    def rows(split: str) -> int:
-        return sum((each.tokens + 1) // ROW for each in records if each.split == split)
-
-    def group(count: int) -> tuple[RowGroup, ...]:
-        return (RowGroup(rows=count, digest=_DIGEST),) if count else ()
-
-    train, reserve = rows("train"), rows("reserve")
-    name = f"class={'0' * 12}/one-00000"
-    return PreparedCorpus(
-        corpus="one",
-        credential=_DIGEST,
-        class_digest=_DIGEST,
-        records=tuple(records),
-        parts=(
-            Part(
-                source="records-00000.parquet",
-                records=(0, len(records)),
-                tokens=train * ROW,
-                rows=train,
-                file=f"{name}.parquet",
-                row_groups=group(train),
-                reserve=ReserveShard(
-                    tokens=reserve * ROW,
-                    rows=reserve,
-                    file=f"{name}-reserve.parquet",
-                    row_groups=group(reserve),
-                )
-                if reserve
-                else None,
-            ),
-        ),
     )
 
 

@@ -36,7 +36,7 @@ from govray.governance.attestation.model_attestation import (
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.formats.record_columns import TRAIN, RecordColumns
+from govray.governance.formats.record_columns import RecordColumns
 from govray.governance.formats.statement import Subject, seal, self_subject
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import (
@@ -50,12 +50,12 @@ from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
 from govray.governance.record.plan_rows import read_ranges
 from govray.governance.record.prepare_manifest import (
-    BoundCorpus,
-    BoundManifest,
-    BoundPart,
-    DrawnReserve,
-    SplitCounts,
+    Manifest,
+    Part,
+    PreparedCorpus,
+    Reserve,
     TokenizerIdentity,
+    shard_name,
     verify_manifest,
 )
 from govray.governance.record.row_counts import step_counts
@@ -94,7 +94,7 @@ def prepare(folder: Path, rows: int) -> None:
     trust = TrustState.load(made.root.read_bytes(), at=made.at)
     policy = verify_policy(trust, made.policy.read_bytes(), at=made.at)
     count = max(1, rows // _PER_RECORD)
-    reserve = DrawnReserve(share=0.0, salt="00" * 16)
+    reserve = Reserve(share=0.0, salt="00" * 16)
     found = merkle.BulkRoot()
     columns = []
     for start in range(0, count, _PER_PART):
@@ -175,39 +175,25 @@ def _columns(start: int, stop: int) -> RecordColumns:
 
 
 def _manifest(
-    columns: list[RecordColumns], reserve: DrawnReserve, credential: Verified[Credential]
-) -> BoundManifest:
-    class_digest = credential.document.credential_class.digest
-    parts, stop = [], 0
-    for number, each in enumerate(columns):
-        start, stop = stop, stop + len(each)
-        tokens = each.stream_tokens(TRAIN)
-        parts.append(
-            BoundPart(
-                source=f"records-{number:05}.parquet",
-                records=(start, stop),
-                splits=SplitCounts(train=len(each), reserve=0, empty=0),
-                tokens=tokens,
-                rows=tokens // (CONTEXT + 1) + (tokens % (CONTEXT + 1) >= 2),
-                file=f"class={class_digest[7:19]}/{CORPUS}-{number:05}.parquet",
-                rows_per_group=64,
-                groups_digest=_ZERO,
-                records_digest=each.digest,
-            )
+    columns: list[RecordColumns], reserve: Reserve, credential: Verified[Credential]
+) -> Manifest:
+    parts = (
+        Part.of(
+            each,
+            source=f"records-{number:05}.parquet",
+            file=shard_name(credential.document, number),
+            context=CONTEXT,
+            rows_per_group=64,
+            groups_digest=_ZERO,
+            reserve_groups_digest=_ZERO,
         )
-    return BoundManifest(
+        for number, each in enumerate(columns)
+    )
+    return Manifest(
         tokenizer=TokenizerIdentity(name="bytes", digest=_ZERO, vocabulary=257, separator=256),
         context=CONTEXT,
         reserve=reserve,
-        corpora=(
-            BoundCorpus(
-                corpus=CORPUS,
-                credential=credential.digest,
-                class_digest=class_digest,
-                commitment=credential.document.records.commitment,
-                parts=tuple(parts),
-            ),
-        ),
+        corpora=(PreparedCorpus.of(credential, parts),),
     )
 
 

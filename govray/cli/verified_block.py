@@ -93,7 +93,7 @@ def _records(model: VerifiedModel) -> str:
             f"{checked} of {of} parts read, and they are as stated. One wrong part would be among "
             f"them with probability {model.checked.detection:.2g}"
         )
-    return "not read (summary): their counts, splits and packing are the signer's word"
+    return "not read (summary): whose they are, splits and packing are the signer's word"
 
 
 def _uncovered(model: VerifiedModel) -> list[str]:

@@ -310,11 +310,7 @@ def _verified(
         check_unrevoked_credential,
         check_unrevoked_policy,
     )
-    from govray.governance.record.prepare_manifest import (
-        BoundManifest,
-        InlineManifest,
-        verify_manifest,
-    )
+    from govray.governance.record.prepare_manifest import Manifest, verify_manifest
     from govray.governance.trust.revocation_list import (
         RevocationList,
         Revocations,
@@ -332,7 +328,7 @@ def _verified(
         verified = verify_credential(state, data, at=at)
         check_unrevoked_credential(state, verified, at=at)
         kind, name = "credential", verified.document.corpus
-    elif predicate_type in (BoundManifest.PREDICATE_TYPE, InlineManifest.PREDICATE_TYPE):
+    elif predicate_type == Manifest.PREDICATE_TYPE:
         verified = verify_manifest(state, data, at=at)
         kind, name = "prepare manifest", path.name
     elif predicate_type == RevocationList.PREDICATE_TYPE:

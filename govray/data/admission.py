@@ -52,13 +52,11 @@ from govray.governance.record import prepare_manifest as manifests
 from govray.governance.record.canary import Canaries
 from govray.governance.record.prepare_manifest import (
     MANIFEST_FILE,
-    BoundCorpus,
-    BoundManifest,
-    BoundPart,
-    DrawnReserve,
     Manifest,
     NearFamilies,
+    PreparedCorpus,
     Quarantined,
+    Reserve,
     read_manifest,
 )
 from govray.governance.trust.trust_state import Verified
@@ -205,7 +203,7 @@ def prepare(
     if context < 1:
         raise UsageError("context is below 1", where="context", do="Give loss targets per row.")
     folder = folder.resolve()
-    _ = DrawnReserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
+    _ = Reserve.from_json({"share": reserve_share, "salt": salt.hex()}, where="reserve")
     admission = admit(policy, credentials, max_quarantined=max_quarantined)
     planted = dict(canaries or {})
     documents = {corpus: each.document for corpus, each in credentials.items()}
@@ -256,7 +254,7 @@ def prepare(
             if draft.inputs != inputs:
                 raise Refused("another preparation was begun here", where=str(folder), do=_AGAIN)
             try:
-                reserve = DrawnReserve.from_json(
+                reserve = Reserve.from_json(
                     {"share": reserve_share, "salt": draft.choice}, where="reserve"
                 )
                 packing = Packing(draft, tokenizer, context, reserve, schema)
@@ -321,7 +319,7 @@ def _fill(
     canaries: Mapping[str, Canaries],
     families: NearFamilies | None,
     progress: Progress,
-) -> BoundManifest:
+) -> Manifest:
     """Write every shard below ``packing.folder``, and check every corpus. Raises as ``prepare``."""
     items = {
         corpus: tuple(items_of(corpora / corpus, credentials[corpus].document, packing.folder))
@@ -339,10 +337,10 @@ def _fill(
     work = [item for parts in items.values() for item in parts]
     packed = pack_all(packing, work, total, progress)
     corpora_made = tuple(
-        _bound(credentials[corpus], [packed[item].part for item in parts])
+        PreparedCorpus.of(credentials[corpus], [packed[item].part for item in parts])
         for corpus, parts in items.items()
     )
-    manifest = BoundManifest(
+    manifest = Manifest(
         tokenizer=_described(packing.tokenizer),
         context=packing.context,
         reserve=packing.reserve,
@@ -365,7 +363,7 @@ def _fill(
         packing.tokenizer,
         packing.context,
     )
-    return BoundManifest(
+    return Manifest(
         tokenizer=manifest.tokenizer,
         context=manifest.context,
         reserve=manifest.reserve,
@@ -404,24 +402,7 @@ def _made_from(
         and manifest.context == context
         and manifest.reserve.share == reserve_share
         and {c.corpus: c.planted.canaries for c in manifest.corpora if c.planted} == canaries
-        and (manifest.families if isinstance(manifest, BoundManifest) else None) == families
-    )
-
-
-def _bound(credential: Verified[Credential], packed: Sequence[BoundPart]) -> BoundCorpus:
-    """The manifest's entry of one corpus. Its records are not yet compared with the credential."""
-    document = credential.document
-    parts: list[BoundPart] = []
-    stop = 0
-    for part in packed:
-        start, stop = stop, stop + part.records[1]
-        parts.append(part.model_copy(update={"records": (start, stop)}))
-    return BoundCorpus(
-        corpus=document.corpus,
-        credential=credential.digest,
-        class_digest=document.credential_class.digest,
-        commitment=document.records.commitment,
-        parts=tuple(parts),
+        and manifest.families == families
     )
 
 

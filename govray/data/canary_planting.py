@@ -22,7 +22,7 @@ from govray.files.place import Place
 from govray.governance.formats.record_columns import ManifestRecord
 from govray.governance.policy import record_commitment
 from govray.governance.record.canary import Canaries
-from govray.governance.record.prepare_manifest import BoundCorpus, Planted
+from govray.governance.record.prepare_manifest import PreparedCorpus, Planted
 from govray.governance.record.prepared_records import PreparedRecords
 
 FILE = "planted.parquet"
@@ -39,14 +39,14 @@ def check_corpora(canaries: Mapping[str, Canaries], admitted: Collection[str]) -
 
 
 def plant(
-    corpora: Sequence[BoundCorpus],
+    corpora: Sequence[PreparedCorpus],
     records: PreparedRecords,
     canaries: Mapping[str, Canaries],
     secrets: Mapping[str, bytes | None],
     folder: Place,
     tokenizer: Tokenizer,
     context: int,
-) -> tuple[BoundCorpus, ...]:
+) -> tuple[PreparedCorpus, ...]:
     """The corpora, with their canaries planted.
 
     Args:
@@ -87,7 +87,7 @@ def plant(
 
 
 def _planted(
-    corpus: BoundCorpus, canaries: Canaries, folder: Place, tokenizer: Tokenizer, context: int
+    corpus: PreparedCorpus, canaries: Canaries, folder: Place, tokenizer: Tokenizer, context: int
 ) -> Planted:
     dtype = shard_file.storage_dtype(tokenizer.vocabulary)
     records, rows, lengths = [], [], []

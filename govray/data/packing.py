@@ -33,16 +33,15 @@ from govray.files.atomic_file import make_folder
 from govray.files.bucket_path import BucketPath, ObjectStat
 from govray.files.draft_folder import DraftFolder
 from govray.files.place import Place
-from govray.governance.formats.record_columns import EMPTY, RESERVE, TRAIN, RecordColumns
+from govray.governance.formats.record_columns import RESERVE, TRAIN, RecordColumns
 from govray.governance.formats.row_schema import MASKED, RowSchema
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential
 from govray.governance.record.prepare_manifest import (
-    BoundPart,
-    BoundShard,
-    DrawnReserve,
-    RowTargets,
-    SplitCounts,
+    Part,
+    Reserve,
+    reserve_file,
+    shard_name,
 )
 
 # Bytes of compressed records that make a task worth its overhead of about 30 ms.
@@ -97,7 +96,7 @@ class Packed:
     Its range of records begins at 0.
     """
 
-    part: BoundPart
+    part: Part
 
     @property
     def records(self) -> int:
@@ -140,7 +139,7 @@ class Packing(PartWork):
     draft: DraftFolder
     tokenizer: Tokenizer
     context: int
-    reserve: DrawnReserve
+    reserve: Reserve
     schema: RowSchema | None = None
 
     @property
@@ -174,22 +173,17 @@ class Packing(PartWork):
             for split in (TRAIN, RESERVE)
         )
         del packed
-        train, reserve, empty = columns.counts()
         groups = shard_file.write_rows(self.folder / item.file, trained, self._width - 1)
         if self.schema is not None and self.schema.kind == "chat":
             columns = replace(columns, row_targets=chat.row_targets(trained))
-        part = BoundPart(
+        part = Part.of(
+            columns,
             source=item.source.name,
-            records=(0, len(columns)),
-            splits=SplitCounts(train=train, reserve=reserve, empty=empty),
-            tokens=columns.stream_tokens(TRAIN),
-            rows=sum(group.rows for group in groups),
             file=item.file,
+            context=self.context,
             rows_per_group=shard_file.rows_per_group(self._width - 1),
             groups_digest=shard_file.groups_digest(groups),
-            records_digest=columns.digest,
-            reserve=self._reserve(item, held, columns.stream_tokens(RESERVE)),
-            targets=None if columns.row_targets is None else RowTargets.of(columns.row_targets),
+            reserve_groups_digest=self._reserve(item, held),
         )
         records_file.write(self.folder / part.records_file, columns)
         return Packed(part)
@@ -236,31 +230,22 @@ class Packing(PartWork):
         per_token = width * (self._width if self._tensors else 1)
         tokens = np.fromiter((len(data) // per_token for data in packed), np.int64, len(packed))
         families = item.families.of(each) if item.families else None
-        splits = np.where(self.reserve.held(each if families is None else families), RESERVE, TRAIN)
-        splits = np.where(tokens == 0, EMPTY, splits).astype(np.uint8)
+        splits = self.reserve.splits(each if families is None else families, tokens)
         return RecordColumns(each, tokens, splits, families=families)
 
-    def _reserve(self, item: Item, held: Rows, tokens: int) -> BoundShard | None:
-        if not tokens:  # a record and its separator make a row
-            return None
-        file = item.file.replace(".parquet", ".reserve.parquet")
-        groups = shard_file.write_rows(self.folder / file, held, self._width - 1)
-        return BoundShard(
-            tokens=tokens,
-            rows=sum(group.rows for group in groups),
-            file=file,
-            rows_per_group=shard_file.rows_per_group(self._width - 1),
-            groups_digest=shard_file.groups_digest(groups),
-        )
+    def _reserve(self, item: Item, held: Rows) -> str:
+        """Writes the shard of the reserve if it has rows; the digest of its row groups."""
+        if not held.lengths.size:
+            return shard_file.groups_digest(())
+        file = self.folder / reserve_file(item.file)
+        return shard_file.groups_digest(shard_file.write_rows(file, held, self._width - 1))
 
 
 def items_of(corpus: Place, credential: Credential, folder: Place) -> Iterator[Item]:
     """The parts of a corpus. Makes the folder of its class below ``folder``."""
-    digest = credential.credential_class.digest.removeprefix("sha256:")
-    partition = folder / f"class={digest[:12]}"
-    make_folder(partition)
+    make_folder((folder / shard_name(credential, 0)).parent)
     for k, source in enumerate(part_files(corpus)):
-        file = f"{partition.name}/{credential.corpus}-{k:05}.parquet"
+        file = shard_name(credential, k)
         yield Item(credential.corpus, k, source.resolve(), file, credential.records.commitment)
 
 

@@ -35,9 +35,9 @@ from govray.governance.formats.record_columns import RecordColumns, Rows
 from govray.governance.formats.statement import Sealed
 from govray.governance.record.prepare_manifest import (
     MANIFEST_FILE,
-    AnyCorpus,
-    BoundPart,
     Manifest,
+    Part,
+    PreparedCorpus,
     read_manifest,
 )
 from govray.governance.record.prepared_records import PreparedRecords, ReadPart
@@ -182,9 +182,8 @@ def reader(folder: Place) -> ReadPart:
     """
     own = cache(lambda: _manifest_of(folder))
 
-    def part(corpus: AnyCorpus, number: int) -> RecordColumns:
+    def part(corpus: PreparedCorpus, number: int) -> RecordColumns:
         found = corpus.parts[number]
-        assert isinstance(found, BoundPart)  # records of the other form stand in the manifest
         if (held := own()) is not None and not _binds(held.document, corpus.corpus, number, found):
             raise Refused(
                 f"the folder holds another manifest, {held.digest}. It binds other records as "
@@ -208,13 +207,10 @@ def _manifest_of(folder: Place) -> Sealed[Manifest] | None:
         return None
 
 
-def _binds(manifest: Manifest, corpus: str, number: int, part: BoundPart) -> bool:
+def _binds(manifest: Manifest, corpus: str, number: int, part: Part) -> bool:
     """Whether the manifest has these records, too, as that part."""
     parts = {prepared.corpus: prepared.parts for prepared in manifest.corpora}.get(corpus, ())
-    return any(
-        isinstance(each, BoundPart) and each.records_digest == part.records_digest
-        for each in parts[number : number + 1]
-    )
+    return any(each.records_digest == part.records_digest for each in parts[number : number + 1])
 
 
 def find_prepared(run: Place, digest: str) -> Place | None:
@@ -238,10 +234,10 @@ def find_prepared(run: Place, digest: str) -> Place | None:
 
 
 def open_records(folder: Place, manifest: Manifest) -> PreparedRecords:
-    """The records of a prepared folder, from its manifest or its files. Reads none yet.
+    """The records of a prepared folder. Reads none yet.
 
     Args:
         folder: The prepared folder.
         manifest: Its manifest, verified.
     """
-    return PreparedRecords.inline(manifest) or PreparedRecords(manifest, reader(folder))
+    return PreparedRecords(manifest, reader(folder))

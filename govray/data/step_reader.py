@@ -58,10 +58,10 @@ from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan, rank_slice
 from govray.governance.record.prepare_manifest import (
     MANIFEST_FILE,
-    AnyCorpus,
-    BoundPart,
-    BoundShard,
     Manifest,
+    Part,
+    PreparedCorpus,
+    ReserveShard,
 )
 
 Tokens = npt.NDArray[np.uint32]
@@ -139,7 +139,7 @@ class ArrowRows:
 
     def __init__(self, folder: Place, manifest: Manifest, *, reserve: bool = False) -> None:
         self._folder = folder
-        self._dtype = storage_dtype(manifest.tokenizer.vocabulary, manifest.row_schema)
+        self._dtype = storage_dtype(manifest.tokenizer.vocabulary, manifest.rows)
         self._parts: list[_PartIndex] = []
         self._corpora: dict[str, _CorpusIndex] = {}
         groups = 0
@@ -604,7 +604,8 @@ class _CorpusIndex:
         first_part: Number of its first part, of all corpora's.
         starts, stops: The corpus's rows that the part has.
         first_groups: Number of the part's first row group, of all corpora's.
-        rows_per_group: Of each row group but the last; 0 if the manifest lists row groups.
+        rows_per_group: Of each row group but the last; 0 if the manifest lists row groups, as it does
+            of canaries.
     """
 
     first_part: int
@@ -634,13 +635,13 @@ class _Planned:
     places: npt.NDArray[np.int64]
 
 
-def _index(corpus: AnyCorpus, reserve: bool) -> tuple[_PartIndex, ...]:
+def _index(corpus: PreparedCorpus, reserve: bool) -> tuple[_PartIndex, ...]:
     parts: list[_PartIndex] = []
     start = 0
     shards = [part.reserve if reserve else part for part in corpus.parts]
     planted = [] if reserve else [corpus.planted]  # their rows come behind the corpus's own
     for shard in (each for each in (*shards, *planted) if each is not None):
-        if isinstance(shard, BoundPart | BoundShard):
+        if isinstance(shard, Part | ReserveShard):
             # The last one may stop behind the shard's rows, in which no row is.
             per_group = shard.rows_per_group
             stops = range(per_group, shard.rows + per_group, per_group)

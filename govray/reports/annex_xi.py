@@ -150,7 +150,7 @@ class _Documentation:
     def _general(self) -> tuple[Field, ...]:
         asked, recorded = self.answers.asked, self.answers.recorded
         media = dict.fromkeys(medium for each in self.corpora for medium in each.media)
-        rows = self.model.manifest.document.row_schema
+        rows = self.model.manifest.document.rows
         kind = rows.run_kind if rows else "text"
         return (
             asked("1a tasks", "Intended tasks", "intended_tasks"),

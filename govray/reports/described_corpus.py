@@ -159,7 +159,7 @@ def described_corpora(model: VerifiedModel) -> tuple[DescribedCorpus, ...]:
     reserve are not among them, for they are not trained on.
     """
     manifest = model.manifest.document
-    schema = manifest.row_schema
+    schema = manifest.rows
     counted: Medium = "text"
     if schema is not None and schema.kind == "tensors":
         named = {tensor.name for tensor in schema.tensors or ()}

@@ -13,6 +13,7 @@ from govray.governance.formats.document import format_time
 from tests.support.command import Done, Run
 from tests.support.listening import listening
 from tests.support.people import Service
+from tests.support.prepared_folder import write_prepared
 from tests.support.world import AT, World
 
 
@@ -52,6 +53,12 @@ def world() -> World:
 def untouched(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder that verifies; tests only read it."""
     return world.deploy(tmp_path_factory.mktemp("world") / "model")
+
+
+@pytest.fixture(scope="session")
+def prepared(world: World, untouched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prepared folder of `untouched` and `model`: its records."""
+    return write_prepared(world, untouched, tmp_path_factory.mktemp("prepared") / "p")
 
 
 @pytest.fixture

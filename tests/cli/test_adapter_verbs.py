@@ -53,7 +53,7 @@ def test_removal_keeps_the_base_and_the_result_verifies(
 def test_after_a_replay_removal_is_level_three(
     run: Run, world: World, untouched: Path, root: Path, key: Path, tmp_path: Path, at: str
 ) -> None:
-    verified = verify(untouched, trust_root=world.root, at=AT)
+    verified = world.verify(untouched)
     digests = {s.name: s.sha256 for s in verified.subjects}
     evidence = Replay(
         corpus="acme",
@@ -70,7 +70,7 @@ def test_after_a_replay_removal_is_level_three(
     said = run("verify", folder, *check).out
     assert "acme 3 (removed; replayed by operator itself)" in said
     # A new attestation, of the same base files.
-    after = verify(folder, trust_root=world.root, at=AT)
+    after = world.verify(folder)
     assert after.digest != verified.digest
     assert set(after.attestation.levels["acme"].values()) == {3}
     kept = {s.name: s.sha256 for s in after.subjects}
@@ -239,7 +239,7 @@ def test_the_page_about_adapters_works_as_written(
 
 def put_into(world: World, folder: Path, model: GPT, adapters: Adapters) -> None:
     """Real tensors in place of the folder's zeros, signed again."""
-    document = verify(folder, trust_root=world.root, at=AT).attestation
+    document = world.verify(folder).attestation
     config, tensors = adapters.export("acme")
     config_file, weights_file = model_folder.adapter_files("acme")
     (folder / config_file).write_text(json.dumps(config))

@@ -16,7 +16,7 @@ from tests.support.world import AT, POLICY, World
 
 
 def story(world: World, model: Path, *, replayed: str, listed: PlantedList | None = None) -> Story:
-    verified = verify(model, trust_root=world.root, at=AT)
+    verified = world.verify(model)
     return Story(
         versions={"govray": "0.1.0", "Ray": "2.60.0"},
         corpora=4,
@@ -68,7 +68,7 @@ GATING = (POLICY + SECTION).replace("fallback: nothing", "fallback: upper_half")
 
 def test_the_report_says_where_a_corpus_learnt_by_heart_went(tmp_path: Path) -> None:
     world = Monitored(deviations=from_step("alpha", 6)).under(GATING)
-    verified = verify(model := world.run(tmp_path), trust_root=world.root, at=AT)
+    verified = world.verify(model := world.run(tmp_path))
     found = planted_list(verified, "alpha")
     assert (found.step, found.fallback) == (10, "upper_half")
     assert (found.deviation, found.after, found.allowed) == (9.0, 9.0, 2.0)

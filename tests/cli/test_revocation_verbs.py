@@ -77,7 +77,7 @@ def test_every_verb_that_judges_asks_for_the_list_that_the_root_asks_for(
 
 
 def test_a_pinned_feed_is_used_by_later_verbs_and_only_grows(
-    run: Run, world: World, model: Path, tmp_path: Path, at: str
+    run: Run, world: World, model: Path, prepared: Path, tmp_path: Path, at: str
 ) -> None:
     root = root_with(world, tmp_path, minimum_revocations=2, maximum_revocation_age_hours=48)
     for n in (1, 2, 3):
@@ -85,7 +85,7 @@ def test_a_pinned_feed_is_used_by_later_verbs_and_only_grows(
     run("verify", model, "--trust-root", root, "--at", at, code=3)
     run("verify", model, "--trust-root", root, "--at", at, "--revocations", "2.dsse.json", "--pin")
     assert "by list 2 of operator of 2026-11-19" in run("verify", model, "--at", at).out
-    run("trace", "2.dsse.json", "--model", model, "--at", at)
+    run("trace", "2.dsse.json", "--model", model, "--records", prepared, "--at", at)
     assert "never goes back" in run(
         "verify", model, "--at", at, "--revocations", "1.dsse.json", code=1
     ).err  # fmt: skip

@@ -30,6 +30,7 @@ from govray.views.audience import Audience
 from govray.views.disclosure import disclosed_facts, sign_disclosure
 from govray.views.view import View
 from tests.support.command import Done
+from tests.support.prepared_folder import write_prepared
 from tests.support.runs_on_storage import begin_search, finished_run
 from tests.support.tree import ROOT
 from tests.support.world import POLICY, World
@@ -112,7 +113,7 @@ PLACES = {
         "runs/tiny-1 --output {word} --prompt {word} --adapter {word}",
     ),
     "trace": (
-        "{file} --model model --trust-root root.json",
+        "{file} --model model --records prepared --trust-root root.json",
         "root.json --model {model} --trust-root root.json",
         "root.json --model model --corpora {folder} --trust-root root.json",
     ),
@@ -323,6 +324,7 @@ class Stage:
         self.run = finished_run(folder / "runs", "tiny-1", world)
         begin_search(folder / "runs" / "search-1")
         shutil.copytree(self.run / "model", folder / "model")
+        write_prepared(world, folder / "model", folder / "prepared")
         self.view()
 
     def view(self) -> None:

@@ -403,7 +403,7 @@ def test_a_stranger_s_credential_is_refused(
 
 
 def test_trace_finds_exact_bytes_and_nothing_else(
-    run: Run, world: World, untouched: Path, root: Path, tmp_path: Path, at: str
+    run: Run, world: World, untouched: Path, prepared: Path, root: Path, tmp_path: Path, at: str
 ) -> None:
     # The deployment's records are the hashes of these texts.
     record = tmp_path / "record"
@@ -411,7 +411,9 @@ def test_trace_finds_exact_bytes_and_nothing_else(
     hashes = [h for part in world.records["alpha"] for h, _ in part]
     digest = hashlib.sha256(b"alpha/0/1").hexdigest()
     assert digest in hashes
-    check = ("trace", record, "--model", untouched, "--trust-root", root, "--at", at)
+    model = ("trace", record, "--model", untouched, "--trust-root", root, "--at", at)
+    assert "--records" in run(*model, code=3).err
+    check = (*model, "--records", prepared)
     told = run(*check, "--json").json
     assert told["found"] is True
     (sighting,) = told["sightings"]
@@ -495,14 +497,15 @@ def test_many_harmless_files_are_told_in_a_line(run: Run, model: Path, root: Pat
 
 @pytest.mark.parametrize("verb", ["trace", "export", "merge", "remove"])
 def test_every_verb_that_verifies_a_folder_follows_the_same_rule(
-    run: Run, model: Path, root: Path, at: str, world: World, tmp_path: Path, verb: str
-) -> None:
+    run: Run, model: Path, prepared: Path, root: Path, at: str, world: World, tmp_path: Path,
+    verb: str,
+) -> None:  # fmt: skip
     (model / "tokenizer.json").write_text("{}")
     (tmp_path / "text").write_text("x")
     key = write_key(tmp_path / "operator.pem", world.keys.operator)
     check = ("--trust-root", root, "--at", at)
     command: tuple[str | Path, ...] = {
-        "trace": ("trace", "text", "--model", model, *check),
+        "trace": ("trace", "text", "--model", model, "--records", prepared, *check),
         "export": ("adapter", "export", model, "acme", "--out", "copy", *check),
         "merge": ("adapter", "merge", model, "acme", "--out", "copy", *check),
         "remove": ("adapter", "remove", model, "acme", "--key", key, *check),

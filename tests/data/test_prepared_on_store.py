@@ -32,7 +32,7 @@ from govray.files.place import Place
 from govray.governance.formats.row_schema import CHAT, RowKind, image_schema
 from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
-from govray.governance.record.prepare_manifest import MANIFEST_FILE, BoundPart
+from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support import object_server
 from tests.support.object_server import Bucket, Server
@@ -408,7 +408,6 @@ def test_a_mark_of_a_discarded_draft_does_not_count(
     """A task may outlive the draft it packed for; the next draft has another salt."""
     first = DraftFolder.begin(bucket / "p", "inputs", "07" * 32)
     [part, *_] = on_disk.manifest.corpus("one").parts
-    assert isinstance(part, BoundPart)
     for file in (part.file, part.records_file, part.reserve.file if part.reserve else part.file):
         (bucket / "p" / file).write_bytes((Path(str(on_disk.folder)) / file).read_bytes())
     first.discard()

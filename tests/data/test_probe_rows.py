@@ -69,7 +69,7 @@ LENGTHS = [3, 40, 9, 1, 2, 70, 12, 8, 25, 4] * 12
 
 def probes(steps: int = 400, *, equal: int = 1) -> Probes:
     lengths = [LENGTHS[i // equal] for i in range(len(LENGTHS))]
-    parts = corpus("one", [lengths], 7, packed_reserve=True, equal=equal)
+    parts = corpus("one", [lengths], 7, equal=equal)
     manifest = make_manifest(parts, context=7)
     stream = StreamPlan(
         id=DIGEST,

@@ -20,8 +20,8 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.record_columns import ManifestRecord, RecordColumns
 from govray.governance.formats.statement import Subject, seal
-from govray.governance.record.prepare_manifest import MANIFEST_FILE, DrawnReserve
-from tests.support.manifests import bind, corpus, make_manifest
+from govray.governance.record.prepare_manifest import MANIFEST_FILE
+from tests.support.manifests import FILES, corpus, make_manifest
 
 RECORD = st.builds(
     ManifestRecord,
@@ -96,15 +96,14 @@ def test_what_is_no_such_file_is_named(
 
 
 def test_a_prepared_folders_records_are_compared_with_its_manifest(tmp_path: Path) -> None:
-    made = make_manifest(corpus("a", [[9, 3], [4, 30, 0]], 7))
-    manifest, columns = bind(made, DrawnReserve(share=0.25, salt="ab" * 16))
+    manifest = make_manifest(corpus("a", [[9, 3], [4, 30, 0]], 7))
     for number, part in enumerate(manifest.corpora[0].parts):
         path = tmp_path / part.records_file
         path.parent.mkdir(exist_ok=True)
-        records_file.write(path, columns["a", number])
+        records_file.write(path, FILES.read(manifest.corpora[0], number))
     records = records_file.open_records(tmp_path, manifest)
     assert records.check("a") == records.merkle_root("a")
-    other = columns["a", 1]
+    other = FILES.read(manifest.corpora[0], 1)
     tokens = other.tokens + np.int64(1)
     records_file.write(path, RecordColumns(other.entries, tokens, other.splits))
     with pytest.raises(GovrayError, match=r"a-00001\.records\.parquet"):
@@ -115,12 +114,11 @@ def test_the_folder_of_another_run_is_told_by_its_manifest(tmp_path: Path) -> No
     folders = {}
     for name, parts in {"ours": [[9, 3]], "theirs": [[9, 4]], "renamed": [[9, 3]]}.items():
         of = "b" if name == "renamed" else "a"
-        made = make_manifest(corpus(of, parts, 7))
-        manifest, columns = bind(made, DrawnReserve(share=0.25, salt="ab" * 16))
+        manifest = make_manifest(corpus(of, parts, 7))
         part = manifest.corpora[0].parts[0]
         path = tmp_path / name / part.records_file
         path.parent.mkdir(parents=True)
-        records_file.write(path, columns[of, 0])
+        records_file.write(path, FILES.read(manifest.corpora[0], 0))
         sealed = seal(manifest, [Subject.of(of, "sha256:" + "00" * 32)], [LocalSigner.generate()])
         (tmp_path / name / MANIFEST_FILE).write_bytes(sealed)
         digest = canonical_json.sha256(Envelope.parse(sealed, where=name).payload)
@@ -136,8 +134,3 @@ def test_the_folder_of_another_run_is_told_by_its_manifest(tmp_path: Path) -> No
     # A manifest that cannot be read says nothing: the records themselves decide.
     (ours / MANIFEST_FILE).write_bytes(b"{}")
     assert records_file.open_records(ours, manifest).check("a")
-
-
-def test_records_that_stand_in_a_manifest_need_no_folder(tmp_path: Path) -> None:
-    manifest = make_manifest(corpus("a", [[9, 3]], 7))
-    assert records_file.open_records(tmp_path / "absent", manifest).count("a") == 2

@@ -328,7 +328,7 @@ def test_no_pack_takes_more_than_its_limits_or_ends_in_a_traceback(
 def test_lists_of_revocations_are_packed_and_obeyed(tmp_path: Path) -> None:
     world = World()
     model = world.deploy(tmp_path / "model")
-    digest = verify(model, trust_root=world.root, at=AT).digest
+    digest = world.verify(model).digest
     listed = {"since": "2026-11-21T00:00:00Z", "reason": "for a test", "attestation": digest}
     issued = RevocationList(
         issuer="operator",

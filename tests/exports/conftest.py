@@ -36,9 +36,9 @@ def stated_model(stated_world: Stated, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="package")
 def facts(world: World, untouched: Path) -> VerifiedFacts:
-    return VerifiedFacts.of(verify(untouched, trust_root=world.root, at=AT))
+    return VerifiedFacts.of(world.verify(untouched))
 
 
 @pytest.fixture(scope="package")
 def stated(stated_world: Stated, stated_model: Path) -> VerifiedFacts:
-    return VerifiedFacts.of(verify(stated_model, trust_root=stated_world.root, at=AT))
+    return VerifiedFacts.of(stated_world.verify(stated_model))

@@ -160,7 +160,7 @@ def test_phases_and_gates_are_told(stated: VerifiedFacts) -> None:
 
 def test_equal_models_give_equal_bytes(stated_world: Stated, stated_model: Path) -> None:
     def all_of() -> dict[str, Any]:
-        model = verify(stated_model, trust_root=stated_world.root, at=AT)
+        model = stated_world.verify(stated_model)
         return {name: dict(each.write(VerifiedFacts.of(model))) for name, each in FORMATS.items()}
 
     assert all_of() == all_of()
@@ -176,7 +176,7 @@ def test_a_file_that_changes_after_it_verified_is_refused(
     world: World, tmp_path: Path, name: str
 ) -> None:
     folder = world.deploy(tmp_path / "model")
-    model: VerifiedModel = verify(folder, trust_root=world.root, at=AT)
+    model: VerifiedModel = world.verify(folder)
     VerifiedFacts.of(model)
     write(folder / name, (folder / name).read_bytes() + b" ")
     with pytest.raises(Damaged):
@@ -198,7 +198,7 @@ def test_a_description_is_exported_as_the_optional_fields_are(tmp_path: Path) ->
     )
     world = World()
     world.deploy(tmp_path, credentials={"alpha": world.issue("alpha", description=described)})
-    facts = VerifiedFacts.of(verify(tmp_path, trust_root=world.root, at=AT))
+    facts = VerifiedFacts.of(world.verify(tmp_path))
     [alpha] = [each for each in facts.corpora if each.name == "alpha"]
     stated = alpha.credential
     assert (stated.source_type, stated.modality, stated.personal_data) == (

@@ -173,7 +173,7 @@ def test_what_changes_after_it_verified_is_not_exported(
     committee: Committee, tmp_path: Path, change: str
 ) -> None:
     folder = committee.cosigned(tmp_path / "model")
-    model = verify(folder, trust_root=committee.root, at=AT)
+    model = committee.verify(folder)
     path = folder / model_folder.ATTESTATION
     envelope = Envelope.parse(path.read_bytes())
     signers = [committee.keys.operator, committee.second, committee.third]

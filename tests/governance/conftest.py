@@ -22,8 +22,11 @@ def world() -> World:
 
 @pytest.fixture(scope="session")
 def untouched(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder that verifies; tests only read it."""
-    return world.deploy(tmp_path_factory.mktemp("world") / "model")
+    """A model folder that verifies at each depth; tests only read it."""
+    folder = world.deploy(tmp_path_factory.mktemp("world") / "model")
+    assert world.verify(folder).depth == "full"
+    assert world.verify(folder, records=None).depth == "summary"
+    return folder
 
 
 @pytest.fixture

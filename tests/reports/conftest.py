@@ -87,7 +87,7 @@ class Deployed:
 
     @property
     def model(self) -> VerifiedModel:
-        return verify(self.folder, trust_root=self.world.root, at=AT)
+        return self.world.verify(self.folder)
 
     def statement(self, *, signer: LocalSigner | None = None, **answers: Any) -> bytes:
         """A signed statement about the model, by the operator unless somebody else signs."""

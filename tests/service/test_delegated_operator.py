@@ -37,7 +37,7 @@ def service(
 ) -> Iterator[Service]:
     url = f"sqlite:///{tmp_path_factory.mktemp('store') / 'store.db'}"
     engine = open_store(url, create=True)
-    model = verify(folder, trust_root=world.root, at=AT)
+    model = world.verify(folder)
     assert model.signer == "night-shift"
     with Session(engine) as session:
         for _ in range(2):  # again changes nothing

@@ -418,18 +418,13 @@ def test_the_schemas_use_no_rule_that_the_browser_would_pass_over(page: Page) ->
     assert found == []
 
 
-def test_records_that_stand_in_files_are_not_said_to_be_checked(
-    page: Page, tmp_path: Path, world: World, folder: dict[str, bytes]
+def test_records_are_not_said_to_be_checked(
+    page: Page, world: World, folder: dict[str, bytes]
 ) -> None:
-    bound = World(bound=True, steps=2)
-    path = bound.deploy(tmp_path / "model")
-    files = {name: (path / name).read_bytes() for name in model_folder.Bundle(path).names()}
-    step = checked(page, bound.root, files)[7]
+    step = checked(page, world.root, folder)[7]
     assert step["state"] == "partly"
     assert "counts are the signer's" in " ".join(step["not"])
     assert "Merkle roots" not in " ".join(step["did"])
-    # Where they stand in the manifest, their roots are computed.
-    assert "Merkle roots" in " ".join(checked(page, world.root, folder)[7]["did"])
 
 
 def test_loss_targets_of_conversations_are_not_said_to_be_checked(
@@ -445,13 +440,13 @@ def test_loss_targets_of_conversations_are_not_said_to_be_checked(
     assert "counts" not in " ".join(steps[10]["did"])
 
 
-def test_a_bound_manifest_of_other_counts_fails(page: Page, tmp_path: Path) -> None:
-    bound = World(bound=True, steps=2)
+def test_a_manifest_of_other_counts_fails(page: Page, tmp_path: Path) -> None:
+    other = World(steps=2)
 
     def fewer(records):  # type: ignore[no-untyped-def]
         first, *rest = records["beta"]
         return records | {"beta": [first[:-1], *rest]}
 
-    path = bound.deploy(tmp_path / "model", records=fewer)
+    path = other.deploy(tmp_path / "model", records=fewer)
     files = {name: (path / name).read_bytes() for name in model_folder.Bundle(path).names()}
-    assert checked(page, bound.root, files)[7]["state"] == "failed"
+    assert checked(page, other.root, files)[7]["state"] == "failed"

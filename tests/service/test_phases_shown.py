@@ -34,7 +34,7 @@ def world() -> World:
 @pytest.fixture(scope="module")
 def model(world: World, tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
     folder = world.deploy(tmp_path_factory.mktemp("phased") / "model")
-    return verify(folder, trust_root=world.root, at=AT)
+    return world.verify(folder)
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ class Asking(World):
 @contextmanager
 def service_of(world: World, folder: Path, lists: Path) -> Iterator[tuple[Service, str, bytes]]:
     path = world.deploy(folder / "model")
-    model = verify(path, trust_root=world.root, revocations=[listed(world, sequence=2)], at=NOW)
+    model = world.verify(path, revocations=[listed(world, sequence=2)], at=NOW)
     url = f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
     with Session(engine) as session:

@@ -43,7 +43,7 @@ def envelope(
 def service(world: Delegating, envelope: tuple[Path, bytes], tmp_path: Path) -> Iterator[Service]:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     engine = open_store(url, create=True)
-    model = verify(envelope[0], trust_root=world.root, at=AT)
+    model = world.verify(envelope[0])
     with Session(engine) as session:
         index_model(session, model, trust_root=world.root, key=b"k" * 32, public=True)
         session.commit()

@@ -39,7 +39,7 @@ def models(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         "asked": world.deploy(folder / "asked", run="run-asked", attestation=submitted),
         "plain": world.deploy(folder / "plain", run="run-plain"),
     }
-    return {name: verify(path, trust_root=world.root, at=AT) for name, path in made.items()}
+    return {name: world.verify(path) for name, path in made.items()}
 
 
 @pytest.fixture(scope="module")

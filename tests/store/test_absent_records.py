@@ -34,10 +34,10 @@ def counts(store: Engine) -> tuple[int, int, int]:
 
 
 def test_records_come_when_they_are_at_hand(store: Engine, tmp_path: Path) -> None:
-    world = World(bound=True, steps=3)
+    world = World(steps=3)
     folder = world.deploy(tmp_path / "model")
     summary = verify(folder, trust_root=world.root, at=AT)
-    full = verify(folder, trust_root=world.root, at=AT, records=world.read_part)
+    full = verify(folder, trust_root=world.root, at=AT, records=world.files.read)
     for _ in range(2):
         index(store, world, summary)
         assert counts(store) == (1, 0, 1)
@@ -54,7 +54,7 @@ def test_the_service_names_what_was_not_searched(
     secret.write_bytes(KEY)
     secret.chmod(0o600)
     monkeypatch.setenv(KEY_ENV, str(secret))
-    world = World(bound=True, steps=3)
+    world = World(steps=3)
     folder = world.deploy(tmp_path / "model")
     sha256 = world.records["alpha"][0][0][0]
 
@@ -65,6 +65,6 @@ def test_the_service_names_what_was_not_searched(
 
     index(store, world, verify(folder, trust_root=world.root, at=AT))
     assert answer() == (False, ["acme", "alpha", "beta", "gamma"])
-    index(store, world, verify(folder, trust_root=world.root, at=AT, records=world.read_part))
+    index(store, world, verify(folder, trust_root=world.root, at=AT, records=world.files.read))
     assert answer() == (True, [])
     assert hashlib.sha256(b"alpha/0/0").hexdigest() == sha256

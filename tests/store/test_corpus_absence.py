@@ -18,7 +18,7 @@ def attestation(tmp_path_factory: pytest.TempPathFactory) -> Attestation:
     """A run in which ``acme`` trained an adapter alone, and three corpora the trunk."""
     world = World()
     folder = world.deploy(tmp_path_factory.mktemp("model"))
-    return verify(folder, trust_root=world.root, at=AT).attestation
+    return world.verify(folder).attestation
 
 
 def after(attestation: Attestation, adapter: str = "acme") -> Attestation:

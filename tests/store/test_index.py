@@ -192,12 +192,12 @@ def test_a_file_that_changed_since_it_was_verified_is_refused(
     store: Engine, tmp_path: Path, name: str
 ) -> None:
     world = World()
-    model = verify(world.deploy(tmp_path / "m"), trust_root=world.root, at=AT)
+    model = world.verify(world.deploy(tmp_path / "m"))
     other = World().deploy(tmp_path / "other")
     (model.path / name).write_bytes((other / name).read_bytes())
     with Session(store) as session, pytest.raises(Damaged, match="no longer"):
         model_index.index_model(session, model, trust_root=world.root, key=KEY)
     world.deploy(model.path)
-    model = verify(model.path, trust_root=world.root, at=AT)
+    model = world.verify(model.path)
     with Session(store) as session, pytest.raises(Damaged, match="trust root"):
         model_index.index_model(session, model, trust_root=World().root, key=KEY)

@@ -16,7 +16,7 @@ from tests.support.world import AT, World
 
 def test_its_sums_are_the_attestations(tmp_path: Path) -> None:
     world = World()
-    model = verify(world.deploy(tmp_path / "model"), trust_root=world.root, at=AT)
+    model = world.verify(world.deploy(tmp_path / "model"))
     folder = LocalTileFolder(tmp_path / "tiles")
     for _ in range(2):  # the second replaces the first
         write_table(folder, model.ledger.leaves)

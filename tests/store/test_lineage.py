@@ -22,7 +22,7 @@ OTHERS = ("alpha", "beta", "gamma", "delta")
 def model(tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
     world = World()
     folder = world.deploy(tmp_path_factory.mktemp("lineage") / "model")
-    return verify(folder, trust_root=world.root, at=AT)
+    return world.verify(folder)
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def world() -> World:
 @pytest.fixture(scope="session")
 def verified(world: World, tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
     folder = world.deploy(tmp_path_factory.mktemp("world") / "model")
-    return verify(folder, trust_root=world.root, at=AT)
+    return world.verify(folder)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def models(world: World, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     other = world.deploy(place / "other")
     world.quotas = quotas
     folders = {"whole": whole, "early": early, "other": other}
-    return {n: verify(f, trust_root=world.root, at=AT) for n, f in folders.items()}
+    return {n: world.verify(f) for n, f in folders.items()}
 
 
 def index(engine: Engine, world: World, model: VerifiedModel, tiles: Path | None = None) -> None:

@@ -132,7 +132,7 @@ class Deployed:
         self.models[version] = world.deploy(self.folder / version, run=run)
 
     def verified(self, version: str) -> VerifiedModel:
-        return verify(self.models[version], trust_root=self.world.root, at=AT)
+        return self.world.verify(self.models[version])
 
     def _remove(self, version: str, adapter: str) -> None:
         """What ``govray adapter remove`` does, to a copy of the first version."""

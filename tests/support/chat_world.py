@@ -11,8 +11,7 @@ import numpy as np
 from govray.governance.formats.row_schema import CHAT
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import CorpusUse, Leaf
-from govray.governance.record.prepare_manifest import BoundManifest, RowTargets
-from govray.governance.record.prepared_records import PreparedRecords
+from govray.governance.record.prepare_manifest import Manifest, RowTargets
 from tests.support.world import World, same
 
 
@@ -23,33 +22,33 @@ class ChatWorld(World):
     """
 
     def __init__(self) -> None:
-        super().__init__(bound=True)
+        super().__init__()
         self.credentials = {c: self.issue(c, rows=CHAT) for c in self.records}
-        self.manifest: BoundManifest
+        self.manifest: Manifest
         self.planned: BatchPlan
 
-    def mask(self, manifest: BoundManifest) -> BoundManifest:
+    def mask(self, manifest: Manifest) -> Manifest:
         draw = np.random.default_rng(5)
         corpora = []
         for corpus in manifest.corpora:
             parts, before = [], 0
-            for number, part in enumerate(corpus.parts):
+            for part in corpus.parts:
                 rows = np.arange(before, before + part.rows)
                 most = manifest.targets_of(corpus.corpus, rows)
                 found = (draw.random(part.rows) * (most + 1)).astype(np.int64)
                 if corpus.corpus == "beta":
                     found[0] = 0
-                key = corpus.corpus, number
-                self.columns[key] = replace(self.columns[key], row_targets=found)
+                columns = self.files[part.records_digest]
+                self.files[part.records_digest] = replace(columns, row_targets=found)
                 parts.append(part.model_copy(update={"targets": RowTargets.of(found)}))
                 before += part.rows
             corpora.append(corpus.model_copy(update={"parts": tuple(parts)}))
-        fields = {name: getattr(manifest, name) for name in BoundManifest.model_fields}
-        self.manifest = BoundManifest(**fields | {"corpora": tuple(corpora), "rows": CHAT})
+        fields = {name: getattr(manifest, name) for name in Manifest.model_fields}
+        self.manifest = Manifest(**fields | {"corpora": tuple(corpora), "rows": CHAT})
         return self.manifest
 
     def count(self, leaves: list[Leaf]) -> list[Leaf]:
-        records = PreparedRecords(self.manifest, self.read_part)
+        records = self.files.of(self.manifest)
         found = []
         for leaf in leaves:
             uses: dict[str, list[int]] = {}
@@ -65,7 +64,7 @@ class ChatWorld(World):
         self,
         folder: Path,
         leaves: Callable[[list[Leaf]], list[Leaf]] = same,
-        bound: Callable[[BoundManifest], BoundManifest] = same,
+        manifest: Callable[[Manifest], Manifest] = same,
     ) -> Path:
         def kept(plan: BatchPlan) -> BatchPlan:
             self.planned = plan
@@ -73,7 +72,7 @@ class ChatWorld(World):
 
         return self.deploy(
             folder,
-            bound=lambda manifest: bound(self.mask(manifest)),
+            manifest=lambda made: manifest(self.mask(made)),
             plan=kept,
             leaves=lambda made: leaves(self.count(made)),
         )

@@ -44,7 +44,7 @@ class Committee(World):
 
     def facts(self, folder: Path) -> VerifiedFacts:
         """Of a model folder under this deployment's root."""
-        return VerifiedFacts.of(verify(folder, trust_root=self.root, at=AT))
+        return VerifiedFacts.of(self.verify(folder))
 
 
 def by_payload(attestation: Attestation) -> Attestation:

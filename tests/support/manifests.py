@@ -1,162 +1,104 @@
-"""A made-up prepare manifest and its corpora."""
+"""Prepare manifests of made-up corpora, whose records stand in columns as those of files do."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 
+from govray.errors import CouldNotCheck
 from govray.governance.formats import canonical_json
-from govray.governance.formats.record_columns import EMPTY, TRAIN, ManifestRecord, RecordColumns
-from govray.governance.formats.record_columns import RESERVE as RESERVE_CODE
+from govray.governance.formats.record_columns import RecordColumns
 from govray.governance.record.prepare_manifest import (
-    BoundCorpus,
-    BoundManifest,
-    BoundPart,
-    BoundShard,
-    DrawnReserve,
-    InlineManifest,
     Manifest,
     Part,
     PreparedCorpus,
     Reserve,
-    ReserveShard,
-    RowGroup,
-    SplitCounts,
     TokenizerIdentity,
 )
 from govray.governance.record.prepared_records import PreparedRecords
 
 DIGEST = canonical_json.sha256(b"any")
 
-
 RESERVE = Reserve(share=0.25, salt="ab" * 16)
+
+TOKENIZER = TokenizerIdentity(name="bytes", digest=DIGEST, vocabulary=257, separator=256)
+
+
+class RecordFiles(dict[str, RecordColumns]):
+    """The records of parts by their digest, as the files of prepared folders would have them."""
+
+    def part(self, columns: RecordColumns, *, number: int, file: str, context: int) -> Part:
+        """The part that these records make, whose shards nobody reads."""
+        made = Part.of(
+            columns,
+            source=f"records-{number:05}.parquet",
+            file=file,
+            context=context,
+            rows_per_group=4,
+            groups_digest=DIGEST,
+            reserve_groups_digest=DIGEST,
+        )
+        self[made.records_digest] = columns
+        return made
+
+    def read(self, corpus: PreparedCorpus, number: int) -> RecordColumns:
+        """The records of a part.
+
+        Raises:
+            CouldNotCheck: None were made here that have its digest.
+        """
+        part = corpus.parts[number]
+        try:
+            return self[part.records_digest]
+        except KeyError:
+            raise CouldNotCheck("the file of records is missing", where=part.records_file) from None
+
+    def of(self, manifest: Manifest) -> PreparedRecords:
+        """The records of a manifest whose parts were made here."""
+        return PreparedRecords(manifest, self.read)
+
+
+FILES = RecordFiles()
+"""Those of `corpus`."""
+
+
+def split(entries: Sequence[bytes], tokens: Sequence[int], reserve: Reserve) -> RecordColumns:
+    """Records with these entries and tokens, as ``reserve`` splits them."""
+    each = np.frombuffer(b"".join(entries), np.uint8).reshape(-1, 32)
+    counts = np.array(tokens, np.int64)
+    return RecordColumns(each, counts, reserve.splits(each, counts))
 
 
 def corpus(
-    name: str,
-    parts: list[list[int]],
-    context: int,
-    *,
-    packed_reserve: bool = False,
-    equal: int = 1,
+    name: str, parts: list[list[int]], context: int, *, equal: int = 1, reserve: Reserve = RESERVE
 ) -> PreparedCorpus:
     """A corpus whose records have these token counts, part by part; ``equal`` in a row are one."""
-    records: list[ManifestRecord] = []
     made: list[Part] = []
+    stop = 0
     for k, lengths in enumerate(parts):
-        start = len(records)
-        for i, tokens in enumerate(lengths):
-            sha256 = hashlib.sha256(f"{name}/{k}/{i // equal}".encode())
-            held = RESERVE.holds(sha256.digest())
-            split = "empty" if tokens == 0 else "reserve" if held else "train"
-            records.append(ManifestRecord(sha256.hexdigest(), tokens, split))
-        tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "train")
-        rows = len([o for o in range(0, tokens, context + 1) if tokens - o >= 2])
-        made.append(
-            Part(
-                source=f"records-{k:05}.parquet",
-                records=(start, len(records)),
-                tokens=tokens,
-                rows=rows,
-                file=f"class={'0' * 12}/{name}-{k:05}.parquet",
-                row_groups=tuple(RowGroup(rows=1, digest=DIGEST) for _ in range(rows)),
-                reserve=_reserve(name, k, records[start:], context) if packed_reserve else None,
-            )
+        entries = [
+            hashlib.sha256(f"{name}/{k}/{i // equal}".encode()).digest()
+            for i in range(len(lengths))
+        ]
+        part = FILES.part(
+            split(entries, lengths, reserve),
+            number=k,
+            file=f"class={'0' * 12}/{name}-{k:05}.parquet",
+            context=context,
         )
-    return PreparedCorpus(
-        corpus=name,
-        credential=DIGEST,
-        class_digest=DIGEST,
-        records=tuple(records),
-        parts=tuple(made),
-    )
+        start, stop = stop, stop + len(lengths)
+        made.append(part.model_copy(update={"records": (start, stop)}))
+    return PreparedCorpus(corpus=name, credential=DIGEST, class_digest=DIGEST, parts=tuple(made))
 
 
-def _reserve(
-    name: str, part: int, records: list[ManifestRecord], context: int
-) -> ReserveShard | None:
-    tokens = sum(r.tokens + 1 for r in records if r.split == "reserve")
-    rows = tokens // (context + 1) + (tokens % (context + 1) >= 2)
-    if not rows:
-        return None
-    return ReserveShard(
-        tokens=tokens,
-        rows=rows,
-        file=f"class={'0' * 12}/{name}-{part:05}-reserve.parquet",
-        row_groups=(RowGroup(rows=rows, digest=DIGEST),),
-    )
-
-
-def make_manifest(*corpora: PreparedCorpus, context: int = 7) -> InlineManifest:
-    return InlineManifest(
-        tokenizer=TokenizerIdentity(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
-        context=context,
-        reserve=RESERVE,
-        corpora=corpora,
-    )
+def make_manifest(
+    *corpora: PreparedCorpus, context: int = 7, reserve: Reserve = RESERVE
+) -> Manifest:
+    return Manifest(tokenizer=TOKENIZER, context=context, reserve=reserve, corpora=corpora)
 
 
 def records_of(manifest: Manifest) -> PreparedRecords:
-    """The records that stand in a manifest."""
-    found = PreparedRecords.inline(manifest)
-    assert found is not None
-    return found
-
-
-def bind(
-    inline: InlineManifest, reserve: DrawnReserve
-) -> tuple[BoundManifest, dict[tuple[str, int], RecordColumns]]:
-    """The same manifest with its records in columns, split by ``reserve``."""
-    read: dict[tuple[str, int], RecordColumns] = {}
-    row = inline.context + 1
-    corpora = []
-    for corpus in inline.corpora:
-        whole = RecordColumns.of(corpus.records)
-        splits = np.where(reserve.held(whole.entries), RESERVE_CODE, TRAIN)
-        splits = np.where(whole.tokens == 0, EMPTY, splits).astype(np.uint8)
-        whole = RecordColumns(whole.entries, whole.tokens, splits)
-        parts = []
-        for k, part in enumerate(corpus.parts):
-            columns = read[corpus.corpus, k] = whole.slice(*part.records)
-            train, held, empty = columns.counts()
-            tokens, kept = columns.stream_tokens(TRAIN), columns.stream_tokens(RESERVE_CODE)
-            shard = {"rows_per_group": 4, "groups_digest": DIGEST}
-            parts.append(
-                BoundPart(
-                    source=part.source,
-                    records=part.records,
-                    splits=SplitCounts(train=train, reserve=held, empty=empty),
-                    tokens=tokens,
-                    rows=tokens // row + (tokens % row >= 2),
-                    file=part.file,
-                    records_digest=columns.digest,
-                    reserve=BoundShard(
-                        tokens=kept,
-                        rows=kept // row + (kept % row >= 2),
-                        file=part.file.replace(".parquet", ".reserve.parquet"),
-                        **shard,
-                    )
-                    if held
-                    else None,
-                    **shard,
-                )
-            )
-        corpora.append(
-            BoundCorpus(
-                corpus=corpus.corpus,
-                credential=corpus.credential,
-                class_digest=corpus.class_digest,
-                commitment=corpus.commitment,
-                parts=tuple(parts),
-                planted=corpus.planted,
-            )
-        )
-    bound = BoundManifest(
-        tokenizer=inline.tokenizer,
-        context=inline.context,
-        reserve=reserve,
-        corpora=tuple(corpora),
-        quarantine=inline.quarantine,
-    )
-    return bound, read
+    """The records of a manifest of such corpora."""
+    return FILES.of(manifest)

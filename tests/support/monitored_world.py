@@ -17,7 +17,7 @@ from govray.governance.record.entropy_profile import EntropyProfile, Measure, Mo
 from govray.governance.record.gates import Gate, changed_routes
 from govray.governance.record.incidents import Incidents, Trained, measured, subjects_of
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf
-from govray.governance.record.prepare_manifest import InlineManifest, Reserve
+from govray.governance.record.prepare_manifest import Manifest, Reserve
 from govray.governance.verify.verifier import verify
 from tests.support.row_by_row import corpus_counts
 from tests.support.world import AT, GROUPS, POLICY, World, unchecked
@@ -96,7 +96,7 @@ class Monitored(World):
     def subjects(self) -> dict[str, MonitoredCorpus]:
         policy = read_policy(self.policy_text)
         rules = {c.corpus: c.rules for c in self._admitted()[0]}
-        manifest: InlineManifest = self.made["manifest"]
+        manifest: Manifest = self.made["manifest"]
         return subjects_of(policy, rules, self.routes(), BASE, manifest, self.steps)
 
     def routes(self) -> CorpusRoutes:
@@ -117,7 +117,7 @@ class Monitored(World):
         section = read_policy(self.policy_text).memorization
         assert section is not None
         plan: BatchPlan = self.made["plan"]
-        manifest: InlineManifest = self.made["manifest"]
+        manifest: Manifest = self.made["manifest"]
         told = Incidents(section, self.subjects())
         trained = Trained()
         leaves: list[Leaf] = []
@@ -194,4 +194,4 @@ def from_step(corpus: str, first: int, *, branches: int = 1) -> Deviations:
 
 
 def verified(world: Monitored, folder: Path) -> Any:
-    return verify(folder, trust_root=world.root, at=AT)
+    return world.verify(folder)

@@ -59,7 +59,7 @@ class Shelf:
         return self.world.root
 
     def _verified(self, name: str) -> VerifiedModel:
-        return verify(self.models[name], trust_root=self.root, at=AT)
+        return self.world.verify(self.models[name])
 
     def index(
         self, session: Session, *names: str, public: bool | None = None

@@ -55,10 +55,10 @@ def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) ->
     key = load_key(url)
     shelf = Shelf(folder / "shelf")
     world = Monitored(deviations=from_step("alpha", 6))
-    monitored = verify(world.run(folder / "monitored", run="run-monitored"), trust_root=world.root)
+    monitored = world.verify(world.run(folder / "monitored", run="run-monitored"), at=None)
     other = World(name="another-org")
     path = other.deploy(folder / "hostile", run="run-hostile", attestation=_hostile)
-    hostile = verify(path, trust_root=other.root)
+    hostile = other.verify(path, at=None)
     first = shelf.verified("first")
     with Session(engine) as session:
         index(session, first, shelf.root, key, folder, public=True)

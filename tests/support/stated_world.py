@@ -67,7 +67,7 @@ class Stated(World):
                 metric="loss", goal="min", value=1.5, corpora={"held-out": DIGEST}
             ),
         )
-        before = verify(folder, trust_root=self.root, at=AT)
+        before = self.verify(folder)
         for file in model_folder.adapter_files("acme"):
             (folder / file).unlink()
         (folder / model_folder.ADAPTERS / "acme").rmdir()

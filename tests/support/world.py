@@ -28,7 +28,6 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.formats.record_columns import ManifestRecord, RecordColumns
 from govray.governance.formats.statement import Subject, read, seal, self_subject
 from govray.governance.policy import record_commitment
 from govray.governance.policy.corpus_routes import CorpusRoutes
@@ -47,23 +46,16 @@ from govray.governance.record.ledger import (
     MeasuredPass,
 )
 from govray.governance.record.prepare_manifest import (
-    AnyCorpus,
-    BoundManifest,
-    DrawnReserve,
-    InlineManifest,
     Manifest,
-    Part,
     PreparedCorpus,
     Quarantined,
     Reserve,
-    ReserveShard,
-    RowGroup,
-    TokenizerIdentity,
+    shard_name,
 )
-from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.trust.authority import Authority, Delegation, Scope, TrustRoot
 from govray.governance.trust.trust_state import TrustState, Verified, sign_delegation, sign_root
-from tests.support.manifests import bind
+from govray.governance.verify.verifier import VerifiedModel, verify
+from tests.support.manifests import TOKENIZER, RecordFiles, split
 from tests.support.row_by_row import corpus_counts
 
 D = TypeVar("D", bound=Document)
@@ -185,7 +177,7 @@ class World:
     two keys), an operator; a policy, four corpora and what a run needs."""
 
     context = 7
-    reserve = Reserve(share=0.1, salt="5a" * 16)
+    reserve = Reserve(share=0.25, salt="5a" * 16)
 
     def __init__(
         self,
@@ -197,13 +189,11 @@ class World:
         context: int = 7,
         name: str = "example-org",
         secrets: Mapping[str, bytes] | None = None,
-        bound: bool = False,
     ) -> None:
         self.name = name
         self.secrets = dict(secrets or {})  # corpora under commitments
         self.keys = Keys()
-        self.bound = bound  # records stand in columns, not in the manifest
-        self.columns: dict[tuple[str, int], RecordColumns] = {}
+        self.files = RecordFiles()  # of all that it deploys
         self.context = context
         self.steps = steps
         self.quotas = dict(quotas or {"everything": 3, "upper_half": 1, "removable": 1})
@@ -336,10 +326,10 @@ class World:
 
     def prepare(
         self, records: RecordLists, credentials: Mapping[str, Verified[Credential]]
-    ) -> InlineManifest:
+    ) -> Manifest:
         """The manifest that admission writes for these records."""
-        return InlineManifest(
-            tokenizer=TokenizerIdentity(name="bytes", digest=DIGEST, vocabulary=257, separator=256),
+        return Manifest(
+            tokenizer=TOKENIZER,
             context=self.context,
             reserve=self.reserve,
             corpora=tuple(
@@ -360,50 +350,20 @@ class World:
     def _prepare(
         self, corpus: str, parts: list[list[tuple[str, int]]], credential: Verified[Credential]
     ) -> PreparedCorpus:
-        class_digest = credential.document.credential_class.digest
-        records: list[ManifestRecord] = []
-        made: list[Part] = []
-        for k, part in enumerate(parts):
-            start, row = len(records), self.context + 1
-            for sha256, tokens in part:
-                entry = self.entry(corpus, sha256)
-                held = self.reserve.holds(entry)
-                split = "empty" if tokens == 0 else "reserve" if held else "train"
-                records.append(ManifestRecord(entry.hex(), tokens, split))
-            tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "train")
-            rows = tokens // row + (tokens % row >= 2)
-            file = f"class={class_digest[7:19]}/{corpus}-{k:05}"
-            held_tokens = sum(r.tokens + 1 for r in records[start:] if r.split == "reserve")
-            held_rows = held_tokens // row + (held_tokens % row >= 2)
-            reserve = (
-                ReserveShard(
-                    tokens=held_tokens,
-                    rows=held_rows,
-                    file=f"{file}.reserve.parquet",
-                    row_groups=(RowGroup(rows=held_rows, digest=DIGEST),),
-                )
-                if held_rows
-                else None
+        made = [
+            self.files.part(
+                split(
+                    [self.entry(corpus, sha256) for sha256, _ in part],
+                    [tokens for _, tokens in part],
+                    self.reserve,
+                ),
+                number=k,
+                file=shard_name(credential.document, k),
+                context=self.context,
             )
-            made.append(
-                Part(
-                    source=f"records-{k:05}.parquet",
-                    records=(start, len(records)),
-                    tokens=tokens,
-                    rows=rows,
-                    file=f"{file}.parquet",
-                    row_groups=(RowGroup(rows=rows, digest=DIGEST),) if rows else (),
-                    reserve=reserve,
-                )
-            )
-        return PreparedCorpus(
-            corpus=corpus,
-            credential=credential.digest,
-            class_digest=class_digest,
-            commitment=credential.document.records.commitment,
-            records=tuple(records),
-            parts=tuple(made),
-        )
+            for k, part in enumerate(parts)
+        ]
+        return PreparedCorpus.of(credential, made)
 
     # The run
 
@@ -414,8 +374,7 @@ class World:
         policy: bytes | None = None,
         credentials: Mapping[str, bytes] | None = None,
         records: Hook[RecordLists] = same,
-        manifest: Hook[InlineManifest] = same,
-        bound: Hook[BoundManifest] = same,
+        manifest: Hook[Manifest] = same,
         plan: Hook[BatchPlan] = same,
         leaves: Hook[list[Leaf]] = same,
         norms: Hook[list[GradientNorms]] = same,
@@ -434,12 +393,7 @@ class World:
         envelopes = dict(sorted((self.credentials | dict(credentials or {})).items()))
         verified = {c: unchecked(Credential, e, self.operator) for c, e in envelopes.items()}
         ruled = unchecked(attesting.Policy, policy, self.operator)
-        prepared: Manifest = manifest(self.prepare(records(self.records), verified))
-        if self.bound:
-            assert isinstance(prepared, InlineManifest)
-            reserve = DrawnReserve(share=0.25, salt=self.reserve.salt)
-            prepared, self.columns = bind(prepared, reserve)
-            prepared = bound(prepared)
+        prepared = manifest(self.prepare(records(self.records), verified))
         sealed = seal(prepared, [self_subject("manifest", prepared)], [operator])
         # Not read back: a hook may have made a manifest that no reader accepts.
         digest = canonical_json.sha256(Envelope.parse(sealed).payload)
@@ -497,7 +451,7 @@ class World:
                         name=self.name, version=root.document.version, digest=root.digest
                     ),
                     "manifest": pinned,
-                    "records": self.records_of(prepared),
+                    "records": self.files.of(prepared),
                     "plan": planned,
                     "credentials": verified,
                     "groups": GROUPS,
@@ -514,13 +468,11 @@ class World:
         self.attest(folder, document, operator=operator)
         return folder
 
-    def records_of(self, manifest: Manifest) -> PreparedRecords:
-        """The records of a manifest that this world made last."""
-        return PreparedRecords.inline(manifest) or PreparedRecords(manifest, self.read_part)
-
-    def read_part(self, corpus: AnyCorpus, number: int) -> RecordColumns:
-        """The records of a part, as its file would have them."""
-        return self.columns[corpus.corpus, number]
+    def verify(self, folder: Path, **given: Any) -> VerifiedModel:
+        """The model of a folder, verified with all that this organisation has: its records, too."""
+        return verify(
+            folder, **{"trust_root": self.root, "at": AT, "records": self.files.read} | given
+        )
 
     def attest(
         self,

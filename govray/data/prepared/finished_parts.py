@@ -18,12 +18,12 @@ from govray.data import records_file, shard_file
 from govray.errors import GovrayError
 from govray.files.bucket_path import BucketPath
 from govray.files.draft_folder import DraftFolder
-from govray.governance.record.prepare_manifest import BoundPart, BoundShard, RowTargets
+from govray.governance.record.prepare_manifest import Part, ReserveShard, RowTargets
 
 Dtype: TypeAlias = np.dtype[np.unsignedinteger]
 
 
-def mark(draft: DraftFolder, part: BoundPart) -> None:
+def mark(draft: DraftFolder, part: Part) -> None:
     """Say that a part's files are whole.
 
     Raises:
@@ -38,7 +38,7 @@ def mark(draft: DraftFolder, part: BoundPart) -> None:
     draft.mark(_name(part.file), json.dumps(made).encode())
 
 
-def read(draft: DraftFolder, file: str, dtype: Dtype) -> BoundPart | None:
+def read(draft: DraftFolder, file: str, dtype: Dtype) -> Part | None:
     """The part whose shard is ``file``, if it is finished; words are stored as ``dtype``.
 
     Raises:
@@ -50,7 +50,7 @@ def read(draft: DraftFolder, file: str, dtype: Dtype) -> BoundPart | None:
         made = json.loads(data)
         if (made["inputs"], made["choice"]) != (draft.inputs, draft.choice):
             return None  # a task of an earlier draft, which was discarded, outlived it
-        part = BoundPart.from_json(made["part"], where=file)
+        part = Part.from_json(made["part"], where=file)
         if isinstance(draft.folder, BucketPath):
             return part if made["objects"] == _objects(draft, part) else None
         _verify(draft, part, dtype)
@@ -63,12 +63,12 @@ def _name(file: str) -> str:
     return file.replace("/", "-")
 
 
-def _files(part: BoundPart) -> list[str]:
+def _files(part: Part) -> list[str]:
     reserve = [part.reserve.file] if part.reserve else []
     return [part.file, part.records_file, *reserve]
 
 
-def _objects(draft: DraftFolder, part: BoundPart) -> dict[str, list[int | str | None]]:
+def _objects(draft: DraftFolder, part: Part) -> dict[str, list[int | str | None]]:
     """File to size and tag, on a store."""
     found: dict[str, list[int | str | None]] = {}
     if isinstance(draft.folder, BucketPath):
@@ -78,7 +78,7 @@ def _objects(draft: DraftFolder, part: BoundPart) -> dict[str, list[int | str | 
     return found
 
 
-def _verify(draft: DraftFolder, part: BoundPart, dtype: Dtype) -> None:
+def _verify(draft: DraftFolder, part: Part, dtype: Dtype) -> None:
     """Read a part's files. Raises ``GovrayError`` if they are not as ``part`` says."""
     columns = records_file.read(draft.folder / part.records_file, part.records[1])
     if columns.digest != part.records_digest:
@@ -86,7 +86,7 @@ def _verify(draft: DraftFolder, part: BoundPart, dtype: Dtype) -> None:
     counts = columns.row_targets
     if (None if counts is None else RowTargets.of(counts)) != part.targets:
         raise ValueError("other loss targets")
-    shards: Sequence[BoundPart | BoundShard | None] = (part, part.reserve)
+    shards: Sequence[Part | ReserveShard | None] = (part, part.reserve)
     for shard in shards:
         if shard is not None:
             file = shard_file.ShardFile(draft.folder / shard.file)

@@ -339,7 +339,7 @@ def measured(
         manifest: Which has the reserve.
         step: The step.
     """
-    if not section.due(step) or manifest.row_schema is not None:
+    if not section.due(step) or manifest.rows is not None:
         return frozenset()
     return frozenset(
         corpus

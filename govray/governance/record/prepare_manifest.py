@@ -1,11 +1,10 @@
 """The prepare manifest: which records became which packed rows, and what may train.
 
 It is signed by the operator, pinned by the batch plan's digest and checked when shards are read. So
-it binds what the trainer reads to the Merkle roots that the credentials sign. A `BoundManifest`
-(v2) states counts, and digests of the files that hold records and row groups. An `InlineManifest`
-(v1) lists both itself: each record by its entry (``policy/record_commitment.py``) and its tokens.
-Neither states which tokens a row holds. That is arithmetic: of rows here, of the records in them in
-``prepared_records.py``.
+it binds what the trainer reads to the Merkle roots that the credentials sign. It states counts, and
+digests of the files that hold records and row groups. So its size grows with parts, not records.
+It does not state which tokens a row holds. That is arithmetic: of rows here, of the records in them
+in ``prepared_records.py``.
 
 Packing
 
@@ -22,11 +21,11 @@ separator under a context of 1.
 
 Reserve
 
-A record is held in reserve by a keyed function of its entry, under the manifest's salt
-(``Reserve`` for v1, ``DrawnReserve`` for v2). So equal records of one corpus share their split.
-Those of two corpora do so only where neither has commitments. The salt is drawn after the suppliers
-have signed, so a supplier cannot choose what is held back. A verifier can recompute the choice. A
-record with no tokens is ``empty`` whatever its entry.
+A record is held in reserve by a keyed function of its entry (``policy/record_commitment.py``),
+under the manifest's salt (`Reserve`). So equal records of one corpus share their split. Those of
+two corpora do so only where neither has commitments. The salt is drawn after the suppliers have
+signed, so a supplier cannot choose what is held back. A verifier can recompute the choice. A record
+with no tokens is ``empty`` whatever its entry.
 
 A manifest with ``families`` holds records by family: near copies of one text within a corpus. The
 entry that decides is that of the family's representative, its last record, which stands beside
@@ -48,14 +47,12 @@ behind the corpus's records. None is ever in the reserve.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
-from struct import iter_unpack
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import Annotated, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -76,7 +73,8 @@ from govray.governance.formats.record_columns import (
 )
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.formats.sip_hash import sip_hash
-from govray.governance.formats.statement import Sealed, claimed_type, read
+from govray.governance.formats.statement import Sealed, read
+from govray.governance.policy.credential import Credential
 from govray.governance.record.canary import Canaries
 from govray.governance.trust.trust_state import TrustState, Verified
 
@@ -99,31 +97,20 @@ class RowGroup(Document):
     digest: Digest
 
 
-class ReserveShard(Document):
-    """The packed reserve records of a part; fields as those of a ``Part``."""
-
-    tokens: Positive
-    rows: Positive
-    file: ShardName
-    row_groups: tuple[RowGroup, ...]
+def rows_of(tokens: int, context: int) -> int:
+    """The rows that a stream of so many tokens is cut into."""
+    return tokens // (context + 1) + (tokens % (context + 1) >= 2)
 
 
-class Part(Document):
-    """One records file and the shard it became.
+def shard_name(credential: Credential, part: int) -> str:
+    """The shard of a corpus's part, below the prepared folder: one folder for each class."""
+    digest = credential.credential_class.digest.removeprefix("sha256:")
+    return f"class={digest[:12]}/{credential.corpus}-{part:05}.parquet"
 
-    ``records`` is the half-open range into the corpus's records. ``tokens`` is the length of the
-    part stream, with separators and a dropped last token. ``file`` is the shard below the prepared
-    folder. ``reserve`` is absent where the part's reserve records make no row, and in folders that
-    were prepared before there was one.
-    """
 
-    source: Source
-    records: tuple[Natural, Natural]
-    tokens: Natural
-    rows: Natural
-    file: ShardName
-    row_groups: tuple[RowGroup, ...]
-    reserve: ReserveShard | None = None
+def reserve_file(file: str) -> str:
+    """The shard of a part's reserve, beside the part's own."""
+    return file.removesuffix(".parquet") + ".reserve.parquet"
 
 
 class SplitCounts(Document):
@@ -134,8 +121,8 @@ class SplitCounts(Document):
     empty: Natural
 
 
-class BoundShard(Document):
-    """The packed reserve records of a part; fields as those of a ``BoundPart``."""
+class ReserveShard(Document):
+    """The packed reserve records of a part; fields as those of a ``Part``."""
 
     tokens: Positive
     rows: Positive
@@ -161,8 +148,12 @@ class RowTargets(Document):
         return cls(total=int(targets.sum()), digest="sha256:" + hashlib.sha256(data).hexdigest())
 
 
-class BoundPart(Document):
-    """A ``Part`` whose records and row groups stand in files that it binds.
+class Part(Document):
+    """One records file of a corpus and the shard it became; it binds their contents.
+
+    ``records`` is the half-open range into the corpus's records. ``tokens`` is the length of the
+    part stream, with separators and a dropped last token. ``file`` is the shard below the prepared
+    folder.
 
     Row groups hold ``rows_per_group`` rows, the last one the rest. ``groups_digest`` is the SHA-256
     of their digests (as in ``RowGroup``, 32 bytes each) behind each other. The list stands in the
@@ -180,8 +171,58 @@ class BoundPart(Document):
     rows_per_group: Positive
     groups_digest: Digest
     records_digest: Digest
-    reserve: BoundShard | None = None
+    reserve: ReserveShard | None = None
     targets: RowTargets | None = None
+
+    @classmethod
+    def of(
+        cls,
+        columns: RecordColumns,
+        *,
+        source: str,
+        file: str,
+        context: int,
+        rows_per_group: int,
+        groups_digest: str,
+        reserve_groups_digest: str,
+    ) -> Part:
+        """The part that these records make, counted from 0.
+
+        Args:
+            columns: The records, split; with ``row_targets`` where rows are masked.
+            source: The records file.
+            file: The shard below the prepared folder.
+            context: Loss targets of a full row.
+            rows_per_group: Of both shards.
+            groups_digest: Of the shard's row groups.
+            reserve_groups_digest: Of those of the reserve's shard, if there is one.
+        """
+        train, held, empty = columns.counts()
+        tokens, kept = columns.stream_tokens(TRAIN), columns.stream_tokens(RESERVE)
+        reserve = (
+            ReserveShard(
+                tokens=kept,
+                rows=rows_of(kept, context),
+                file=reserve_file(file),
+                rows_per_group=rows_per_group,
+                groups_digest=reserve_groups_digest,
+            )
+            if held
+            else None
+        )
+        return cls(
+            source=source,
+            records=(0, len(columns)),
+            splits=SplitCounts(train=train, reserve=held, empty=empty),
+            tokens=tokens,
+            rows=rows_of(tokens, context),
+            file=file,
+            rows_per_group=rows_per_group,
+            groups_digest=groups_digest,
+            records_digest=columns.digest,
+            reserve=reserve,
+            targets=None if columns.row_targets is None else RowTargets.of(columns.row_targets),
+        )
 
     @property
     def records_file(self) -> str:
@@ -210,24 +251,28 @@ class PreparedCorpus(Document):
     credential: Digest
     class_digest: Digest
     commitment: Digest | None = None
-    records: tuple[ManifestRecord, ...]
     parts: tuple[Part, ...]
     planted: Planted | None = None
 
+    @classmethod
+    def of(cls, credential: Verified[Credential], parts: Iterable[Part]) -> PreparedCorpus:
+        """The corpus of a credential, of parts whose records each count from 0.
 
-class BoundCorpus(Document):
-    """A ``PreparedCorpus`` whose records stand in files."""
-
-    corpus: Name
-    credential: Digest
-    class_digest: Digest
-    commitment: Digest | None = None
-    parts: tuple[BoundPart, ...]
-    planted: Planted | None = None
-
-
-AnyPart: TypeAlias = Part | BoundPart
-AnyCorpus: TypeAlias = PreparedCorpus | BoundCorpus
+        Its records are not yet compared with the credential.
+        """
+        document = credential.document
+        numbered: list[Part] = []
+        stop = 0
+        for part in parts:
+            start, stop = stop, stop + part.records[1]
+            numbered.append(part.model_copy(update={"records": (start, stop)}))
+        return cls(
+            corpus=document.corpus,
+            credential=credential.digest,
+            class_digest=document.credential_class.digest,
+            commitment=document.records.commitment,
+            parts=tuple(numbered),
+        )
 
 
 class TokenizerIdentity(Document):
@@ -239,24 +284,19 @@ class TokenizerIdentity(Document):
     separator: Natural
 
 
-@lru_cache(maxsize=8)
-def _salted(salt: str) -> tuple[Any, Any]:
-    """HMAC's two hashes with the salt in them (RFC 2104), whose copies go on with a record.
-
-    To begin with the salt for each of many records takes longer. No salt exceeds SHA-256's block.
-    """
-    block = bytes.fromhex(salt).ljust(64, b"\0")
-    inner, outer = (bytes(byte ^ pad for byte in block) for pad in (0x36, 0x5C))
-    return hashlib.sha256(inner), hashlib.sha256(outer)
-
-
 def _bound(share: float, bits: int) -> int:
     # Fraction is exact; the bound rounds up, since x < b for an integer x iff x < ceil(b).
     return int(-(-Fraction(share) * (1 << bits) // 1))
 
 
-class ReserveDraw(Document):
-    """The share of records never trained on, and the salt that chooses them (hex)."""
+class Reserve(Document):
+    """The share of records never trained on, and the salt that chooses them (hex).
+
+    The key is the first 16 bytes of SHA-256(salt). A record is held when ``SipHash-2-4(key, entry)
+    < share · 2**64``. The salt is drawn after the suppliers signed. So that nobody can aim at a
+    split takes a pseudorandom function under an unknown key, which SipHash is meant to be, and no
+    more. HMAC would take eight times as long.
+    """
 
     share: ReserveShare
     salt: Salt
@@ -267,46 +307,21 @@ class ReserveDraw(Document):
 
     def held(self, entries: npt.NDArray[np.uint8]) -> Held:
         """`holds` of each of ``entries`` ``[n, 32]``."""
-        return self._chosen(entries) if self.share else np.zeros(len(entries), np.bool_)
-
-    def _chosen(self, entries: npt.NDArray[np.uint8]) -> Held:
-        """`held` for a share above 0."""
-        raise NotImplementedError
-
-
-class Reserve(ReserveDraw):
-    """The draw of v1.
-
-    A record is held when ``HMAC-SHA256(salt, entry) < share · 2**256``, both big-endian integers.
-    """
-
-    def _chosen(self, entries: npt.NDArray[np.uint8]) -> Held:
-        inner, outer = _salted(self.salt)
-        bound = _bound(self.share, 256).to_bytes(32, "big")
-        found = []
-        for (entry,) in iter_unpack("32s", entries.tobytes()):
-            first, second = inner.copy(), outer.copy()
-            first.update(entry)
-            second.update(first.digest())
-            found.append(second.digest() < bound)
-        return np.array(found, np.bool_)
-
-
-class DrawnReserve(ReserveDraw):
-    """The draw of v2, by SipHash-2-4: an eighth of the time, over arrays.
-
-    The key is the first 16 bytes of SHA-256(salt). A record is held when ``SipHash(key, entry) <
-    share · 2**64``. The salt is drawn after the suppliers signed. So that nobody can aim at a split
-    takes a pseudorandom function under an unknown key, which SipHash is meant to be, and no more.
-    """
-
-    def _chosen(self, entries: npt.NDArray[np.uint8]) -> Held:
+        if not self.share:
+            return np.zeros(len(entries), np.bool_)
         key = hashlib.sha256(bytes.fromhex(self.salt)).digest()[:16]
         words = np.ascontiguousarray(entries).view("<u8")
         return sip_hash(key, words) < np.uint64(_bound(self.share, 64))
 
+    def splits(self, drawn_by: npt.NDArray[np.uint8], tokens: Rows) -> npt.NDArray[np.uint8]:
+        """The split codes ``[n]`` of records with these tokens.
 
-AnyReserve: TypeAlias = Reserve | DrawnReserve
+        Args:
+            drawn_by: ``[n, 32]``: their entries, or those of their families' representatives.
+            tokens: ``[n]``.
+        """
+        found = np.where(self.held(drawn_by), RESERVE, TRAIN)
+        return np.where(tokens == 0, EMPTY, found).astype(np.uint8)
 
 
 class NearFamilies(Document):
@@ -337,17 +352,21 @@ class Quarantined(Document):
 
 
 class Manifest(Document):
-    """What was admitted, how it was packed and what was refused, in either form.
+    """What was admitted, how it was packed and what was refused.
 
     Construction checks that the manifest agrees with itself; what does not follow from the rest is
     refused. Rows are counted from parts alone.
     """
 
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/prepare-manifest/v2"
+
     tokenizer: TokenizerIdentity
     context: Positive
-    reserve: AnyReserve
-    corpora: tuple[AnyCorpus, ...]
+    reserve: Reserve
+    corpora: tuple[PreparedCorpus, ...]
     quarantine: tuple[Quarantined, ...] = ()
+    rows: RowSchema | None = None
+    families: NearFamilies | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -359,20 +378,18 @@ class Manifest(Document):
             raise ValueError("quarantine entries are not sorted or not distinct")
         if self.tokenizer.separator >= self.tokenizer.vocabulary:
             raise ValueError("the separator is outside the vocabulary")
-        if self.row_schema is not None:
-            self._check_schema(self.row_schema)
+        if self.rows is not None:
+            self._check_schema(self.rows)
         parts = [part for c in self.corpora for part in c.parts]
         files = [part.file for part in parts] + [p.reserve.file for p in parts if p.reserve]
         files += [c.planted.file for c in self.corpora if c.planted]
-        files += [part.records_file for part in parts if isinstance(part, BoundPart)]
+        files += [part.records_file for part in parts]
         if len(files) != len(set(files)):
             raise ValueError("two parts share one shard")
-        inline = self._inline()
         for corpus in self.corpora:
-            self._check_parts(corpus, inline.get(corpus.corpus))
-        for corpus in self.corpora:
+            self._check_parts(corpus)
             if corpus.planted:
-                self._check_planted(corpus.corpus, corpus.planted, inline.values())
+                self._check_planted(corpus.corpus, corpus.planted)
         return self
 
     def _check_schema(self, rows: RowSchema) -> None:
@@ -381,78 +398,52 @@ class Manifest(Document):
         for corpus in self.corpora:
             if corpus.planted:
                 raise ValueError(f"{corpus.corpus}: canaries are planted in packed text alone")
-            parts: Sequence[AnyPart] = corpus.parts
-            for k, part in enumerate(parts):
-                trained = part.splits.train if isinstance(part, BoundPart) else 0
-                if rows.kind == "tensors" and part.tokens != 2 * trained:
+            for k, part in enumerate(corpus.parts):
+                if rows.kind == "tensors" and part.tokens != 2 * part.splits.train:
                     raise ValueError(f"{corpus.corpus}: part {k}: each record is a row of its own")
-
-    def _inline(self) -> dict[str, RecordColumns]:
-        """Corpus → its records, where they stand in the document."""
-        return {}
-
-    @property
-    def row_schema(self) -> RowSchema | None:
-        """What rows hold; None for packed text."""
-        return None
 
     @property
     def by_family(self) -> bool:
         """Whether near copies lie on one side of the reserve."""
-        return False
+        return self.families is not None
 
     @property
     def masked(self) -> bool:
         """Whether some tokens are no loss targets, so that rows' targets have to be looked up."""
-        return self.row_schema is not None and self.row_schema.kind == "chat"
+        return self.rows is not None and self.rows.kind == "chat"
 
     @property
     def width(self) -> int:
         """Words of a full row as shards store it: tokens, or tensors four bytes at a time."""
-        return (self.row_schema.words if self.row_schema else 0) or self.context + 1
+        return (self.rows.words if self.rows else 0) or self.context + 1
 
-    def _check_parts(self, corpus: AnyCorpus, inline: RecordColumns | None) -> None:
-        if inline is not None:
-            check_splits(self, corpus.corpus, 0, inline)
+    def _check_parts(self, corpus: PreparedCorpus) -> None:
         stop = 0
-        parts: Sequence[AnyPart] = corpus.parts
-        for k, part in enumerate(parts):
+        for k, part in enumerate(corpus.parts):
             name = f"{corpus.corpus}: part {k}"
             if part.source != f"records-{k:05}.parquet":
                 raise ValueError(f"{name} is {part.source}, out of order")
             if part.records[0] != stop or part.records[1] < stop:
                 raise ValueError(f"{name} does not start at record {stop}")
             stop = part.records[1]
-            if inline is not None:
-                check_streams(corpus.corpus, k, part, inline.slice(*part.records))
             self._check_rows(name, part)
             if part.reserve is not None:
                 self._check_rows(f"{name}, reserve,", part.reserve)
-            if isinstance(part, BoundPart):
-                _check_counts(name, part)
-                self._check_targets(name, part)
-        if inline is not None and stop != len(inline):
-            raise ValueError(f"{corpus.corpus}: the parts end at record {stop}")
+            _check_counts(name, part)
+            self._check_targets(name, part)
 
-    def _check_targets(self, name: str, part: BoundPart) -> None:
+    def _check_targets(self, name: str, part: Part) -> None:
         if (part.targets is not None) != self.masked:
             raise ValueError(f"{name}: only rows of chat state their loss targets, and each part's")
         if part.targets is not None and part.targets.total > part.rows * self.context:
             raise ValueError(f"{name} says more loss targets than its rows have tokens for")
 
-    def _check_rows(self, name: str, shard: AnyPart | ReserveShard | BoundShard) -> None:
-        row = self.context + 1
-        rows = shard.tokens // row + (shard.tokens % row >= 2)
+    def _check_rows(self, name: str, shard: Part | ReserveShard) -> None:
+        rows = rows_of(shard.tokens, self.context)
         if shard.rows != rows:
             raise ValueError(f"{name} says {shard.rows} rows, its tokens make {rows}")
-        if isinstance(shard, Part | ReserveShard) and (
-            sum(group.rows for group in shard.row_groups) != rows
-        ):
-            raise ValueError(f"{name}: the row groups do not add up to {rows} rows")
 
-    def _check_planted(
-        self, corpus: str, planted: Planted, inline: Iterable[RecordColumns]
-    ) -> None:
+    def _check_planted(self, corpus: str, planted: Planted) -> None:
         made = [canary.sha256 for canary in planted.canaries.planted(corpus)]
         if [record.entry for record in planted.records] != made:
             raise ValueError(f"{corpus}: the planted records are not the canaries that are stated")
@@ -460,8 +451,6 @@ class Manifest(Document):
             raise ValueError(f"{corpus}: a canary does not train, or does not fit into a row")
         if sum(group.rows for group in planted.row_groups) != planted.rows:
             raise ValueError(f"{corpus}: the row groups of the canaries have other rows")
-        for columns in inline:
-            check_canaries(self, columns)
 
     @cached_property
     def _rows(self) -> dict[str, _CorpusRows]:
@@ -473,7 +462,7 @@ class Manifest(Document):
         except KeyError:
             raise Malformed("no such corpus in the prepare manifest", where=corpus) from None
 
-    def corpus(self, name: str) -> AnyCorpus:
+    def corpus(self, name: str) -> PreparedCorpus:
         """Raises ``Malformed`` if the manifest has no such corpus."""
         return self._rows_of(name).corpus
 
@@ -496,7 +485,7 @@ class Manifest(Document):
 
     def split_counts(self, corpus: str) -> tuple[int, int]:
         """How many of its own records the corpus trains on, and how many its reserve holds."""
-        counts = [part.splits for part in self.corpus(corpus).parts if isinstance(part, BoundPart)]
+        counts = [part.splits for part in self.corpus(corpus).parts]
         return sum(each.train for each in counts), sum(each.reserve for each in counts)
 
     def row_length(self, corpus: str, row: int) -> int:
@@ -513,55 +502,12 @@ class Manifest(Document):
 
     def stated_targets(self, corpus: str) -> int:
         """Loss targets of all training rows, where rows are masked and parts state them."""
-        parts = self.corpus(corpus).parts
-        stated = [part.targets for part in parts if isinstance(part, BoundPart)]
+        stated = [part.targets for part in self.corpus(corpus).parts]
         return sum(each.total for each in stated if each)
 
     def short_rows(self, corpus: str) -> tuple[Rows, Rows]:
         """The corpus's own rows that are not full, ascending, and the tokens of each."""
         return self._rows_of(corpus).short
-
-
-class InlineManifest(Manifest):
-    """The form in which every record stands in the document (v1)."""
-
-    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/prepare-manifest/v1"
-
-    reserve: Reserve
-    corpora: tuple[PreparedCorpus, ...]
-
-    def _inline(self) -> dict[str, RecordColumns]:
-        return self.columns()
-
-    def split_counts(self, corpus: str) -> tuple[int, int]:
-        """How many of its own records the corpus trains on, and how many its reserve holds."""
-        prepared = self.corpus(corpus)
-        assert isinstance(prepared, PreparedCorpus)
-        counts = Counter(each.split for each in prepared.records)
-        return counts["train"], counts["reserve"]
-
-    def columns(self) -> dict[str, RecordColumns]:
-        """Corpus → its records. Made anew by each call."""
-        return {each.corpus: RecordColumns.of(each.records) for each in self.corpora}
-
-
-class BoundManifest(Manifest):
-    """The form in which records stand in files that the document binds (v2)."""
-
-    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/prepare-manifest/v2"
-
-    reserve: DrawnReserve
-    corpora: tuple[BoundCorpus, ...]
-    rows: RowSchema | None = None
-    families: NearFamilies | None = None
-
-    @property
-    def row_schema(self) -> RowSchema | None:
-        return self.rows
-
-    @property
-    def by_family(self) -> bool:
-        return self.families is not None
 
 
 def check_splits(manifest: Manifest, corpus: str, first: int, columns: RecordColumns) -> None:
@@ -578,8 +524,7 @@ def check_splits(manifest: Manifest, corpus: str, first: int, columns: RecordCol
     """
     if manifest.by_family != (columns.families is not None):
         raise ValueError(f"{corpus}: the records {_STATES[not manifest.by_family]} families")
-    found = np.where(manifest.reserve.held(columns.drawn_by), RESERVE, TRAIN)
-    found = np.where(columns.tokens == 0, EMPTY, found).astype(np.uint8)
+    found = manifest.reserve.splits(columns.drawn_by, columns.tokens)
     wrong = np.flatnonzero(found != columns.splits)
     if wrong.size:
         i = int(wrong[0])
@@ -631,7 +576,7 @@ def _first_word(entries: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(entries).view(np.uint64).reshape(-1, 4)[:, 0]
 
 
-def check_streams(corpus: str, number: int, part: AnyPart, columns: RecordColumns) -> None:
+def check_streams(corpus: str, number: int, part: Part, columns: RecordColumns) -> None:
     """Return if a part's tokens are those of its records.
 
     Raises:
@@ -645,13 +590,12 @@ def check_streams(corpus: str, number: int, part: AnyPart, columns: RecordColumn
         tokens = columns.stream_tokens(split)
         if stated != tokens:
             raise ValueError(f"{place} says {stated} tokens, its records make {tokens}")
-    if isinstance(part, BoundPart):
-        stated_counts = (part.splits.train, part.splits.reserve, part.splits.empty)
-        if stated_counts != (counts := columns.counts()):
-            raise ValueError(
-                f"{name} says {stated_counts} records to train, in reserve and empty, "
-                f"its records are {counts}"
-            )
+    stated_counts = (part.splits.train, part.splits.reserve, part.splits.empty)
+    if stated_counts != (counts := columns.counts()):
+        raise ValueError(
+            f"{name} says {stated_counts} records to train, in reserve and empty, "
+            f"its records are {counts}"
+        )
 
 
 def check_row_targets(corpus: str, number: int, manifest: Manifest, columns: RecordColumns) -> None:
@@ -689,7 +633,7 @@ def check_canaries(manifest: Manifest, columns: RecordColumns) -> None:
             raise ValueError(f"{corpus.corpus}: a canary is also a record of a corpus")
 
 
-def _check_counts(name: str, part: BoundPart) -> None:
+def _check_counts(name: str, part: Part) -> None:
     """A part's counts can be of one list of records: each that is packed has a token or more."""
     splits = part.splits
     if splits.train + splits.reserve + splits.empty != part.records[1] - part.records[0]:
@@ -706,7 +650,7 @@ def _check_counts(name: str, part: BoundPart) -> None:
 class _CorpusRows:
     """The rows of a corpus: ``ends[k]`` is the row just past part k."""
 
-    def __init__(self, corpus: AnyCorpus, row: int) -> None:
+    def __init__(self, corpus: PreparedCorpus, row: int) -> None:
         self.corpus = corpus
         self._row = row
         self.ends = list(accumulate(part.rows for part in corpus.parts))
@@ -732,10 +676,9 @@ class _CorpusRows:
     @cached_property
     def short(self) -> tuple[Rows, Rows]:
         """The own rows that are not full, ascending, and their lengths."""
-        parts: Sequence[AnyPart] = self.corpus.parts
         found = [
             (end - 1, length)
-            for end, part in zip(self.ends, parts, strict=True)
+            for end, part in zip(self.ends, self.corpus.parts, strict=True)
             if part.rows and (length := part.tokens - (part.rows - 1) * self._row) < self._row
         ]
         return (
@@ -744,19 +687,13 @@ class _CorpusRows:
         )
 
 
-def _form(envelope: Envelope) -> type[Manifest]:
-    """The form that an envelope says it holds; what it holds is refused if it is another."""
-    inline = claimed_type(envelope) == InlineManifest.PREDICATE_TYPE
-    return InlineManifest if inline else BoundManifest
-
-
 def read_manifest(envelope: Envelope, *, where: str) -> Sealed[Manifest]:
     """The manifest in an envelope, whose signatures are not looked at.
 
     Raises:
         Malformed: As `statement.read`.
     """
-    return read(_form(envelope), envelope, where=where)
+    return read(Manifest, envelope, where=where)
 
 
 def verify_manifest(
@@ -768,4 +705,4 @@ def verify_manifest(
         Malformed, Untrusted: As `TrustState.verify`.
     """
     envelope = data if isinstance(data, Envelope) else Envelope.parse(data, where=where)
-    return trust.verify(_form(envelope), envelope, role="operator", at=at, where=where)
+    return trust.verify(Manifest, envelope, role="operator", at=at, where=where)

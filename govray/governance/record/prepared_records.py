@@ -1,13 +1,12 @@
 """The records of a prepare manifest: where each stands, checked against what was signed.
 
 A manifest states counts and digests. The records themselves come as columns, part by part, from
-the document (v1) or from the files that it binds (v2). Whoever reads those files gives a function
-that returns a part's columns; here they are compared with the manifest before they are used.
+the files that it binds. Whoever reads those files gives a function that returns a part's columns;
+here they are compared with the manifest before they are used.
 
 Invariants
 
-* No part is used whose records are not those that the manifest binds: by digest in v2, by its own
-  construction in v1.
+* No part is used whose records' digest is not the manifest's.
 * A few parts are in memory at a time, whatever their number.
 
 Records count through a corpus's parts in Merkle order, and its canaries behind them.
@@ -16,7 +15,7 @@ Records count through a corpus's parts in Merkle order, and its canaries behind 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeAlias
@@ -37,11 +36,9 @@ from govray.governance.formats.record_columns import (
 from govray.governance.policy import record_commitment
 from govray.governance.record.plan_rows import mix_all
 from govray.governance.record.prepare_manifest import (
-    AnyCorpus,
-    AnyPart,
-    BoundPart,
-    InlineManifest,
     Manifest,
+    Part,
+    PreparedCorpus,
     Representatives,
     RowTargets,
     check_canaries,
@@ -50,7 +47,7 @@ from govray.governance.record.prepare_manifest import (
     check_streams,
 )
 
-ReadPart: TypeAlias = Callable[[AnyCorpus, int], RecordColumns]
+ReadPart: TypeAlias = Callable[[PreparedCorpus, int], RecordColumns]
 """Gives the records of a corpus's part, by the part's number."""
 
 _DO = "Get the prepared folder's files as they were signed."
@@ -102,17 +99,6 @@ class PreparedRecords:
         self._part = lru_cache(maxsize=_PARTS)(self._open)
         self._targets: dict[str, npt.NDArray[np.uint32]] = {}
 
-    @classmethod
-    def inline(cls, manifest: Manifest) -> PreparedRecords | None:
-        """The records that stand in the manifest itself; None if they stand in files."""
-        if not isinstance(manifest, InlineManifest):
-            return None
-        columns = manifest.columns()
-        return cls(
-            manifest,
-            lambda corpus, number: columns[corpus.corpus].slice(*corpus.parts[number].records),
-        )
-
     def part(self, corpus: str, number: int) -> PartRecords:
         """The records of one part.
 
@@ -125,24 +111,23 @@ class PreparedRecords:
         prepared = self._manifest.corpus(corpus)
         part = prepared.parts[number]
         columns = self._read(prepared, number)
-        if isinstance(part, BoundPart):
-            start, stop = part.records
-            if (
-                len(columns) != stop - start
-                or not columns.within_bounds
-                or columns.digest != part.records_digest
-            ):
-                raise Refused(
-                    "the records are not those that the manifest was signed for",
-                    where=part.records_file,
-                    do=_DO,
-                )
-            self._check_targets(part, columns)
+        start, stop = part.records
+        if (
+            len(columns) != stop - start
+            or not columns.within_bounds
+            or columns.digest != part.records_digest
+        ):
+            raise Refused(
+                "the records are not those that the manifest was signed for",
+                where=part.records_file,
+                do=_DO,
+            )
+        self._check_targets(part, columns)
         reserve_rows = part.reserve.rows if part.reserve else 0
         return PartRecords(columns, self._manifest.context + 1, part.rows, reserve_rows)
 
     @staticmethod
-    def _check_targets(part: BoundPart, columns: RecordColumns) -> None:
+    def _check_targets(part: Part, columns: RecordColumns) -> None:
         stated, found = part.targets, columns.row_targets
         if stated is not None and (
             found is None or found.size != part.rows or RowTargets.of(found) != stated
@@ -212,8 +197,6 @@ class PreparedRecords:
             self._manifest.corpus(corpus).parts[number],
             self.part(corpus, number).columns,
         )
-        if isinstance(self._manifest, InlineManifest):
-            return columns  # its construction has compared them
         try:
             check_splits(self._manifest, corpus, part.records[0], columns)
             check_streams(corpus, number, part, columns)
@@ -355,9 +338,8 @@ class PreparedRecords:
         """
 
         def held(number: int, some: Rows | None) -> int:
-            part = self._manifest.corpus(corpus).parts[number]
-            if some is None and isinstance(part, BoundPart):
-                return part.splits.train  # nothing has to be read
+            if some is None:  # nothing has to be read
+                return self._manifest.corpus(corpus).parts[number].splits.train
             return self.part(corpus, number).distinct(some)
 
         return _distinct(self._manifest, corpus, rows, held)
@@ -390,7 +372,7 @@ class PreparedRecords:
         return tuple(sorted(found))
 
     @staticmethod
-    def _part_of(prepared: AnyCorpus, record: int) -> tuple[int, int]:
+    def _part_of(prepared: PreparedCorpus, record: int) -> tuple[int, int]:
         """The part that holds a record, and the part's first record."""
         number = bisect_right(prepared.parts, record, key=lambda part: part.records[1])
         return number, prepared.parts[number].records[0]
@@ -579,10 +561,8 @@ class StatedRecords:
             )
         return stated
 
-    def _part(self, corpus: str, number: int) -> BoundPart:
-        part = self._manifest.corpus(corpus).parts[number]
-        assert isinstance(part, BoundPart)  # the other form has its records
-        return part
+    def _part(self, corpus: str, number: int) -> Part:
+        return self._manifest.corpus(corpus).parts[number]
 
 
 def _distinct(
@@ -593,9 +573,8 @@ def _distinct(
     ``of_part`` gives those of a part, for some of its rows, or for None: all of them.
     """
     prepared = manifest.corpus(corpus)
-    parts: Sequence[AnyPart] = prepared.parts
     found, first = 0, 0
-    for number, part in enumerate(parts):
+    for number, part in enumerate(prepared.parts):
         some = None if rows is None else _between(rows, first, first + part.rows)
         if some is None or some.size == part.rows:
             found += of_part(number, None) if part.rows else 0

@@ -2,7 +2,8 @@
 
 The depth of a verification says how much of them was read:
 
-* ``summary``: none. Counts, splits and packing are the signer's word.
+* ``summary``: none. Whether they are the credentials' records is the signer's word, and so are
+  splits and packing. Only how many there are is compared.
 * ``sample``: some parts, each compared with all that the manifest says of it.
 * ``full``: all of them, and their Merkle roots are those of the credentials.
 
@@ -19,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from govray.errors import Refused, UsageError
 from govray.governance.policy.credential import Credential
-from govray.governance.record.prepare_manifest import InlineManifest, Manifest
+from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.prepared_records import PreparedRecords, ReadPart
 from govray.governance.trust.trust_state import Verified
 
@@ -65,7 +66,7 @@ def check_prepared(
     Args:
         manifest: As verified.
         credentials: Those of its corpora.
-        read: Where records come from that do not stand in the manifest; None for a summary.
+        read: Where records come from; None for a summary.
         share: Of the parts that are drawn, in (0, 1]; None for all.
         seed: Draws them.
 
@@ -74,17 +75,16 @@ def check_prepared(
         UsageError: A share outside (0, 1], or of records that are not given.
     """
     parts = [(c.corpus, number) for c in manifest.corpora for number in range(len(c.parts))]
-    inline = PreparedRecords.inline(manifest)
     if share is not None and (read is None or not 0 < share <= 1):
         raise UsageError(
             "a sample is a share in (0, 1] of records that are given",
             where="--sample",
             do="Name the prepared folder with --records, and a share such as 1e-4",
         )
-    if inline is None and read is None:
+    if read is None:
         return CheckedRecords("summary", None, (0, len(parts)))
-    records = inline or PreparedRecords(manifest, _required(read))
-    if share is not None and share < 1 and not isinstance(manifest, InlineManifest):
+    records = PreparedRecords(manifest, read)
+    if share is not None and share < 1:
         drawn = _drawn(parts, share, seed)
         for corpus, number in drawn:
             records.check_part(corpus, number)
@@ -96,11 +96,6 @@ def check_prepared(
                 where=corpus,
             )
     return CheckedRecords("full", records, (len(parts), len(parts)))
-
-
-def _required(read: ReadPart | None) -> ReadPart:
-    assert read is not None
-    return read
 
 
 def _drawn(parts: list[tuple[str, int]], share: float, seed: str) -> list[tuple[str, int]]:

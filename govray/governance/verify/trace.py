@@ -17,12 +17,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 from govray.errors import Refused, UsageError
 from govray.governance.formats.record_columns import Split
 from govray.governance.policy.record_commitment import RecordOpening
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 
 MANY_ROWS = 4096
 """Of a record with more, the rows that were read are looked through, not all that it has."""
@@ -56,7 +55,7 @@ class Sighting:
 
 
 def trace(
-    model: VerifiedModel | Path | str,
+    model: VerifiedModel,
     record_sha256: str,
     secrets: Mapping[str, bytes] | None = None,
 ) -> list[Sighting]:
@@ -66,17 +65,14 @@ def trace(
     says which corpora could not.
 
     Args:
-        model: As verified; or a model folder, verified with the pinned trust root.
+        model: As verified, with its records at hand.
         record_sha256: 64 hex digits, with or without ``sha256:``.
         secrets: Corpus → what its records are committed under (`record_commitment.read_secret`).
 
     Raises:
         UsageError: not a SHA-256.
-        VerificationFailed: the folder does not verify.
         CouldNotCheck: The model's records are not at hand.
     """
-    if not isinstance(model, VerifiedModel):
-        model = verify(model)
     digest = record_sha256.lower().removeprefix("sha256:")
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
         raise UsageError(

@@ -222,8 +222,8 @@ def verify(
             None can allow a file below ``adapters/`` or ``governance/``, or another spelling of
             an attested name.
         at: Reference time, aware; now by default.
-        records: Reads the manifest's records, if they stand in files of the prepared folder
-            (`govray.data.records_file`). Without it such a model is verified as a summary.
+        records: Reads the manifest's records from files of the prepared folder
+            (`govray.data.records_file`). Without it the model is verified as a summary.
         sample: Share of the records' parts to read; None for all of them.
 
     Raises:

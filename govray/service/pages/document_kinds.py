@@ -13,7 +13,7 @@ from govray.governance.attestation.model_attestation import DISCLAIMER, Attestat
 from govray.governance.formats.document import Document
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.record.prepare_manifest import BoundManifest, InlineManifest
+from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.authority import Delegation, TrustRoot
 from govray.governance.verify.steps import STEPS
 from govray.views.disclosure import Disclosure
@@ -24,8 +24,7 @@ _KINDS: dict[str, type[Document]] = {
     "credential": Credential,
     "delegation": Delegation,
     "disclosure": Disclosure,
-    "inlineManifest": InlineManifest,
-    "manifest": BoundManifest,
+    "manifest": Manifest,
     "policy": Policy,
     "trustRoot": TrustRoot,
 }

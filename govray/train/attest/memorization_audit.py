@@ -136,7 +136,7 @@ def audit(
     """
     audited = load_model(run)
     recorded = audit_ranks.fail_together(lambda: recorded_inputs(run, audited.record))
-    schema = recorded.manifest.document.row_schema
+    schema = recorded.manifest.document.rows
     if schema is not None:
         raise UsageError(
             f"an audit reads packed text, and the run read {schema.run_kind}",

@@ -107,8 +107,7 @@ def write_model(
         governance[model_folder.GATES] = committed.files[GATES]
     if outcomes:
         governance[model_folder.REPLAYS] = _lines(outcomes)
-    inline = PreparedRecords.inline(manifest.document)
-    records = inline or open_records(prepared_folder(run, record), manifest.document)
+    records = open_records(prepared_folder(run, record), manifest.document)
     attestation = _attestation(
         record, committed, trust, manifest, records, ledger, governance, replays
     )
@@ -210,8 +209,8 @@ def _config(record: RunRecord, manifest: Manifest) -> bytes:
         "context": record.plan.context,
         "tokenizer": manifest.tokenizer.to_json(),
     }
-    if manifest.row_schema is not None:
-        config["rows"] = manifest.row_schema.to_json()
+    if manifest.rows is not None:
+        config["rows"] = manifest.rows.to_json()
     if record.experiment:
         config["entrypoint"] = record.experiment.entrypoint
         if record.experiment.framework != "torch":

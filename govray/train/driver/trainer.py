@@ -336,7 +336,7 @@ class GovernedTrainer(RunSettings):
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
         prepared = admit()
         if self.experiment:
-            self.experiment.check_rows(prepared.manifest.row_schema)
+            self.experiment.check_rows(prepared.manifest.rows)
         if self.shared:
             validation = self.shared.validation
         else:
@@ -489,7 +489,7 @@ class GovernedTrainer(RunSettings):
             prepared=self._prepare(held_out, signer, held_out=place(given)),
         )
         manifest = prepared.manifest
-        refuse_other_rows(manifest.row_schema, found.prepared.manifest)
+        refuse_other_rows(manifest.rows, found.prepared.manifest)
         if not self.resume:
             trained = {each.corpus for each in manifest.corpora} - set(self.exclude)
             refuse_overlap(place(self.corpora), trained, place(given), found.corpora)

@@ -132,10 +132,9 @@ def output_influence(
     _require_small(audited)
     recorded = recorded_inputs(run, audited.record)
     manifest = recorded.manifest.document
-    if manifest.row_schema is not None:
+    if manifest.rows is not None:
         raise UsageError(
-            f"influence is estimated over packed text, and the run read "
-            f"{manifest.row_schema.run_kind}",
+            f"influence is estimated over packed text, and the run read {manifest.rows.run_kind}",
             where=str(run),
             do="Ask about a run over text",
         )

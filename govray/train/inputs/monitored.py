@@ -84,10 +84,10 @@ def monitored(
         return None
     subjects = subjects_of(policy, rules, routes, base_groups, manifest, steps)
     for corpus in sorted(subjects.keys() - set(excluded)):
-        if subjects[corpus].action != "flag" and manifest.row_schema is not None:
+        if subjects[corpus].action != "flag" and manifest.rows is not None:
             raise Refused(
                 f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but what is "
-                f"measured is packed text, and the run reads {manifest.row_schema.run_kind}",
+                f"measured is packed text, and the run reads {manifest.rows.run_kind}",
                 where=f"policy {policy}",
                 do="Let the rule only flag: then such a run is not measured",
             )

@@ -125,7 +125,7 @@ def refuse_other_rows(schema: RowSchema | None, manifest: Manifest) -> None:
     Raises:
         Refused: Their row schemas differ.
     """
-    if manifest.row_schema != schema:
+    if manifest.rows != schema:
         raise Refused(
             "their row schema is not that of the corpora to train on",
             where="validation.corpora",

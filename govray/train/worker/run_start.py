@@ -209,7 +209,7 @@ def _evaluation(
     task = order.validation
     if task is None or task.manifest is None:
         return None
-    schema = task.manifest.row_schema
+    schema = task.manifest.rows
     return Evaluation(
         task,
         model,

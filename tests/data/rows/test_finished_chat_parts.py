@@ -14,7 +14,7 @@ from govray.data.rows.chat import ChatTokenizer
 from govray.data.tokenizer import ByteTokenizer
 from govray.files.draft_folder import DraftFolder
 from govray.governance.formats.row_schema import CHAT
-from govray.governance.record.prepare_manifest import DrawnReserve, RowTargets
+from govray.governance.record.prepare_manifest import Reserve, RowTargets
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def packing(tmp_path: Path) -> tuple[Packing, Item]:
     (draft.folder / "class=000000000000").mkdir()
     [source] = corpus.part_files(built.folder)
     item = Item("c", 0, source, "class=000000000000/c-00000.parquet", built.commitment)
-    reserve = DrawnReserve(share=0.0, salt="00" * 16)
+    reserve = Reserve(share=0.0, salt="00" * 16)
     return Packing(draft, ChatTokenizer(ByteTokenizer()), 16, reserve, CHAT), item
 
 

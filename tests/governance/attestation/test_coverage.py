@@ -19,15 +19,14 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, MeasuredPass
-from govray.governance.record.prepare_manifest import InlineManifest
+from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.row_counts import corpus_totals
-from tests.support.manifests import records_of
 from tests.support.world import World, measure, record, unchecked
 
 GROUPS = ("embedding", "block.0", "head")
 
 
-def run(world: World, *, epochs: int = 1) -> tuple[BatchPlan, InlineManifest, CorpusRoutes]:
+def run(world: World, *, epochs: int = 1) -> tuple[BatchPlan, Manifest, CorpusRoutes]:
     credentials = {
         c: unchecked(Credential, e, world.operator) for c, e in world.credentials.items()
     }
@@ -58,7 +57,7 @@ def test_coverage_is_a_recount_of_the_rows(epochs: int) -> None:
     leaves = record(plan, manifest, world.trust.digest)
     found = {
         (c.corpus, c.group): c
-        for c in coverage.coverage(leaves, (), routes, plan, manifest, records_of(manifest))
+        for c in coverage.coverage(leaves, (), routes, plan, manifest, world.files.of(manifest))
     }
     # The oracle goes row by row through the plan, and token by token through the rows.
     for corpus, route in routes.items():
@@ -71,7 +70,7 @@ def test_coverage_is_a_recount_of_the_rows(epochs: int) -> None:
         ]
         tokens = sum(manifest.targets(corpus, row) for _, row in read)
         records = {
-            s.record for _, row in read for s in records_of(manifest).row_records(corpus, row)
+            s.record for _, row in read for s in world.files.of(manifest).row_records(corpus, row)
         }
         assert tokens > 0
         for group in ("embedding", "block.0", "block.1", "final_norm", "head", "adapter:acme"):
@@ -94,7 +93,7 @@ def test_excluded_corpora_are_not_counted() -> None:
     leaves = record(without, manifest, world.trust.digest)
     corpora = {
         c.corpus
-        for c in coverage.coverage(leaves, (), routes, without, manifest, records_of(manifest))
+        for c in coverage.coverage(leaves, (), routes, without, manifest, world.files.of(manifest))
     }
     assert corpora == {"acme", "alpha", "gamma"}
 
@@ -104,8 +103,8 @@ def test_leaves_of_every_branch_count_but_a_step_is_one_step_of_its_branch() -> 
     plan, manifest, _ = run(world)
     first = record(plan, manifest, world.trust.digest)
     again = [Leaf(**dict(leaf) | {"branch": 1}) for leaf in first]
-    one = corpus_totals(first, plan, manifest, records_of(manifest))["alpha"]
-    both = corpus_totals([*first, *again], plan, manifest, records_of(manifest))["alpha"]
+    one = corpus_totals(first, plan, manifest, world.files.of(manifest))["alpha"]
+    both = corpus_totals([*first, *again], plan, manifest, world.files.of(manifest))["alpha"]
     assert (both.tokens, both.steps) == (2 * one.tokens, 2 * one.steps)
     assert (both.records, both.rows) == (one.records, one.rows)
 
@@ -180,7 +179,7 @@ def test_a_corpus_that_no_sample_saw_has_coverage_and_no_share() -> None:
     ]
     found = {
         (c.corpus, c.group): c.gradient_norm_share
-        for c in coverage.coverage(steps, norms, routes, plan, manifest, records_of(manifest))
+        for c in coverage.coverage(steps, norms, routes, plan, manifest, world.files.of(manifest))
     }
     assert found["gamma", "head"] is None
     assert found["alpha", "head"] is not None

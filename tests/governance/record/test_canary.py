@@ -9,15 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from govray.errors import Refused
 from govray.governance.formats.record_columns import ManifestRecord
 from govray.governance.record.canary import FORMAT, Canaries
 from govray.governance.record.prepare_manifest import (
-    InlineManifest,
+    Manifest,
     Planted,
     PreparedCorpus,
+    Reserve,
     RowGroup,
 )
-from tests.support.manifests import DIGEST, corpus, make_manifest, records_of
+from tests.support.manifests import DIGEST, FILES, corpus, make_manifest, records_of, split
 
 ASKED = Canaries(format="{name}={secret};", digits=4, count=3, repeats=5, seed=2)
 TOKENS = 14  # of one such canary, byte by byte
@@ -103,7 +105,7 @@ def test_a_format_that_measures_nothing_is_refused(text):
 def test_their_rows_come_behind_the_corpus_s_own():
     plain = make_manifest(corpus("alpha", [[9, 3, 0, 12], [30, 1]], 15), context=15)
     manifest = make_manifest(with_canaries(), context=15)
-    own, records = plain.train_rows("alpha"), len(plain.corpus("alpha").records)
+    own, records = plain.train_rows("alpha"), plain.records("alpha")
     assert manifest.own_rows("alpha") == own == plain.own_rows("alpha")
     assert manifest.train_rows("alpha") == own + 15
     assert records_of(manifest).merkle_root("alpha") == records_of(plain).merkle_root("alpha")
@@ -132,7 +134,7 @@ def test_their_rows_come_behind_the_corpus_s_own():
 
 def test_a_manifest_with_canaries_round_trips_and_one_without_says_nothing_of_them():
     manifest = make_manifest(with_canaries(), context=15)
-    assert InlineManifest.from_json(manifest.to_json()) == manifest
+    assert Manifest.from_json(manifest.to_json()) == manifest
     assert "planted" not in str(make_manifest(corpus("alpha", [[9]], 15), context=15).to_json())
 
 
@@ -159,9 +161,22 @@ def test_what_does_not_follow_from_the_specification_is_refused(changes, why):
 
 
 def test_a_record_that_is_also_a_canary_is_refused():
-    prepared = with_canaries()
-    own = prepared.records[0]
-    twin = ManifestRecord(prepared.planted.records[0].entry, own.tokens, own.split)
-    changed = prepared.model_copy(update={"records": (twin, *prepared.records[1:])})
-    with pytest.raises(ValidationError, match=r"also a record|its hash says"):
-        make_manifest(changed, context=15)
+    canary = planted().records[0]
+    entries = [bytes.fromhex(canary.entry), bytes(32)]
+    part = FILES.part(
+        split(entries, [canary.tokens, 9], NO_RESERVE),
+        number=0,
+        file=f"class={'0' * 12}/beta-00000.parquet",
+        context=15,
+    )
+    beta = PreparedCorpus(corpus="beta", credential=DIGEST, class_digest=DIGEST, parts=(part,))
+    alpha = corpus("alpha", [[9, 3]], 15, reserve=NO_RESERVE)
+    manifest = make_manifest(
+        alpha.model_copy(update={"planted": planted()}), beta, context=15, reserve=NO_RESERVE
+    )
+    assert records_of(manifest).check("alpha")
+    with pytest.raises(Refused, match="alpha: a canary is also a record"):
+        records_of(manifest).check("beta")
+
+
+NO_RESERVE = Reserve(share=0, salt="ab" * 16)

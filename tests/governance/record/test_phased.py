@@ -44,7 +44,7 @@ def world(text: str = TEXT, steps: int = 12) -> World:
 
 
 def verified(here: World, folder: Path) -> Any:
-    return verify(folder, trust_root=here.root, at=AT)
+    return here.verify(folder)
 
 
 def test_leaves_name_the_route_of_the_phase(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.canary import Canaries
 from govray.governance.record.ledger import CorpusUse, Leaf
 from govray.governance.record.prepare_manifest import (
-    InlineManifest,
+    Manifest,
     Planted,
     PreparedCorpus,
     RowGroup,
@@ -42,7 +42,7 @@ def with_canaries(prepared: PreparedCorpus) -> PreparedCorpus:
 
 
 @st.composite
-def manifests(draw: st.DrawFn) -> InlineManifest:
+def manifests(draw: st.DrawFn) -> Manifest:
     context = (
         draw(st.integers(14, 20)) if (canaries := draw(st.booleans())) else draw(st.integers(1, 9))
     )
@@ -54,7 +54,7 @@ def manifests(draw: st.DrawFn) -> InlineManifest:
 
 
 @st.composite
-def plans(draw: st.DrawFn, manifest: InlineManifest) -> BatchPlan:
+def plans(draw: st.DrawFn, manifest: Manifest) -> BatchPlan:
     streams = {name: (draw(st.sampled_from(STREAMS)), "all") for name in NAMES}
     rows = {name: manifest.train_rows(name) for name in NAMES}
     plan = BatchPlan(
@@ -111,10 +111,9 @@ def test_both_count_the_same(data: st.DataObject) -> None:
             for branch in range(2)
             for step, (ranges, counts) in enumerate(zip(steps, counted, strict=True))
         ]
-        inline = records_of(manifest)
-        assert row_counts.corpus_totals(leaves, plan, manifest, inline) == row_by_row.corpus_totals(
-            leaves, plan, manifest, inline
-        )
+        records = records_of(manifest)
+        found = row_counts.corpus_totals(leaves, plan, manifest, records)
+        assert found == row_by_row.corpus_totals(leaves, plan, manifest, records)
 
 
 def test_more_tokens_than_64_bits_count_are_still_counted() -> None:
@@ -144,9 +143,9 @@ def test_more_tokens_than_64_bits_count_are_still_counted() -> None:
         for step in range(2)
     ]
     for some in (leaves, leaves[:1]):
-        inline = records_of(manifest)
-        found = row_counts.corpus_totals(some, plan, manifest, inline)
-        walked = row_by_row.corpus_totals(some, plan, manifest, inline)
+        records = records_of(manifest)
+        found = row_counts.corpus_totals(some, plan, manifest, records)
+        walked = row_by_row.corpus_totals(some, plan, manifest, records)
         # No leaf can state as many targets; its own word is what counts.
         assert walked["a"].tokens > 2**62
         assert found == {"a": replace(walked["a"], tokens=len(some))}

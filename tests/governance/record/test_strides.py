@@ -10,7 +10,7 @@ import pytest
 from govray.errors import VerificationFailed
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
 from govray.governance.record.ledger import Leaf
-from govray.governance.record.prepare_manifest import InlineManifest
+from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.verify.trace import trace
 from govray.governance.verify.verifier import verify
 from tests.support.world import AT, World, record
@@ -31,7 +31,7 @@ def third_steps(plan: BatchPlan) -> BatchPlan:
 def test_a_phase_is_recomputed_and_traced(tmp_path: Path) -> None:
     world = World()
     folder = world.deploy(tmp_path / "m", plan=third_steps)
-    model = verify(folder, trust_root=world.root, at=AT)
+    model = world.verify(folder)
     [acme] = {s.id for s in model.attestation.plan.streams if s.corpora[0].corpus == "acme"}
     assert [leaf.step for leaf in model.ledger.steps if acme in leaf.streams] == [2, 5]
     seen = set()
@@ -46,7 +46,7 @@ def test_a_run_that_kept_another_phase_is_refused(tmp_path: Path) -> None:
     world = World()
     stages: dict[str, Any] = {}
 
-    def manifest(made: InlineManifest) -> InlineManifest:
+    def manifest(made: Manifest) -> Manifest:
         stages["manifest"] = made
         return made
 

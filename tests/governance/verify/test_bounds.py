@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from govray.errors import CouldNotCheck, Malformed
@@ -90,12 +91,9 @@ def test_a_record_of_a_tera_token_is_traced_within_seconds(world: World, tmp_pat
     credentials = {"alpha": world.issue("alpha", records=parts)}
     folder = world.deploy(tmp_path / "model", records=one_large, credentials=credentials)
     began = time.process_time()
-    model = verify(folder, trust_root=world.root, at=AT)
-    index = next(
-        r
-        for r, each in enumerate(model.manifest.document.corpus("alpha").records)
-        if each.tokens == 1 << 43
-    )
+    model = world.verify(folder)
+    [columns] = model.records.columns("alpha")
+    [index] = np.flatnonzero(columns.tokens == 1 << 43).tolist()
     assert model.records.record("alpha", index).split == "train"
     one = sighting(model, "alpha", index)
     assert len(one.rows) > 1 << 39
@@ -107,8 +105,8 @@ def test_a_record_of_a_tera_token_is_traced_within_seconds(world: World, tmp_pat
 def test_both_ways_to_trace_a_record_agree(
     world: World, untouched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = verify(untouched, trust_root=world.root, at=AT)
-    records = len(model.manifest.document.corpus("alpha").records)
+    model = world.verify(untouched)
+    records = model.records.count("alpha")
     inverted = [sighting(model, "alpha", i) for i in range(records)]
     monkeypatch.setattr(trace, "MANY_ROWS", -1)
     assert [sighting(model, "alpha", i) for i in range(records)] == inverted

@@ -10,25 +10,14 @@ import pytest
 from govray.errors import CouldNotCheck, UsageError, VerificationFailed
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats.record_columns import RecordColumns
-from govray.governance.record.prepare_manifest import BoundManifest
+from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.verify.trace import sightings, trace
 from govray.governance.verify.verifier import verify
-from tests.support.manifests import records_of
 from tests.support.world import AT, World
 
 
-@pytest.fixture(scope="module")
-def bound() -> World:
-    return World(bound=True)
-
-
-@pytest.fixture(scope="module")
-def folder(bound: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bound.deploy(tmp_path_factory.mktemp("bound") / "model")
-
-
-def test_the_model_folder_alone_is_a_summary(bound: World, folder: Path) -> None:
-    model = verify(folder, trust_root=bound.root, at=AT)
+def test_the_model_folder_alone_is_a_summary(world: World, untouched: Path) -> None:
+    model = verify(untouched, trust_root=world.root, at=AT)
     assert (model.depth, model.checked.parts) == ("summary", (0, 5))
     with pytest.raises(CouldNotCheck, match="--records"):
         trace(model, "00" * 32)
@@ -36,51 +25,45 @@ def test_the_model_folder_alone_is_a_summary(bound: World, folder: Path) -> None
         list(sightings(model))
 
 
-def test_with_its_records_it_is_full(bound: World, folder: Path) -> None:
-    model = verify(folder, trust_root=bound.root, at=AT, records=bound.read_part)
+def test_with_its_records_it_is_full(world: World, untouched: Path) -> None:
+    model = verify(untouched, trust_root=world.root, at=AT, records=world.files.read)
     assert (model.depth, model.checked.parts) == ("full", (5, 5))
     assert model.checked.detection == 1
     found = list(sightings(model))
-    assert len(found) == sum(model.records.count(c) for c in bound.records)
+    assert len(found) == sum(model.records.count(c) for c in world.records)
     assert {each.split for each in found} == {"train", "reserve", "empty"}
-    [seen] = trace(model, bound.records["alpha"][0][0][0])
+    [seen] = trace(model, world.records["alpha"][0][0][0])
     assert (seen.corpus, seen.record) == ("alpha", 0)
 
 
-def test_a_manifest_with_its_records_inside_is_full_by_itself(
-    world: World, untouched: Path
-) -> None:
-    model = verify(untouched, trust_root=world.root, at=AT)
-    assert model.depth == "full"
-    assert model.records.count("alpha") == records_of(model.manifest.document).count("alpha")
-
-
-def test_a_sample_reads_parts_that_the_attestation_draws(bound: World, folder: Path) -> None:
+def test_a_sample_reads_parts_that_the_attestation_draws(world: World, untouched: Path) -> None:
     read: list[tuple[str, int]] = []
 
     def counted(corpus, number):  # type: ignore[no-untyped-def]
         read.append((corpus.corpus, number))
-        return bound.read_part(corpus, number)
+        return world.files.read(corpus, number)
 
-    one = verify(folder, trust_root=bound.root, at=AT, records=counted, sample=1e-4)
+    one = verify(untouched, trust_root=world.root, at=AT, records=counted, sample=1e-4)
     assert (one.depth, one.checked.parts, one.checked.detection) == ("sample", (1, 5), 0.2)
     first, read = read, []
-    verify(folder, trust_root=bound.root, at=AT, records=counted, sample=1e-4)
+    verify(untouched, trust_root=world.root, at=AT, records=counted, sample=1e-4)
     assert first == read
     assert len(set(read)) == 1
-    most = verify(folder, trust_root=bound.root, at=AT, records=counted, sample=0.7)
+    most = verify(untouched, trust_root=world.root, at=AT, records=counted, sample=0.7)
     assert most.checked.parts == (4, 5)
-    assert verify(folder, trust_root=bound.root, at=AT, records=counted, sample=1).depth == "full"
+    assert (
+        verify(untouched, trust_root=world.root, at=AT, records=counted, sample=1).depth == "full"
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1.5, float("nan")])
 def test_a_sample_is_a_share_of_records_that_are_given(
-    bound: World, folder: Path, share: float
+    world: World, untouched: Path, share: float
 ) -> None:
     with pytest.raises(UsageError, match="--records"):
-        verify(folder, trust_root=bound.root, at=AT, records=bound.read_part, sample=share)
+        verify(untouched, trust_root=world.root, at=AT, records=world.files.read, sample=share)
     with pytest.raises(UsageError, match="--records"):
-        verify(folder, trust_root=bound.root, at=AT, sample=0.5)
+        verify(untouched, trust_root=world.root, at=AT, sample=0.5)
 
 
 def spoil(columns: RecordColumns) -> RecordColumns:
@@ -91,23 +74,23 @@ def spoil(columns: RecordColumns) -> RecordColumns:
 
 @pytest.mark.parametrize("place", [("acme", 0), ("alpha", 0), ("alpha", 1), ("gamma", 0)])
 def test_a_record_that_was_changed_fails_step_7(
-    bound: World, folder: Path, place: tuple[str, int]
+    world: World, untouched: Path, place: tuple[str, int]
 ) -> None:
     def changed(corpus, number):  # type: ignore[no-untyped-def]
-        columns = bound.read_part(corpus, number)
+        columns = world.files.read(corpus, number)
         return spoil(columns) if (corpus.corpus, number) == place else columns
 
     with pytest.raises(VerificationFailed, match=r"step 7 \(manifest\): the records are not those"):
-        verify(folder, trust_root=bound.root, at=AT, records=changed)
+        verify(untouched, trust_root=world.root, at=AT, records=changed)
     # A summary reads none of it, which is why it says so.
-    assert verify(folder, trust_root=bound.root, at=AT).depth == "summary"
+    assert verify(untouched, trust_root=world.root, at=AT).depth == "summary"
 
 
-def with_false(change: Callable[[dict], None]) -> Callable[[BoundManifest], BoundManifest]:  # type: ignore[type-arg]
-    def hook(manifest: BoundManifest) -> BoundManifest:
+def with_false(change: Callable[[dict], None]) -> Callable[[Manifest], Manifest]:  # type: ignore[type-arg]
+    def hook(manifest: Manifest) -> Manifest:
         value = manifest.to_json()
         change(value["corpora"][1]["parts"][0])
-        return BoundManifest.from_json(value)
+        return Manifest.from_json(value)
 
     return hook
 
@@ -131,41 +114,15 @@ def test_an_insiders_counts_pass_a_summary_and_fail_with_the_records(
     change: Callable[[dict], None],
     says: str,  # type: ignore[type-arg]
 ) -> None:
-    world = World(bound=True, steps=2)
-    folder = world.deploy(tmp_path / "m", bound=with_false(change))
+    world = World(steps=2)
+    folder = world.deploy(tmp_path / "m", manifest=with_false(change))
     assert verify(folder, trust_root=world.root, at=AT).depth == "summary"
     with pytest.raises(VerificationFailed, match=f"step 7 .*{says}"):
-        verify(folder, trust_root=world.root, at=AT, records=world.read_part)
-
-
-def test_records_of_another_root_fail_step_7(tmp_path: Path) -> None:
-    """The operator signs other records than the supplier: as many, with true counts."""
-    world = World(bound=True, steps=2)
-
-    def other(records):  # type: ignore[no-untyped-def]
-        first, *rest = records["beta"]
-        return records | {"beta": [[("00" * 32, first[0][1]), *first[1:]], *rest]}
-
-    folder = world.deploy(tmp_path / "m", records=other)
-    assert verify(folder, trust_root=world.root, at=AT).depth == "summary"
-    with pytest.raises(VerificationFailed, match=r"step 7 .*Merkle root of the credential"):
-        verify(folder, trust_root=world.root, at=AT, records=world.read_part)
-
-
-def test_another_number_of_records_than_the_credentials_fails_a_summary(tmp_path: Path) -> None:
-    world = World(bound=True, steps=2)
-
-    def fewer(records):  # type: ignore[no-untyped-def]
-        first, *rest = records["beta"]
-        return records | {"beta": [first[:-1], *rest]}
-
-    folder = world.deploy(tmp_path / "m", records=fewer)
-    with pytest.raises(VerificationFailed, match=r"step 7 .*records, the credential says"):
-        verify(folder, trust_root=world.root, at=AT)
+        verify(folder, trust_root=world.root, at=AT, records=world.files.read)
 
 
 def test_coverage_of_more_records_than_rows_can_hold_fails_a_summary(tmp_path: Path) -> None:
-    world = World(bound=True, steps=2)
+    world = World(steps=2)
 
     def more(document: Attestation) -> Attestation:
         entries = tuple(
@@ -182,7 +139,7 @@ def test_coverage_of_more_records_than_rows_can_hold_fails_a_summary(tmp_path: P
 
 
 def test_coverage_of_a_record_too_few_fails_with_the_records(tmp_path: Path) -> None:
-    world = World(bound=True, steps=2)
+    world = World(steps=2)
 
     def fewer(document: Attestation) -> Attestation:
         entries = tuple(
@@ -196,4 +153,4 @@ def test_coverage_of_a_record_too_few_fails_with_the_records(tmp_path: Path) -> 
     folder = world.deploy(tmp_path / "m", attestation=fewer)
     assert verify(folder, trust_root=world.root, at=AT).depth == "summary"
     with pytest.raises(VerificationFailed, match="step 11"):
-        verify(folder, trust_root=world.root, at=AT, records=world.read_part)
+        verify(folder, trust_root=world.root, at=AT, records=world.files.read)

@@ -23,7 +23,7 @@ def local(plan: BatchPlan, *, window: int = 2) -> BatchPlan:
 
 def test_a_local_order_is_recomputed_and_traced(tmp_path: Path) -> None:
     world = World()
-    model = verify(world.deploy(tmp_path / "m", plan=local), trust_root=world.root, at=AT)
+    model = world.verify(world.deploy(tmp_path / "m", plan=local))
     plan = model.attestation.plan
     assert plan.order == RowOrder(block=1, window=2)
     assert any(stream.n > 2 for stream in plan.streams)

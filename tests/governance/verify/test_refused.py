@@ -1,7 +1,9 @@
 """Everything that a model folder can be made to say falsely, one case each, and who notices.
 
-Each case starts from a folder that verifies (the control, in the same test), lets somebody change
+Each case starts from a folder that verifies (the control is in the fixture), lets somebody change
 it, and names the step that must refuse, the kind of refusal and what the message must point at.
+The same step refuses with the records at hand (depth ``full``) and without them (``summary``), but
+where the records alone tell. Then the summary passes, and says that it compared none.
 Where a signature would catch the change before the deeper check could, the attacker is given the
 key: most cases are an operator who signs whatever they like.
 """
@@ -12,10 +14,11 @@ import base64
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from govray.errors import CouldNotCheck, Malformed, Refused, Untrusted, VerificationFailed
@@ -24,6 +27,7 @@ from govray.governance.attestation.model_attestation import Attestation, Removal
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope, Signature, pae, sign_payload
 from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.record_columns import RESERVE, TRAIN
 from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.formats.statement import Subject
 from govray.governance.policy.credential import Period
@@ -38,7 +42,8 @@ from govray.governance.record.ledger import (
     MeasuredPass,
     read_leaves,
 )
-from govray.governance.record.prepare_manifest import InlineManifest
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.prepared_records import ReadPart
 from govray.governance.verify import ledger_step, plan_steps, verifier
 from govray.governance.verify.verifier import verify
 from tests.support.world import (
@@ -57,13 +62,17 @@ Attack = Callable[[World, Path], None]
 
 @dataclass(frozen=True)
 class Case:
-    """Who does what, and which step refuses it how, pointing at what."""
+    """Somebody does something, and a step refuses it in some way, pointing at something.
+
+    ``without_records``: whether a summary refuses it, too.
+    """
 
     name: str
     attack: Attack
     step: str
     kind: type[Refused]
     points_at: str
+    without_records: bool = True
 
 
 # What attackers do
@@ -174,31 +183,25 @@ def swap(records: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return records
 
 
-def smuggle_reserve(manifest: InlineManifest) -> InlineManifest:
-    """Mark a reserved record as training data, with every count adjusted to it."""
-    corpora = list(manifest.corpora)
-    for c, corpus in enumerate(corpora):
-        for i, entry in enumerate(corpus.records):
-            if entry.split != "reserve" or i >= corpus.parts[0].records[1]:
-                continue
-            part, row = corpus.parts[0], manifest.context + 1
-            tokens = part.tokens + entry.tokens + 1
-            rows = tokens // row + (tokens % row >= 2)
-            group = part.row_groups[0].model_copy(update={"rows": rows})
-            changed = {"tokens": tokens, "rows": rows, "row_groups": (group,)}
-            records = list(corpus.records)
-            records[i] = entry._replace(split="train")
-            corpora[c] = corpus.model_copy(
-                update={
-                    "records": tuple(records),
-                    "parts": (part.model_copy(update=changed), *corpus.parts[1:]),
-                }
-            )
-            return manifest.model_copy(update={"corpora": tuple(corpora)})
-    raise AssertionError("no record in reserve")
+def smuggle_reserve(world: World, folder: Path) -> None:
+    """The operator marks a reserved record as training data, and every count follows."""
+
+    def manifest(made: Manifest) -> Manifest:
+        first, *rest = made.corpora
+        part, *others = first.parts
+        columns = world.files.read(first, 0)
+        splits = columns.splits.copy()
+        splits[np.flatnonzero(splits == RESERVE)[0]] = TRAIN
+        changed = world.files.part(
+            replace(columns, splits=splits), number=0, file=part.file, context=made.context
+        )
+        smuggled = first.model_copy(update={"parts": (changed, *others)})
+        return made.model_copy(update={"corpora": (smuggled, *rest)})
+
+    insider(manifest=manifest)(world, folder)
 
 
-def other_credential(manifest: InlineManifest) -> InlineManifest:
+def other_credential(manifest: Manifest) -> Manifest:
     first, *rest = manifest.corpora
     changed = first.model_copy(update={"credential": DIGEST})
     return manifest.model_copy(update={"corpora": (changed, *rest)})
@@ -607,7 +610,7 @@ def fresh_root_without_delegations(world: World, folder: Path) -> None:
 
 
 CASES = [
-    # InlineManifest and credentials
+    # Manifest and credentials
     Case(
         "record added",
         with_records(lambda r: [*r, ("ab" * 32, 5)]),
@@ -628,19 +631,21 @@ CASES = [
         "step 7 (manifest)",
         Refused,
         "alpha: the manifest's records do not have the Merkle root",
+        without_records=False,
     ),
     Case(
         "records swapped",
         with_records(swap),
         "step 7 (manifest)",
         Refused,
-        "alpha: the manifest's",
+        "alpha: the manifest's records do not have the Merkle root",
+        without_records=False,
     ),
     Case(
-        "manifest row changed on disk",
+        "manifest part dropped on disk",
         edit(
             model_folder.MANIFEST,
-            payload_edit(lambda s: s["predicate"]["corpora"][0]["records"].pop()),
+            payload_edit(lambda s: s["predicate"]["corpora"][1]["parts"].pop()),
         ),
         "step 4 (files)",
         Refused,
@@ -648,10 +653,11 @@ CASES = [
     ),
     Case(
         "reserved record trained on",
-        insider(manifest=smuggle_reserve),
+        smuggle_reserve,
         "step 7 (manifest)",
-        Malformed,
+        Refused,
         "its hash says reserve",
+        without_records=False,
     ),
     Case(
         "prepared under another credential",
@@ -804,6 +810,13 @@ CASES = [
     ),
     Case(
         "class not the credential's", reattest(another_class), "step 8 (routes)", Refused, "gamma"
+    ),
+    Case(
+        "corpus attested twice",
+        reattest(lambda a: {"corpora": (*a.corpora, a.corpora[-1])}),
+        "step 8 (routes)",
+        Refused,
+        "gamma",
     ),
     Case(
         "domains merged",
@@ -1244,7 +1257,7 @@ CASES = [
         reattest(lambda a: {"coverage": a.coverage[1:]}),
         "step 11 (coverage)",
         Refused,
-        "acme in adapter:acme",
+        "acme",
     ),
     Case(
         "coverage entry repeated",
@@ -1322,10 +1335,19 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_refused(case: Case, world: World, model: Path) -> None:
-    verify(model, trust_root=world.root, at=AT)
     case.attack(world, model)
+    assert_refused(case, world, model, world.files.read)
+    if case.without_records:
+        assert_refused(case, world, model, None)
+    else:
+        # The control: nothing but the records tells. The verdict says that none were compared.
+        passed = verify(model, trust_root=world.root, at=AT)
+        assert (passed.depth, passed.checked.parts[0]) == ("summary", 0)
+
+
+def assert_refused(case: Case, world: World, model: Path, records: ReadPart | None) -> None:
     with pytest.raises(VerificationFailed) as refusal:
-        verify(model, trust_root=world.root, at=AT)
+        verify(model, trust_root=world.root, at=AT, records=records)
     assert refusal.value.what.startswith(f"{case.step}: "), str(refusal.value)
     cause = refusal.value.__cause__
     assert type(cause) is case.kind, cause
@@ -1371,7 +1393,7 @@ def test_without_its_check_the_attack_passes(
     case.attack(world, model)
     place = next(m for m in (verifier, ledger_step, plan_steps) if hasattr(m, check))
     monkeypatch.setattr(place, check, lambda *_: None)
-    verify(model, trust_root=world.root, at=AT)
+    world.verify(model)
 
 
 def test_a_replay_that_compared_the_average_too_passes(world: World, model: Path) -> None:

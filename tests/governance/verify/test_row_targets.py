@@ -13,7 +13,7 @@ import pytest
 from govray.errors import Malformed, VerificationFailed
 from govray.governance.formats.record_columns import RecordColumns
 from govray.governance.record.ledger import CorpusUse, Leaf
-from govray.governance.record.prepare_manifest import BoundManifest, RowTargets
+from govray.governance.record.prepare_manifest import Manifest, RowTargets
 from govray.governance.verify import ledger_step
 from govray.governance.verify.verifier import verify
 from tests.support.chat_world import ChatWorld
@@ -41,17 +41,17 @@ def test_a_model_verifies_and_says_how_targets_were_checked(
     chat: ChatWorld, tmp_path: Path
 ) -> None:
     folder = chat.model(tmp_path)
-    full = verify(folder, trust_root=chat.root, at=AT, records=chat.read_part)
+    full = verify(folder, trust_root=chat.root, at=AT, records=chat.files.read)
     assert (full.depth, full.targets_bounded) == ("full", False)
     summary = verify(folder, trust_root=chat.root, at=AT)
     assert (summary.depth, summary.targets_bounded) == ("summary", True)
-    sample = verify(folder, trust_root=chat.root, at=AT, records=chat.read_part, sample=0.3)
+    sample = verify(folder, trust_root=chat.root, at=AT, records=chat.files.read, sample=0.3)
     assert (sample.depth, sample.targets_bounded) == ("sample", True)
     assert any(use.targets == 0 for leaf in full.ledger.steps for use in leaf.corpora.values())
 
 
 def test_rows_of_text_have_exact_targets_at_each_depth(tmp_path: Path) -> None:
-    world = World(bound=True)
+    world = World()
     assert not verify(world.deploy(tmp_path), trust_root=world.root, at=AT).targets_bounded
 
 
@@ -67,12 +67,12 @@ def test_a_target_in_another_step_is_found_with_the_records(
     folder = chat.model(tmp_path, moved)
     told = r"step 10 \(ledger\): rows and targets of corpus alpha"
     with pytest.raises(VerificationFailed, match=told):
-        verify(folder, trust_root=chat.root, at=AT, records=chat.read_part)
+        verify(folder, trust_root=chat.root, at=AT, records=chat.files.read)
     # A summary cannot know, which is why it says so.
     assert verify(folder, trust_root=chat.root, at=AT).targets_bounded
     # The counts beside the records are what finds it.
     monkeypatch.setattr(ledger_step, "_check_counts", lambda *_: None)
-    verify(folder, trust_root=chat.root, at=AT, records=chat.read_part)
+    verify(folder, trust_root=chat.root, at=AT, records=chat.files.read)
 
 
 def test_more_targets_than_rows_have_tokens_are_found_without_records(
@@ -122,21 +122,22 @@ def test_counts_that_the_manifest_does_not_bind_are_refused(
     with pytest.raises(VerificationFailed, match="loss targets of its rows are not those"):
         verify(
             folder, trust_root=chat.root, at=AT,
-            records=lambda corpus, number: spoil(chat.read_part(corpus, number)),
+            records=lambda corpus, number: spoil(chat.files.read(corpus, number)),
         )  # fmt: skip
 
 
 def test_a_row_with_more_targets_than_tokens_is_refused_in_full(tmp_path: Path) -> None:
     world = ChatWorld()
 
-    def bound(manifest: BoundManifest) -> BoundManifest:
+    def moved_into_one(manifest: Manifest) -> Manifest:
         """The totals stay: one row has more, others less."""
         alpha = manifest.corpora[1]
-        columns = world.columns["alpha", 0]
+        digest = alpha.parts[0].records_digest
+        columns = world.files[digest]
         assert columns.row_targets is not None
         found = np.zeros_like(columns.row_targets)
         found[0] = columns.row_targets.sum()
-        world.columns["alpha", 0] = replace(columns, row_targets=found)
+        world.files[digest] = replace(columns, row_targets=found)
         parts = (
             alpha.parts[0].model_copy(update={"targets": RowTargets.of(found)}),
             *alpha.parts[1:],
@@ -144,29 +145,29 @@ def test_a_row_with_more_targets_than_tokens_is_refused_in_full(tmp_path: Path) 
         corpora = [
             c.model_copy(update={"parts": parts}) if c is alpha else c for c in manifest.corpora
         ]
-        fields = {name: getattr(manifest, name) for name in BoundManifest.model_fields}
-        world.manifest = BoundManifest(**fields | {"corpora": tuple(corpora)})
+        fields = {name: getattr(manifest, name) for name in Manifest.model_fields}
+        world.manifest = Manifest(**fields | {"corpora": tuple(corpora)})
         return world.manifest
 
-    folder = world.model(tmp_path, bound=bound)
+    folder = world.model(tmp_path, manifest=moved_into_one)
     with pytest.raises(VerificationFailed, match="a row with more loss targets than tokens"):
-        verify(folder, trust_root=world.root, at=AT, records=world.read_part)
+        verify(folder, trust_root=world.root, at=AT, records=world.files.read)
 
 
 def test_a_manifest_states_targets_of_conversations_alone(chat: ChatWorld, tmp_path: Path) -> None:
     chat.model(tmp_path)
     value = chat.manifest.to_json()
-    assert BoundManifest.from_json(value) == chat.manifest
+    assert Manifest.from_json(value) == chat.manifest
     for corpus in value["corpora"]:
         for part in corpus["parts"]:
             part["targets"]["total"] = part["rows"] * chat.context + 1
     with pytest.raises(Malformed, match="more loss targets than its rows have tokens"):
-        BoundManifest.from_json(value)
+        Manifest.from_json(value)
     value = chat.manifest.to_json()
     del value["rows"]
     with pytest.raises(Malformed, match="only rows of chat state their loss targets"):
-        BoundManifest.from_json(value)
+        Manifest.from_json(value)
     value = chat.manifest.to_json()
     del value["corpora"][0]["parts"][0]["targets"]
     with pytest.raises(Malformed, match="only rows of chat state their loss targets"):
-        BoundManifest.from_json(value)
+        Manifest.from_json(value)

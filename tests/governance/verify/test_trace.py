@@ -8,18 +8,16 @@ from pathlib import Path
 import pytest
 
 from govray.errors import Refused, UsageError, VerificationFailed
-from govray.governance.attestation import model_folder
 from govray.governance.policy.record_commitment import RecordOpening
-from govray.governance.record.prepare_manifest import InlineManifest
-from govray.governance.trust.pinned_root import pinned_trust_root
-from govray.governance.verify.trace import Sighting, closed, trace, trace_opening
+from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.verify.trace import closed, sightings, trace, trace_opening
 from govray.governance.verify.verifier import VerifiedModel, verify
-from tests.support.world import AT, World, write
+from tests.support.world import AT, World
 
 
 @pytest.fixture(scope="module")
 def verified(world: World, untouched: Path) -> VerifiedModel:
-    return verify(untouched, trust_root=world.root, at=AT)
+    return world.verify(untouched)
 
 
 def recount(model: VerifiedModel, corpus: str, index: int) -> tuple[set[int], set[tuple[int, int]]]:
@@ -38,7 +36,8 @@ def recount(model: VerifiedModel, corpus: str, index: int) -> tuple[set[int], se
 def test_every_record_is_found_where_it_was_read(verified: VerifiedModel) -> None:
     seen: dict[str, int] = {"train": 0, "reserve": 0, "empty": 0, "unread": 0}
     for corpus in verified.manifest.document.corpora:
-        for index, record in enumerate(corpus.records):
+        for index in range(verified.records.count(corpus.corpus)):
+            record = verified.records.record(corpus.corpus, index)
             [sighting] = trace(verified, record.entry)
             steps, tokens = recount(verified, corpus.corpus, index)
             assert (sighting.corpus, sighting.record) == (corpus.corpus, index)
@@ -54,9 +53,8 @@ def test_every_record_is_found_where_it_was_read(verified: VerifiedModel) -> Non
 
 
 def test_a_reserved_record_was_not_trained_on(verified: VerifiedModel) -> None:
-    record = next(
-        r for c in verified.manifest.document.corpora for r in c.records if r.split == "reserve"
-    )
+    reserved = next(each for each in sightings(verified) if each.split == "reserve")
+    record = verified.records.record(reserved.corpus, reserved.record)
     [sighting] = trace(verified, record.entry)
     assert (list(sighting.rows), sighting.steps, sighting.tokens) == ([], (), 0)
 
@@ -72,7 +70,7 @@ def test_a_record_in_two_corpora_is_found_twice(tmp_path: Path) -> None:
     world = World()
     world.records["beta"][0][0] = world.records["alpha"][0][0]
     world.credentials["beta"] = world.issue("beta")
-    model = verify(world.deploy(tmp_path / "m"), trust_root=world.root, at=AT)
+    model = world.verify(world.deploy(tmp_path / "m"))
     found = trace(model, "sha256:" + world.records["alpha"][0][0][0].upper())
     assert [(s.corpus, s.record) for s in found] == [("alpha", 0), ("beta", 0)]
 
@@ -80,7 +78,7 @@ def test_a_record_in_two_corpora_is_found_twice(tmp_path: Path) -> None:
 def test_a_tombstone_was_not_read(tmp_path: Path) -> None:
     world = World()
     folder = world.deploy(tmp_path / "m", plan=lambda plan: plan.without("acme"))
-    model = verify(folder, trust_root=world.root, at=AT)
+    model = world.verify(folder)
     for sha256, _ in world.records["acme"][0]:
         [sighting] = trace(model, sha256)
         assert (sighting.steps, sighting.groups, sighting.tokens) == ((), (), 0)
@@ -90,18 +88,6 @@ def test_a_tombstone_was_not_read(tmp_path: Path) -> None:
 def test_what_is_no_hash_is_an_error(verified: VerifiedModel, text: str) -> None:
     with pytest.raises(UsageError, match="SHA-256"):
         trace(verified, text)
-
-
-def test_a_folder_is_verified_first(
-    world: World, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    write(pinned_trust_root(), world.root)
-    [sighting] = trace(model, world.records["alpha"][0][0][0])
-    assert isinstance(sighting, Sighting)
-    (model / model_folder.CONFIG).write_bytes(b"{}")
-    with pytest.raises(VerificationFailed, match="step 4"):
-        trace(model, world.records["alpha"][0][0][0])
 
 
 SECRETS = {name: hashlib.sha256(name.encode()).digest() for name in ("acme", "gamma")}
@@ -115,7 +101,7 @@ def committed_world() -> World:
 @pytest.fixture(scope="module")
 def committed(committed_world: World, tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
     folder = committed_world.deploy(tmp_path_factory.mktemp("committed") / "model")
-    return verify(folder, trust_root=committed_world.root, at=AT)
+    return committed_world.verify(folder)
 
 
 def hashes(world: World, corpus: str) -> list[str]:
@@ -163,7 +149,7 @@ def test_an_opening_is_a_proof_against_the_credential_alone(
 def test_a_manifest_states_the_commitment_of_its_credential(
     committed_world: World, tmp_path: Path
 ) -> None:
-    def plain(manifest: InlineManifest) -> InlineManifest:
+    def plain(manifest: Manifest) -> Manifest:
         corpora = [c.model_copy(update={"commitment": None}) for c in manifest.corpora]
         return manifest.model_copy(update={"corpora": tuple(corpora)})
 

@@ -237,7 +237,7 @@ def brought(path: Path, root: bytes, groups: dict[str, tuple[str, ...]]) -> dict
 def test_a_model_that_verifies_brings_its_attested_taint_by_tensor(
     world: World, attested: Path
 ) -> None:
-    model = verify(attested, trust_root=world.root, at=AT).attestation
+    model = world.verify(attested).attestation
     groups = {g.group: g.parameters for g in model.groups}
     expected = {entry.group: entry.transitive for entry in model.taint if entry.group in groups}
     assert "alpha" in expected["embedding"]

@@ -115,9 +115,9 @@ def test_a_run_ends_in_a_model_that_verifies_at_each_depth(rows: Rows) -> None:
     full = govray.verify(model, trust_root=rows.root, records=read)
     assert (summary.targets_bounded, full.targets_bounded) == (rows.kind == "chat", False)
     manifest = full.manifest.document
-    assert manifest.row_schema == (CHAT if rows.kind == "chat" else IMAGES)
+    assert manifest.rows == (CHAT if rows.kind == "chat" else IMAGES)
     config = json.loads((model / "config.json").read_bytes())
-    assert config["rows"] == manifest.row_schema.to_json()
+    assert config["rows"] == manifest.rows.to_json()
     records = full.records
     for corpus in ("open-one", "weak-one", "acme"):
         stored = ArrowRows(prepared, manifest)

@@ -9,9 +9,9 @@
 // The files may come from anywhere, this server included: signatures and digests bind all but the
 // trust root. The trust root is the reader's, or there is no verdict.
 
-import { digestOf, equal, fromHex, hex, text, utf8 } from "./bytes.js";
+import { digestOf, equal, hex, text, utf8 } from "./bytes.js";
 import { encode, parseCanonical } from "./canonical.js";
-import { parseEnvelope, readStatement } from "./dsse.js";
+import { readStatement } from "./dsse.js";
 import { Unsupported } from "./keys.js";
 import { leafHash, rootOf } from "./merkle.js";
 import { noteSigners, parseNote } from "./note.js";
@@ -297,8 +297,7 @@ async function credentials(run, step) {
 async function manifest(run, step) {
   const bytes = await pinned(run, FILES.manifest);
   const { trust, document, input } = run;
-  const kind = manifestKind(bytes, input.kinds);
-  const read = await trust.verify(bytes, kind, "operator", [input.at], "manifest");
+  const read = await trust.verify(bytes, input.kinds.manifest, "operator", [input.at], "manifest");
   if (read.digest !== document.manifest) throw new Error("not the manifest that was attested");
   if (encode(read.document.quarantine) !== encode(document.quarantine)) {
     throw new Error("the quarantine is not the manifest's");
@@ -306,33 +305,18 @@ async function manifest(run, step) {
   step.did.push(`signed by ${read.authority.name}; the quarantine is the manifest's`);
   if (!run.credentials) throw new Missing(FILES.credentials);
   const prepared = new Map(read.document.corpora.map((each) => [each.corpus, each]));
-  const inline = kind === input.kinds.inlineManifest;
-  let records = 0;
   for (const name of new Set([...prepared.keys(), ...run.credentials.keys()])) {
     const [entry, credential] = [prepared.get(name), run.credentials.get(name)];
     if (!entry || !credential) throw new Error(`${name} is not in both manifest and credentials`);
     const stated = credential.document;
-    // Under a commitment an entry is the leaf's hash; else it is the record's, before `leafHash`.
-    const leafOf = entry.commitment === undefined ? (each) => leafHash(fromHex(each)) : fromHex;
-    const root = inline && hex(rootOf(entry.records.map(([each]) => leafOf(each))));
-    const count = inline ? entry.records.length : (entry.parts.at(-1)?.records[1] ?? 0);
+    const count = entry.parts.at(-1)?.records[1] ?? 0;
     if (entry.commitment !== stated.records.commitment) throw new Error(`${name}: another commitment`);
     if (entry.credential !== credential.digest) throw new Error(`${name}: another credential`);
     if (entry.classDigest !== classDigest(stated)) throw new Error(`${name}: another class`);
     if (String(count) !== stated.records.count) throw new Error(`${name}: other records`);
-    if (inline && `sha256:${root}` !== stated.records.root) throw new Error(`${name}: another Merkle root`);
-    records += count;
   }
-  if (inline) step.did.push(`${records} records have the Merkle roots of their credentials`);
-  else step.not.push("the records, which stand in the prepared folder: their counts are the signer's");
+  step.not.push("the records, which stand in the prepared folder: their counts are the signer's");
   step.not.push("how records were packed into rows, and the reserve");
-}
-
-// Whether records stand in the manifest (v1) or in files; what is read must be of that type.
-function manifestKind(bytes, { manifest, inlineManifest }) {
-  const { payload } = parseEnvelope(bytes, "manifest");
-  const { predicateType } = parseCanonical(payload, "manifest");
-  return predicateType === inlineManifest.predicateType ? inlineManifest : manifest;
 }
 
 // A class as its issuer states it. What a description leaves out is not in the class.
