@@ -322,7 +322,6 @@ print(model.coverage["copyleft_limited", "block.0"].indirect)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
-@pytest.mark.slow
 def test_a_real_runs_size_takes_under_three_seconds(tmp_path: Path) -> None:
     """100 corpora, 12,000 records, 300 steps of 16 rows: the demo's size. CPU time, since the
     machine may be shared."""
