@@ -61,6 +61,7 @@ from govray.governance.record.prepare_manifest import (
     TokenizerIdentity,
 )
 from govray.governance.record.prepared_records import PreparedRecords
+from govray.governance.record.row_order import RowOrder
 from govray.governance.trust.authority import Authority, Delegation, Scope, TrustRoot
 from govray.governance.trust.trust_state import TrustState, Verified, sign_delegation, sign_root
 from tests.support.manifests import bind
@@ -456,6 +457,7 @@ class World:
                 max_steps=self.steps,
                 manifest=pinned.digest,
                 context=self.context,
+                order=RowOrder(block=1, window=1 << 20),
                 streams=plan_streams(
                     labels,
                     {c: prepared.train_rows(c) for c in verified},
