@@ -9,8 +9,7 @@ record, makes p and e-values of them, and decides over a run.
 * ``null``: P(p ≤ .05) of one profile, by how the records' lengths are distributed. Beside it the
   same for the newest rows whatever record they are of, which is no valid test (``null_by_rows``).
 * ``run_false_flags``: the share of runs that flag anything, ten corpora without effect in one
-  domain, over all profiles of a run. Beside it the rule of policies that state ``consecutive: 1``
-  and ``2``, profile by profile.
+  domain, over all profiles of a run.
 * ``power``: the share of runs that flag one corpus with an effect among ten, by its size in
   spreads. Beside it is the median of the profiles until then.
 
@@ -142,6 +141,7 @@ def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
         id=_DIGEST,
         profile="all",
         corpora=(StreamCorpus(corpus="one", rows=rows),),
+        phase=0,
         quota=max(1, 2 * rows // steps),
         epochs=1000,
     )
@@ -221,22 +221,23 @@ def _share(p_values_found: Sequence[float]) -> float:
     return sum(p <= 0.05 for p in p_values_found) / max(1, len(p_values_found))
 
 
-def runs(count: int, effect: float) -> Iterator[dict[str, int]]:
-    """For each run: rule → the profile, from 1, that flags something; absent if none does.
+def runs(count: int, effect: float) -> Iterator[int | None]:
+    """For each run: the profile, from 1, that flags something; None if none does.
 
     With an effect, only the first corpus's flags count, and it alone has it. It grows to its size
     over the first half of the run.
     """
     shapes = [shape for shape in SHAPES if shape != "few"]
+    section = Monitoring(every=1, probe_rows=ROWS, bands={"*": Band(low=-BAND, high=BAND)}, fdr=FDR)
     for seed in range(count):
         corpora = {
             f"corpus-{n}": made_corpus(shapes[n % len(shapes)], 1000 * seed + n, steps=PROFILES)
             for n in range(CORPORA)
         }
-        stories = {
-            rule: _story(rule, corpora) for rule in ("evidence", "by_profile", "two_in_a_row")
-        }
-        first: dict[str, int] = {}
+        story = Incidents(
+            section, {name: MonitoredCorpus("trunk", "flag", None, PROFILES) for name in corpora}
+        )
+        first = None
         for step in range(PROFILES):
             shifts = dict.fromkeys(corpora, 0.0)
             shifts["corpus-0"] = effect * min(1.0, 2 * (step + 1) / PROFILES)
@@ -247,30 +248,10 @@ def runs(count: int, effect: float) -> Iterator[dict[str, int]]:
             )
             if not measures:
                 continue
-            for rule, story in stories.items():
-                given = (
-                    measures
-                    if rule == "evidence"
-                    else tuple(each.model_copy(update={"e": None}) for each in measures)
-                )
-                made = story.take(EntropyProfile(step=step, statistic="composite", measures=given))
-                if any(not effect or each.corpus == "corpus-0" for each in made):
-                    first.setdefault(rule, step + 1)
+            made = story.take(EntropyProfile(step=step, statistic="composite", measures=measures))
+            if first is None and any(not effect or each.corpus == "corpus-0" for each in made):
+                first = step + 1
         yield first
-
-
-def _story(rule: str, corpora: Mapping[str, Corpus]) -> Incidents:
-    consecutive = {"evidence": None, "by_profile": 1, "two_in_a_row": 2}[rule]
-    section = Monitoring(
-        every=1,
-        probe_rows=ROWS,
-        bands={"*": Band(low=-BAND, high=BAND)},
-        fdr=FDR,
-        consecutive=consecutive,
-    )
-    return Incidents(
-        section, {name: MonitoredCorpus("trunk", "flag", None, PROFILES) for name in corpora}
-    )
 
 
 def _measure(name: str, corpus: Corpus, step: int, shift: float, seed: int) -> Measure | None:
@@ -310,20 +291,17 @@ def main() -> None:
             f"{by_row[shape]:.3f} by the newest rows"
         )
     power: dict[str, dict[str, float | None]] = {}
-    false: dict[str, float] = {}
+    false = 0.0
     for effect in (0.0, *EFFECTS):
         found = list(runs(options.power_runs if effect else options.runs, effect))
-        share = {
-            rule: sum(rule in each for each in found) / len(found)
-            for rule in ("evidence", "by_profile", "two_in_a_row")
-        }
-        when = [each["evidence"] for each in found if "evidence" in each]
+        when = [profile for profile in found if profile is not None]
+        share = len(when) / len(found)
         if not effect:
             false = share
-            print("runs that flag a corpus without effect:", share)
+            print(f"runs that flag a corpus without effect: {share:.3f}")
             continue
         power[f"{effect:g}"] = {
-            **share,
+            "flagged": share,
             "profiles_until": median(when) if when else None,
         }
         print(f"an effect of {effect:g} spreads is flagged in:", power[f"{effect:g}"])
@@ -332,9 +310,7 @@ def main() -> None:
             {
                 "null": by_record,
                 "null_by_rows": by_row,
-                "run_false_flags": false["evidence"],
-                "run_false_flags_by_profile": false["by_profile"],
-                "run_false_flags_two_in_a_row": false["two_in_a_row"],
+                "run_false_flags": false,
                 "fdr": FDR,
                 "band": BAND,
                 "profiles": PROFILES,

@@ -39,6 +39,7 @@ from govray.files.bucket_path import BucketPath
 from govray.files.place import Place
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Manifest
+from govray.governance.record.row_order import RowOrder
 
 ROWS = 64
 """Rows of a step."""
@@ -48,6 +49,8 @@ _CACHED = 512
 _BLOCK_STEPS = 16
 _KEPT = 1 << 25
 """Bytes of decoded row groups that ours keep: a quarter of 64 MB of text."""
+WHOLE = RowOrder(block=1, window=1 << 40)
+"""Every epoch is one window, and so shuffled as a whole."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,9 @@ class Prepared:
             return sum(int(rows.lengths.sum()) for window in windows for rows in window)
 
     def in_whole_order(self) -> Prepared:
-        """The same data by a plan without ``order``, which permutes each epoch at once."""
+        """The same data by a plan whose every epoch is one window."""
         fields = {name: getattr(self.plan, name) for name in BatchPlan.model_fields}
-        return replace(self, plan=BatchPlan(**fields | {"order": None}))
+        return replace(self, plan=BatchPlan(**fields | {"order": WHOLE}))
 
 
 def governed_local(prepared: Prepared, steps: int) -> int:
@@ -126,14 +129,14 @@ def governed_ranges(prepared: Prepared, steps: int) -> int:
 
 
 def governed_whole(prepared: Prepared, steps: int) -> int:
-    """The same by a plan without ``order``."""
+    """The same by a plan whose every epoch is one window."""
     return governed_local(prepared.in_whole_order(), steps)
 
 
 def governed_ray(prepared: Prepared, steps: int) -> int:
     """`StepReader.load` in Ray Data tasks, as a run's shard does it."""
     items = plan_items(prepared.plan)[:steps]
-    window = prepared.plan.order.window if prepared.plan.order else 0
+    window = prepared.plan.order.window
     dataset = ray.data.from_items(
         items, override_num_blocks=-(-len(items) // max(_BLOCK_STEPS, window // ROWS))
     ).map_batches(_Load(prepared.reader()), batch_size=None, batch_format="pyarrow", num_cpus=0.5)

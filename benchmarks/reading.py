@@ -192,6 +192,7 @@ def _prepare(folder: Path, size: int, context: int) -> Prepared:
         id="sha256:" + "0" * 64,
         profile="everything",
         corpora=(StreamCorpus(corpus=CORPUS, rows=rows),),
+        phase=0,
         quota=ROWS,
     )
     plan = BatchPlan(

@@ -15,7 +15,7 @@ from govray.errors import UsageError
 from govray.files.storage_url import below, check_path, check_url, is_url
 from govray.store.record_key import KEY_ENV, load_key
 from govray.train import GovernedTrainer
-from govray.train.inputs.experiment_config import RECORDED, parse_experiment, read_experiment
+from govray.train.inputs.experiment_config import parse_experiment, read_experiment
 
 URLS = ["s3://bucket/p", "s3:/bucket", "S3://bucket", "s4://bucket", "s3:bucket", "file:///p"]
 PATHS = ["runs", "/shared/runs", "./s3:/bucket", "C:/runs", "a:b", "runs/s3:/bucket", "env:NAME"]
@@ -87,14 +87,6 @@ def test_a_place_is_a_path_or_the_url_of_an_object_store(field: str) -> None:
         with pytest.raises(UsageError, match=f"{field}.*{why}") as told:
             parse_experiment(with_field(field, given), where="tiny.yaml")
         assert "AKIA" not in str(told.value)
-
-
-def test_a_run_recorded_before_urls_were_checked_can_be_read() -> None:
-    value = {**EXPERIMENT, "storage_path": "s3:/bucket"}
-    with pytest.raises(UsageError, match="storage_path"):
-        parse_experiment(value, where="run")
-    found = parse_experiment(value, where="run", context=RECORDED)
-    assert found.storage_path == "s3:/bucket"
 
 
 def test_the_experiment_file_itself_is_a_path() -> None:

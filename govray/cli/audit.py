@@ -180,7 +180,7 @@ def _tell(document: MemorizationManifest) -> None:
         field("unchecked", f"{each.check}{f' of {each.corpus}' if each.corpus else ''}: {each.why}")
 
 
-def _tell_corpus(corpus: CorpusEvidence, scheme: SamplingScheme | None) -> None:
+def _tell_corpus(corpus: CorpusEvidence, scheme: SamplingScheme) -> None:
     line()
     line(f"{corpus.corpus}  could reach {', '.join(corpus.groups)}")
     if corpus.measures:
@@ -196,7 +196,7 @@ def _tell_corpus(corpus: CorpusEvidence, scheme: SamplingScheme | None) -> None:
             f"{found.extracted} of {found.rows} rows; reserve {found.reserve_extracted} of "
             f"{found.reserve_rows}",
         )
-    if corpus.discoverable and scheme and found:
+    if corpus.discoverable and found:
         counts = ", ".join(f"{each.rows} in {each.samples:,}" for each in corpus.discoverable[::2])
         most = corpus.discoverable[-1]
         field(

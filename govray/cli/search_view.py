@@ -45,16 +45,14 @@ def search(file: SearchFile, *, new: bool) -> None:
 
 def to_json(file: SearchFile, outcome: SearchOutcome) -> dict[str, Any]:
     """The outcome for programs."""
-    conclusion, by_loss = outcome.conclusion, file.search.goal == "min"
-    leader = {"trial": conclusion.leader, "whyNotBest": conclusion.why}
+    conclusion = outcome.conclusion
     return {
         "search": str(outcome.folder),
         "tau": file.search.memorization and str(file.search.tau),
         "best": conclusion.best,
         "front": list(conclusion.front),
         "metric": {"name": file.search.metric, "goal": file.search.goal},
-        "leader": leader,
-        **({"lowestLoss": leader} if by_loss else {}),  # as earlier versions named it
+        "leader": {"trial": conclusion.leader, "whyNotBest": conclusion.why},
         "trials": [
             {
                 "trial": name,
@@ -63,7 +61,6 @@ def to_json(file: SearchFile, outcome: SearchOutcome) -> dict[str, Any]:
                 "reason": each.trial.reason,
                 "step": each.last and each.last.step,
                 "value": each.last and _finite(each.last.value),
-                **({"loss": each.last and _finite(each.last.value)} if by_loss else {}),
                 "memorization": each.last and each.last.memorization,
                 "v": each.last and _finite(each.last.v),
                 "objective": each.last and _finite(each.last.objective),

@@ -54,7 +54,7 @@ User = Annotated[
 
 @app.command("upgrade")
 def upgrade(store: Store = DEFAULT_STORE) -> None:
-    """Make a store, or upgrade the tables of an older one."""
+    """Make a store, or upgrade its tables."""
     from govray.store import database
     from govray.store import schema_upgrade as upgrading
 

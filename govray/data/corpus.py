@@ -3,8 +3,8 @@
 A corpus is ``<corpora>/<name>/`` with ``records-00000.parquet …`` (columns ``name: string``,
 ``content: binary``), ``records.secret`` and ``credential.dsse.json``. The Merkle order is part
 number, then row; the leaves are commitments to the records' contents, made with the secret
-(``governance/policy/record_commitment.py``). Corpora of earlier versions have no secret: their
-leaves are the raw SHA-256 hashes of the contents.
+(``governance/policy/record_commitment.py``). Without a secret they are the raw SHA-256 hashes of
+the contents.
 
 Invariants
 
@@ -142,7 +142,7 @@ class Leaves:
 class PartsWriter:
     """Writes the parts of one corpus into a folder, one part in memory; the secret at once.
 
-    Without a secret the leaves are plain hashes, as in earlier versions. ``count`` records came so
+    Without a secret the leaves are plain hashes. ``count`` records came so
     far; ``pending`` bytes of them are not yet written. ``files`` are the parts so far.
 
     With ``leaves`` it writes some parts of a corpus that another process puts together (`adopt`).

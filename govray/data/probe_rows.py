@@ -218,12 +218,12 @@ def _read_back(
 ) -> Iterator[list[int]]:
     """The rows that a plan reads up to and with ``step``, newest first, each once."""
     stream = plan.stream_of(corpus)
-    if stream is None or corpus in plan.excluded or step < stream.first_step:
+    if stream is None or corpus in plan.excluded or step < stream.phase:
         return
     number = [each.corpus for each in stream.corpora].index(corpus)
     each = stream.corpora[number]
     bound = each.rows if below is None else min(below, each.rows)
-    due = (step - stream.first_step) // stream.every * stream.every + stream.first_step
+    due = (step - stream.phase) // stream.every * stream.every + stream.phase
     found: set[int] = set()
     stop = stream.positions(due).stop
     while stop:

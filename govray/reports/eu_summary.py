@@ -8,7 +8,7 @@ largest 10 % of crawled domains, measured by what was scraped. A small or medium
 may give the largest 5 % or 1,000 domains, whichever is less. It calls some public datasets large;
 all are listed here, with their sizes, since no limit of that was verified.
 
-The draft is of one run. What earlier runs read, whose weights this one went on from, is named as a
+The draft is of one run. What the runs read whose weights this one went on from is named as a
 dependency and not described.
 """
 

@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
 """``world_size``, ``rows``, ``targets`` and ``route`` are null in rows of gradient norms, and
 ``layer_group`` and ``squared_norm`` in those of steps. ``index`` is the leaf's place in the ledger.
 ``route`` is the digest that a leaf names where a gate or a later phase sent the rows elsewhere. It
-is null where they took the route of their stream, and so in every older ledger."""
+is null where they took the route of their stream."""
 
 _BATCH = 50_000
 

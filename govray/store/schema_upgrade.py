@@ -35,14 +35,9 @@ def revision(connection: Connection) -> str | None:
 
 
 def to_head(engine: Engine) -> None:
-    """Make or upgrade the tables."""
-    to_revision(engine, head())
-
-
-def to_revision(engine: Engine, target: str) -> None:
-    """Go up to ``target``. Does nothing where the database is there already."""
+    """Make or upgrade the tables. Does nothing where they are at head already."""
     with engine.begin() as connection:
-        command.upgrade(_config(connection), target)
+        command.upgrade(_config(connection), "head")
 
 
 def _config(connection: Connection | None = None) -> Config:

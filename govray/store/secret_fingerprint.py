@@ -59,7 +59,7 @@ def indexing_key(session: Session, url: str) -> bytes:
 def key_of(session: Session, url: str) -> bytes | None:
     """The secret that the store is indexed under; None where there is none yet.
 
-    Before the first model, and in an index made before fingerprints were, any secret will do.
+    Before the first model any secret will do.
 
     Raises:
         UsageError: It is missing.

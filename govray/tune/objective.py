@@ -50,11 +50,6 @@ class TrialReport:
     v: float
     objective: float
 
-    @property
-    def loss(self) -> float:
-        """``value``, by the name that stop rules of earlier versions used."""
-        return self.value
-
     def to_result(self) -> dict[str, float]:
         """The fields as in Ray Tune's result; M is absent if not measured."""
         found = {

@@ -31,7 +31,6 @@ import ray
 from ray import tune
 from ray.tune.logger import TBXLoggerCallback
 
-from govray.data.records_file import PREPARED
 from govray.errors import GovrayError, Refused, Stopped, UsageError, suggestion
 from govray.files.place import Place
 from govray.files.storage_url import check_path
@@ -397,12 +396,9 @@ def base_trainer(record: SearchRecord) -> GovernedTrainer:
 
     Prepared data lies beside the search, where runs and other searches of equal data find it.
     """
-    folder = record.folder
-    # A search that an earlier version began has prepared in its own folder, with its own reserve.
-    storage = folder if (folder / PREPARED).is_dir() else folder.parent
     return from_experiment(
         record.file.experiment,
-        run_config=ray.train.RunConfig(storage_path=str(storage)),
+        run_config=ray.train.RunConfig(storage_path=str(record.folder.parent)),
         submission=record.submission,
     )
 

@@ -96,7 +96,6 @@ class Search(Section):
     goal: Goal = Field(
         "min",
         description="whether a lower or a higher metric is better",
-        exclude_if=lambda value: bool(value == "min"),  # records of earlier searches lack it
     )
     max_trials: int = Field(ge=1, le=10_000)
     max_concurrent_trials: Positive | None = Field(

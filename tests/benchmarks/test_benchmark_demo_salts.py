@@ -29,6 +29,7 @@ def test_it_reads_the_first_flag_of_each_corpus(tmp_path: Path) -> None:
             layers=("head",),
             evidence=("sha256:" + "0" * 64,),
             since=0,
+            e=20.0,
         )
         events.append(tmp_path, events.Memorized(at="2026-11-11T00:00:00Z", decision=decision))
     assert flagged(tmp_path) == {"parts-list": 80, "other": 100}

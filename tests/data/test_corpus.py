@@ -46,7 +46,7 @@ def build(folder: Path, name: str = "notes") -> corpus.Built:
 
 
 def build_plain(folder: Path) -> corpus.Built:
-    """A corpus as earlier versions built it."""
+    """A corpus without a secret."""
     (folder / "plain").mkdir()
     parts = corpus.PartsWriter(folder / "plain", "plain", None)
     for record in sorted(RECORDS.items()):

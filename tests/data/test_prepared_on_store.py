@@ -33,6 +33,7 @@ from govray.governance.formats.row_schema import CHAT, RowKind, image_schema
 from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
+from govray.governance.record.row_order import RowOrder
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support import object_server
 from tests.support.object_server import Bucket, Server
@@ -114,11 +115,13 @@ def plan_of(prepared: Prepared, steps: int = 40) -> BatchPlan:
         max_steps=steps,
         manifest=prepared.digest,
         context=CONTEXT,
+        order=RowOrder(block=1, window=1 << 20),
         streams=(
             StreamPlan(
                 id=STREAM,
                 profile="everything",
                 corpora=tuple(StreamCorpus(corpus=c, rows=n) for c, n in sorted(rows.items())),
+                phase=0,
                 quota=50,
             ),
         ),

@@ -13,13 +13,15 @@ from tests.support.manifests import corpus, make_manifest
 
 DIGEST = "sha256:" + "0" * 64
 
+WHOLE = RowOrder(block=1, window=1 << 20)
+
 
 def plan(
     *,
     every: int = 1,
-    phase: int | None = None,
+    phase: int = 0,
     epochs: int = 3,
-    order: RowOrder | None = None,
+    order: RowOrder = WHOLE,
 ) -> BatchPlan:
     stream = StreamPlan(
         id=DIGEST,
@@ -35,12 +37,12 @@ def plan(
     )
 
 
-@pytest.mark.parametrize(("every", "phase"), [(1, None), (3, 2), (4, None)])
+@pytest.mark.parametrize(("every", "phase"), [(1, 0), (3, 2), (4, 0)])
 @pytest.mark.parametrize("step", [0, 1, 2, 7, 39])
 @pytest.mark.parametrize("corpus", ["one", "two"])
-@pytest.mark.parametrize("order", [None, RowOrder(block=4, window=10)])
+@pytest.mark.parametrize("order", [WHOLE, RowOrder(block=4, window=10)])
 def test_the_newest_rows_are_those_that_steps_read(
-    every: int, phase: int | None, step: int, corpus: str, order: RowOrder | None
+    every: int, phase: int, step: int, corpus: str, order: RowOrder
 ) -> None:
     made = plan(every=every, phase=phase, order=order)
     read = [
@@ -75,10 +77,18 @@ def probes(steps: int = 400, *, equal: int = 1) -> Probes:
         id=DIGEST,
         profile="p",
         corpora=(StreamCorpus(corpus="one", rows=manifest.train_rows("one")),),
+        phase=0,
         quota=1,
         epochs=9,
     )
-    made = BatchPlan(seed=3, max_steps=steps, manifest=DIGEST, context=7, streams=(stream,))
+    made = BatchPlan(
+        seed=3,
+        max_steps=steps,
+        manifest=DIGEST,
+        context=7,
+        order=RowOrder(block=1, window=1 << 20),
+        streams=(stream,),
+    )
     return Probes(Path("nowhere"), manifest, made)  # nothing is read here
 
 

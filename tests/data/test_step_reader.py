@@ -34,6 +34,7 @@ from tests.support.shelf import Shelf
 CONTEXT = 64
 STREAMS = ["sha256:" + digit * 64 for digit in "ab"]
 LOCAL = RowOrder(block=10, window=96)
+WHOLE = RowOrder(block=1, window=1 << 20)
 """So small that the corpora have many windows."""
 
 
@@ -58,12 +59,14 @@ def make_plan(prepared: Prepared, **changes: object) -> BatchPlan:
     rows = {c.corpus: prepared.manifest.train_rows(c.corpus) for c in prepared.manifest.corpora}
     one, three, two = (StreamCorpus(corpus=c, rows=rows[c]) for c in ("one", "three", "two"))
     streams = (
-        StreamPlan(id=STREAMS[0], profile="everything", corpora=(one, three), quota=7),
+        StreamPlan(id=STREAMS[0], profile="everything", corpora=(one, three), phase=0, quota=7),
         # Two epochs of a small corpus, every third step, then silence.
-        StreamPlan(id=STREAMS[1], profile="half", corpora=(two,), quota=9, every=3, epochs=2),
+        StreamPlan(
+            id=STREAMS[1], profile="half", corpora=(two,), phase=0, quota=9, every=3, epochs=2
+        ),
     )
     fields = {"seed": 17, "max_steps": 60, "manifest": prepared.digest, "context": CONTEXT}
-    return BatchPlan.model_validate(fields | {"streams": streams} | changes)
+    return BatchPlan.model_validate(fields | {"streams": streams, "order": WHOLE} | changes)
 
 
 def read_all(prepared: Prepared, plan: BatchPlan, rank: int = 0, world: int = 1) -> list[StepRows]:
@@ -109,18 +112,20 @@ def test_the_array_permutation_is_a_bijection_and_checks_its_domain() -> None:
     sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any),
     epochs=st.integers(1, 4),
     excluded=st.sets(st.integers(0, 3)),
-    order=st.none() | st.builds(RowOrder, block=st.integers(1, 3), window=st.integers(3, 9)),
+    order=st.just(WHOLE) | st.builds(RowOrder, block=st.integers(1, 3), window=st.integers(3, 9)),
     data=st.data(),
 )
 def test_planned_rows_are_the_plans(
     sizes: list[int],
     epochs: int,
     excluded: set[int],
-    order: RowOrder | None,
+    order: RowOrder,
     data: st.DataObject,
 ) -> None:
     corpora = tuple(StreamCorpus(corpus=f"c{i}", rows=n) for i, n in enumerate(sizes))
-    stream = StreamPlan(id=STREAMS[0], profile="p", corpora=corpora, quota=5, epochs=epochs)
+    stream = StreamPlan(
+        id=STREAMS[0], profile="p", corpora=corpora, phase=0, quota=5, epochs=epochs
+    )
     plan = BatchPlan(
         seed=5,
         max_steps=3,
@@ -139,8 +144,8 @@ def test_planned_rows_are_the_plans(
 # What a step reads.
 
 
-@pytest.mark.parametrize("order", [None, LOCAL])
-def test_steps_hold_the_planned_rows(prepared: Prepared, order: RowOrder | None) -> None:
+@pytest.mark.parametrize("order", [WHOLE, LOCAL])
+def test_steps_hold_the_planned_rows(prepared: Prepared, order: RowOrder) -> None:
     plan = make_plan(prepared, order=order)
     rows = ArrowRows(prepared.folder, prepared.manifest)
     steps = read_all(prepared, plan)
@@ -161,11 +166,9 @@ def test_steps_hold_the_planned_rows(prepared: Prepared, order: RowOrder | None)
     assert {len(s.lengths) for s in steps} > {7, 16}
 
 
-@pytest.mark.parametrize("order", [None, LOCAL])
+@pytest.mark.parametrize("order", [WHOLE, LOCAL])
 @pytest.mark.parametrize("world", [2, 3, 5, 20])
-def test_ranks_concatenate_to_the_plan(
-    prepared: Prepared, world: int, order: RowOrder | None
-) -> None:
+def test_ranks_concatenate_to_the_plan(prepared: Prepared, world: int, order: RowOrder) -> None:
     plan = make_plan(prepared, order=order)
     ranks = [read_all(prepared, plan, rank, world) for rank in range(world)]
     for whole, *parts in zip(read_all(prepared, plan), *ranks, strict=True):
@@ -183,10 +186,8 @@ def test_ranks_concatenate_to_the_plan(
             ]
 
 
-@pytest.mark.parametrize("order", [None, LOCAL])
-def test_resuming_reads_what_an_unbroken_run_reads(
-    prepared: Prepared, order: RowOrder | None
-) -> None:
+@pytest.mark.parametrize("order", [WHOLE, LOCAL])
+def test_resuming_reads_what_an_unbroken_run_reads(prepared: Prepared, order: RowOrder) -> None:
     plan = make_plan(prepared, order=order)
     reader = StepReader(prepared.folder, prepared.manifest, plan, rank=1, world=2)
     for resumed, unbroken in zip(
@@ -195,8 +196,8 @@ def test_resuming_reads_what_an_unbroken_run_reads(
         assert same(resumed, unbroken)
 
 
-@pytest.mark.parametrize("order", [None, LOCAL])
-def test_excluded_rows_are_tombstones(prepared: Prepared, order: RowOrder | None) -> None:
+@pytest.mark.parametrize("order", [WHOLE, LOCAL])
+def test_excluded_rows_are_tombstones(prepared: Prepared, order: RowOrder) -> None:
     with_it = read_all(prepared, make_plan(prepared, order=order))
     without = read_all(prepared, make_plan(prepared, order=order, excluded=("one",)))
     assert any("one" in s.corpora for s in with_it)
@@ -220,9 +221,9 @@ def shards_of(prepared: Prepared, plan: BatchPlan, world: int, start: int) -> li
     ]
 
 
-@pytest.mark.parametrize(("world", "start", "order"), [(1, 0, LOCAL), (3, 17, None)])
+@pytest.mark.parametrize(("world", "start", "order"), [(1, 0, LOCAL), (3, 17, WHOLE)])
 def test_both_sources_give_the_same_bytes(
-    prepared: Prepared, world: int, start: int, order: RowOrder | None
+    prepared: Prepared, world: int, start: int, order: RowOrder
 ) -> None:
     plan = make_plan(prepared, order=order, excluded=("two",))
     for rank, rows in enumerate(shards_of(prepared, plan, world, start)):
@@ -271,6 +272,7 @@ def test_a_late_start_costs_what_an_early_one_costs(
         id=STREAMS[0],
         profile="p",
         corpora=(StreamCorpus(corpus="three", rows=rows["three"]),),
+        phase=0,
         quota=4,
         epochs=10**6,
     )
@@ -349,7 +351,7 @@ def many_groups(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> Prep
 
 def decodings(
     prepared: Prepared,
-    order: RowOrder | None,
+    order: RowOrder,
     monkeypatch: pytest.MonkeyPatch,
     *,
     world: int = 1,
@@ -362,7 +364,7 @@ def decodings(
     [corpus] = prepared.manifest.corpora
     rows = prepared.manifest.train_rows(corpus.corpus)
     one = StreamCorpus(corpus=corpus.corpus, rows=rows)
-    stream = StreamPlan(id=STREAMS[0], profile="p", corpora=(one,), quota=8)
+    stream = StreamPlan(id=STREAMS[0], profile="p", corpora=(one,), phase=0, quota=8)
     plan = BatchPlan(
         seed=17,
         max_steps=-(-rows // 8),
@@ -401,7 +403,7 @@ def test_a_local_order_decodes_a_row_group_about_once(
     """
     aligned = RowOrder(block=16, window=192)
     assert decodings(many_groups, aligned, monkeypatch, world=world) < 1.1
-    assert decodings(many_groups, None, monkeypatch, world=world) > whole
+    assert decodings(many_groups, WHOLE, monkeypatch, world=world) > whole
     odd = RowOrder(block=17, window=17 * 11)
     assert decodings(many_groups, odd, monkeypatch, world=world) < 1.7
 

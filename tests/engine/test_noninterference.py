@@ -42,6 +42,7 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep, build_step
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
+from govray.governance.record.row_order import RowOrder
 from tests.support.cases import batch_on
 from tests.support.deterministic import deterministic
 from tests.support.ranks import RankPool
@@ -89,6 +90,7 @@ def plan(*, notes: str, quotas: dict[str, int]) -> BatchPlan:
             id=route.digest,
             profile=corpus,
             corpora=(StreamCorpus(corpus=corpus, rows=ROWS[corpus]),),
+            phase=0,
             quota=quotas[corpus],
             every=every,
         )
@@ -101,6 +103,7 @@ def plan(*, notes: str, quotas: dict[str, int]) -> BatchPlan:
         manifest=DIGEST,
         context=CONTEXT,
         excluded=("notes",) if notes == "excluded" else (),
+        order=RowOrder(block=1, window=1 << 20),
         streams=tuple(sorted(streams, key=lambda stream: stream.id)),
     )
 

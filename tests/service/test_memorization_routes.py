@@ -13,9 +13,11 @@ from govray.governance.attestation.memorization_manifest import (
     CorpusEvidence,
     MemorizationManifest,
     RecordEvidence,
+    SamplingScheme,
     Unchecked,
     seal_memorization_manifest,
 )
+from govray.governance.attestation.privacy_audit import PrivacyLevel
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
@@ -49,7 +51,14 @@ AUDIT = MemorizationManifest(
     manifest=DIGEST,
     files={model_folder.WEIGHTS: DIGEST, "adapters/acme/adapter_model.safetensors": DIGEST},
     settings=AuditSettings(
-        rows=4, prefix_tokens=4, suffix_tokens=4, candidates=10, controls=0, seed=1
+        rows=4,
+        prefix_tokens=4,
+        suffix_tokens=4,
+        candidates=10,
+        controls=0,
+        seed=1,
+        privacy=PrivacyLevel(confidence=0.95, delta=1e-5),
+        sampling=SamplingScheme(temperature=1.0, top_k=40, probability=0.9),
     ),
     corpora=tuple(
         CorpusEvidence(
@@ -144,12 +153,19 @@ def test_findings_of_others_are_left_out() -> None:
         branches=(0, 3),
         decisions=tuple(
             MonitorDecision(
-                step=2, corpus=c, action="gate", layers=("head",), evidence=(DIGEST,), since=0
+                step=2,
+                corpus=c,
+                action="gate",
+                layers=("head",),
+                evidence=(DIGEST,),
+                since=0,
+                e=20.0,
             )
             for c in ("acme", "beta")
         ),
         measured={"acme": 2, "beta": 2},
         measures=(measure("acme"), measure("beta")),
+        unmeasurable=(),
     )
     own = own_findings(findings, {"acme"})
     assert "beta" not in str(own.to_json())

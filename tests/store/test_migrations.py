@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
@@ -50,21 +48,15 @@ def test_the_migrations_make_the_tables_of_the_classes(empty_url: str) -> None:
     engine.dispose()
 
 
-def test_every_revision_goes_down_and_up_again_and_keeps_what_is_there(empty_url: str) -> None:
+def test_the_schema_goes_down_and_up_again(empty_url: str) -> None:
     engine = connect(parse_url(empty_url))
-    known = schema_upgrade.revisions()
-    assert known[-1] == schema_upgrade.head()
-    schema_upgrade.to_revision(engine, known[0])
+    schema_upgrade.to_head(engine)
     with engine.begin() as connection:
         connection.execute(text(ROW))
-    for before, after in pairwise(known):
-        schema_upgrade.to_revision(engine, after)
-        down_to(engine, before)
-        schema_upgrade.to_revision(engine, after)
     schema_upgrade.to_head(engine)  # nothing to do
     with engine.connect() as connection:
         assert connection.execute(text("SELECT name FROM model")).scalars().all() == ["kept"]
-        assert schema_upgrade.revision(connection) == known[-1]
+        assert schema_upgrade.revision(connection) == schema_upgrade.head()
     down_to(engine, "base")
     assert tables_of(engine) == set()
     schema_upgrade.to_head(engine)

@@ -78,12 +78,16 @@ def found(
     decisions = tuple(
         MonitorDecision(
             step=number, corpus=corpus, action=action, layers=("final_norm",),
-            evidence=(DIGEST,), since=0,
+            evidence=(DIGEST,), since=0, e=20.0,
         )
         for number, (corpus, action) in enumerate(decided)
     )  # fmt: skip
     findings = Findings(
-        branches=(0,), decisions=decisions, measured=dict.fromkeys(measured, 4), measures=()
+        branches=(0,),
+        decisions=decisions,
+        measured=dict.fromkeys(measured, 4),
+        measures=(),
+        unmeasurable=(),
     )
     return changed(evidence, memorization=findings)
 

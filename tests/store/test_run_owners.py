@@ -121,7 +121,7 @@ def test_a_rebuild_asks_the_queue_too(store: Engine, storage: Path, world: World
     old, new = (put(store, "beta", "eve", tags=["wide"]) for _ in range(2))
     begun(storage, f"tiny-{old}", world)
     index(store, storage, world)
-    with Session(store) as session:  # as an earlier version took it from a forged record
+    with Session(store) as session:  # as a forged record would have it
         session.get_one(tables.Experiment, f"tiny-{old}").project = "alpha"
         replace_tags(session, f"tiny-{old}", [])
         session.commit()

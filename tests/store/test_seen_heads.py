@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlmodel import Session, select
 
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.verify.verifier import VerifiedModel, verify
-from govray.store import heads, schema_upgrade, tables
-from govray.store.database import connect, parse_url
+from govray.store import heads, tables
 from govray.store.model_index import index_model
 from govray.store.rebuild import rebuild
 from tests.support.world import AT, RUN, World
@@ -112,18 +111,3 @@ def test_a_rebuild_forgets_no_head(
         index(store, world, models["other"])
     with pytest.raises(Refused, match="a fork"):
         rebuild(store, lambda new: index(new, world, models["other"]))
-
-
-def test_the_upgrade_keeps_the_heads_that_are_known(empty_url: str) -> None:
-    engine = connect(parse_url(empty_url))
-    schema_upgrade.to_revision(engine, "0001")
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO ledger (run, origin, size, root, checkpoint, tiles)"
-                " VALUES ('run-1', 'o', 7, 'sha256:00', '', '')"
-            )
-        )
-    schema_upgrade.to_head(engine)
-    assert sizes(engine) == [7]
-    engine.dispose()

@@ -12,6 +12,7 @@ from torch import nn
 from govray.checkpoint.retention import DEFAULT
 from govray.engine.model.adapters import Adapters
 from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.row_order import RowOrder
 from govray.train.inputs.order import Order
 from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.run_lock import Fence, begin_attempt, take_over
@@ -31,7 +32,14 @@ def an_order(folder: Path, **changes: Any) -> Order:
         "prepared": "",
         "manifest": None,  # a commit binds its digest alone
         "manifest_digest": DIGEST,
-        "plan": BatchPlan(seed=0, max_steps=9, manifest=DIGEST, context=4, streams=()),
+        "plan": BatchPlan(
+            seed=0,
+            max_steps=9,
+            manifest=DIGEST,
+            context=4,
+            order=RowOrder(block=1, window=1 << 20),
+            streams=(),
+        ),
         "policy_digest": DIGEST,
         "settings": RunSettings(
             seed=0, clip_norm=None, checkpoint_every=1, keep=changes.pop("keep", DEFAULT)

@@ -1,6 +1,6 @@
-"""Tables of a new SQLite store, copied from one that the migrations made.
+"""Tables of a new SQLite store, copied from one that the migration made.
 
-The migrations take a fifth of a second of processor time, and tests make some hundreds of stores.
+The migration takes some processor time, and tests make some hundreds of stores.
 ``tests/store/test_migrations.py`` goes through them, and the first store of each process does.
 """
 

@@ -25,23 +25,20 @@ from tests.support.world import AT, GROUPS, POLICY, World, unchecked
 SECTION = """
 memorization:
   every: 2
-  probe_rows: 4
+  probe_rows: 8
   statistic: min_k
   bands: {"*": [-2, 2]}
-  consecutive: 2
   rollbacks: 1
   actions:
     open: {action: gate, fallback: nothing}
     contracts: rollback
 """
 
-EVIDENCE = SECTION.replace("  consecutive: 2\n", "").replace("probe_rows: 4", "probe_rows: 8")
-"""The same, decided by the evidence of the whole run."""
-OBSERVING = EVIDENCE.partition("  rollbacks")[0] + "  row_scores: true\n"
+OBSERVING = SECTION.partition("  rollbacks")[0] + "  row_scores: true\n"
 """The same, but that it only flags, and keeps the rows' scores."""
 
-SOME = 2000.0
-"""The e-value of a profile that deviates: two of ten make a corpus fall, with one rollback."""
+CALM = 0.5
+"""The e-value of a profile that does not deviate."""
 
 BASE = [group.group for group in GROUPS]
 
@@ -152,7 +149,7 @@ class Monitored(World):
     def profile(self, branch: int, step: int, corpora: frozenset[str]) -> EntropyProfile:
         section = read_policy(self.policy_text).memorization
         assert section is not None
-        by_e, rows = section.consecutive is None, section.probe_rows
+        rows = section.probe_rows
         return EntropyProfile(
             branch=branch,
             step=step,
@@ -166,11 +163,20 @@ class Monitored(World):
                     deviation=(found := self.deviations(corpus, branch, step)),
                     p=0.001 if found else 0.9,
                     permutations=999,
-                    e=(SOME if found else 0.5) if by_e else None,
+                    e=self.some(corpus) if found else CALM,
                 )
                 for corpus in sorted(corpora)
             ),
         )
+
+    def some(self, corpus: str) -> float:
+        """The e-value of a profile that deviates: two of them make the corpus fall, alone."""
+        section = read_policy(self.policy_text).memorization
+        assert section is not None
+        subjects = self.subjects()
+        own = subjects[corpus]
+        peers = sum(each.domain == own.domain and each.profiles > 0 for each in subjects.values())
+        return 0.7 * peers / section.fdr * own.profiles * (1 + section.rollbacks)
 
     def _with_profiles(
         self, leaves: list[AnyLeaf], drop: Callable[[list[Gate]], list[Gate]]

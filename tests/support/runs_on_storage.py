@@ -12,6 +12,7 @@ from govray.checkpoint.storage import folder_name
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
 from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.row_order import RowOrder
 from govray.governance.submission.submission import Submission
 from govray.governance.trust.anchor import TrustAnchor
 from govray.train.index.indexer import IndexSettings
@@ -68,7 +69,14 @@ def begin_run(
         started=STARTED,
         finished=parse_time(finished) if finished else None,
         groups={},
-        plan=BatchPlan(seed=0, max_steps=12, manifest=DIGEST, context=7, streams=()),
+        plan=BatchPlan(
+            seed=0,
+            max_steps=12,
+            manifest=DIGEST,
+            context=7,
+            order=RowOrder(block=1, window=1 << 20),
+            streams=(),
+        ),
         policy=world.policy,
         root=world.root,
         manifest=b"{}",

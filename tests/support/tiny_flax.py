@@ -19,6 +19,7 @@ from jax import Array
 
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
+from govray.governance.record.row_order import RowOrder
 from govray.jax import build_step
 from govray.jax.gpt import loss
 from govray.jax.named_parameters import named_parameters
@@ -79,6 +80,7 @@ def plan(corpora: Mapping[str, Route]) -> BatchPlan:
             id=route.digest,
             profile=corpus,
             corpora=(StreamCorpus(corpus=corpus, rows=ROWS[corpus]),),
+            phase=0,
             quota=QUOTAS[corpus],
             every=EVERY[corpus],
         )
@@ -89,6 +91,7 @@ def plan(corpora: Mapping[str, Route]) -> BatchPlan:
         max_steps=STEPS,
         manifest=DIGEST,
         context=CONTEXT,
+        order=RowOrder(block=1, window=1 << 20),
         streams=tuple(sorted(streams, key=lambda stream: stream.id)),
     )
 

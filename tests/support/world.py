@@ -52,6 +52,7 @@ from govray.governance.record.prepare_manifest import (
     Reserve,
     shard_name,
 )
+from govray.governance.record.row_order import RowOrder
 from govray.governance.trust.authority import Authority, Delegation, Scope, TrustRoot
 from govray.governance.trust.trust_state import TrustState, Verified, sign_delegation, sign_root
 from govray.governance.verify.verifier import VerifiedModel, verify
@@ -410,6 +411,7 @@ class World:
                 max_steps=self.steps,
                 manifest=pinned.digest,
                 context=self.context,
+                order=RowOrder(block=1, window=1 << 20),
                 streams=plan_streams(
                     labels,
                     {c: prepared.train_rows(c) for c in verified},

@@ -13,7 +13,6 @@ from govray.train.inputs.experiment_config import Experiment
 from govray.tune.objective import report
 from govray.tune.search import check_first_comparison, check_metric
 from govray.tune.search_config import Search, SearchFile, parse_search
-from govray.tune.search_record import file_value
 from tests.support.search_files import FILE
 
 
@@ -49,10 +48,6 @@ def test_a_metric_may_be_better_when_higher() -> None:
     assert (first.reason(higher[:2]), second.reason(higher)) == (None, None)
     lower = [replace(each, value=-each.value, objective=-each.objective) for each in higher]
     assert second.reason(lower)
-
-
-def test_the_goal_of_earlier_searches_is_not_in_their_record() -> None:
-    assert "goal" not in file_value(parse_search(FILE, where="x"))["search"]
 
 
 def test_a_metric_that_the_loop_does_not_report_is_refused_before_anything_starts() -> None:

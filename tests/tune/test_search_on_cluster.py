@@ -167,13 +167,12 @@ def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(
     assert "at or above 5.3" in poor["reason"]
 
     # The lowest loss is the memorizer's, and it lost; both are on the front.
-    assert memorizer["loss"] < best["loss"]
+    assert memorizer["value"] < best["value"]
     assert (memorizer["memorization"], memorizer["v"]) == (2.0, 0.5)
     assert found["best"] == best["trial"]
     assert found["metric"] == {"name": "loss", "goal": "min"}
-    assert found["leader"] == found["lowestLoss"]
-    assert found["lowestLoss"]["trial"] == memorizer["trial"]
-    assert found["lowestLoss"]["whyNotBest"].startswith("it memorizes: M 2")
+    assert found["leader"]["trial"] == memorizer["trial"]
+    assert found["leader"]["whyNotBest"].startswith("it memorizes: M 2")
     assert found["front"][0] == memorizer["trial"]
     assert best["trial"] in found["front"]
 

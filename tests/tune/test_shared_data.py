@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -146,19 +145,6 @@ def test_a_search_of_other_data_prepares_its_own(
     other = base_trainer(search(here, "two", **changes)).prepare()
     assert other.folder != one.folder
     assert len(packings) == 2
-
-
-def test_a_search_that_prepared_in_its_own_folder_goes_on_with_that(
-    here: Deployment, packings: list[Path]
-) -> None:
-    """As searches did before they shared: its trials have read that reserve."""
-    record = search(here, "old")
-    own = base_trainer(record).prepare()
-    (record.folder / "prepared").mkdir()
-    shutil.move(own.folder, record.folder / "prepared")
-    again = base_trainer(record).prepare()
-    assert (again.folder.parent.parent, again.digest) == (record.folder, own.digest)
-    assert len(packings) == 1
 
 
 def test_a_trial_finds_its_data_beside_its_search(here: Deployment, packings: list[Path]) -> None:

@@ -1,7 +1,6 @@
 """Where indexes are kept: in a hidden folder beside their corpora, which can always be deleted.
 
-An index appears whole (``files/staged_folder.py``). What is not as it was written is replaced. An
-earlier version's file is deleted when its corpus gets an index of this one.
+An index appears whole (``files/staged_folder.py``). What is not as it was written is replaced.
 """
 
 from __future__ import annotations
@@ -67,11 +66,6 @@ def built_index(
     kept = kept_folder(corpus)
     if kept is not None:
         with suppress(OSError):
-            old = kept.with_name(f"{kept.name}.index")
-            if old.is_file():
-                old.unlink()
-            if kept.is_file():  # an earlier version's, of a corpus whose name ends so
-                kept.unlink()
             with staged_folder(kept, replace=True) as folder:
                 build_index(folder, corpus, root, secret, build_parts)
             return open_index(kept, root)

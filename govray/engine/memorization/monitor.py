@@ -146,8 +146,7 @@ class Monitor:
             reserve_units=probe.reserve_units,
             statistic=section.statistic,
             key=(self._seed, step),
-            # A policy that states `consecutive` decides by p.
-            bands={} if section.consecutive else {k: v for k, v in ends.items() if v is not None},
+            bands={layer: band for layer, band in ends.items() if band is not None},
             tested=probe.tested,
             row_scores=section.row_scores,
         )

@@ -59,8 +59,8 @@ class AuditSettings(Document):
         candidates: Sampled secrets where there are too many to score all.
         controls: Canaries that were never planted, for each corpus that has planted ones.
         seed: What samples are drawn from.
-        privacy: Of the bounds on ε; audits of before they were made do not have it.
-        sampling: Of what sampling extracts; earlier audits do not have it either.
+        privacy: Of the bounds on ε.
+        sampling: Of what sampling extracts.
     """
 
     rows: Positive
@@ -69,8 +69,8 @@ class AuditSettings(Document):
     candidates: Positive
     controls: Natural
     seed: Natural
-    privacy: PrivacyLevel | None = None
-    sampling: SamplingScheme | None = None
+    privacy: PrivacyLevel
+    sampling: SamplingScheme
 
 
 class Extraction(Document):
@@ -233,8 +233,8 @@ class MemorizationManifest(Document):
             tried = each.extraction
             if each.discoverable is None:
                 continue
-            if tried is None or self.settings.sampling is None:
-                raise ValueError(f"{each.corpus}: no row or no scheme to discover anything by")
+            if tried is None:
+                raise ValueError(f"{each.corpus}: no row to discover anything by")
             counts = [(d.samples, d.rows, d.reserve_rows) for d in each.discoverable]
             if [n for n, _, _ in counts] != sorted({n for n, _, _ in counts}):
                 raise ValueError(

@@ -135,7 +135,7 @@ class Records(Document):
         root: Merkle root (RFC 9162) over the records' leaves, in the corpus's order.
         count: How many records there are.
         commitment: Which secret the leaves are made with (``record_commitment.py``). Absent where
-            the leaves are the records' plain hashes, as in corpora of earlier versions.
+            the leaves are the records' plain hashes.
     """
 
     root: Digest

@@ -4,7 +4,7 @@ A policy without it has no monitor. It is signed with the rest of the policy, an
 are given, or ``govray policy calibrate`` writes them into the source, so what is signed has
 numbers.
 
-``record/entropy_profile.py`` has the measures, ``record/incidents.py`` decides.
+``record/entropy_profile.py`` has the measures, ``record/e_process.py`` decides.
 """
 
 from __future__ import annotations
@@ -54,10 +54,6 @@ class Band(Document):
             raise ValueError("low is above high")
         return self
 
-    def contains(self, deviation: float) -> bool:
-        """Whether ``deviation`` lies within."""
-        return self.low <= deviation <= self.high
-
 
 class RuleAction(Document):
     """What follows when a class of a rule is flagged.
@@ -94,11 +90,7 @@ class Monitoring(Document):
         statistic: Whose deviation is measured.
         bands: Glob over layer names → band. Where several match, all hold; a layer that none
             matches is recorded and decides nothing.
-        fdr: The false discovery rate of each domain over the whole run: the level of e-BH. With
-            ``consecutive`` it is the level of Benjamini-Hochberg in each probe instead.
-        consecutive: Probes of a corpus in a row that must exceed before anything follows. Absent,
-            the evidence of all the run's probes decides (``record/e_process.py``). Policies
-            that were signed before that rule state it.
+        fdr: The false discovery rate of each domain over the whole run: the level of e-BH.
         rollbacks: How many rollbacks each domain has in a run.
         row_scores: Whether a profile also keeps each row's score, so that decisions can be computed
             for other bands (``govray policy calibrate``). For runs that observe: it says of single
@@ -114,9 +106,8 @@ class Monitoring(Document):
     statistic: Statistic = "composite"
     bands: Annotated[dict[Glob, Band], Field(min_length=1, max_length=256)]
     fdr: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    consecutive: Annotated[int, Field(ge=1, le=100)] | None = None
     rollbacks: Annotated[int, Field(ge=0, le=100)] = 0
-    row_scores: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    row_scores: bool = False
     actions: Annotated[dict[str, RuleAction], Field(max_length=256)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -126,12 +117,6 @@ class Monitoring(Document):
             raise ValueError(
                 "rollbacks is the budget of the action rollback: give both, or neither"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_scores_for_evidence(self) -> Self:
-        if self.row_scores and self.consecutive is not None:
-            raise ValueError("row_scores serves decisions by evidence: leave consecutive out")
         return self
 
     @model_validator(mode="after")
@@ -164,18 +149,10 @@ class Monitoring(Document):
         name = canonical_json.sha256(corpus.encode()).removeprefix("sha256:")
         return int(name, 16) % self.turns
 
-    def within(self, layer: str, deviation: float) -> bool | None:
-        """Whether a deviation lies in every band of its layer; None if the layer has none."""
-        found = self._bands(layer)
-        return all(band.contains(deviation) for band in found) if found else None
-
     def band(self, layer: str) -> tuple[float, float] | None:
         """Both ends of what all bands of a layer allow; None if it has none."""
-        found = self._bands(layer)
+        found = [band for glob, band in self.bands.items() if globs.matches(glob, layer)]
         return (max(b.low for b in found), min(b.high for b in found)) if found else None
-
-    def _bands(self, layer: str) -> list[Band]:
-        return [band for glob, band in self.bands.items() if globs.matches(glob, layer)]
 
     def action(self, rules: Iterable[str]) -> Action:
         """The strictest action of these rules."""
@@ -246,21 +223,11 @@ def relaxed(before: Monitoring | None, after: Monitoring | None) -> tuple[str, .
                 after.probe_rows < before.probe_rows,
             ),
             ("fdr", before.fdr, after.fdr, after.fdr < before.fdr),
-            (
-                "consecutive",
-                before.consecutive,
-                after.consecutive,
-                after.consecutive is not None
-                and before.consecutive is not None
-                and after.consecutive > before.consecutive,
-            ),
             ("rollbacks", before.rollbacks, after.rollbacks, after.rollbacks < before.rollbacks),
             ("statistic", before.statistic, after.statistic, after.statistic != before.statistic),
         )
         if less
     ]
-    if before.consecutive is None and after.consecutive is not None:
-        found.append("fdr holds in each probe, no longer for the whole run")
     for glob, band in before.bands.items():
         now = after.bands.get(glob)
         if now is None:

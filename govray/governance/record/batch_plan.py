@@ -21,8 +21,7 @@ Invariants
   steps ≡ p (mod k), its turns. p is drawn from its id (``stream_phase``). So m streams of stride k
   bring m/k a step on average, with binomial spread.
 
-Which row a position reads is the order's (``row_order.py``): all rows of an epoch permuted at once,
-or, in plans that state an ``order``, locally.
+Which row a position reads is the order's (``row_order.py``).
 
 A golden vector (``tests/governance/record/test_batch_plan.py`` holds more)::
 
@@ -104,7 +103,7 @@ class StreamPlan(Document):
     """How one route stream is read: ``quota`` rows at every ``every``-th step, for ``epochs``.
 
     ``id`` is the digest of the route; ``profile`` is the policy's label for it, for people.
-    ``phase``, absent where it is 0, is the first step that reads it.
+    ``phase`` is the first step that reads it.
     Stream row ``r`` in ``[0, n)`` counts through what an epoch reads of ``corpora``, in their
     (sorted) order.
     """
@@ -114,7 +113,7 @@ class StreamPlan(Document):
     corpora: tuple[StreamCorpus, ...] = Field(min_length=1)
     quota: Positive
     every: Positive = 1
-    phase: Positive | None = None
+    phase: Natural
     epochs: Positive = 1
 
     @model_validator(mode="after")
@@ -124,7 +123,7 @@ class StreamPlan(Document):
             raise ValueError(f"stream {self.id}: corpora are not sorted or not distinct")
         if self.length > MAX_EXACT:
             raise ValueError(f"stream {self.id}: rows times epochs exceed 2**53 - 1")
-        if self.first_step >= self.every:
+        if self.phase >= self.every:
             raise ValueError(f"stream {self.id}: phase {self.phase} is not below {self.every}")
         return self
 
@@ -143,14 +142,9 @@ class StreamPlan(Document):
         """Positions in all epochs."""
         return self.n * self.epochs
 
-    @property
-    def first_step(self) -> int:
-        """The first step at which the stream is due."""
-        return self.phase or 0
-
     def positions(self, step: int) -> range:
         """The positions read at ``step``; empty off the stride and after the last epoch."""
-        if step % self.every != self.first_step:
+        if step % self.every != self.phase:
             return range(0)
         reading = step // self.every
         start = min(reading * self.quota, self.length)
@@ -182,7 +176,7 @@ class BatchPlan(Document):
 
     ``manifest`` is the digest of the prepare manifest whose rows are meant, ``context`` the loss
     targets of a full row. ``excluded`` names the corpora whose rows are tombstones. ``order`` has
-    the sizes of the local order; plans without it permute each epoch as a whole.
+    the sizes of the local order.
     """
 
     seed: Natural
@@ -190,7 +184,7 @@ class BatchPlan(Document):
     manifest: Digest
     context: Positive
     excluded: tuple[Name, ...] = ()
-    order: RowOrder | None = None
+    order: RowOrder
     streams: tuple[StreamPlan, ...]
 
     @model_validator(mode="after")
@@ -225,7 +219,7 @@ class BatchPlan(Document):
         """Stride → phase → streams, so that a step costs what it reads, not what there is."""
         found: dict[int, dict[int, list[StreamPlan]]] = {}
         for s in self.streams:
-            found.setdefault(s.every, {}).setdefault(s.first_step, []).append(s)
+            found.setdefault(s.every, {}).setdefault(s.phase, []).append(s)
         return found
 
     @cached_property
@@ -334,14 +328,14 @@ class BatchPlan(Document):
         if not 0 <= row < rows:
             raise ValueError(f"row {row} of {corpus} is outside [0, {rows})")
         # Epochs that no step reaches need no inversion, however many are configured.
-        readings = max(0, -(-(self.max_steps - stream.first_step) // stream.every))
+        readings = max(0, -(-(self.max_steps - stream.phase) // stream.every))
         epochs = min(stream.epochs, -(-readings * stream.quota // stream.n))
         steps = []
         for epoch in range(epochs):
             order = self.epoch_order(stream.id, epoch)
             for index in stream.indices(k, row, epoch):
                 reading = (epoch * stream.n + order.offset(index)) // stream.quota
-                step = reading * stream.every + stream.first_step
+                step = reading * stream.every + stream.phase
                 if step < self.max_steps:
                     steps.append(step)
         return tuple(sorted(steps))
@@ -400,7 +394,7 @@ def plan_streams(
                 corpora=tuple(_member(c, rows[c], (draws or {}).get(c)) for c in corpora),
                 quota=quota,
                 every=stride,
-                phase=stream_phase(stream_id, stride) or None,
+                phase=stream_phase(stream_id, stride),
                 epochs=passes,
             )
         )

@@ -1,7 +1,7 @@
 """Evidence over a whole run: what a policy's ``fdr`` promises is promised of the run.
 
 Each measure has an e-value of "the deviation lies in its band" (``Measure.e``). Where the
-hypothesis holds its mean is at most 1. This is the rule of policies that state no ``consecutive``.
+hypothesis holds its mean is at most 1.
 
     e(corpus, profile)   the mean over the corpus's layers that have a band
     E(corpus)            the sum of these over the run's profiles, divided by K·(1 + rollbacks)

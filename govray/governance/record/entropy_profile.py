@@ -6,15 +6,10 @@ entropy, entropy-normalised surprise and Min-K%++ of each side. It has the devia
 statistic in robust units, and its permutation p-value. It stands in the ledger, behind the leaf of
 the step after which it was measured.
 
-Decisions are pure functions of recorded profiles and the signed policy, so whoever runs and whoever
-verifies come to the same ones. ``e_process.py`` decides by the evidence of the whole run. `decide`
-is the rule of policies that state ``consecutive``, profile by profile:
+Decisions are pure functions of recorded profiles and the signed policy, so run and verifier come to
+the same ones. ``e_process.py`` decides, by the evidence of the whole run.
 
-* A corpus **exceeds** at a layer in a probe if two things hold. The layer's deviation lies outside
-  its band, and the procedure of Benjamini and Hochberg (1995) rejects its p-value at the section's
-  ``fdr``. It is flagged when the same layer exceeded in ``consecutive`` probes of the corpus in a
-  row.
-* **One domain never decides for another.** The procedure runs over the p-values of one domain, and
+* **One domain never decides for another.** The procedure runs over the corpora of one domain, and
   rollbacks are counted per domain. So an adapter's corpus changes neither a threshold nor the
   budget of the trunk.
 * A corpus that was gated is not decided on again, also where the gate sent it to a fallback. A
@@ -23,12 +18,10 @@ is the rule of policies that state ``consecutive``, profile by profile:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -83,7 +76,7 @@ class Measure(Document):
         p: The permutation test's p-value, ``(1 + as extreme) / (1 + permutations)``.
         permutations: How many were drawn.
         e: The e-value of "the deviation lies in the layer's band"; absent where the layer has no
-            band, and where a policy decides by p.
+            band.
         scores: Of each row, where the policy asks for ``row_scores`` and there is an e-value.
     """
 
@@ -189,11 +182,11 @@ class MonitorDecision(Document):
         corpus: Which.
         action: What followed; ``gate`` also where the budget of rollbacks was spent.
         fallback: The profile that its rows follow after a gate; absent if it is left out.
-        layers: That exceeded in all the probes of the evidence, sorted.
-        evidence: Digests of those profiles, oldest first.
-        since: The step after the corpus's last probe that did not exceed, 0 if there is none: where
-            a rollback leaves the corpus out from.
-        e: The corpus's evidence by then; absent where a policy decides by p.
+        layers: Whose evidence alone is enough, sorted.
+        evidence: Digests of the profiles since then, oldest first.
+        since: The step after the corpus's last calm profile, 0 if there is none: where a rollback
+            leaves the corpus out from.
+        e: The corpus's evidence by then.
     """
 
     branch: Natural = 0
@@ -204,88 +197,4 @@ class MonitorDecision(Document):
     layers: Annotated[tuple[Layer, ...], Field(min_length=1)]
     evidence: Annotated[tuple[Digest, ...], Field(min_length=1)]
     since: Natural
-    e: Annotated[Number, Field(ge=0)] | None = None
-
-
-Exceeding: TypeAlias = Mapping[str, frozenset[str]]
-"""Corpus → layers at which it exceeds, for every corpus that was measured."""
-
-
-def rejected(p_values: Sequence[float], level: float) -> tuple[bool, ...]:
-    """Benjamini and Hochberg's step-up procedure: which hypotheses fall, in the given order.
-
-    Rejects those with p ≤ the largest p(i) with p(i) ≤ i·level/m, p(1) ≤ … ≤ p(m).
-    Source: J. R. Statist. Soc. B 57 (1995), 289-300.
-    """
-    count = len(p_values)
-    reached = [p for rank, p in enumerate(sorted(p_values), start=1) if p <= rank * level / count]
-    least = max(reached, default=-math.inf)
-    return tuple(p <= least for p in p_values)
-
-
-def exceeding(
-    profile: EntropyProfile, section: Monitoring, subjects: Mapping[str, MonitoredCorpus]
-) -> Exceeding:
-    """Where each measured corpus exceeds, by domain; corpora without a subject are passed over."""
-    found: dict[str, set[str]] = {c: set() for c in profile.corpora if c in subjects}
-    for domain in {subjects[corpus].domain for corpus in found}:
-        tested = [
-            (measure, within)
-            for measure in profile.measures
-            if measure.corpus in found and subjects[measure.corpus].domain == domain
-            if (within := section.within(measure.layer, measure.deviation)) is not None
-        ]
-        falls = rejected([measure.p for measure, _ in tested], section.fdr)
-        for (measure, within), falls_here in zip(tested, falls, strict=True):
-            if falls_here and not within:
-                found[measure.corpus].add(measure.layer)
-    return {corpus: frozenset(layers) for corpus, layers in found.items()}
-
-
-def decide(
-    profile: EntropyProfile,
-    history: Sequence[EntropyProfile],
-    section: Monitoring,
-    subjects: Mapping[str, MonitoredCorpus],
-    *,
-    gated: Set[str] = frozenset(),
-    rollbacks: Mapping[str, int] | None = None,
-) -> tuple[MonitorDecision, ...]:
-    """What follows from ``profile`` where ``consecutive`` probes decide, sorted by corpus.
-
-    Args:
-        profile: The newest.
-        history: Those before it that the weights rest on, oldest first.
-        section: The policy's, which states ``consecutive``.
-        subjects: Corpus → what policy and routes say of it.
-        gated: Corpora that were gated before; nothing more follows for them.
-        rollbacks: Domain → rollbacks that it has had.
-    """
-    assert section.consecutive is not None
-    decisions = []
-    past = [(each, exceeding(each, section, subjects)) for each in (*history, profile)]
-    for corpus in sorted(profile.corpora & subjects.keys() - gated):
-        probes = [(each, found[corpus]) for each, found in past if corpus in found]
-        row = probes[-section.consecutive :]
-        layers = frozenset.intersection(*(layers for _, layers in row))
-        if len(row) < section.consecutive or not layers:
-            continue
-        subject = subjects[corpus]
-        action = subject.action_after((rollbacks or {}).get(subject.domain, 0), section)
-        before = probes[: -section.consecutive]
-        if action == "flag" and before and layers & before[-1][1]:
-            continue  # the same incident, which goes on
-        calm = [each.step + 1 for each, exceeded in probes if not exceeded & layers]
-        decisions.append(
-            MonitorDecision(
-                branch=profile.branch,
-                step=profile.step,
-                corpus=corpus,
-                action=action,
-                fallback=subject.fallback,
-                layers=tuple(sorted(layers)),
-                evidence=tuple(each.digest for each, _ in row),
-                since=max(calm, default=0),
-            )
-        )
-    return tuple(decisions)
+    e: Annotated[Number, Field(ge=0)]

@@ -1,8 +1,7 @@
 """What a run's entropy profiles led to: flags, gates, rollbacks and the branches of its ledger.
 
-`Incidents` follows a ledger from its first leaf and decides as it goes. It goes by the evidence of
-the whole run (``e_process``). Where the policy states ``consecutive`` it goes by probes in a row
-(``entropy_profile``). A worker applies it to its own run, a resumed one to the record, and a
+`Incidents` follows a ledger from its first leaf and decides as it goes, by the evidence of the
+whole run (``e_process``). A worker applies it to its own run, a resumed one to the record, and a
 verifier to the given ledger. All come to the same decisions, because nothing else enters them.
 
 Branches
@@ -26,9 +25,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field
 
 from govray.errors import Refused
 from govray.governance.formats.bounds import Natural
@@ -42,8 +38,6 @@ from govray.governance.record.entropy_profile import (
     Measure,
     MonitorDecision,
     MonitoredCorpus,
-    decide,
-    exceeding,
 )
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf, Leaf
@@ -61,15 +55,15 @@ class Findings(Document):
         decisions: In the order in which they were taken.
         measured: Corpus → the step of its newest profile that the final state rests on.
         measures: Of those profiles, sorted by corpus and layer, without scores of single rows.
-        unmeasurable: Corpora that no profile of the run could flag, sorted; absent if there are
-            none. They have too few records, or no profile was due.
+        unmeasurable: Corpora that no profile of the run could flag, sorted. They have too few
+            records, or no profile was due.
     """
 
     branches: tuple[Natural, ...]
     decisions: tuple[MonitorDecision, ...]
     measured: dict[Name, Natural]
     measures: tuple[Measure, ...]
-    unmeasurable: Annotated[tuple[Name, ...], Field(exclude_if=lambda value: not value)] = ()
+    unmeasurable: tuple[Name, ...]
 
 
 @dataclass(frozen=True)
@@ -165,13 +159,16 @@ class Incidents:
         return made
 
     def _decided(self, profile: EntropyProfile) -> tuple[MonitorDecision, ...]:
-        given = (profile, self._history, self.section, self.subjects)
-        gated, spent = self._left[-1].keys(), self._rollbacks()
-        if self.section.consecutive is not None:
-            return decide(*given, gated=gated, rollbacks=spent)
         held = {each.digest for each in self._history}
-        flagged = {each.corpus for each in self.decisions if each.evidence[-1] in held}
-        return e_process.decide(*given, gated=gated, flagged=flagged, rollbacks=spent)
+        return e_process.decide(
+            profile,
+            self._history,
+            self.section,
+            self.subjects,
+            gated=self._left[-1].keys(),
+            flagged={each.corpus for each in self.decisions if each.evidence[-1] in held},
+            rollbacks=self._rollbacks(),
+        )
 
     def gates(self, stop: int) -> tuple[Gate, ...]:
         """Those that left something out, of every branch; of the newest, before step ``stop``."""
@@ -219,10 +216,7 @@ class Incidents:
 
     def _calm(self, profile: EntropyProfile) -> Set[str]:
         """The corpora of a profile that a rollback would go back to."""
-        if self.section.consecutive is None:
-            return {c for c in profile.corpora if e_process.e_of(profile, c, self.section) <= 1}
-        found = exceeding(profile, self.section, self.subjects)
-        return {corpus for corpus, layers in found.items() if not layers}
+        return {c for c in profile.corpora if e_process.e_of(profile, c, self.section) <= 1}
 
     def findings(self) -> Findings:
         """What there is to say when the run has ended."""
@@ -244,9 +238,7 @@ class Incidents:
 
     @property
     def unmeasurable(self) -> frozenset[str]:
-        """Corpora that no profile of the run could flag; not looked for where p decides."""
-        if self.section.consecutive is not None:
-            return frozenset()
+        """Corpora that no profile of the run could flag."""
         return frozenset(c for c, subject in self.subjects.items() if not subject.profiles)
 
     def _rollbacks(self) -> dict[str, int]:
@@ -394,12 +386,12 @@ def _check_scores(measure: Measure, section: Monitoring, where: str) -> None:
 
 
 def _check_e_value(measure: Measure, section: Monitoring, where: str) -> None:
-    due = section.consecutive is None and section.band(measure.layer) is not None
+    due = section.band(measure.layer) is not None
     if due != (measure.e is not None):
         says = (
             "has no e-value, though its layer has a band"
             if due
-            else "has an e-value, though the policy decides by p or the layer has no band"
+            else "has an e-value, though its layer has no band"
         )
         raise Refused(f"corpus {measure.corpus} {says} at {measure.layer}", where=where)
     sides = (min(side.rows, e_process.SIDE) for side in (measure.probe, measure.reserve))
@@ -453,12 +445,7 @@ def subjects_of(
 
 
 def flaggable(section: Monitoring, corpus: str, manifest: Manifest) -> bool:
-    """Whether a corpus has records enough that a profile of it could flag it.
-
-    Always, where the policy decides by p.
-    """
-    if section.consecutive is not None:
-        return True
+    """Whether a corpus has records enough that a profile of it could flag it."""
     train, reserve = manifest.split_counts(corpus)
     # A record has one row in a profile.
     ours = min(train, manifest.own_rows(corpus))

@@ -1,8 +1,8 @@
 """The order in which one epoch of a stream is read: a permutation that is computed, never listed.
 
-There are two orders. A `WholeOrder` permutes all rows of the epoch at once. A `LocalOrder` keeps
-rows that lie together on a disk together in time, so that a row group is decoded about once. A plan
-says which it means: it has a `RowOrder`, or it has none and means the first.
+There are two orders. A `WholeOrder` permutes all rows of the epoch at once: an epoch of one window
+has it. A `LocalOrder` keeps rows that lie together on a disk together in time, so that a row group
+is decoded about once.
 
 Invariants
 
@@ -252,11 +252,9 @@ class LocalOrder:
 EpochOrder: TypeAlias = WholeOrder | LocalOrder
 
 
-def epoch_order(
-    sizes: RowOrder | None, n: int, *, seed: int, stream: str, epoch: int
-) -> EpochOrder:
-    """The order of one epoch of a stream of ``n`` rows; without ``sizes``, the whole at once."""
-    if sizes is None or n <= sizes.window:
+def epoch_order(sizes: RowOrder, n: int, *, seed: int, stream: str, epoch: int) -> EpochOrder:
+    """The order of one epoch of a stream of ``n`` rows."""
+    if n <= sizes.window:
         return WholeOrder(n, round_keys(seed, stream, epoch))
     return LocalOrder(
         n,

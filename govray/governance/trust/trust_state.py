@@ -14,7 +14,7 @@ each shown by a test:
     * Threshold: distinct keys count, not signatures (section 2.2 and 6.1).
     * Expiry: everything is used at a reference time, and refused from its
       expiry on.
-    * Rollback: a root never goes back to an earlier version, nor to another
+    * Rollback: a root never goes back to a lower version, nor to another
       content of the same version; authorities carry the lowest policy version
       that is still accepted.
     * Freshness: an authority carries the lowest sequence, or the age, of its
@@ -127,7 +127,7 @@ class TrustState:
 
         1. Parse the root and count its own keys' signatures against its threshold.
         2. Refuse it from its expiry on.
-        3. With a previous root: the same name, no earlier version, and no other content of the same
+        3. With a previous root: the same name, no lower version, and no other content of the same
            version. The previous threshold must also sign a newer one.
         4. Add each delegation whose delegator is known, until none is left; each is
            signed by its delegator's threshold and only narrows.

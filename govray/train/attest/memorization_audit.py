@@ -335,8 +335,6 @@ class _Auditor:
             )
             for record, rows in sorted(given.items())
         )
-        if self.settings.sampling is None:
-            return counts, None, records
         discoverable = tuple(
             Discoverable(
                 samples=samples,
@@ -356,8 +354,8 @@ class _Auditor:
             self.audited.model,
             sequences,
             starts,
-            temperature=scheme.temperature if scheme else 1.0,
-            top_k=scheme.top_k if scheme else 0,
+            temperature=scheme.temperature,
+            top_k=scheme.top_k,
             batch=_BATCH,
         )
         return [
@@ -415,7 +413,7 @@ class _Auditor:
 
     def _privacy(self, corpus: str, route: Route) -> PrivacyAudit | None:
         planted, level = self.manifest.corpus(corpus).planted, self.settings.privacy
-        if planted is None or level is None:
+        if planted is None:
             return None
         canaries = planted.canaries
         if canaries.coin is None:

@@ -44,7 +44,6 @@ class Optimizer(Section):
     arguments: Annotated[dict[str, Any], AfterValidator(check_numbers)] = Field(
         default_factory=dict,
         description="what the optimizer's class takes besides the learning rate",
-        exclude_if=lambda value: not value,  # records of earlier runs do not have it
     )
     clip_norm: PositiveFloat | None = Field(
         StepSettings.clip_norm, description="largest gradient norm of a domain; null for no limit"
@@ -68,7 +67,6 @@ class Optimizer(Section):
     @model_serializer(mode="wrap")
     def _without_others_fields(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = write(self)
-        if self.name != ADAMW:
-            for name in _ADAMW_ONLY:
-                written.pop(name, None)
+        for name in ("arguments",) if self.name == ADAMW else _ADAMW_ONLY:
+            written.pop(name, None)
         return written

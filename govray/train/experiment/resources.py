@@ -28,8 +28,6 @@ QUEUED: Final = frozenset({"pool", "priority", "max_workers"})
 
 _WORD = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _PREFIXED = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?" + _WORD[1:]
-_UNSAID: Any = {"exclude_if": lambda value: value is None or value == {}}
-"""Records of earlier runs do not have the field."""
 
 
 def _check_workers(value: Any) -> Any:
@@ -62,7 +60,6 @@ class Resources(Section):
         None,
         pattern=_WORD,
         description="Ray's name of the GPU that each worker's node has, such as A100 or H100",
-        **_UNSAID,
     )
     labels: Annotated[
         dict[Annotated[str, Field(pattern=_PREFIXED)], Annotated[str, Field(pattern=_WORD)]],
@@ -70,25 +67,21 @@ class Resources(Section):
     ] = Field(
         default_factory=dict,
         description="Ray's labels that each worker's node has, name: value",
-        **_UNSAID,
     )
     max_workers: Positive | None = Field(
         None,
         description="workers of a search at once, all trials together; a trial waits for its turn",
-        **_UNSAID,
     )
     pool: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="the pool of nodes of a submitted run; a run by hand is in none",
-        **_UNSAID,
     )
     priority: int | None = Field(
         None,
         ge=-PRIORITY,
         le=PRIORITY,
         description="of a submitted run: in its pool's queue the highest goes first",
-        **_UNSAID,
     )
 
     @property

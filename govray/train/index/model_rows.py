@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, datetime
 
 from sqlmodel import Session, select
@@ -58,10 +57,7 @@ def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: b
     if known and prepared is None:
         return 0
     experiment = record.experiment
-    # Earlier versions took a URL for a folder, and recorded what is neither.
-    corpora: Place | None = None
-    with suppress(ValueError):
-        corpora = place(experiment.data.corpora) if experiment else None
+    corpora = place(experiment.data.corpora) if experiment else None
     index_folder(
         session,
         model,

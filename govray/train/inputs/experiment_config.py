@@ -6,7 +6,7 @@ neither ray nor torch, so `govray schema` and `policy lint` work on the base ins
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,6 @@ from pydantic import (
     BaseModel,
     Field,
     ValidationError,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -49,7 +48,6 @@ from govray.train.experiment.ema import Ema
 from govray.train.experiment.environment import JobEnvironment
 from govray.train.experiment.log_policy import LogPolicies
 from govray.train.experiment.optimizer import Optimizer
-from govray.train.experiment.places import RECORDED as RECORDED
 from govray.train.experiment.places import DiskPath as DiskPath
 from govray.train.experiment.places import PlaceText as PlaceText
 from govray.train.experiment.profiling import Profiling
@@ -99,7 +97,6 @@ class PlantedCanaries(Section):
         None,
         description="number that keys a fair coin: it leaves about half of the canaries out, so "
         "that `govray audit` can bound privacy; without it all are planted",
-        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
     )
 
     @model_validator(mode="after")
@@ -122,7 +119,6 @@ class Data(Section):
         "record",
         description="what lies on one side of the reserve: each record, or near copies within a "
         "corpus together",
-        exclude_if=lambda value: bool(value == "record"),  # records of earlier runs lack it
     )
     rows_per_step: dict[str, Quota] = Field(
         description="profile name to rows a step; each route stream of that profile reads so many"
@@ -131,23 +127,19 @@ class Data(Section):
     mixture: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
         default_factory=dict,
         description="corpus to how often an epoch of its stream reads it; 1 where not named",
-        exclude_if=lambda value: not value,
     )
     attention: Literal["row", "record"] = Field(
         "row",
         description="what a token sees: what stands before it in its packed row, or in its record",
-        exclude_if=lambda value: bool(value == "row"),  # records of earlier runs do not have it
     )
     rows: RowKind = Field(
         "text",
         description="what the corpora's records are; their credentials have to say so too",
-        exclude_if=lambda value: bool(value == "text"),
     )
     reader: Reader | None = Field(
         None,
         description="who reads prepared rows: each worker, or tasks of Ray Data; by default the "
         "worker where it can",
-        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
     )
     exclude: tuple[str, ...] = Field((), description="corpora left out, as tombstones of the plan")
     canaries: PlantedCanaries | None = Field(None, description="planted for `govray audit`")
@@ -201,7 +193,6 @@ class Experiment(Section):
         StepSettings.framework,
         description="what computes gradients; over jax the entrypoint is a Flax model, or a "
         "training loop that calls govray.train.jax.govern",
-        exclude_if=lambda value: bool(value == "torch"),  # records of earlier runs do not have it
     )
     hyperparameters: dict[str, Any] = Field(
         default_factory=dict,
@@ -218,17 +209,12 @@ class Experiment(Section):
     environment: JobEnvironment | None = Field(
         None,
         description="what a submitted job runs in; a run by hand does without",
-        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
     )
     optimizer: Optimizer = Optimizer()
-    schedule: Schedule = Field(
-        Schedule(),
-        exclude_if=lambda value: bool(value.name == COSINE),  # as records of earlier runs
-    )
+    schedule: Schedule = Schedule()
     ema: Ema | None = Field(
         None,
         description="an average of the weights, kept beside them; by default none",
-        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
     )
     max_steps: Positive
     max_rows: Positive | None = Field(
@@ -245,38 +231,30 @@ class Experiment(Section):
         None,
         description="how many copies of the model workers hold; by default each worker has its "
         "share of one",
-        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
     )
     precision: Precision = Field(
         StepSettings.precision,
         description="fp32, bf16 (parameters in bfloat16 too) or bf16-mixed (forward alone)",
-        exclude_if=lambda value: bool(value == "fp32"),  # records of earlier runs do not have it
     )
     deterministic: bool = Field(
         False,
         description="only kernels that give equal bits for equal inputs on equal devices",
-        exclude_if=lambda value: not value,
     )
     compile: bool = Field(
         StepSettings.compile,
         description="run blocks as graphs of torch.compile; needs a C++ compiler on every node",
-        exclude_if=lambda value: not value,
     )
     cuda_graphs: bool = Field(
         StepSettings.cuda_graphs,
         description="capture forward and backward of each route, and launch them as CUDA graphs",
-        exclude_if=lambda value: not value,
     )
     activation_checkpointing: bool = Field(
         StepSettings.activation_checkpointing,
         description="compute each block again in backward instead of keeping its activations",
-        exclude_if=lambda value: not value,
     )
     seed: Seed = StepSettings.seed
     checkpoint: CheckpointEvery = CheckpointEvery()
-    validation: Validation | None = Field(
-        None, exclude_if=lambda value: value is None
-    )  # records of earlier runs do not have it
+    validation: Validation | None = None
     max_restarts: Natural = Field(
         5,
         description="after failures of the training code; lost workers and nodes don't count, and "
@@ -289,22 +267,18 @@ class Experiment(Section):
     profiling: Profiling | None = Field(
         None,
         description="steps that torch's profiler traces; the trace lies beside the run",
-        exclude_if=lambda value: value is None,  # records of earlier runs do not have it
     )
     tensorboard: bool = Field(
         False,
         description="write TensorBoard's files beside the run",
-        exclude_if=lambda value: not value,
     )
     tracking: Tracking | None = Field(
         None,
         description="trackers that the driver tells of the run",
-        exclude_if=lambda value: value is None,
     )
     log_policies: LogPolicies = Field(
         (),
         description="what follows from a line of a worker's log",
-        exclude_if=lambda value: not value,
     )
     storage_path: PlaceText = "runs"
     attestation_key: str = Field(
@@ -317,9 +291,9 @@ class Experiment(Section):
 
     @field_validator("attestation_key")
     @classmethod
-    def _is_no_key(cls, value: str, info: ValidationInfo) -> str:
+    def _is_no_key(cls, value: str) -> str:
         check_reference(value)  # the experiment is recorded, and every worker gets it
-        return value if is_outside(value) or info.context == RECORDED else check_path(value)
+        return value if is_outside(value) else check_path(value)
 
     @property
     def context(self) -> int:
@@ -475,7 +449,6 @@ def parse_experiment(
     value: Any,
     *,
     where: str,
-    context: Mapping[str, bool] | None = None,
     source: Source | None = None,
 ) -> Experiment:
     """Validate an experiment that is already parsed; see `read_experiment`.
@@ -485,7 +458,7 @@ def parse_experiment(
     if not isinstance(value, dict):
         raise UsageError("an experiment is a mapping", where=where, do="See jobs/train.yaml")
     try:
-        return Experiment.model_validate(value, context=context)
+        return Experiment.model_validate(value)
     except ValidationError as error:
         raise UsageError(
             problems(error, Experiment),

@@ -96,8 +96,7 @@ def monitored(
                 f"corpus {corpus!r} is to be watched ({subjects[corpus].action}), but has "
                 f"{manifest.reserve_rows(corpus)} reserve rows to measure it against",
                 where=f"policy {policy}",
-                do="Raise data.reserve, or let the rule only flag. Data that an earlier govray "
-                "prepared has no reserve rows: remove that folder",
+                do="Raise data.reserve, or let the rule only flag",
             )
         if subjects[corpus].action != "flag" and not flaggable(
             policy.memorization, corpus, manifest

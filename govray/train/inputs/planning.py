@@ -86,7 +86,7 @@ def make_plan(
     exclude: Sequence[str],
     seed: int,
     max_steps: int,
-    order: RowOrder | None,
+    order: RowOrder,
     mixture: Mapping[str, float] | None = None,
 ) -> Planned:
     """The batch plan over the manifest's rows.
@@ -158,7 +158,7 @@ def advice(plan: BatchPlan) -> tuple[str, ...]:
                 f"on one step, and each is a pass of its own. With 'every: {enough}' at most "
                 f"{busiest(ids, enough)} do."
             )
-        late = sum(stream.first_step >= plan.max_steps for stream in streams)
+        late = sum(stream.phase >= plan.max_steps for stream in streams)
         if late:
             found.append(
                 f"rows_per_step: {late} of the {len(ids)} streams of profile {profile!r} are not "

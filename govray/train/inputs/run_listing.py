@@ -284,8 +284,7 @@ def refuse_other_run(record: RunRecord, made: RunRecord) -> None:
     """
     then, now = (_comparable(each) for each in (record, made))
     names = [name for name in then if then[name] != now[name]]
-    # A script's run from before does not say how it averages; its commits refuse what can't go on.
-    if record.ema is not None and record.ema != made.ema:
+    if record.ema != made.ema:
         names.append("the average of the weights")
     if names:
         raise Refused(

@@ -23,7 +23,7 @@ from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.submission.submission import Submission
 from govray.train.experiment.ema import Ema
-from govray.train.inputs.experiment_config import RECORDED, Experiment, parse_experiment
+from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.pretrained_start import Start
 
 RECORD = "record"
@@ -67,7 +67,7 @@ class RunRecord:
         submission: Who submitted it, if it was submitted.
         archive: Digest of its working directory, if that was archived and no submission states it.
         ema: How the base model's weights are averaged; None for not at all. A file's own section
-            is not written a second time, so runs from before are read alike.
+            is not written a second time.
     """
 
     run_id: str
@@ -237,9 +237,7 @@ _PLAIN: dict[str, type] = {
 
 def _record(summary: Any, files: Mapping[str, bytes], where: str) -> RunRecord:
     experiment = (
-        parse_experiment(summary["experiment"], where=where, context=RECORDED)
-        if "experiment" in summary
-        else None
+        parse_experiment(summary["experiment"], where=where) if "experiment" in summary else None
     )
     stated = summary.get("ema", experiment and experiment.ema)
     return RunRecord(

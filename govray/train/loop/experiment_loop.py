@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from govray.train.inputs.experiment_config import RECORDED, Experiment
+from govray.train.inputs.experiment_config import Experiment
 from govray.train.loop.cosine import CosineWithWarmup, learning_rate
 from govray.train.loop.described_optimizer import make_optimizer
 from govray.train.loop.described_schedule import describe_schedule
@@ -34,13 +34,13 @@ def optimizer_of(config: dict[str, Any], model: nn.Module) -> torch.optim.Optimi
     Raises:
         UsageError: The optimizer's class does not take its arguments.
     """
-    experiment = Experiment.model_validate(config, context=RECORDED)
+    experiment = Experiment.model_validate(config)
     return make_optimizer(experiment.optimizer, model.parameters())
 
 
 def schedule_of(config: dict[str, Any]) -> MakeScheduler:
     """The schedule that an experiment file describes, as `govern` takes it: for a ``config``."""
-    experiment = Experiment.model_validate(config, context=RECORDED)
+    experiment = Experiment.model_validate(config)
     return describe_schedule(experiment.schedule) or partial(
         CosineWithWarmup, described=experiment.optimizer, max_steps=experiment.max_steps
     )
@@ -51,7 +51,7 @@ def train_loop(config: dict[str, Any]) -> None:
 
     If the entrypoint is a loop, that one runs, and gets the same ``config``.
     """
-    experiment = Experiment.model_validate(config, context=RECORDED)
+    experiment = Experiment.model_validate(config)
     if loop := own_loop(experiment):
         loop(config)
         return

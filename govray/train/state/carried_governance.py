@@ -8,8 +8,6 @@ lie once in the place of the commits (`govray.checkpoint.storage`), however many
 
 Nothing here is trusted for lying beside a commit. A digest shows that bytes are those that were
 committed. Whether they hold is for a trust root that came by another way.
-
-Commits of earlier versions name nothing, and have their whole ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Any
 from govray.checkpoint.commit_manifest import FileEntry
 from govray.checkpoint.commit_reader import Committed, Folder
 from govray.checkpoint.storage import SharedObjects, Storage, object_name
-from govray.errors import CouldNotCheck, Damaged, Refused
+from govray.errors import Damaged, Refused
 from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.record.ledger import AnyLeaf
@@ -111,7 +109,7 @@ class CarriedGovernance:
 
     Attributes:
         commit: Where the commit lies.
-        files: Path in the run's folder → digest and size; empty in commits of earlier versions.
+        files: Path in the run's folder → digest and size.
         tiles: Of its ledger, in order.
     """
 
@@ -154,15 +152,10 @@ class CarriedGovernance:
         """The run's record, as it was when the commit was written.
 
         Raises:
-            CouldNotCheck: The commit names none.
             Damaged, InfrastructureFailed: As `read`.
         """
         if missing := sorted(set(RECORDED) - self.files.keys()):
-            raise CouldNotCheck(
-                f"the checkpoint does not carry {missing[0]}: an earlier govray wrote it",
-                where=str(self.commit),
-                do="Keep the run's folder together with its checkpoints, and copy it whole",
-            )
+            raise Damaged(f"the checkpoint does not carry {missing[0]}", where=str(self.commit))
         files = {name: self.read(path) for name, path in zip(FILES, RECORDED, strict=True)}
         return parse_record(files, where=str(self.commit))
 
@@ -189,10 +182,10 @@ def stated(state: Any, commit: Folder) -> CarriedGovernance:
     """
     where = f"{commit}/{STATE}"
     try:
-        named: dict[str, Any] = state.get(CARRIED, {})
+        named: dict[str, Any] = state[CARRIED]
         files = {str(name): _entry(each, where) for name, each in named.items()}
-        tiles = tuple(_entry(each, where) for each in state.get("ledger", {}).get("tiles", ()))
-    except (AttributeError, TypeError) as error:
+        tiles = tuple(_entry(each, where) for each in state["ledger"].get("tiles", ()))
+    except (AttributeError, KeyError, TypeError) as error:
         raise Damaged("it does not say what the checkpoint carries", where=where) from error
     if odd := [name for name in files if name not in RECORDED and not _NAME.fullmatch(name)]:
         raise Damaged(f"a checkpoint carries no {min(odd)!r}", where=where)
@@ -210,17 +203,16 @@ def read_ledger(committed: Committed) -> bytes:
 
 
 def refuse_other_record(run_folder: Place, found: CarriedGovernance) -> None:
-    """Refuse a record that is not the one which a commit carries, as far as it carries one.
+    """Refuse a record that is not the one which a commit carries.
 
     When the run ended, which a commit cannot know, is not compared.
 
     Raises:
         Refused: Names the file that differs.
-        Damaged, InfrastructureFailed: As `CarriedGovernance.read`.
+        Damaged, InfrastructureFailed: As `CarriedGovernance.record`.
     """
+    found.record()
     for name in RECORDED:
-        if name not in found.files:
-            continue
         data = (run_folder / name).read_bytes()
         if canonical_json.sha256(data) == found.files[name].digest:
             continue

@@ -60,8 +60,8 @@ def carried_inputs(
 
     Raises:
         UsageError: The run follows revocation lists, and none is given.
-        CouldNotCheck: Nothing is committed, or the commit carries nothing. Or the packed rows are
-            not at hand. Or the root asks for a list, or for a newer one.
+        CouldNotCheck: Nothing is committed. Or the packed rows are not at hand. Or the root asks
+            for a list, or for a newer one.
         Damaged: What the commit carries is not what was committed.
         Refused: The root is another one. Or the carried bytes do not verify under it, or do not
             fit together.
@@ -76,7 +76,7 @@ def carried_inputs(
         )
     committed = commit_folder.open_commit(newest[0])
     found = carried(committed)
-    found.record()  # or an earlier govray wrote it
+    found.record()
     for _ in found.contents():  # all of it, before anything starts
         pass
     refuse_other_record(run, found)

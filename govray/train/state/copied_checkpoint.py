@@ -88,7 +88,6 @@ def copy_checkpoint(named: Place, storage: Place, *, rows: bool = True) -> Copie
     Raises:
         UsageError: There is no such checkpoint, or a run of that name in ``storage``; or the disk
             refuses.
-        CouldNotCheck: An earlier govray wrote the checkpoint: it carries nothing.
         Damaged: Bytes are not those that were committed.
         Refused: The record beside the original is not the one that the checkpoint carries.
         InfrastructureFailed: Remote storage refuses.

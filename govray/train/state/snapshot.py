@@ -124,7 +124,7 @@ class Capture:
         """
         if self.summary is None:
             return dict(self.contents)
-        summary = dict(self.summary) | ({CARRIED: dict(carried)} if carried else {})
+        summary = dict(self.summary) | {CARRIED: dict(carried or {})}
         return {
             **self.contents,
             _GENERATORS: {

@@ -174,7 +174,7 @@ def _by_phase(stream: StreamPlan, plan: BatchPlan, route: Route) -> Iterator[tup
 def _rows(stream: StreamPlan, plan: BatchPlan, stop: int) -> int:
     """Rows that the plan reads of a stream before a step; of one with tombstones, as many as their
     share."""
-    readings = max(0, -(-(stop - stream.first_step) // stream.every))
+    readings = max(0, -(-(stop - stream.phase) // stream.every))
     kept = sum(c.drawn for c in stream.corpora if c.corpus not in plan.excluded)
     return round(min(readings * stream.quota, stream.length) * kept / stream.n)
 

@@ -383,14 +383,6 @@ def test_where_nothing_can_be_kept_it_is_built_for_once(
     assert len(index_of(several.folder, several.root, SECRET)) == len(index)
 
 
-def test_an_earlier_versions_file_gives_way(several: Built) -> None:
-    kept = index_of(several.folder, several.root, SECRET).folder
-    old = kept.with_name("several.index")
-    old.write_bytes(b"{}\n")
-    built_index(several.folder, several.root, SECRET)
-    assert not old.exists()
-
-
 def test_records_without_words_and_a_corpus_without_passages(tmp_path: Path) -> None:
     made = build(tmp_path, "bare", [("a", b""), ("b", b"\xff\xfe"), ("c", b"one two three")])
     secret = (made.folder / "records.secret").read_bytes()

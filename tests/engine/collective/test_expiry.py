@@ -27,6 +27,7 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Refused, UsageError
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
+from govray.governance.record.row_order import RowOrder
 from govray.steps.expiry import NoLongerValid, ends_of_validity
 from tests.support.cases import governed
 from tests.support.ranks import RankPool
@@ -51,6 +52,7 @@ def plan(*excluded: str) -> BatchPlan:
             id=route.digest,
             profile="p",
             corpora=tuple(StreamCorpus(corpus=c, rows=40) for c in corpora),
+            phase=0,
             quota=quota,
         )
         for route, corpora, quota in (
@@ -65,6 +67,7 @@ def plan(*excluded: str) -> BatchPlan:
         manifest=DIGEST,
         context=CONTEXT,
         excluded=excluded,
+        order=RowOrder(block=1, window=1 << 20),
         streams=tuple(sorted(streams, key=lambda stream: stream.id)),
     )
 

@@ -21,6 +21,7 @@ from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.ledger import MAX_SQUARED_NORM, GradientNorms, Leaf, MeasuredPass
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.row_counts import corpus_totals
+from govray.governance.record.row_order import RowOrder
 from tests.support.world import World, measure, record, unchecked
 
 GROUPS = ("embedding", "block.0", "head")
@@ -40,6 +41,7 @@ def run(world: World, *, epochs: int = 1) -> tuple[BatchPlan, Manifest, CorpusRo
         max_steps=world.steps,
         manifest=corpora[0].credential,
         context=world.context,
+        order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
             {c.corpus: (routes[c.corpus].digest, c.profile) for c in corpora},
             {c.corpus: manifest.train_rows(c.corpus) for c in corpora},

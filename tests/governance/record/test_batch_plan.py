@@ -24,6 +24,8 @@ from govray.governance.record.row_order import RowOrder
 
 MANIFEST = canonical_json.sha256(b"a manifest")
 ZERO = "sha256:" + "00" * 32
+WHOLE = RowOrder(block=1, window=1 << 20)
+"""Every epoch is one window."""
 
 few = settings(max_examples=40)
 
@@ -33,12 +35,13 @@ def stream(name: str, corpora: dict[str, int], **settings: Any) -> StreamPlan:
         id=canonical_json.sha256(name.encode()),
         profile=name,
         corpora=tuple(StreamCorpus(corpus=c, rows=r) for c, r in sorted(corpora.items())),
-        **{"quota": 3} | settings,
+        **{"quota": 3, "phase": 0} | settings,
     )
 
 
 def make_plan(*streams: StreamPlan, **changes: Any) -> BatchPlan:
     fields: dict[str, Any] = {"seed": 17, "max_steps": 40, "manifest": MANIFEST, "context": 8}
+    fields["order"] = WHOLE
     fields["streams"] = tuple(sorted(streams, key=lambda s: s.id))
     return BatchPlan(**fields | changes)
 
@@ -56,7 +59,7 @@ def plans(draw: st.DrawFn) -> BatchPlan:
                 corpora,
                 quota=draw(st.integers(1, 5)),
                 every=every,
-                phase=draw(st.integers(0, every - 1)) or None,
+                phase=draw(st.integers(0, every - 1)),
                 epochs=draw(st.integers(1, 3)),
             )
         )
@@ -66,7 +69,7 @@ def plans(draw: st.DrawFn) -> BatchPlan:
         *streams,
         seed=draw(st.integers(0, 2**53 - 1)),
         max_steps=draw(st.integers(1, 60)),
-        order=draw(st.sampled_from([None, RowOrder(block=block, window=window)])),
+        order=draw(st.sampled_from([WHOLE, RowOrder(block=block, window=window)])),
     )
 
 
@@ -162,8 +165,8 @@ def test_more_rows_in_one_stream_move_no_other(plan: BatchPlan, more: int) -> No
         assert all(before.get(s.id) == after.get(s.id) for s in others)
 
 
-@pytest.mark.parametrize("order", [None, RowOrder(block=2, window=6)])
-def test_more_rows_do_move_those_of_their_own_stream(order: RowOrder | None) -> None:
+@pytest.mark.parametrize("order", [WHOLE, RowOrder(block=2, window=6)])
+def test_more_rows_do_move_those_of_their_own_stream(order: RowOrder) -> None:
     """The control: the order follows from the stream's count."""
     fewer, more = (make_plan(stream("s", {"a": rows}), order=order) for rows in (30, 31))
     assert [fewer.rows(step) for step in range(5)] != [more.rows(step) for step in range(5)]
@@ -173,17 +176,20 @@ def test_golden_phases() -> None:
     assert [stream_phase(ZERO[:-2] + "ff", every) for every in (1, 2, 100, 256)] == [0, 1, 55, 255]
 
 
-def test_a_plan_without_order_reads_as_it_always_did() -> None:
-    """Models that were attested before plans had an ``order`` still verify."""
-    old = StreamPlan(
-        id=ZERO, profile="p", corpora=(StreamCorpus(corpus="a", rows=10),), quota=3, epochs=2
+def test_an_epoch_of_one_window_is_permuted_as_a_whole() -> None:
+    one = StreamPlan(
+        id=ZERO,
+        profile="p",
+        corpora=(StreamCorpus(corpus="a", rows=10),),
+        phase=0,
+        quota=3,
+        epochs=2,
     )
-    plan = make_plan(old)
-    assert "order" not in plan.to_json()
+    plan = make_plan(one)
     assert [plan.row(ZERO, i) for i in range(10)] == [2, 1, 6, 9, 7, 0, 5, 3, 8, 4]
-    small = make_plan(old, order=RowOrder(block=2, window=10))
+    small = make_plan(one, order=RowOrder(block=2, window=10))
     assert [small.row(ZERO, i) for i in range(20)] == [plan.row(ZERO, i) for i in range(20)]
-    local = make_plan(old, order=RowOrder(block=2, window=9))
+    local = make_plan(one, order=RowOrder(block=2, window=9))
     assert [local.row(ZERO, i) for i in range(10)] != [plan.row(ZERO, i) for i in range(10)]
 
 
@@ -233,8 +239,8 @@ def test_an_excluded_stream_reads_nothing() -> None:
     assert silent.reads("unheard-of", 0) == ()
 
 
-@pytest.mark.parametrize("order", [None, RowOrder(block=126, window=8190)])
-def test_reading_late_steps_costs_what_early_ones_cost(order: RowOrder | None) -> None:
+@pytest.mark.parametrize("order", [WHOLE, RowOrder(block=126, window=8190)])
+def test_reading_late_steps_costs_what_early_ones_cost(order: RowOrder) -> None:
     """A billion rows and a step in the middle of them: no order is ever built."""
     plan = make_plan(stream("s", {"a": 10**9}, quota=4), max_steps=10**8, order=order)
     [(_, rows)] = plan.rows(10**7).items()
@@ -256,8 +262,8 @@ def test_golden_digest() -> None:
     plan = make_plan(stream("s", {"a": 3, "b": 4}, epochs=2), excluded=("a",))
     assert canonical_json.encode(plan.to_json()) == (
         b'{"context":8,"excluded":["a"],"manifest":"' + MANIFEST.encode() + b'","maxSteps":40,'
-        b'"seed":17,"streams":[{"corpora":[{"corpus":"a","rows":3},{"corpus":"b","rows":4}],'
-        b'"epochs":2,"every":1,"id":"' + plan.streams[0].id.encode() + b'","profile":"s",'
+        b'"order":{"block":1,"window":1048576},"seed":17,"streams":[{"corpora":[{"corpus":"a","rows":3},{"corpus":"b","rows":4}],'
+        b'"epochs":2,"every":1,"id":"' + plan.streams[0].id.encode() + b'","phase":0,"profile":"s",'
         b'"quota":3}]}'
     )
 
@@ -275,7 +281,8 @@ def test_golden_digest() -> None:
         (lambda p: p.update(seed=-1), "seed"),
         (lambda p: p["streams"][0].update(epochs=2**53 - 1), "2\\*\\*53"),
         (lambda p: p["streams"][0].update(phase=1), "phase 1 is not below 1"),
-        (lambda p: p["streams"][0].update(every=3, phase=0), "phase"),
+        (lambda p: p["streams"][0].pop("phase"), "phase"),
+        (lambda p: p.pop("order"), "order"),
         (lambda p: p.update(shuffle=True), "shuffle"),
         (lambda p: p.update(order={"block": 3, "window": 2}), "window of 2 rows holds no block of"),
         (lambda p: p.update(order={"block": 0, "window": 2}), "order.block"),
@@ -353,7 +360,7 @@ def test_three_hundred_streams_do_not_come_together() -> None:
     loads = [len(plan.positions(step)) for step in range(100)]
     assert sum(loads) == 300
     assert max(loads) < 12
-    together = make_plan(*(StreamPlan(**dict(s) | {"phase": None}) for s in plan.streams))
+    together = make_plan(*(StreamPlan(**dict(s) | {"phase": 0}) for s in plan.streams))
     assert len(together.positions(0)) == 300  # the control: without phases
 
 

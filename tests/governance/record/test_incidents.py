@@ -22,7 +22,7 @@ from govray.governance.record.incidents import follow
 from govray.governance.record.ledger import AnyLeaf, Ledger
 from govray.governance.verify.verifier import verify
 from tests.support.monitored_world import (
-    EVIDENCE,
+    CALM,
     SECTION,
     Deviations,
     Monitored,
@@ -45,7 +45,7 @@ def test_a_run_that_memorizes_nothing_says_so(tmp_path: Path) -> None:
 def test_a_gate_follows_two_probes_and_the_corpus_is_not_read_again(tmp_path: Path) -> None:
     world = Monitored(deviations=from_step("alpha", 6))
     found = verified(world, world.run(tmp_path))
-    # Probes follow steps 1, 3, …: those of 7 and 9 exceed.
+    # Probes follow steps 1, 3, …: the evidence of those after 7 and 9 is enough.
     [gate] = found.gates
     assert (gate.corpus, gate.step, gate.reason) == ("alpha", 10, "memorization")
     assert gate.evidence == found.ledger.profiles[4].digest
@@ -57,7 +57,11 @@ def test_a_gate_follows_two_probes_and_the_corpus_is_not_read_again(tmp_path: Pa
     assert planned  # the control
     findings = found.attestation.memorization
     assert findings is not None
-    assert [d.action for d in findings.decisions] == ["gate"]
+    [decision] = findings.decisions
+    # Ten profiles and one rollback: 20 of budget, three corpora of the trunk, 1/fdr: 1,200 in all.
+    assert (decision.step, decision.action) == (9, "gate")
+    assert decision.e == pytest.approx((2 * 0.7 * 1200 + 3 * CALM) / 20)
+    assert findings.unmeasurable == ()
 
 
 def _rows(plan: BatchPlan, step: int) -> list[tuple[int, str, int]]:
@@ -177,11 +181,13 @@ ROLLING = from_step("acme", 8)
         (GATING, without_profile(3), "no entropy profile of acme, alpha, beta, gamma"),
         (GATING, without_profile(19), "no entropy profile"),
         (GATING, changed_profile(5, statistic="entropy"), "the policy asks for min_k"),
-        (GATING, measures(deviation=0.0), "does not follow from the entropy profiles"),
+        (GATING, measures(e=0.5), "does not follow from the entropy profiles"),
+        (GATING, measures(e=None), "has no e-value, though its layer has a band at head"),
+        (GATING, measures(e=12871.0 * 2), "more than its rows can say"),
         (
             GATING,
-            measures(probe=Side(rows=5, entropy=1.0)),
-            "measured by more than 4 rows",
+            measures(probe=Side(rows=9, entropy=1.0)),
+            "measured by more than 8 rows",
         ),
         (ROLLING, cut, "a rollback was due, and nothing followed"),
         (ROLLING, go_on, "went on in a branch that was rolled back"),
@@ -338,48 +344,6 @@ def test_subjects_are_named_by_their_domain(tmp_path: Path) -> None:
     assert (subjects["alpha"].action, subjects["gamma"].action) == ("gate", "flag")
 
 
-def by_evidence(deviations: Deviations) -> Monitored:
-    return Monitored(deviations=deviations).under(POLICY + EVIDENCE)
-
-
-def test_evidence_gates_and_a_verifier_derives_it(tmp_path: Path) -> None:
-    world = by_evidence(from_step("alpha", 6))
-    found = verified(world, world.run(tmp_path))
-    findings = found.attestation.memorization
-    [decision] = findings.decisions
-    # Ten profiles and one rollback: 20 of budget, three corpora of the trunk, 1/fdr: 1,200 in all.
-    assert (decision.step, decision.action, decision.e) == (7, "gate", (2000 + 3 * 0.5) / 20)
-    assert [(gate.corpus, gate.step) for gate in found.gates] == [("alpha", 8)]
-    assert findings.unmeasurable == ()
-
-
-def test_evidence_rolls_back_to_after_the_last_calm_profile(tmp_path: Path) -> None:
-    world = by_evidence(from_step("acme", 8))
-    found = verified(world, world.run(tmp_path))
-    [decision] = found.attestation.memorization.decisions
-    assert (decision.action, decision.step, decision.since) == ("rollback", 9, 8)
-    assert found.attestation.memorization.branches == (0, 8)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (measures(e=None), "has no e-value, though its layer has a band at head"),
-        (measures(e=12871.0 * 2), "more than its rows can say"),
-        (measures(e=0.5), "does not follow from the entropy profiles"),
-    ],
-)
-def test_another_evidence_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, message: str
-) -> None:
-    world = by_evidence(from_step("alpha", 6))
-    with monkeypatch.context() as lenient:  # whoever signs does not look
-        lenient.setattr(attesting, "findings", lambda *_: None)
-        folder = world.run(tmp_path, change=change)
-    with pytest.raises(VerificationFailed, match=message):
-        verified(world, folder)
-
-
 def scored(scores: RowValues | None) -> Change:
     """Every measure that has an e-value, with these row scores."""
 
@@ -420,8 +384,7 @@ def test_row_scores_are_there_exactly_where_the_policy_asks(
     scores: RowValues | None,
     message: str | None,
 ) -> None:
-    evidence = EVIDENCE + "  row_scores: true\n" if asked else EVIDENCE
-    world = Monitored().under(POLICY + evidence)
+    world = Monitored().under(POLICY + SECTION + "  row_scores: true\n" * asked)
     with monkeypatch.context() as lenient:
         if message:
             lenient.setattr(attesting, "findings", lambda *_: None)
@@ -435,19 +398,19 @@ def test_row_scores_are_there_exactly_where_the_policy_asks(
         verified(world, folder)
 
 
-def test_an_e_value_under_a_policy_that_decides_by_p_is_refused(
+def test_an_e_value_without_a_band_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = Monitored(deviations=GATING)
+    world = Monitored().under((POLICY + SECTION).replace('"*": [-2, 2]', '"block.*": [-2, 2]'))
     with monkeypatch.context() as lenient:
         lenient.setattr(attesting, "findings", lambda *_: None)
-        folder = world.run(tmp_path, change=measures(e=2.0))
-    with pytest.raises(VerificationFailed, match="decides by p"):
+        folder = world.run(tmp_path)
+    with pytest.raises(VerificationFailed, match="though its layer has no band at head"):
         verified(world, folder)
 
 
 def test_corpora_that_nothing_could_flag_are_named(tmp_path: Path) -> None:
-    text = POLICY + EVIDENCE.replace("probe_rows: 8", "probe_rows: 3").replace(
+    text = POLICY + SECTION.replace("probe_rows: 8", "probe_rows: 3").replace(
         "    open: {action: gate, fallback: nothing}\n", ""
     )
     world = Monitored().under(text)

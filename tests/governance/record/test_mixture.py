@@ -21,16 +21,17 @@ from tests.support.row_by_row import corpus_counts, corpus_totals
 from tests.support.world import AT, World, record
 
 STREAM = "sha256:" + "a" * 64
-ORDERS = st.none() | st.builds(RowOrder, block=st.integers(1, 3), window=st.integers(3, 9))
+WHOLE = RowOrder(block=1, window=1 << 20)
+ORDERS = st.just(WHOLE) | st.builds(RowOrder, block=st.integers(1, 3), window=st.integers(3, 9))
 
 
 def member(name: str, rows: int, draws: int) -> StreamCorpus:
     return StreamCorpus(corpus=name, rows=rows, draws=None if draws == rows else draws)
 
 
-def make_plan(*members: StreamCorpus, epochs: int = 1, order: RowOrder | None = None) -> BatchPlan:
+def make_plan(*members: StreamCorpus, epochs: int = 1, order: RowOrder = WHOLE) -> BatchPlan:
     n = sum(each.drawn for each in members)
-    stream = StreamPlan(id=STREAM, profile="p", corpora=members, quota=n, epochs=epochs)
+    stream = StreamPlan(id=STREAM, profile="p", corpora=members, phase=0, quota=n, epochs=epochs)
     return BatchPlan(
         seed=3, max_steps=epochs, manifest=STREAM, context=7, order=order, streams=(stream,)
     )
@@ -46,7 +47,7 @@ def reads_of(plan: BatchPlan) -> Counter[tuple[str, int]]:
     epochs=st.integers(1, 5), order=ORDERS,
 )  # fmt: skip
 def test_all_rows_are_read_equally_often_up_to_one(
-    rows: int, draws: int, other: int, epochs: int, order: RowOrder | None
+    rows: int, draws: int, other: int, epochs: int, order: RowOrder
 ) -> None:
     plan = make_plan(
         member("a", rows, draws), member("b", other, other), epochs=epochs, order=order
@@ -68,9 +69,7 @@ def test_all_rows_are_read_equally_often_up_to_one(
 
 
 @given(rows=st.integers(1, 9), draws=st.integers(1, 30), epochs=st.integers(1, 4), order=ORDERS)
-def test_arrays_read_what_a_walk_reads(
-    rows: int, draws: int, epochs: int, order: RowOrder | None
-) -> None:
+def test_arrays_read_what_a_walk_reads(rows: int, draws: int, epochs: int, order: RowOrder) -> None:
     plan = make_plan(
         member("a", 3, 3), member("b", rows, draws), member("c", 2, 5), epochs=epochs, order=order
     )
@@ -93,7 +92,12 @@ def test_counts_and_totals_are_those_of_a_walk(draws: list[int], epochs: int) ->
         draws=made,
     )  # fmt: skip
     plan = BatchPlan(
-        seed=1, max_steps=stream.length // 3 + 1, manifest=STREAM, context=7, streams=(stream,)
+        seed=1,
+        max_steps=stream.length // 3 + 1,
+        manifest=STREAM,
+        context=7,
+        order=RowOrder(block=1, window=1 << 20),
+        streams=(stream,),
     )
     leaves = record(plan, manifest, STREAM)
     steps = [leaf.streams for leaf in leaves]

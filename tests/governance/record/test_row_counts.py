@@ -20,6 +20,7 @@ from govray.governance.record.prepare_manifest import (
     PreparedCorpus,
     RowGroup,
 )
+from govray.governance.record.row_order import RowOrder
 from tests.support import row_by_row
 from tests.support.manifests import DIGEST, corpus, make_manifest, records_of
 
@@ -62,6 +63,7 @@ def plans(draw: st.DrawFn, manifest: Manifest) -> BatchPlan:
         max_steps=draw(st.integers(1, 12)),
         manifest=DIGEST,
         context=manifest.context,
+        order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
             streams,
             rows,
@@ -127,6 +129,7 @@ def test_more_tokens_than_64_bits_count_are_still_counted() -> None:
         max_steps=2,
         manifest=DIGEST,
         context=context,
+        order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
             {"a": (STREAMS[0], "all")}, {"a": rows}, rows_per_step={"all": rows // 2 + 1}
         ),
@@ -172,6 +175,7 @@ def test_a_position_behind_the_last_epoch_is_refused_as_by_the_walk() -> None:
         max_steps=1,
         manifest=DIGEST,
         context=7,
+        order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
             {"a": (STREAMS[0], "all")}, {"a": manifest.train_rows("a")}, rows_per_step={"all": 1}
         ),
@@ -194,6 +198,7 @@ def test_a_step_of_many_rows_is_counted_in_little_memory() -> None:
         max_steps=1,
         manifest=DIGEST,
         context=7,
+        order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
             {"a": (STREAMS[0], "all")},
             {"a": rows},

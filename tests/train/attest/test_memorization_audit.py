@@ -168,22 +168,6 @@ def test_what_decoding_gives_few_samples_give_and_more_samples_give_more(
     assert min(each.samples or 2302 for each in open_one) < 2302
 
 
-def test_manifests_of_before_sampling_and_privacy_are_read(found: MemorizationManifest) -> None:
-    def older(value: object) -> object:
-        if isinstance(value, list):
-            return [older(each) for each in value]
-        if not isinstance(value, dict):
-            return value
-        new = {"sampling", "privacy", "discoverable", "samples"}
-        return {name: older(each) for name, each in value.items() if name not in new}
-
-    before = older(found.to_json())
-    read = MemorizationManifest.from_json(before)
-    assert read.to_json() == before
-    assert read.settings.sampling is None
-    assert all(each.discoverable is None for each in read.corpora)
-
-
 def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
     here: Deployment, run: Path
 ) -> None:

@@ -26,9 +26,8 @@ def test_the_experiment_of_the_page_is_one(tmp_path: Path) -> None:
     assert found.model_dump(mode="json")["deterministic"] is True
 
 
-def test_the_default_leaves_no_trace_in_a_record(tmp_path: Path) -> None:
+def test_by_default_no_kernels_are_chosen(tmp_path: Path) -> None:
     found = parse_experiment(Deployment(tmp_path).experiment(), where="test")
-    assert "deterministic" not in found.model_dump(mode="json")
     assert Experiment.model_validate(found.model_dump(mode="json")) == found
     assert run_settings(found).chosen_kernels == {}
 

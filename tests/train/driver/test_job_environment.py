@@ -107,14 +107,6 @@ def test_what_it_takes(tmp_path: Path) -> None:
         RuntimeEnv(pip=["six"], uv=["six"])
 
 
-def test_records_without_it_stay_as_they_are() -> None:
-    plain = parse_experiment(EXPERIMENT, where="test")
-    assert "environment" not in plain.model_dump(mode="json")
-    environment = environment_here(seed=1, threads=1, source=None)
-    assert "setup" not in environment.to_json()
-    assert "environment" in experiment({"env_vars": {"A": "b"}}).model_dump(mode="json")
-
-
 def test_ray_gets_what_it_asks_for(tmp_path: Path) -> None:
     hashes = b" \\\n    --hash=sha256:0 \\\n    --hash=sha256:1\n"
     lock = b"six==1.17.0" + hashes + b"    # via us\n\n# end\nidna==3\n"

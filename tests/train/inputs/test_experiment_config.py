@@ -58,27 +58,15 @@ def test_a_mistake_is_named(change: dict[str, object], message: str) -> None:
     assert caught.value.where == "here.yaml"
 
 
-def test_who_reads_stands_in_a_record_only_if_it_was_said() -> None:
-    """Records of earlier runs do not have it, and those runs can be resumed."""
+def test_a_reader_that_nobody_knows_is_refused() -> None:
     value = yaml.safe_load(JOB.read_text())
-    assert "reader" not in parse_experiment(value, where="here").model_dump()["data"]
-    for reader in ("worker", "ray_data"):
-        said = {**value, "data": {**value["data"], "reader": reader}}
-        assert parse_experiment(said, where="here").model_dump()["data"]["reader"] == reader
     with pytest.raises(UsageError, match=r"data\.reader: .*did you mean 'ray_data'"):
         parse_experiment({**value, "data": {**value["data"], "reader": "raydata"}}, where="here")
 
 
-def test_what_the_reserve_is_split_by_stands_in_a_record_only_if_it_was_said() -> None:
-    """Earlier runs split it by record, and their prepared data is found by that."""
+def test_rows_of_images_are_not_split_by_family() -> None:
     value = yaml.safe_load(JOB.read_text())
-    assert value["data"].pop("reserve_by", None) in (None, "family")
-    read = parse_experiment(value, where="here")
-    assert read.data.reserve_by == "record"
-    assert "reserve_by" not in read.model_dump()["data"]
-    value["data"]["reserve_by"] = "family"
-    assert parse_experiment(value, where="here").model_dump()["data"]["reserve_by"] == "family"
-    value["data"]["rows"] = "images"
+    value["data"] |= {"reserve_by": "family", "rows": "images"}
     with pytest.raises(UsageError, match="near copies are found in text, of images leave it out"):
         parse_experiment(value, where="here")
 
@@ -100,7 +88,6 @@ def test_the_schema_shows_both_forms() -> None:
 
 def test_copies_of_a_sharded_model_need_workers_that_share_them() -> None:
     value = yaml.safe_load(JOB.read_text())
-    assert "sharding" not in parse_experiment(value, where="here").model_dump()
     value |= {"aggregator": "fsdp2", "sharding": {"replicate": 2}}
     for workers in (4, 6, [4, 4]):
         value["resources"] = {"num_workers": workers}

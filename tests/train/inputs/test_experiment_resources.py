@@ -44,14 +44,6 @@ def test_a_run_with_other_workers_is_another(plain: Experiment) -> None:
     assert from_experiment(other).train_loop_config != from_experiment(plain).train_loop_config
 
 
-def test_a_run_without_them_is_recorded_as_before(plain: Experiment) -> None:
-    assert set(plain.resources.model_dump()) == {
-        "num_workers",
-        "cpus_per_worker",
-        "gpus_per_worker",
-    }
-
-
 @pytest.mark.parametrize(
     ("resources", "said"),
     [

@@ -18,11 +18,10 @@ SECTION, OBSERVING = re.findall(r"```yaml\n(memorization:.*?)```", PAGE, re.S)
 def test_the_section_is_accepted_and_shows_every_field() -> None:
     section = read_policy(POLICY + SECTION).memorization
     assert section is not None
-    # The page names `consecutive` further down: the rule of earlier policies.
-    assert section.model_fields_set == set(Monitoring.model_fields) - {"consecutive"}
+    assert section.model_fields_set == set(Monitoring.model_fields)
     # A layer is in both bands where both globs match it.
-    assert section.within("head", 3.5) is False
-    assert section.within("block.0", 3.5) is True
+    assert section.band("head") == (-3, 3)
+    assert section.band("block.0") == (-4, 4)
 
 
 def test_a_policy_that_observes_keeps_row_scores_and_only_flags() -> None:

@@ -23,6 +23,7 @@ def plan(customers: int, every: int, max_steps: int = 2000, excluded: int = 0) -
         manifest=canonical_json.sha256(b""),
         context=8,
         excluded=tuple(f"customer-{i:03d}" for i in range(excluded)),
+        order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
             routes,
             dict.fromkeys(routes, 10),

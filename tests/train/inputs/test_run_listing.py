@@ -19,6 +19,7 @@ from govray.data.corpus_credentials import read_credentials
 from govray.engine import gpt
 from govray.errors import Refused, UsageError
 from govray.governance.record.batch_plan import BatchPlan
+from govray.governance.record.row_order import RowOrder
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.run_listing import experiment_inputs, find_unfinished, inspect
@@ -48,7 +49,14 @@ def record(here: Deployment) -> RunRecord:
         started=datetime(2026, 11, 21, 9, 30, tzinfo=UTC),
         finished=None,
         groups={},
-        plan=BatchPlan(seed=0, max_steps=12, manifest=DIGEST, context=4, streams=()),
+        plan=BatchPlan(
+            seed=0,
+            max_steps=12,
+            manifest=DIGEST,
+            context=4,
+            order=RowOrder(block=1, window=1 << 20),
+            streams=(),
+        ),
         policy=here.policy.read_bytes(),
         root=here.root.read_bytes(),
         manifest=b"{}",

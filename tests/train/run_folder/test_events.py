@@ -80,21 +80,6 @@ def test_a_long_log_goes_on_in_parts_and_is_cut_only_in_the_last(
         assert [each.read_bytes() for each in parts[:-1]] == earlier
 
 
-def test_a_log_of_one_large_file_is_read_and_goes_on_in_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Earlier versions wrote one file, and refused it from a size on."""
-    for event in (STARTED, FAILED, STEP):
-        events.append(tmp_path, event)
-    old = (tmp_path / events.FILE).read_bytes()
-    monkeypatch.setattr(events, "PART_BYTES", len(old) // 2)
-    assert events.read(tmp_path) == (STARTED, FAILED, STEP)
-    events.append(tmp_path, FAILED)
-    assert (tmp_path / events.FILE).read_bytes() == old
-    assert (tmp_path / "events.1.jsonl").read_bytes().count(b"\n") == 1
-    assert events.read(tmp_path) == (STARTED, FAILED, STEP, FAILED)
-
-
 @pytest.mark.parametrize(
     ("line", "match"),
     [

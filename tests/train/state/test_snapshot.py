@@ -14,6 +14,7 @@ from govray.engine.model.adapters import Adapters
 from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import AnyLeaf, Ledger
+from govray.governance.record.row_order import RowOrder
 from govray.train.inputs.order import Order
 from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.ledger_wal import WriteAhead
@@ -33,7 +34,14 @@ def order(tmp_path: Path) -> Order:
         prepared="",
         manifest=None,  # type: ignore[arg-type]  # a commit binds its digest alone
         manifest_digest=DIGEST,
-        plan=BatchPlan(seed=0, max_steps=3, manifest=DIGEST, context=4, streams=()),
+        plan=BatchPlan(
+            seed=0,
+            max_steps=3,
+            manifest=DIGEST,
+            context=4,
+            order=RowOrder(block=1, window=1 << 20),
+            streams=(),
+        ),
         policy_digest=DIGEST,
         settings=RunSettings(seed=0, clip_norm=None, checkpoint_every=1),
         **fields,

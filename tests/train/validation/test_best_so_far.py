@@ -70,4 +70,3 @@ def test_commits_come_when_there_is_a_value_for_them() -> None:
     assert Experiment.model_validate(value | {"validation": {"every_steps": 5}}).validation
     with pytest.raises(ValidationError, match=r"validation\.every_steps: of 4"):
         Experiment.model_validate(value | {"validation": {"every_steps": 4}})
-    assert "validation" not in Experiment.model_validate(value).model_dump(mode="json")

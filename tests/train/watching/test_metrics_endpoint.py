@@ -29,7 +29,7 @@ PATIENCE_S = 60.0
 
 
 def last(run: str) -> re.Pattern[str]:
-    """The line after a run's last step. Its cluster has the metrics of earlier runs, too."""
+    """The line after a run's last step. Its cluster has the metrics of other runs, too."""
     return re.compile(rf'^ray_govray_steps_total\{{.*run="{re.escape(run)}".*\}} 6\.0$', re.M)
 
 

@@ -17,6 +17,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
+from govray.governance.record.row_order import RowOrder
 from govray.train.experiment.ema import Ema
 from govray.train.state.weight_average import WeightAverage
 from govray.train.watching.attention_products import attention_products
@@ -43,6 +44,7 @@ def planned(*routes: Route) -> BatchPlan:
         max_steps=STEPS,
         manifest="sha256:" + "a" * 64,
         context=8,
+        order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
             names, dict.fromkeys(names, 1000), rows_per_step={f"p{i}": 2 for i in range(len(names))}
         ),

@@ -27,6 +27,7 @@ from govray.errors import RankFailed
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.gates import Gate, read_gates
+from govray.governance.record.row_order import RowOrder
 from govray.steps.expiry import EndOfValidity, NoLongerValid
 from govray.train.inputs.gating import (
     GATES,
@@ -117,6 +118,7 @@ def plan(*excluded: str) -> BatchPlan:
         id=ROUTE.digest,
         profile="p",
         corpora=(StreamCorpus(corpus="one", rows=40), StreamCorpus(corpus="two", rows=40)),
+        phase=0,
         quota=5,
     )
     return BatchPlan(
@@ -125,6 +127,7 @@ def plan(*excluded: str) -> BatchPlan:
         manifest=DIGEST,
         context=CONTEXT,
         excluded=excluded,
+        order=RowOrder(block=1, window=1 << 20),
         streams=(stream,),
     )
 

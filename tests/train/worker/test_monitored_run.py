@@ -36,10 +36,10 @@ from tests.support.solo import run_here
 SECTION = """
 memorization:
   every: 2
-  probe_rows: 4
+  probe_rows: 8
   statistic: min_k
   bands: {"*": [-2, 2]}
-  consecutive: 2
+  fdr: 0.5
   rollbacks: 1
   actions:
     open: {action: gate, fallback: nothing}
@@ -47,6 +47,13 @@ memorization:
     weak: rollback
 """
 STEPS = 16
+ROWS = 8
+
+E = {"acme": 20.0}
+"""The e-value of a profile that deviates. In a domain of one corpus, eight profiles and one
+rollback want 2 * 16 in all: two such profiles have it."""
+IN_THE_TRUNK = 60.0
+"""The same in a domain of three corpora, which want 3 * 32 in all."""
 
 Memorizes = Callable[[str, int, int], bool]
 """(corpus, branch, step) → whether the scorer says so."""
@@ -75,11 +82,12 @@ class Scripted:
                 Measure(
                     corpus=probe.corpus,
                     layer="head",
-                    probe=Side(rows=len(probe.probe_units), entropy=1.0),
-                    reserve=Side(rows=len(probe.reserve_units), entropy=1.0),
+                    probe=Side(rows=ROWS, entropy=1.0),
+                    reserve=Side(rows=ROWS, entropy=1.0),
                     deviation=9.0 if (found := self.memorizes(probe.corpus, branch, step)) else 0.0,
                     p=0.001 if found else 0.9,
                     permutations=999,
+                    e=E.get(probe.corpus, IN_THE_TRUNK) if found else 0.5,
                 )
                 for probe in probes
             ),
@@ -366,17 +374,19 @@ def test_the_metric_is_the_largest_deviation(here: Deployment, scripted: type[Sc
 
 @pytest.mark.slow
 def test_the_engines_monitor_leaves_no_trace(
-    here: Deployment, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same policy and data, measured and not: equal weights, and measures of every layer."""
     from govray.engine.memorization.monitor import Monitor
 
+    # A tiny model may well learn its few records by heart: nothing may follow from it.
+    section = SECTION.replace("[-2, 2]", "[-1000, 1000]")
+    here = Deployment(tmp_path / "here", policy_text=POLICY + section)
     silent = trainer_of(here).train()
     monkeypatch.setattr(run_start, "Monitor", Monitor)
     run, model = attested(here, trainer_of(here))
     findings = model.attestation.memorization
     assert findings is not None
-    if findings.decisions:  # a tiny model may well learn its few records by heart
-        pytest.skip(f"it was found to memorize: {findings.decisions}")
+    assert findings.decisions == ()
     assert tensors(run) == tensors(silent)
     assert {measure.layer for measure in findings.measures} >= {"block.0", "head"}

@@ -237,11 +237,6 @@ def test_settings_of_text_are_refused_with_images(
         Rows(tmp_path, kind="images").trainer(**changed)
 
 
-def test_an_experiment_over_text_states_no_rows(tmp_path: Path) -> None:
-    text = parse_experiment(Deployment(tmp_path).experiment(), where="test")
-    assert "rows" not in text.model_dump(mode="json")["data"]
-
-
 def test_what_is_measured_is_text(rows: Rows) -> None:
     """A monitor that only flags measures nothing, and one that acts on it is refused."""
 
