@@ -18,6 +18,7 @@ from govray.governance.record.prepare_manifest import (
     Reserve,
 )
 from tests.support.manifests import RESERVE, corpus, make_manifest, records_of
+from tests.support.table import each_row
 
 
 def packed(manifest: InlineManifest, name: str) -> list[list[tuple[int, int] | None]]:
@@ -38,7 +39,7 @@ def packed(manifest: InlineManifest, name: str) -> list[list[tuple[int, int] | N
 shapes = st.lists(st.lists(st.integers(0, 20), max_size=8), min_size=1, max_size=3)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(shapes, st.integers(1, 12))
 def test_rows_are_those_of_really_packing(parts: list[list[int]], context: int) -> None:
     manifest = make_manifest(corpus("a", parts, context), context=context)
@@ -53,7 +54,7 @@ def test_rows_are_those_of_really_packing(parts: list[list[int]], context: int) 
         assert all(s.start < s.stop for s in spans)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(shapes, st.integers(1, 12))
 def test_record_rows_inverts_row_records(parts: list[list[int]], context: int) -> None:
     manifest = make_manifest(corpus("a", parts, context), context=context)
@@ -134,7 +135,7 @@ def test_golden_reserve() -> None:
 # Contradictions
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "says"),
     [
         (lambda m: m["corpora"].reverse(), "sorted"),

@@ -23,6 +23,7 @@ from govray.governance.record.prepare_manifest import (
 )
 from govray.governance.record.prepared_records import PreparedRecords, StatedRecords
 from tests.support.manifests import bind, corpus, make_manifest
+from tests.support.table import each_row
 
 RESERVE = DrawnReserve(share=0.25, salt="ab" * 16)
 shapes = st.lists(st.lists(st.integers(0, 20), max_size=8), min_size=1, max_size=3)
@@ -51,7 +52,7 @@ def walked(manifest: Manifest, records: PreparedRecords, split: str) -> list[lis
     return [row for row in rows if len(row) >= 2]
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(shapes, st.integers(1, 12), st.data())
 def test_columns_give_what_a_walk_gives(
     parts: list[list[int]], context: int, data: st.DataObject
@@ -164,7 +165,7 @@ def swapped(columns: RecordColumns) -> RecordColumns:
     return RecordColumns(columns.entries[order], columns.tokens[order], columns.splits[order])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [other_entry, other_tokens, other_split, negative, no_split, one_fewer, swapped],
 )
@@ -179,7 +180,7 @@ def test_other_records_than_the_manifests_are_refused(change: Any) -> None:
     assert PreparedRecords(manifest, lambda c, k: columns[c.corpus, k]).check("a")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "says"),
     [
         (lambda p: p["splits"].update(train=p["splits"]["train"] + 1), "do not add up"),
@@ -248,7 +249,7 @@ def holders(rows: list[list[Any]]) -> list[int]:
     return found
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(0, 60), max_size=8), min_size=1, max_size=3),
     st.integers(1, 12),
