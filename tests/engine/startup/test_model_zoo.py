@@ -30,6 +30,7 @@ from tests.support.architectures import (
     vit,
 )
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.table import each_row
 
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -121,8 +122,8 @@ def in_bf16(loss_fn: Any) -> Any:
     return autocast
 
 
-@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ZOO)
+@each_row("half", [False, True])
+@each_row("name", ZOO)
 def test_it_is_not_refused(name: str, half: bool) -> None:
     loss_fn = losses_of(name)
     if half:
