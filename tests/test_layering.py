@@ -392,7 +392,7 @@ def loaded_after(*statements: str) -> dict[str, set[str]]:
         lines += [each, f"found[{each!r}] = list(sys.modules)"]
     program = "\n".join([*lines, "print(json.dumps(found))"])
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     found = json.loads(done.stdout)
     return {each: {name.partition(".")[0] for name in names} for each, names in found.items()}
