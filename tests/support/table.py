@@ -1,6 +1,6 @@
 """A table of cases as one test, where a case costs less than a test of its own.
 
-``pytest.mark.parametrize`` is for cases that take fixtures or time.
+``pytest.mark.parametrize`` is for cases that take fixtures or time, or that may be skipped.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from tests.support.architectures import (
     vit,
 )
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
-from tests.support.table import each_row
 
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
 
@@ -122,8 +121,8 @@ def in_bf16(loss_fn: Any) -> Any:
     return autocast
 
 
-@each_row("half", [False, True])
-@each_row("name", ZOO)
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", ZOO)
 def test_it_is_not_refused(name: str, half: bool) -> None:
     loss_fn = losses_of(name)
     if half:
