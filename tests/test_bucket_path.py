@@ -15,6 +15,7 @@ from govray.files.bucket import Replaced
 from govray.files.bucket_path import BucketPath, Tag
 from govray.files.place import Place, place
 from tests.support.object_server import Bucket, Server
+from tests.support.table import each_row
 
 FILES = {
     "run/record/run.json": b"{}",
@@ -39,13 +40,13 @@ def names(found: Iterator[Place], above: Place) -> list[str]:
     return sorted(str(each.relative_to(above)) for each in found)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("pattern", ["*", "[!.]*/record/run.json", "run/*", "nothing/*", "r*/e*"])
+@each_row("pattern", ["*", "[!.]*/record/run.json", "run/*", "nothing/*", "r*/e*"])
 def test_a_pattern_finds_what_pathlib_finds(both: tuple[BucketPath, Path], pattern: str) -> None:
     store, disk = both
     assert names(store.glob(pattern), store) == names(disk.glob(pattern), disk)
 
 
-@pytest.mark.parametrize("name", [*FILES, "run", "run/record", "absent", "run/record/absent"])
+@each_row("name", [*FILES, "run", "run/record", "absent", "run/record/absent"])
 def test_what_is_there_is_what_pathlib_says(both: tuple[BucketPath, Path], name: str) -> None:
     store, disk = (each / name for each in both)
     assert (store.exists(), store.is_file(), store.is_dir()) == (

@@ -591,7 +591,6 @@ def test_who_makes_a_folder_is_alone_until_it_ends_or_is_killed(
     assert not list(target.parent.iterdir())
 
 
-@pytest.mark.slow
 def test_many_makers_take_turns(tmp_path: Path) -> None:
     inside, most = [0], [0]
 

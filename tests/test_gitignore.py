@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from govray.files.gitignore import Ignored
+from tests.support.table import each_row
 
 NAMES = (
     "a.log",
@@ -42,7 +41,7 @@ LISTS = (
 )
 
 
-@pytest.mark.parametrize("lines", LISTS, ids=" ".join)
+@each_row("lines", LISTS)
 def test_the_same_names_are_left_out_as_by_git(tmp_path: Path, lines: list[str]) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     for name in NAMES:

@@ -16,12 +16,13 @@ from govray.files.storage_url import below, check_path, check_url, is_url
 from govray.store.record_key import KEY_ENV, load_key
 from govray.train import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment, read_experiment
+from tests.support.table import each_row
 
 URLS = ["s3://bucket/p", "s3:/bucket", "S3://bucket", "s4://bucket", "s3:bucket", "file:///p"]
 PATHS = ["runs", "/shared/runs", "./s3:/bucket", "C:/runs", "a:b", "runs/s3:/bucket", "env:NAME"]
 
 
-@pytest.mark.parametrize("text", URLS)
+@each_row("text", URLS)
 def test_what_is_meant_as_a_url_is_no_path(text: str) -> None:
     assert is_url(text)
     for path in (text, Path(text)):  # which has one slash
@@ -29,7 +30,7 @@ def test_what_is_meant_as_a_url_is_no_path(text: str) -> None:
             check_path(path)
 
 
-@pytest.mark.parametrize("text", PATHS)
+@each_row("text", PATHS)
 def test_a_path_is_none(text: str) -> None:
     assert not is_url(text)
     assert check_path(text) == text
@@ -44,19 +45,18 @@ EXPERIMENT = {
 }
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/AKIA", "s3:/bucket/AKIA", "S3://bucket/AKIA"])
-@pytest.mark.parametrize(
-    ("field", "several"),
+@each_row(
+    ("field", "url"),
     [
-        ("pretrained", False),
-        ("attestation_key", False),
-        ("attestation_key_password_file", False),
-        ("data.tokenizer", False),
+        ("pretrained", "s3://bucket/AKIA"),
+        ("attestation_key", "s3:/bucket/AKIA"),
+        ("attestation_key_password_file", "S3://bucket/AKIA"),
+        ("data.tokenizer", "s3://bucket/AKIA"),
     ],
 )
-def test_an_experiment_names_the_field_that_has_a_url(field: str, several: bool, url: str) -> None:
+def test_an_experiment_names_the_field_that_has_a_url(field: str, url: str) -> None:
     assert parse_experiment(EXPERIMENT, where="tiny.yaml").storage_path == "runs"
-    value = with_field(field, [url] if several else url)
+    value = with_field(field, url)
     with pytest.raises(UsageError, match=rf"{field}.*give a path, not a URL") as told:
         parse_experiment(value, where="tiny.yaml")
     assert "docs/storage.md" in str(told.value)
@@ -73,7 +73,7 @@ def with_field(field: str, value: Any) -> dict[str, Any]:
     return {**EXPERIMENT, name: value}
 
 
-@pytest.mark.parametrize("field", PLACES)
+@each_row("field", PLACES)
 def test_a_place_is_a_path_or_the_url_of_an_object_store(field: str) -> None:
     for given in ("here/below", "s3://bucket/prefix?region=eu-west-1", "gs://bucket/prefix"):
         parse_experiment(with_field(field, given), where="tiny.yaml")
@@ -114,25 +114,21 @@ def verbs(command: Any, name: str = "govray") -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
-TAKEN = [
-    pytest.param(verb, param, id=f"{name} {param.name}")
-    for name, verb in verbs(_command(app))
-    for param in verb.params
-    if "Path" in str(getattr(getattr(param, "type_descriptor", None), "annotation", ""))
-]
-
-
-def test_there_are_verbs_that_take_paths() -> None:
-    assert len(TAKEN) > 40
-
-
-@pytest.mark.parametrize(("verb", "param"), TAKEN)
-def test_a_verb_refuses_a_url_for_a_path(verb: Any, param: Any) -> None:
-    shown = param.opts[0] if param.opts[0].startswith("-") else param.metavar
-    for given in (Path("s3:/bucket"), [Path("data"), Path("s3:/bucket")]):
-        with pytest.raises(UsageError, match=rf"{shown}: give a path") as told:
-            verb.callback(**{param.name: given})
-        assert told.value.where == shown
+def test_every_verb_refuses_a_url_for_a_path() -> None:
+    """Each parameter that is a path goes through one check, of the command as a whole."""
+    taken = [
+        (verb, param)
+        for _, verb in verbs(_command(app))
+        for param in verb.params
+        if "Path" in str(getattr(getattr(param, "type_descriptor", None), "annotation", ""))
+    ]
+    assert len(taken) > 40
+    for verb, param in taken:
+        shown = param.opts[0] if param.opts[0].startswith("-") else param.metavar
+        for given in (Path("s3:/bucket"), [Path("data"), Path("s3:/bucket")]):
+            with pytest.raises(UsageError, match=rf"{shown}: give a path") as told:
+                verb.callback(**{param.name: given})
+            assert told.value.where == shown
 
 
 @pytest.mark.parametrize(
@@ -160,7 +156,7 @@ def test_a_trainer_refuses_a_url_for_a_path(field: str) -> None:
         GovernedTrainer(**given, run_config=ray.train.RunConfig(storage_path="s4://bucket"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     [
         "s3://bucket",
@@ -174,7 +170,7 @@ def test_a_store_has_a_url(url: str) -> None:
     assert check_url(url) == url
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "message"),
     [
         ("runs/tiny", "give an object store's URL"),

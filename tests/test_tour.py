@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-import pytest
-
+from tests.support.table import each_row
 from tests.support.tree import ROOT
 
 TOUR = (ROOT / "docs" / "tour.md").read_text()
@@ -18,7 +17,7 @@ def test_it_is_short_and_has_twelve_places() -> None:
     assert len(PLACES) == 12
 
 
-@pytest.mark.parametrize(("file", "name"), PLACES)
+@each_row(("file", "name"), PLACES)
 def test_what_it_names_is_there(file: str, name: str) -> None:
     tree = ast.parse((ROOT / "govray" / file).read_bytes())
     kinds = (ast.FunctionDef, ast.ClassDef)

@@ -76,7 +76,7 @@ def restore_optimizer(
     Args:
         optimizer: Its state is replaced.
         names: A name for each of its parameters.
-        tensors: By name, on any device. They keep their dtype and bits, and go to the
+        tensors: By name. They keep their dtype and bits, and go to the
             device where the optimizer keeps them. A whole one of a sharded parameter's shape is
             cut as that is.
         state: The JSON value.

@@ -169,7 +169,7 @@ def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
     and not at all on the others. Copies from a GPU go to pinned memory, and are awaited together.
 
     Args:
-        tensors: By name; any shape, dtype and device.
+        tensors: By name.
 
     Returns:
         The copies, and for each sharded tensor the rows (first dimension) of the whole.
@@ -268,7 +268,7 @@ def units(model: nn.Module) -> list[list[nn.Parameter]]:
     """The parameters that `shard` makes whole together: of each block, and the rest.
 
     Args:
-        model: The plain model, on any device.
+        model: The plain model.
     """
     blocks = [list(block.parameters()) for block in _blocks(model)]
     inside = {id(parameter) for block in blocks for parameter in block}

@@ -81,7 +81,7 @@ def divided(sums: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, A
     """Each sum over N_l, which is not 0.
 
     Args:
-        sums: By name; any shape, floating dtype and device.
+        sums: By name.
         counts: N_l by name.
     """
     # One array: each that is handed to a device takes time. In float64 a count is exact.
@@ -103,7 +103,7 @@ def norm(gradients: dict[str, Array]) -> Array:
     """The Euclidean norm of a domain's gradients.
 
     Args:
-        gradients: By name; any shape, floating dtype and device.
+        gradients: By name.
 
     Returns:
         Of shape (), in float32 or wider.
@@ -117,7 +117,7 @@ def scaled(gradients: dict[str, Array], scale: float) -> dict[str, Array]:
     """Gradients times a number.
 
     Args:
-        gradients: By name; any shape, floating dtype and device.
+        gradients: By name.
         scale: At most 1.
     """
     return {name: gradient * scale for name, gradient in gradients.items()}

@@ -35,7 +35,7 @@ class GroupOptimizer:
     Args:
         transformation: It sees a flat mapping of names to arrays: those of one layer group.
         groups: Layer group → names of its parameters, adapters' included.
-        parameters: All of them, by name; any shape, floating dtype and device.
+        parameters: All of them, by name.
 
     Attributes:
         states: Layer group → state.

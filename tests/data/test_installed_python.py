@@ -144,7 +144,7 @@ def test_the_standard_library_is_what_every_machine_has() -> None:
     assert names == sorted(names)
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_this_environment_is_read_the_same_twice_and_every_file_once() -> None:
     found = python_source()
     assert found == python_source()

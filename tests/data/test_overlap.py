@@ -128,7 +128,7 @@ def near_by_comparing_all(first: CorpusPassages, second: CorpusPassages, least: 
     ),
     st.sampled_from([0.2, 0.5, 0.8, 1.0]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sorting_all_corpora_at_once_finds_what_comparing_all_passages_finds(
     drawn: list[list[tuple[int, int]]], least: float
 ) -> None:

@@ -160,8 +160,7 @@ def test_corpora_are_read_from_a_store(
         )
 
 
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize(("world", "whole"), [(1, True), (3, False)])
 def test_both_sources_give_the_bytes_of_a_disk(
     on_disk: Prepared,
     on_store: Prepared,
@@ -349,11 +348,11 @@ from govray.governance.formats.keys import LocalSigner
 from tests.data.test_prepared_on_store import Slow
 from tests.support.shelf import Shelf
 
-folder, at, draft, key = sys.argv[1:]
+folder, at, key = sys.argv[1:]
 shelf = Shelf(Path(folder), LocalSigner.from_pem(Path(key).read_bytes()))
 
 def die():
-    while len(list((place(draft) / ".draft").glob("class*"))) < 2:
+    while len(list((place(at) / ".draft").glob("class*"))) < 2:
         time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -362,31 +361,11 @@ shelf.prepare(context=64, at=place(at), salt=b"\\x07" * 32, tokenizer=Slow())
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["disk", "store"])
-def test_a_killed_preparation_goes_on(
-    shelf: Shelf, on_disk: Prepared, bucket: BucketPath, tmp_path: Path, where: str
-) -> None:
-    at: Place = tmp_path / "prepared" if where == "disk" else bucket / "prepared"
-    draft: Place = tmp_path / ".prepared.partial" if where == "disk" else at
-    key = tmp_path / "key.pem"
-    key.write_bytes(shelf.signer.to_pem())
-    gcs = ray.get_runtime_context().gcs_address
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(shelf.folder), str(at), str(draft), str(key)],
-        env=os.environ | {"RAY_ADDRESS": gcs},
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+def goes_on(shelf: Shelf, on_disk: Prepared, at: Place, draft: Place) -> None:
+    """What a preparation left is used by the next; what is damaged of it is packed again."""
     assert not (at / MANIFEST_FILE).exists()
-    # Its tasks end with it, soon: when a second brings nothing new.
-    done: set[str] = set()
-    while done != (done := {each.name for each in (draft / ".draft").iterdir()} - {"about.json"}):
-        time.sleep(1)
+    done = {each.name for each in (draft / ".draft").iterdir()}
     parts = [part.file for each in on_disk.manifest.corpora for part in each.parts]
-    assert 0 < len(done) < len(parts)
     finished = [file for file in parts if file.replace("/", "-") + ".json" in done]
     before = {file: written(draft / file) for file in finished}
     # One of them is cut, as by a disk that lost its last seconds.
@@ -396,8 +375,43 @@ def test_a_killed_preparation_goes_on(
     again = shelf.prepare(context=CONTEXT, at=at, salt=b"\x09" * 32)
     assert again.digest == on_disk.digest  # the first try's salt, too
     assert files_of(again.folder) == files_of(on_disk.folder)
-    for file in finished:
-        assert (written(again.folder / file) == before[file]) == (file != cut)
+    again_written = {file for file in finished if written(again.folder / file) != before[file]}
+    # A store tells the time by the second, so it may not tell what was written again.
+    assert again_written == {cut} or (isinstance(at, BucketPath) and not again_written)
+
+
+@pytest.mark.parametrize("where", ["disk", "store"])
+def test_a_preparation_that_was_cut_short_goes_on(
+    shelf: Shelf, on_disk: Prepared, bucket: BucketPath, tmp_path: Path, where: str
+) -> None:
+    at: Place = tmp_path / "prepared" if where == "disk" else bucket / "prepared"
+
+    def interrupt(done: int, total: int) -> None:
+        if done > 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shelf.prepare(context=CONTEXT, at=at, salt=b"\x07" * 32, progress=interrupt)
+    goes_on(shelf, on_disk, at, tmp_path / ".prepared.partial" if where == "disk" else at)
+
+
+@pytest.mark.story
+def test_a_killed_preparation_goes_on(
+    shelf: Shelf, on_disk: Prepared, bucket: BucketPath, tmp_path: Path
+) -> None:
+    at = bucket / "prepared"
+    key = tmp_path / "key.pem"
+    key.write_bytes(shelf.signer.to_pem())
+    gcs = ray.get_runtime_context().gcs_address
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(shelf.folder), str(at), str(key)],
+        env=os.environ | {"RAY_ADDRESS": gcs},
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    goes_on(shelf, on_disk, at, at)
 
 
 def written(path: Place) -> object:

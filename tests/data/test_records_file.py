@@ -32,7 +32,7 @@ RECORD = st.builds(
 
 
 @given(st.lists(RECORD, max_size=9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, records: list[ManifestRecord]
 ) -> None:

@@ -30,6 +30,7 @@ from govray.governance.record.prepare_manifest import RowGroup
 from govray.governance.record.row_order import RowOrder, round_keys
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support.shelf import Shelf
+from tests.support.table import each_row
 
 CONTEXT = 64
 STREAMS = ["sha256:" + digit * 64 for digit in "ab"]
@@ -166,8 +167,8 @@ def test_steps_hold_the_planned_rows(prepared: Prepared, order: RowOrder) -> Non
     assert {len(s.lengths) for s in steps} > {7, 16}
 
 
-@pytest.mark.parametrize("order", [WHOLE, LOCAL])
-@pytest.mark.parametrize("world", [2, 3, 5, 20])
+@each_row("order", [WHOLE, LOCAL])
+@each_row("world", [2, 3, 5, 20])
 def test_ranks_concatenate_to_the_plan(prepared: Prepared, world: int, order: RowOrder) -> None:
     plan = make_plan(prepared, order=order)
     ranks = [read_all(prepared, plan, rank, world) for rank in range(world)]

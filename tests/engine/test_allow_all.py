@@ -28,7 +28,7 @@ from govray.engine.model.gpt import GPT, IGNORED
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.ranks import RankPool
 
-STEPS = 20
+STEPS = 10
 ROWS, MICRO_ROWS, CONTEXT, VOCABULARY = 4, 2, 16, 61
 CLIP = 0.5
 BUCKET_MB = 0.03  # several buckets for this model
@@ -148,7 +148,6 @@ def different(a: Weights, b: Weights) -> set[str]:
     return {name for name in a if not torch.equal(a[name], b[name])}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_allow_all_is_stock_ddp_bit_for_bit(world: int, request: pytest.FixtureRequest) -> None:
     pool: RankPool = request.getfixturevalue({2: "two_ranks", 4: "four_ranks"}[world])
@@ -213,7 +212,6 @@ def ragged_ours(violation: str | None) -> Weights:
     return weights_of(model)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_allow_all_is_sum_then_divide_for_any_counts(
     world: int, request: pytest.FixtureRequest
@@ -284,7 +282,7 @@ VIOLATIONS = {
 }
 
 
-@pytest.mark.parametrize("violation", VIOLATIONS)
-def test_the_reference_sees_each_violation(two_ranks: RankPool, violation: str) -> None:
+def test_the_reference_sees_each_violation(two_ranks: RankPool) -> None:
     reference = two_ranks.run(sum_then_divide)[0]
-    assert different(two_ranks.run(ragged_ours, violation)[0], reference)
+    for violation in VIOLATIONS:
+        assert different(two_ranks.run(ragged_ours, violation)[0], reference), violation

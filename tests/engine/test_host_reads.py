@@ -21,6 +21,7 @@ from govray.engine.step import GovernedStep
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.host_reads import HostReads, host_reads
+from tests.support.table import each_row
 
 CONTEXT, VOCABULARY = 8, 13
 UPPER = Route({"block.1": 0.5, "final_norm": 1.0, "head": 1.0})
@@ -72,8 +73,8 @@ def reads_of(loss_fn: Any = loss, **settings: Any) -> HostReads:
     return reads
 
 
-@pytest.mark.parametrize("norms_every", [50, 1], ids=["plain", "norms sampled"])
-@pytest.mark.parametrize("max_rows", [None, 2])
+@each_row("norms_every", [50, 1])
+@each_row("max_rows", [None, 2])
 def test_a_step_reads_its_device_once(norms_every: int, max_rows: int | None) -> None:
     found = reads_of(norms_every=norms_every, max_rows=max_rows).found
     assert len(found) == 1, found

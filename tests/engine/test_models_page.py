@@ -23,6 +23,7 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import GovrayError, Refused
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import profile_weights
+from tests.support.table import each_row
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "models.md").read_text()
@@ -113,7 +114,7 @@ REFUSED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("named", REFUSED)
+@each_row("named", REFUSED)
 def test_what_the_page_calls_refused_is_refused(named: str) -> None:
     table = PAGE.partition("## What is refused")[2]
     assert named in table
@@ -121,7 +122,7 @@ def test_what_the_page_calls_refused_is_refused(named: str) -> None:
         REFUSED[named]()
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_most_causal_architectures_leave_no_doubt() -> None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 

@@ -35,6 +35,7 @@ from govray.engine.step import GovernedStep
 from govray.errors import Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.table import each_row
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY = 3, 16, 6, 13
 GROUPS = ["embedding", *(f"block.{i}" for i in range(BLOCKS)), "final_norm", "head"]
@@ -180,7 +181,7 @@ def bf16(loss_fn: LossFn, dtype: torch.dtype = torch.bfloat16) -> LossFn:
 # Gradient accumulation.
 
 
-@pytest.mark.parametrize("max_rows", [None, 1, 2, 3])
+@each_row("max_rows", [None, 2])
 def test_accumulation_sums_gradients_and_counts_and_divides_once(max_rows: int | None) -> None:
     rows = rows_of(MIXED)
     expected = oracle(*build(), rows, loss)
@@ -317,8 +318,7 @@ def scaled(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.amp.GradScaler("cpu", init_scale=2.0**16).scale(around(model, tensors))
 
 
-@pytest.mark.parametrize("loss_fn", [around, blocks_only, scaled], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", [GPT, Checkpointed])
+@each_row(("loss_fn", "kind"), [(around, GPT), (blocks_only, Checkpointed), (scaled, GPT)])
 def test_float16_autocast_is_refused_wherever_it_happens(loss_fn: Any, kind: type[GPT]) -> None:
     model, adapters = build(kind, dtype=torch.float32)
     before = [p.detach().clone() for p in model.parameters()]
@@ -344,9 +344,7 @@ def test_without_the_refusal_float16_loses_gradients(monkeypatch: pytest.MonkeyP
 # Activation checkpointing.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("max_rows", [None, 2])
+@each_row(("dropout", "max_rows"), [(0.0, 2), (0.2, None)])
 def test_checkpointing_changes_no_bit(dropout: float, max_rows: int | None) -> None:
     rows = rows_of(MIXED)
     found = []
@@ -380,6 +378,7 @@ def test_the_setting_changes_no_bit_either(precision: Precision) -> None:
         assert torch.equal(recomputed[name], gradient), name
 
 
+@pytest.mark.story
 def test_checkpointed_blocks_take_less_memory() -> None:
     def step(setting: bool) -> Callable[[], Callable[[], object]]:
         def prepare() -> Callable[[], object]:
@@ -411,7 +410,7 @@ def test_a_model_without_blocks_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("route", [ALL, UPPER, MIDDLE, LEFT])
+@each_row("route", [ALL, UPPER, MIDDLE, LEFT])
 def test_reentrant_checkpointing_is_exact_or_refused(route: Route) -> None:
     rows = rows_of({route: 3})
     run = run_of(*build(Reentrant))
@@ -436,12 +435,6 @@ def by_block(model: GPT, backend: Any) -> LossFn:
     return loss
 
 
-def wrapped(model: GPT, backend: Any) -> LossFn:
-    """Around the model, where a run can't see it."""
-    compiled = torch.compile(model, backend=backend)
-    return lambda _, tensors: loss(compiled, tensors)
-
-
 @pytest.fixture
 def many_graphs() -> Any:
     """Room for every graph, so that the number tells."""
@@ -457,11 +450,10 @@ def compositions(steps: int) -> list[Mapping[Route, int]]:
     return [{route: drawn.randint(0, 6) for route in MIXED} for _ in range(steps)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "most"),
-    [(in_place, 7), (wrapped, 7), (by_block, 12)],
-    ids=["model in place", "model wrapped", "blocks"],
+    [pytest.param(in_place, 7, marks=pytest.mark.story), (by_block, 12)],
+    ids=["model in place", "blocks"],
 )
 @pytest.mark.usefixtures("many_graphs")
 def test_a_handful_of_graphs_serves_every_composition(
@@ -482,7 +474,7 @@ def test_a_handful_of_graphs_serves_every_composition(
     assert 0 < graphs[9] == graphs[-1] <= most, graphs
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.usefixtures("many_graphs")
 def test_joined_passes_would_make_a_graph_for_every_combination(
     monkeypatch: pytest.MonkeyPatch,
@@ -502,7 +494,6 @@ def test_joined_passes_would_make_a_graph_for_every_combination(
     assert backend.frame_count > 16
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("many_graphs")
 def test_compiled_backward_is_exact_with_checkpointing_and_adapters() -> None:
     """Traced, cut and run by AOT autograd, as for any backend."""

@@ -23,7 +23,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine import step as step_module
@@ -31,7 +30,6 @@ from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.allreduce import Domain
 from govray.engine.collective.bucket_reducer import Reducer
-from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.collective.step_settings import Precision, StepSettings
 from govray.engine.gradients.forward import Forward
 from govray.engine.model import compiled_blocks
@@ -46,6 +44,7 @@ from govray.governance.record.row_order import RowOrder
 from tests.support.cases import batch_on
 from tests.support.deterministic import deterministic
 from tests.support.ranks import RankPool
+from tests.support.violations import global_clip, zero_instead_of_absent
 
 STEPS = 6
 CONTEXT = 3  # few tokens, because a kernel call's size shows most in small ones
@@ -139,24 +138,6 @@ def row_tokens(corpus: str, row: int) -> Tensor:
     return torch.randint(VOCABULARY, (CONTEXT + 1,), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(scope="module")
-def compiled(request):
-    """(world size, notes, violation) → a run with compiled blocks: traced and cut as for any
-    backend, and run by torch's own kernels."""
-    runs = {}
-
-    def get(world: int, notes: str, violation: str | None = None) -> Trained:
-        key = world, notes, violation
-        if key not in runs:
-            pool = request.getfixturevalue({2: "two_ranks", 4: "four_ranks"}[world])
-            first, *others = pool.run(train_compiled, notes, violation)
-            assert all(other == first for other in others), "ranks hold different weights"
-            runs[key] = first
-        return runs[key]
-
-    return get
-
-
 def train_compiled(notes: str, violation: str | None) -> Trained:
     torch._dynamo.reset()
     with pytest.MonkeyPatch.context() as patch:
@@ -168,16 +149,17 @@ def train_compiled(notes: str, violation: str | None) -> Trained:
         return trained
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 4])  # each rank compiles alone, so one rank shows no more
-def test_nor_does_it_in_compiled_blocks(compiled, world):
-    assert compiled(world, "trained").base == compiled(world, "absent").base
+@pytest.mark.story
+def test_nor_does_it_in_compiled_blocks(two_ranks: RankPool) -> None:
+    """Traced and cut as for any backend, and run by torch's own kernels; with its control."""
 
+    def base(notes: str, violation: str | None = None) -> dict[str, str]:
+        first, other = two_ranks.run(train_compiled, notes, violation)
+        assert other == first
+        return first.base
 
-@pytest.mark.slow
-def test_a_global_normaliser_shows_in_compiled_blocks_too(compiled):
-    with_notes, without = (compiled(2, each, "global normaliser") for each in ("trained", "absent"))
-    assert any(with_notes.base[name] != without.base[name] for name in with_notes.first_base)
+    assert base("trained") == base("absent")
+    assert base("trained", "global normaliser") != base("absent", "global normaliser")
 
 
 def train(
@@ -272,31 +254,6 @@ def global_normaliser(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(step_module, "divide", by_all)
 
 
-def global_clip(patch: pytest.MonkeyPatch) -> None:
-    """Clip all domains by one norm."""
-
-    def clip(self, norms):
-        live = [p for p in self._routed.parameters.values() if p.grad is not None]
-        norm = get_total_norm([p.grad for p in live])
-        clip_grads_with_norm_(live, CLIP, norm)
-
-    patch.setattr(GradientClip, "clip", clip)
-
-
-def zero_instead_of_absent(patch: pytest.MonkeyPatch) -> None:
-    """Let the optimizer step every parameter whenever any row was read."""
-
-    @contextmanager
-    def with_zeros(optimizer, trained, adapters):
-        if list(trained):
-            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-        yield
-
-    patch.setattr(step_module, "optimizer_view", with_zeros)
-
-
 def shared_dropout_generator(patch: pytest.MonkeyPatch) -> None:
     """Draw masks from torch's global generator, in the order of the calls."""
 
@@ -386,7 +343,7 @@ def trained(request):
     ) -> Trained:
         key = (world, notes, violation, dtype, precision)
         if key not in runs:
-            pool = request.getfixturevalue({1: "one_rank", 2: "two_ranks", 4: "four_ranks"}[world])
+            pool = request.getfixturevalue({2: "two_ranks", 4: "four_ranks"}[world])
             first, *others = pool.run(train, notes, violation, dtype, precision)
             assert all(other == first for other in others), "ranks hold different weights"
             runs[key] = first
@@ -406,36 +363,29 @@ def company_changes_bits() -> bool:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("otherwise", ["absent", "excluded"])
-def test_the_adapter_class_changes_no_bit_of_the_base(trained, world, dtype, otherwise):
-    with_notes = trained(world, "trained", dtype=dtype)
-    assert with_notes.base == trained(world, otherwise, dtype=dtype).base
+def test_the_adapter_class_changes_no_bit_of_the_base(trained, world, otherwise):
+    assert trained(world, "trained").base == trained(world, otherwise).base
 
 
-LOW: dict[str, tuple[torch.dtype, Precision]] = {
-    "bf16": (torch.bfloat16, "bf16"),
-    "bf16-mixed": (torch.float32, "bf16-mixed"),
-}
+@pytest.mark.parametrize(
+    ("world", "dtype", "precision"),
+    [(4, torch.bfloat16, "bf16"), (2, torch.float32, "bf16-mixed"), (2, torch.float32, "fp32")],
+)
+def test_nor_does_it_in_lower_precision(trained, world, dtype, precision):
+    with_notes, without = (
+        trained(world, notes, None, dtype, precision) for notes in ("trained", "absent")
+    )
+    assert with_notes.base == without.base
+    if precision == "bf16-mixed":  # so it was another precision
+        assert with_notes.base != trained(world, "trained", None, dtype, "fp32").base
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize("kept", LOW)
-def test_nor_does_it_in_lower_precision(trained, world, kept):
-    dtype, precision = LOW[kept]
-    with_notes = trained(world, "trained", None, dtype, precision)
-    assert with_notes.base == trained(world, "absent", None, dtype, precision).base
-    full = trained(world, "trained", dtype=torch.float32)
-    assert with_notes.base != full.base  # so it was another precision
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", LOW)
-def test_a_global_normaliser_shows_in_lower_precision_too(trained, kept):
-    dtype, precision = LOW[kept]
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [(torch.bfloat16, "bf16"), (torch.float32, "bf16-mixed")]
+)
+def test_a_global_normaliser_shows_in_lower_precision_too(trained, dtype, precision):
     runs = [
         trained(2, notes, "global normaliser", dtype, precision) for notes in ("trained", "absent")
     ]
@@ -454,9 +404,14 @@ def test_the_runs_did_something(trained, world):
     assert without.adapter == without.first_adapter
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize("violation", [*VIOLATIONS, "size-proportional quota"])
+@pytest.mark.parametrize(
+    ("violation", "world"),
+    [
+        *((violation, 2) for violation in [*VIOLATIONS, "size-proportional quota"]),
+        ("shared bucket", 4),
+        ("global clip", 4),
+    ],
+)
 def test_each_violation_changes_the_base(trained, world, violation):
     with_notes, without = (trained(world, notes, violation) for notes in ("trained", "absent"))
     changed = {

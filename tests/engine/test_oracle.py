@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
@@ -34,6 +33,7 @@ from govray.governance.policy.route import Route
 from govray.steps.step_result import StepResult
 from tests.support.cases import CORPUS, governed, micro_batch, token_rows
 from tests.support.ranks import RankPool
+from tests.support.violations import zero_instead_of_absent
 
 TOLERANCE = 1e-12
 CONTEXT, VOCABULARY, RANK = 5, 11, 2
@@ -289,7 +289,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     # One pool serves all examples on purpose.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -384,18 +384,6 @@ def divide_per_rank(patch: pytest.MonkeyPatch) -> None:
             domains, sums, {n: count and dist.get_world_size() for n, count in counts.items()}
         ),
     )
-
-
-def zero_instead_of_absent(patch: pytest.MonkeyPatch) -> None:
-    """Give groups without targets a gradient of zeros."""
-
-    @contextmanager
-    def with_zeros(optimizer, trained, adapters):
-        for p in (p for group in optimizer.param_groups for p in group["params"]):
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        yield
-
-    patch.setattr(step_module, "optimizer_view", with_zeros)
 
 
 def unscaled(patch: pytest.MonkeyPatch) -> None:

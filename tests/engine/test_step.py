@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,10 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from govray.engine import step as step_module
 from govray.engine.collective import allreduce
 from govray.engine.collective import bucket_reducer as reducer_module
 from govray.engine.collective.allreduce import bucket_layout
@@ -25,6 +21,8 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import GovrayError, RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import CORPUS, allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.table import each_row
+from tests.support.violations import zero_instead_of_absent
 
 CONTEXT, VOCABULARY = 8, 13
 UPPER = Route({"block.1": 1.0, "final_norm": 1.0, "head": 1.0})
@@ -81,14 +79,7 @@ def test_a_group_without_targets_is_left_alone_by_the_optimizer() -> None:
 
 def test_a_zero_gradient_is_not_an_absent_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: were absent gradients zeros, weight decay would move the layers below."""
-
-    @contextmanager
-    def with_zeros(optimizer, trained, adapters):
-        for p in (p for group in optimizer.param_groups for p in group["params"]):
-            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-        yield
-
-    monkeypatch.setattr(step_module, "optimizer_view", with_zeros)
+    zero_instead_of_absent(monkeypatch)
     model = gpt()
     before = snapshot(model)
     governed(model, adamw(*model.parameters()), [UPPER, SILENT])(batch(0, UPPER), loss)
@@ -208,7 +199,7 @@ def test_a_gradient_that_no_route_permits_is_refused() -> None:
     assert moved(model, before) == set()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(rows=st.integers(1, 7), max_rows=st.integers(1, 8), masked=st.integers(0, CONTEXT - 1))
 def test_accumulation_changes_no_gradient_beyond_rounding(
     rows: int, max_rows: int, masked: int
@@ -334,7 +325,7 @@ def test_dropout_is_keyed_so_a_step_repeats_whatever_the_global_generator() -> N
 
 
 @given(sizes=st.lists(st.integers(1, 400_000), max_size=40), double=st.integers(0, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_buckets_hold_each_parameter_once_in_reverse_under_the_cap(
     sizes: list[int], double: int
 ) -> None:
@@ -369,8 +360,8 @@ def test_what_different_streams_update_shares_no_bucket() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("count", [3, 257, 1001, 2**24 - 1])
+@each_row("dtype", [torch.float32, torch.bfloat16])
+@each_row("count", [3, 257, 1001, 2**24 - 1])
 def test_a_quotient_is_rounded_once_and_never_multiplied_by_a_reciprocal(
     dtype: torch.dtype, count: int
 ) -> None:
@@ -426,7 +417,7 @@ def model_with(layer: nn.Module, *, sparse: bool = False) -> nn.Module:
     return Model()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "message"),
     [
         (model_with(nn.BatchNorm1d(CONTEXT)), r"blocks\.0\.layer: BatchNorm1d .*nn\.GroupNorm"),
@@ -441,7 +432,6 @@ def model_with(layer: nn.Module, *, sparse: bool = False) -> nn.Module:
         ),
         (model_with(nn.Linear(CONTEXT, CONTEXT), sparse=True), "embed: sparse gradients"),
     ],
-    ids=["batch norm", "without running", "sync batch norm", "instance norm", "sparse"],
 )
 def test_models_that_cannot_be_routed_exactly_are_refused(model: nn.Module, message: str) -> None:
     with pytest.raises(Refused, match=message):
@@ -469,29 +459,6 @@ def test_batch_norm_switched_on_later_and_any_written_buffer_are_refused() -> No
         with pytest.raises(Refused, match=rf"changed buffer blocks\.0\.layer\.{buffer}"):
             run(batch(0, allow_all(model)), loss)
         assert moved(model, before) == set()
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointing_keeps_the_gradients_or_is_refused(reentrant: bool) -> None:
-    def checkpointed(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        hidden = model.embedding(rows["tokens"])
-        for block in model.blocks:
-            hidden = checkpoint(block, hidden, use_reentrant=reentrant)
-        logits = model.head(model.final_norm(hidden)).flatten(0, 1)
-        losses = F.cross_entropy(logits, rows["targets"].flatten(), reduction="none")
-        return losses.view(rows["targets"].shape)
-
-    plain, model = gpt(), gpt()
-    governed(plain, adamw(*plain.parameters()), [UPPER])(batch(0, UPPER), loss)
-    before = snapshot(model)
-    run = governed(model, adamw(*model.parameters()), [UPPER])
-    if reentrant:
-        with pytest.raises(Refused, match="use_reentrant=False"):
-            run(batch(0, UPPER), checkpointed)
-        assert moved(model, before) == set()
-    else:
-        run(batch(0, UPPER), checkpointed)
-        assert moved(model, snapshot(plain)) == set()
 
 
 def lacks_a_parameter(model: GPT) -> dict[str, Any]:
@@ -550,7 +517,7 @@ SET_UPS: dict[Callable[[GPT], dict[str, Any]], tuple[type[GovrayError], str]] = 
 }
 
 
-@pytest.mark.parametrize("fault", SET_UPS, ids=lambda fault: fault.__name__.replace("_", " "))
+@each_row("fault", SET_UPS)
 def test_a_set_up_that_cannot_work_is_refused_by_name(
     fault: Callable[[GPT], dict[str, Any]],
 ) -> None:

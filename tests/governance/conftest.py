@@ -6,13 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from tests.support.world import World
-
-# A slow example says something about the machine, not about the property.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from govray.steps.batch import IGNORED, StepBatch
 from govray.steps.expiry import NoLongerValid
 from govray.steps.first_exchange import Terms
 from govray.steps.routed_step import RoutedStep
+from tests.support.table import each_row
 from tests.support.tiny_flax import (
     ADAMW,
     CONTEXT,
@@ -275,7 +276,7 @@ def infinite_loss(model: nnx.Module, batch: dict[str, jax.Array]) -> jax.Array:
     return loss(model, batch) * jnp.inf
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "loss_fn", "kind", "says"),
     [
         (bad_targets, loss, Refused, "row_targets says"),

@@ -24,6 +24,7 @@ def side(sign: str) -> str:
     return "\n".join(line[1:] for line in lines if line[:1] in (" ", sign, ""))
 
 
+@pytest.mark.story
 def test_the_governed_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_rows.py").write_text(ROWS)
     monkeypatch.syspath_prepend(tmp_path)
@@ -37,7 +38,8 @@ def test_the_governed_loop_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_four_lines_are_what_changes() -> None:
     assert sum(line.startswith("+") for line in DIFF.splitlines()) == 5  # the loop's own line too
-    compile(side("-"), "plain", "exec")
+    for sign in "-+":
+        compile(side(sign), "page", "exec")
 
 
 def test_the_extra_and_the_functions_are_there() -> None:

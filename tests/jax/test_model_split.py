@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import pytest
 from flax import nnx
 
 from govray.jax.model_split import ModelSplit
 from govray.jax.named_parameters import named_parameters
 from govray.jax.routed_pass import model_shape
+from tests.support.table import each_row
 from tests.support.tiny_flax import WIDTH, Tiny
 
 
@@ -66,7 +66,7 @@ def test_what_a_reference_refers_to_counts() -> None:
     assert split.now() is not before
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@each_row("change", CHANGES)
 def test_what_changes_in_the_model_counts(change: str) -> None:
     model = Scaled()
     split = ModelSplit(model)

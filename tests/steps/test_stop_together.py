@@ -11,11 +11,11 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pytest
 
 from govray.errors import GovrayError, InfrastructureFailed, RankFailed
 from govray.governance.policy.route import Route
 from govray.steps.routed_step import RoutedStep
+from tests.support.table import each_row
 from tests.support.two_maps import GROUPS, TERMS, UPPER, TwoMaps, batch
 
 LOWER = Route({"lower": 1.0})
@@ -111,7 +111,7 @@ def both(kind: type[JoinedMaps], place: str) -> list[tuple[GovrayError | None, b
         return [*pool.map(run, range(2))]
 
 
-@pytest.mark.parametrize("place", ["loss", "sum", "norm", "optimizer"])
+@each_row("place", ["loss", "sum", "norm", "optimizer"])
 def test_both_raise_what_failed_on_one(place: str) -> None:
     for error, moved in both(JoinedMaps, place):
         assert isinstance(error, RankFailed)

@@ -36,6 +36,17 @@ from typing import Any
 
 import pytest
 
+PRELOADED = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "hypothesis",
+    "pytest",
+    "govray.engine.step",
+    "tests.support.cases",
+)
+"""What test files import is imported once, and not by every process that unpickles from one."""
+
 _START_SECONDS = 300.0
 _MOST_THREADS = 16
 """Each group that something keeps has three, and one wakes a hundred times a second."""
@@ -111,7 +122,7 @@ class RankPool:
     def _start(self) -> None:
         # Forked from a clean server that has imported the slow things once.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch._dynamo", "pytest", "govray.engine.step"])
+        context.set_forkserver_preload([*PRELOADED])
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, theirs), daemon=True)

@@ -178,7 +178,7 @@ def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     """Name of the first tensor with an infinity or NaN, or None.
 
     Args:
-        tensors: By name; any shapes, dtypes and devices.
+        tensors: By name.
     """
     if not tensors:
         return None

@@ -79,7 +79,7 @@ class Padding:
         return filled
 
     def _see(self, tensors: Mapping[str, Tensor]) -> None:
-        """Remember the shape and dtype of rows: by name, each (rows, …), on any device."""
+        """Remember the shape and dtype of rows: by name, each (rows, …)."""
         self._shape = {
             name: (list(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
             for name, tensor in tensors.items()

@@ -45,7 +45,7 @@ def operations(losses: Iterable[Tensor]) -> Iterator[Node]:
     Leaves are left out: under DDP their nodes outlive the step, and a hook on them with it.
 
     Args:
-        losses: Any shape, dtype and device, with the graph behind them.
+        losses: With the graph behind them.
     """
     found: set[Node] = set()
     ahead = [each.grad_fn for each in losses]
@@ -62,7 +62,7 @@ def watch_dtypes(losses: Iterable[Tensor]) -> set[torch.dtype]:
     """The floating dtypes on the way; the set is complete after the backward.
 
     Args:
-        losses: Any shape, dtype and device, with the graph behind them.
+        losses: With the graph behind them.
     """
     seen: set[torch.dtype] = set()
 

@@ -172,7 +172,7 @@ def refuse_float16(losses: Tensor) -> None:
     """Let backward stop where a gradient in float16 arrives.
 
     Args:
-        losses: Any shape, dtype and device, with the graph behind them.
+        losses: With the graph behind them.
 
     Raises:
         Refused: Later, in backward.

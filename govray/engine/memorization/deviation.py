@@ -87,7 +87,7 @@ def robust_spread(values: Tensor) -> Tensor:
     """Robust standard deviation: 1.4826 · MAD, or the plain one where more than half are equal.
 
     Args:
-        values: (rows,), of a floating dtype, on any device.
+        values: (rows,), of a floating dtype.
 
     Returns:
         Shape (), of the same dtype and device.
@@ -106,7 +106,7 @@ def reserve_spread(probe: Tensor, reserve: Tensor) -> Tensor:
     is .84 of the deviation; with 16 trained rows beside four it is .94.
 
     Args:
-        probe: (rows,), of a floating dtype, on any device.
+        probe: (rows,), of a floating dtype.
         reserve: (rows,), likewise.
 
     Returns:

@@ -63,7 +63,7 @@ def rank(losses: Tensor, secret: float) -> int:
     """1 + the number of *other* candidates with a loss at or below the secret's.
 
     Args:
-        losses: Of the other candidates; any shape, dtype and device.
+        losses: Of the other candidates.
         secret: The secret's.
     """
     return int((losses <= secret).sum()) + 1
@@ -84,7 +84,7 @@ def exact(others: Tensor, secret: float) -> Exposure:
     """The exposure from the losses of all candidates.
 
     Args:
-        others: Losses of every candidate but the secret; any shape, dtype and device.
+        others: Losses of every candidate but the secret.
         secret: The secret's loss.
     """
     found, candidates = rank(others, secret), others.numel() + 1
@@ -96,7 +96,7 @@ def extrapolated(samples: Tensor, secret: float, candidates: int) -> Exposure:
 
     Args:
         samples: Losses of candidates drawn from R without the secret, at least
-            ``skew_normal.LEAST``; any shape, floating dtype and device.
+            ``skew_normal.LEAST``.
         secret: The secret's loss.
         candidates: |R|.
 

@@ -133,7 +133,7 @@ def row_means(scores: Tensor, counted: Tensor) -> Tensor:
     """Mean over each row's counted targets: (rows, tokens) → (rows,), float64.
 
     Args:
-        scores: Of a floating dtype, on any device.
+        scores: Of a floating dtype.
         counted: Which targets count: bool, of the same shape and device.
     """
     wide = scores.double().where(counted, 0.0)
@@ -146,7 +146,7 @@ def min_k(surprise: Tensor, counted: Tensor, share: float = MIN_K) -> Tensor:
     At least one target of a row is averaged.
 
     Args:
-        surprise: z, of a floating dtype, on any device.
+        surprise: z, of a floating dtype.
         counted: Which targets count: bool, of the same shape and device.
         share: Of a row's targets.
     """
@@ -163,7 +163,7 @@ def representation_entropy(states: Tensor, counted: Tensor) -> Tensor:
     length 1 and the matrix to trace 1.
 
     Args:
-        states: Of a floating dtype, on any device. The result is float64.
+        states: Of a floating dtype. The result is float64.
         counted: Which tokens count: bool, (rows, tokens), on the same device.
 
     Source: Skean et al. 2025, "Layer by Layer: Uncovering Hidden Representations in

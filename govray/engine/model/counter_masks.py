@@ -49,7 +49,7 @@ def outputs(keys: Tensor, first: int, last: int) -> Tensor:
     """Outputs ``first`` … ``last - 1`` of each key, counted from 0.
 
     Args:
-        keys: int64 of shape (rows,), on any device.
+        keys: int64 of shape (rows,).
 
     Returns:
         int64 of shape (rows, last − first), on the same device.

@@ -18,7 +18,7 @@ def places(tokens: Tensor, separator: int) -> Tensor:
     """Each token's place in its record, from 0.
 
     Args:
-        tokens: Integer ids of shape (rows, tokens), on any device.
+        tokens: Integer ids of shape (rows, tokens).
         separator: The id that begins a record.
 
     Returns:

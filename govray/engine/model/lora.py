@@ -34,7 +34,7 @@ def fits(layer: nn.Module, inputs: Tensor, a: Tensor) -> bool:
 
     Args:
         layer: Any.
-        inputs: What it is called with; any shape, dtype and device.
+        inputs: What it is called with.
         a: The adapter's, (rank, in), of any dtype.
     """
     return (

@@ -63,7 +63,7 @@ def held(tensors: Mapping[str, Tensor], *, content: bool = True) -> dict[str, He
     """The state of named tensors.
 
     Args:
-        tensors: By name; any shape, dtype and device.
+        tensors: By name.
         content: Whether to look at all numbers; it costs about as much as copying them.
     """
     digests = contents(tensors) if content else {}
@@ -78,7 +78,7 @@ def contents(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """64 bits of what each tensor holds; equal tensors on one device have equal ones.
 
     Args:
-        tensors: By name; any shape, dtype and device.
+        tensors: By name.
     """
     return {name: _content(tensor) for name, tensor in tensors.items()}
 

@@ -9,19 +9,30 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.data.pii import pattern_analyzer
-from govray.data.pii.pattern_analyzer import OVERLAP, PIECE, NotScanned, PatternAnalyzer, pieces
 from govray.governance.policy.pii_scan import PII_ENTITIES, PII_SCORE, PiiEntity
+from tests.support.table import each_row
+
+if TYPE_CHECKING:
+    from govray.data.pii.pattern_analyzer import PatternAnalyzer
 
 
 @pytest.fixture(scope="module")
-def analyzer() -> PatternAnalyzer:
-    return PatternAnalyzer(PII_ENTITIES, PII_SCORE)
+def pii() -> Any:
+    """The module, imported when a test runs: Presidio brings spaCy, SciPy and transformers."""
+    from govray.data.pii import pattern_analyzer
+
+    return pattern_analyzer
+
+
+@pytest.fixture(scope="module")
+def analyzer(pii: Any) -> PatternAnalyzer:
+    return pii.PatternAnalyzer(PII_ENTITIES, PII_SCORE)
 
 
 # Made up, or published as examples: no one's.
@@ -70,7 +81,7 @@ def test_there_is_an_example_of_each_entity() -> None:
     assert set(EXAMPLES) == set(PII_ENTITIES)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("entity", "text"), [(entity, text) for entity, each in EXAMPLES.items() for text in each]
 )
 def test_examples_are_found(analyzer: PatternAnalyzer, entity: PiiEntity, text: str) -> None:
@@ -78,71 +89,78 @@ def test_examples_are_found(analyzer: PatternAnalyzer, entity: PiiEntity, text: 
     assert analyzer.kinds(["nothing here", f"{'word ' * 3000}{text}{' word' * 3000}"])
 
 
-@pytest.mark.parametrize("text", NOTHING)
+@each_row("text", NOTHING)
 def test_what_only_looks_like_it_is_left(analyzer: PatternAnalyzer, text: str) -> None:
     assert analyzer.kinds([text]) == ()
 
 
-def test_only_what_is_asked_for_counts_and_from_the_score_on() -> None:
+def test_only_what_is_asked_for_counts_and_from_the_score_on(pii: Any) -> None:
+    analyzer = pii.PatternAnalyzer
     text = "card 4111 1111 1111 1111 of jane@example.org, id 4155552671"
-    assert PatternAnalyzer(["EMAIL_ADDRESS"], 0.5).kinds([text]) == ("EMAIL_ADDRESS",)
+    assert analyzer(["EMAIL_ADDRESS"], 0.5).kinds([text]) == ("EMAIL_ADDRESS",)
     both = ("CREDIT_CARD", "EMAIL_ADDRESS")
-    assert PatternAnalyzer([*both, "PHONE_NUMBER"], 0.5).kinds([text]) == both
+    assert analyzer([*both, "PHONE_NUMBER"], 0.5).kinds([text]) == both
     # A number without a word for phones has a score of 0.4, and 0.75 with one.
-    assert PatternAnalyzer(["PHONE_NUMBER"], 0.4).kinds(["id 4155552671"]) == ("PHONE_NUMBER",)
-    assert PatternAnalyzer(["PHONE_NUMBER"], 0.75).kinds(["id 4155552671"]) == ()
-    assert PatternAnalyzer(["PHONE_NUMBER"], 0.75).kinds(["phone 4155552671"]) == ("PHONE_NUMBER",)
+    assert analyzer(["PHONE_NUMBER"], 0.4).kinds(["id 4155552671"]) == ("PHONE_NUMBER",)
+    assert analyzer(["PHONE_NUMBER"], 0.75).kinds(["id 4155552671"]) == ()
+    assert analyzer(["PHONE_NUMBER"], 0.75).kinds(["phone 4155552671"]) == ("PHONE_NUMBER",)
 
 
-PHONES = {score: PatternAnalyzer(["PHONE_NUMBER"], score) for score in (0.4, 0.5)}
 PHONE_WORDS = ["phone", "Telephone", "number", "x", "id", "+1", "415", "555", "2671", "(212)", "/"]
 
 
+@pytest.fixture(scope="module")
+def phones(pii: Any) -> dict[float, PatternAnalyzer]:
+    return {score: pii.PatternAnalyzer(["PHONE_NUMBER"], score) for score in (0.4, 0.5)}
+
+
 @given(
-    st.lists(st.sampled_from([*PHONE_WORDS, " ", "-", ". ", "\n", "030 901820"]), max_size=30),
-    st.sampled_from([0.4, 0.5]),
+    words=st.lists(
+        st.sampled_from([*PHONE_WORDS, " ", "-", ". ", "\n", "030 901820"]), max_size=30
+    ),
+    score=st.sampled_from([0.4, 0.5]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_phone_numbers_are_found_where_all_texts_are_searched_for_them(
-    words: list[str], score: float
+    phones: dict[float, PatternAnalyzer], words: list[str], score: float
 ) -> None:
     text = "".join(words)
-    one = PHONES[score]
+    one = phones[score]
     found = one.kinds([text])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PatternAnalyzer, "_phone_may_count", lambda self, piece: True)
+        patch.setattr(type(one), "_phone_may_count", lambda self, piece: True)
         assert one.kinds([text]) == found
 
 
-@given(st.lists(st.text("ab \n", max_size=700), max_size=40), st.integers(1, 40))
-def test_pieces_leave_nothing_out_and_overlap(parts: list[str], times: int) -> None:
+@given(parts=st.lists(st.text("ab \n", max_size=700), max_size=40), times=st.integers(1, 40))
+def test_pieces_leave_nothing_out_and_overlap(pii: Any, parts: list[str], times: int) -> None:
     text = "".join(parts) * times
-    found, at = list(pieces(text)), 0
-    assert max(map(len, found)) <= PIECE
+    found, at = list(pii.pieces(text)), 0
+    assert max(map(len, found)) <= pii.PIECE
     covered = 0
     for number, piece in enumerate(found):
-        at = text.index(piece, 0) if number == 0 else _next(text, piece, at, covered)
+        at = text.index(piece, 0) if number == 0 else _next(text, piece, at, covered, pii.OVERLAP)
         covered = at + len(piece)
     assert covered == len(text)
 
 
-def _next(text: str, piece: str, before: int, covered: int) -> int:
+def _next(text: str, piece: str, before: int, covered: int, overlap: int) -> int:
     """Where a piece stands that begins behind the one before, and well within what it covers."""
-    at = text.rindex(piece, before + 1, covered - OVERLAP + len(piece))
-    assert before < at <= covered - OVERLAP
+    at = text.rindex(piece, before + 1, covered - overlap + len(piece))
+    assert before < at <= covered - overlap
     return at
 
 
-def test_a_finding_at_any_cut_is_found(analyzer: PatternAnalyzer) -> None:
+def test_a_finding_at_any_cut_is_found(pii: Any, analyzer: PatternAnalyzer) -> None:
     for words in ("word ", "x" * 50):
-        for shift in range(0, 2 * OVERLAP, 37):
-            filler = (words * PIECE)[: PIECE - shift]
+        for shift in range(0, 2 * pii.OVERLAP, 37):
+            filler = (words * pii.PIECE)[: pii.PIECE - shift]
             text = f"{filler} DE89 3704 0044 0532 0130 00 {filler}"
             assert analyzer.kinds([text]) == ("IBAN_CODE",), (words, shift)
 
 
 def test_what_takes_too_long_is_not_passed_by(
-    analyzer: PatternAnalyzer, monkeypatch: pytest.MonkeyPatch
+    pii: Any, analyzer: PatternAnalyzer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Presidio goes on without a pattern that took too long, and logs it."""
 
@@ -154,18 +172,18 @@ def test_what_takes_too_long_is_not_passed_by(
     assert analyzer.kinds(["00:1A:2B:3C:4D:5E"]) == ("MAC_ADDRESS",)  # compiles the patterns
     for pattern in recognizer.patterns:  # type: ignore[attr-defined]
         monkeypatch.setattr(pattern, "compiled_regex", Slow())
-    with pytest.raises(NotScanned, match="took too long"):
+    with pytest.raises(pii.NotScanned, match="took too long"):
         analyzer.kinds(["a text"])
 
 
 def test_an_error_of_presidio_repeats_no_text(
-    analyzer: PatternAnalyzer, monkeypatch: pytest.MonkeyPatch
+    pii: Any, analyzer: PatternAnalyzer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(text: str, *_: object) -> None:
         raise ValueError(f"did not find {text}")
 
     monkeypatch.setattr(analyzer._recognizers["US_SSN"], "analyze", fails)
-    with pytest.raises(NotScanned, match="failed with ValueError") as failed:
+    with pytest.raises(pii.NotScanned, match="failed with ValueError") as failed:
         analyzer.kinds(["jane@example.org"])
     assert "jane" not in str(failed.value)
     assert failed.value.__suppress_context__
@@ -198,7 +216,7 @@ pattern_analyzer.serve(sys.argv[1], sys.stdin, sys.stdout)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_nothing_is_asked_of_the_network(tmp_path: Path) -> None:
     texts = [[text] for each in EXAMPLES.values() for text in each]
     settings = json.dumps({"entities": PII_ENTITIES, "score": PII_SCORE})
@@ -220,9 +238,9 @@ def test_nothing_is_asked_of_the_network(tmp_path: Path) -> None:
     assert "the scan failed with AssertionError" in told
 
 
-def test_presidio_s_classes_are_what_is_extended() -> None:
+def test_presidio_s_classes_are_what_is_extended(pii: Any) -> None:
     """What is changed of Presidio is these three: a new version is looked at here."""
-    own = [each for each in vars(pattern_analyzer).values() if isinstance(each, type)]
+    own = [each for each in vars(pii).values() if isinstance(each, type)]
     ours = {
         each.__name__
         for each in own

@@ -127,7 +127,6 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         scan_of(["US_SSN"], 0.4)
 
 
-@pytest.mark.slow
 def test_processes_scan_and_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The processes themselves, started in a folder with modules of names that they import."""
     for name in ("json", "spacy", "re"):

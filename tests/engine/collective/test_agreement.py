@@ -43,6 +43,7 @@ from tests.support.cases import (
     token_rows,
 )
 from tests.support.ranks import RankPool
+from tests.support.table import each_row
 
 Fault = Callable[[StepBatch], tuple[StepBatch, Any]]
 
@@ -371,9 +372,7 @@ def test_one_process_agrees_with_itself() -> None:
         made.start(0, {}, {}, RankFailure("disk gone")).wait()
 
 
-@pytest.mark.parametrize(
-    "digest", ["", "sha256:", "sha256:00", "md5:" + "0" * 64, "sha256:" + "g" * 64]
-)
+@each_row("digest", ["", "sha256:", "sha256:00", "md5:" + "0" * 64, "sha256:" + "g" * 64])
 def test_a_digest_must_be_one(digest: str) -> None:
     with pytest.raises(Malformed, match="plan_digest"):
         agreement(plan_digest=digest)

@@ -26,6 +26,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import UsageError
+from tests.support.table import each_row
 
 VOCABULARY = 11
 
@@ -263,8 +264,8 @@ class Checkpointed(nn.Module):
         return self.net.head(self.net.final_norm(hidden))
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("tied", [False, True])
+@each_row("reentrant", [False, True])
+@each_row("tied", [False, True])
 def test_activation_checkpointing(reentrant, tied):
     model = double(Net(tied))
     rows, pieces = rows_of(5), cut(model, 2, 3)
@@ -347,7 +348,7 @@ def opaque_groups(model: nn.Module) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("kind", OPAQUE)
+@each_row("kind", OPAQUE)
 def test_a_group_with_an_unexplained_parameter_is_absent(kind):
     model = double(kind())
     rows, group_of = rows_of(5), opaque_groups(model)
@@ -450,7 +451,7 @@ def test_samples_favour_no_phase_of_a_stride(stride):
 # What is refused.
 
 
-@pytest.mark.parametrize("bounds", [[(1, 2)], [(0, 2), (3, 4)], [(0, 2), (1, 4)], [(0, 0)]])
+@each_row("bounds", [[(1, 2)], [(0, 2), (3, 4)], [(0, 2), (1, 4)], [(0, 0)]])
 def test_pieces_must_follow_each_other(bounds):
     model = nn.Linear(1, 1)
     pieces = [Piece("a", start, stop, {}) for start, stop in bounds]

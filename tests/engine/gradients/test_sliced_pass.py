@@ -144,8 +144,7 @@ def group_of(name: str) -> str:
 weights = st.dictionaries(st.sampled_from(GROUPS), st.sampled_from([1.0, 0.5, 0.01]), min_size=1)
 
 
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     drawn=st.lists(st.tuples(weights, st.integers(1, 4)), min_size=2, max_size=5),
     max_rows=st.none() | st.integers(2, 5),

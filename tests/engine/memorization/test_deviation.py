@@ -19,6 +19,7 @@ from govray.engine.memorization.scores import MIN_K, RowScores
 from govray.errors import UsageError
 from govray.governance.policy.memorization_section import Statistic
 from govray.governance.record.entropy_profile import Measure
+from tests.support.table import each_row
 from tests.support.tree import ROOT
 
 LAYERS = ("block.0", "block.1", "head")
@@ -51,7 +52,7 @@ def measured(
     return {each.layer: each for each in found}
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_row("statistic", STATISTICS)
 def test_a_layer_that_knows_the_rows_deviates_and_the_others_do_not(statistic: Statistic) -> None:
     found = measured(known_at_the_head(drawn(32, 1), 3.0), drawn(32, 2), statistic)
     assert found["head"].p == 1 / 2000
@@ -61,7 +62,7 @@ def test_a_layer_that_knows_the_rows_deviates_and_the_others_do_not(statistic: S
         assert abs(found[layer].deviation) < 1
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_row("statistic", STATISTICS)
 def test_rows_known_less_deviate_downwards(statistic: Statistic) -> None:
     found = measured(known_at_the_head(drawn(32, 1), -3.0), drawn(32, 2), statistic)
     assert found["head"].deviation < -1.5
@@ -154,7 +155,7 @@ def test_a_record_on_both_sides_and_an_empty_side_are_refused() -> None:
 
 
 @given(st.integers(0, 60), st.integers(0, 50), st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60)
 def test_picked_rows_are_distinct_and_repeat(rows: int, count: int, key: int) -> None:
     found = pick(rows, count, key)
     assert found == sorted(set(found))

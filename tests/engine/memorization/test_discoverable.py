@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from govray.engine.memorization.discoverable import MOST, chance, least_samples
 from govray.engine.memorization.sequence_loss import continuations, target_losses
 from govray.engine.model.gpt import GPT
+from tests.support.table import each_row
 
 TEXT = list(b"to be")
 START, SAMPLES = 2, 8_000
@@ -37,7 +38,7 @@ def test_a_certain_text_needs_one_sample_and_one_that_never_comes_needs_too_many
     assert least_samples(-30.0, 0.5) < MOST
 
 
-@pytest.mark.parametrize(("log_probability", "p"), [(0.1, 0.5), (math.nan, 0.5), (-1, 0), (-1, 1)])
+@each_row(("log_probability", "p"), [(0.1, 0.5), (math.nan, 0.5), (-1, 0), (-1, 1)])
 def test_what_is_no_probability_is_refused(log_probability, p):
     with pytest.raises(ValueError, match="probability"):
         least_samples(log_probability, p)

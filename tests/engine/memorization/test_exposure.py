@@ -16,6 +16,7 @@ from govray.engine.memorization.sequence_loss import continuations, target_losse
 from govray.engine.memorization.skew_normal import SkewNormal
 from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
+from tests.support.table import each_row
 
 PREFIX, SECRET = b"account 7301-", b"552"
 SPACE = 1000
@@ -77,8 +78,7 @@ def test_a_model_that_tells_nothing_apart_exposes_nothing():
 # The distribution ------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [-4.0, 0.0, 0.5, 4.0])
+@each_row("shape", [-4.0, 0.0, 0.5, 4.0])
 def test_the_mass_below_is_that_of_samples_and_reaches_one(shape):
     generator = torch.Generator().manual_seed(1)
     first, second = torch.randn(2, 20_000, generator=generator, dtype=torch.float64)
@@ -119,7 +119,7 @@ def test_what_nothing_can_be_fitted_to_is_refused(samples):
         skew_normal.fit(samples)
 
 
-@pytest.mark.parametrize("secret", [14.0, 17.0, 20.0, 23.0])
+@each_row("secret", [14.0, 17.0, 20.0, 23.0])
 def test_extrapolation_agrees_with_the_exact_value_where_both_can_be_had(secret):
     generator = torch.Generator().manual_seed(3)
     first, second = torch.randn(2, 200_000, generator=generator, dtype=torch.float64)

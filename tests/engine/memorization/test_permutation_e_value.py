@@ -49,7 +49,7 @@ def enumerated(values: list[float], count: int) -> float:
 
 
 @given(rows, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_recurrence_gives_what_enumeration_gives(
     values: list[float], data: st.DataObject
 ) -> None:
@@ -59,7 +59,7 @@ def test_the_recurrence_gives_what_enumeration_gives(
 
 
 @given(rows, ends, ends, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_over_all_labels_its_mean_is_one_and_within_a_band_at_most(
     values: list[float], one: float, other: float, data: st.DataObject
 ) -> None:
@@ -98,7 +98,7 @@ def test_a_statistic_that_looks_at_the_labels_has_a_larger_mean(
 
 
 @given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_neither_offset_nor_scale_nor_sign_of_a_statistic_counts(
     offset: float, scale: float
 ) -> None:

@@ -34,7 +34,7 @@ finite = st.floats(-1e6, 1e6, width=32)
     st.lists(finite, min_size=1, max_size=12),
     st.integers(0, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_p_is_one_of_the_possible_values_and_repeats(
     probe: list[float], reserve: list[float], key: int
 ) -> None:
@@ -46,7 +46,7 @@ def test_p_is_one_of_the_possible_values_and_repeats(
 
 
 @given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_neither_offset_nor_scale_nor_sign_of_a_statistic_counts(
     offset: float, scale: float
 ) -> None:

@@ -54,7 +54,7 @@ def scored(model: nn.Module, rows: Mapping[str, Tensor], **settings_: object) ->
     st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=9),
     st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_entropy_and_surprise_are_their_definitions(
     logits: list[float], data: st.DataObject
 ) -> None:

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointError, checkpoint
 from govray.engine.model.adapters import Adapters, adapted_layers, is_conv1d
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import Malformed, UsageError
+from tests.support.table import each_row
 
 
 def small_gpt():
@@ -181,7 +182,7 @@ def test_export_and_load_round_trip():
         assert torch.equal(parameter, twin), name
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mutate", "message"),
     [
         (lambda config, tensors: config.update(r=8), "r is 8, expected 4"),

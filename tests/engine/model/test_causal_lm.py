@@ -23,6 +23,7 @@ from govray.engine.model.keyed_dropout import KeyedDropout, key_dropout
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance.formats.row_schema import CHAT_MARKERS
+from tests.support.table import each_row
 
 CONTEXT, VOCABULARY = 8, 20
 
@@ -218,7 +219,7 @@ def test_dropout_in_attention_is_off_and_other_dropout_is_kept(folder: Path) -> 
     assert model.transformer.h[0].attn.resid_dropout.p == GPT2Config().resid_pdrop > 0
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "message"),
     [
         ({"hiden_size": 16}, r"config\.hiden_size: .*did you mean 'hidden_size'"),

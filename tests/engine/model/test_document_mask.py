@@ -19,6 +19,7 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch
+from tests.support.table import each_row
 
 SEPARATOR, VOCABULARY, CONTEXT = 10, 11, 12
 
@@ -84,7 +85,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@each_row("make", MODELS.values())
 def test_a_record_in_a_row_is_computed_as_if_alone(make: Any) -> None:
     model = make().eval()
     row = torch.tensor([[token for record in RECORDS for token in record]])

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from govray.engine.batch import IGNORED
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import UsageError
+from tests.support.table import each_row
 
 SIZES = {"blocks": 2, "width": 32, "context": 12, "vocabulary": 11}
 
@@ -30,7 +31,7 @@ def test_every_parameter_lies_in_a_layer_group_and_none_is_a_bias():
     assert not [name for name in names if name.endswith("bias")]
 
 
-@pytest.mark.parametrize("place", range(12))
+@each_row("place", [0, 5, 11])
 def test_a_token_changes_no_logit_before_it(place):
     model = GPT(**SIZES, heads=2).double()
     tokens = rows(2, 12)
@@ -90,7 +91,7 @@ def test_gradients_reach_every_parameter():
     assert all(parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "message"),
     [
         ({"blocks": 0}, "blocks is 0"),
@@ -108,7 +109,7 @@ def test_bad_sizes_are_named(change, message):
         GPT(**SIZES | change)
 
 
-@pytest.mark.parametrize(("width", "heads"), [(16, 1), (128, 2), (192, 3), (200, 2), (256, 4)])
+@each_row(("width", "heads"), [(16, 1), (128, 2), (192, 3), (200, 2), (256, 4)])
 def test_heads_divide_the_width_by_default(width, heads):
     with torch.device("meta"):
         assert GPT(1, width, 4, 5).blocks[0].attention.heads == heads

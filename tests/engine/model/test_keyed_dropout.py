@@ -11,6 +11,7 @@ from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.keyed_dropout import key_dropout
 from govray.errors import UsageError
 from govray.steps.keyed_seed import mask_seed
+from tests.support.table import each_row
 
 ONES = torch.ones(64, 32)
 
@@ -46,7 +47,7 @@ def masks(keyed, net, positions, *, stream="s", step=0):
     shuffle=st.randoms(),
     cut=st.integers(0, 8),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_mask_follows_its_row_through_any_split_and_order(rows, shuffle, cut):
     net = Net()
     keyed = key_dropout(net, seed=5)
@@ -93,7 +94,7 @@ def test_a_mask_is_pinned():
     assert packed == PINNED
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@each_row("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_every_dtype_has_the_same_mask_and_a_scale_rounded_once(dtype):
     net = nn.Sequential(nn.Dropout(0.1))
     inputs = torch.linspace(0.5, 4, 4 * 64, dtype=torch.float64).view(4, 64).to(dtype)
@@ -162,7 +163,7 @@ def test_rows_must_come_first():
         net(ONES)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "module",
     [nn.Dropout1d(), nn.Dropout2d(), nn.Dropout3d(), nn.AlphaDropout(), nn.FeatureAlphaDropout()],
 )

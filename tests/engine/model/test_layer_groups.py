@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import parametrize
@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 from govray.engine.model.gpt import GPT
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Refused
+from tests.support.table import each_row
 
 
 class Decoder(nn.Module):
@@ -34,7 +35,6 @@ def meta_gpt(blocks: int, tied: bool) -> GPT:
         return GPT(blocks, 8, 4, 5, tied=tied)
 
 
-@settings(deadline=None)
 @given(blocks=st.integers(1, 12), tied=st.booleans())
 def test_every_parameter_is_in_exactly_one_group_in_canonical_order(
     blocks: int, tied: bool
@@ -175,7 +175,7 @@ def test_numbered_stages_are_counted_through() -> None:
     assert groups["block.5"] == ("layer3.2.up.weight", "layer3.2.up.bias")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("names", "between"),
     [
         (("tower1", "tower2"), {}),
@@ -183,7 +183,6 @@ def test_numbered_stages_are_counted_through() -> None:
         (("layer2", "layer1"), {}),
         (("layer1", "layer2"), {"neck": nn.Linear(4, 4)}),
     ],
-    ids=["towers", "a gap", "backwards", "something between"],
 )
 def test_other_lists_are_not_taken_for_one(
     names: tuple[str, str], between: dict[str, nn.Module]
@@ -260,14 +259,14 @@ def test_an_early_norm_belongs_to_the_embedding_where_it_cannot_be_the_final_one
         assert f"{prefix}norm.weight" in layer_groups(model)["embedding"]
 
 
-@pytest.mark.parametrize("name", ["cls_token", "class_token", "pos_embed", "position_embeddings"])
+@each_row("name", ["cls_token", "class_token", "pos_embed", "position_embeddings"])
 def test_learned_inputs_are_known_by_their_usual_names(name: str) -> None:
     model = model_of(conv=nn.Conv2d(3, 4, 1), layers=nn.ModuleList(blocks(1)))
     model.register_parameter(name, nn.Parameter(torch.zeros(1, 1, 4)))
     assert name in layer_groups(model)["embedding"]
 
 
-@pytest.mark.parametrize("name", ["unembed", "decoder_pos_embed", "mask_token", "scale"])
+@each_row("name", ["unembed", "decoder_pos_embed", "mask_token", "scale"])
 def test_other_parameters_of_the_model_itself_are_in_doubt(name: str) -> None:
     model = model_of(conv=nn.Conv2d(3, 4, 1), layers=nn.ModuleList(blocks(1)))
     model.register_parameter(name, nn.Parameter(torch.zeros(1, 1, 4)))
@@ -296,7 +295,7 @@ def aliased() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("model", "custom", "message"),
     [
         (nn.Sequential(nn.Linear(2, 2)), {}, r"0\.weight is in no layer group"),
@@ -306,7 +305,6 @@ def aliased() -> nn.Module:
         (Decoder(), {"adapterish": ["lora.*"]}, "adapterish matches no parameter"),
         (Decoder(), {"a": ["lm_head.*"], "b": ["*head*"]}, "two layer groups, a and b"),
     ],
-    ids=["no blocks", "head first", "two projections", "aliased memory", "no match", "overlap"],
 )
 def test_doubt_is_refused_by_name(
     model: nn.Module, custom: dict[str, list[str]], message: str

@@ -10,6 +10,7 @@ from govray.engine.model import adapters as module
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.lora import adapted_linear, fits
+from tests.support.table import each_row
 
 
 def gradients(fused: bool, *, autocast: bool = False) -> dict[str, Tensor]:
@@ -49,8 +50,8 @@ def test_under_autocast_the_two_stay_apart():
     assert all(tensor is not None for tensor in gradients(fused=True, autocast=True).values())
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(5, 6), (2, 3, 6), (2, 1, 3, 6)])
+@each_row("bias", [False, True])
+@each_row("shape", [(5, 6), (2, 3, 6), (2, 1, 3, 6)])
 def test_its_derivatives_are_those_of_its_forward(bias, shape):
     torch.manual_seed(0)
     layer = nn.Linear(6, 4, bias=bias).double().requires_grad_(False)

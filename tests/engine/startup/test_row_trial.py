@@ -27,6 +27,7 @@ from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, RankFailed, Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.table import each_row
 
 CONTEXT, VOCABULARY = 6, 13
 UPPER = Route(dict.fromkeys(["block.1", "final_norm", "head"], 1.0))
@@ -244,7 +245,7 @@ REFUSED: dict[str, tuple[type[nn.Module] | None, Callable[[], LossFn], str]] = {
 }
 
 
-@pytest.mark.parametrize("named", REFUSED)
+@each_row("named", REFUSED)
 def test_it_is_refused_by_name(named: str) -> None:
     change, make_loss, said = REFUSED[named]
     model = gpt(change)
@@ -256,7 +257,7 @@ def test_it_is_refused_by_name(named: str) -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-@pytest.mark.parametrize("named", sorted(REFUSED.keys() - {"buffer in place"}))
+@each_row("named", sorted(REFUSED.keys() - {"buffer in place"}))
 def test_without_the_trial_it_trains(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
     monkeypatch.setattr(StartupTrial, "__call__", lambda *_: None)
@@ -295,7 +296,7 @@ NAMED = {
 }
 
 
-@pytest.mark.parametrize("named", NAMED)
+@each_row("named", NAMED)
 def test_known_constructs_are_refused_before_any_row(named: str) -> None:
     make, said = NAMED[named]
     with pytest.raises(Refused, match=rf"^0: .*{said}"):
@@ -574,7 +575,7 @@ def optimize(kind: type[torch.optim.Optimizer], routes: list[Route]) -> None:
     run(step_batch(0, rows), loss)
 
 
-@pytest.mark.parametrize("kind", [GlobalNorm, DecaysAll, CountsSteps, Rounds])
+@each_row("kind", [GlobalNorm, DecaysAll, CountsSteps, Rounds])
 def test_an_optimizer_that_couples_domains_is_refused(kind: type[torch.optim.Optimizer]) -> None:
     with pytest.raises(Refused, match=rf"{kind.__name__}: .*other domains"):
         optimize(kind, [UPPER, LOWER])
@@ -592,7 +593,7 @@ def test_what_a_step_leaves_without_a_gradient_may_not_move_within_a_domain_eith
         optimize(DecaysAll, [allow_all(gpt()), UPPER])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "kind",
     [
         torch.optim.AdamW,

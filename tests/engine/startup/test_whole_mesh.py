@@ -101,6 +101,7 @@ def test_a_mesh_of_some_ranks_is_refused(four_ranks: RankPool) -> None:
         assert "(data: 2)" in str(error)
 
 
+@pytest.mark.story
 def test_the_control_without_the_refusal_its_weights_are_others(four_ranks: RankPool) -> None:
     expected, copied, wrong = (
         four_ranks.run(function, given)[0]["head.weight"]

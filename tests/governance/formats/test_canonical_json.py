@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from govray.errors import Malformed
 from govray.governance.formats import canonical_json
+from tests.support.table import each_row
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 numbers = st.integers(-canonical_json.MAX_INTEGER, canonical_json.MAX_INTEGER) | st.floats(
@@ -79,7 +80,7 @@ def test_golden_key_order_is_that_of_utf_16() -> None:
     assert sorted(keys) != list(json.loads(encoded))  # the code point order differs
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("bits", "expected"),
     [
         ("0000000000000001", "5e-324"),
@@ -97,7 +98,7 @@ def test_golden_numbers_of_rfc_8785_appendix_b(bits: str, expected: str) -> None
     assert canonical_json.encode(number) == expected.encode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "names"),
     [
         (b'{"a":1,"a":2}', "twice"),
@@ -145,7 +146,7 @@ def test_the_limits_are_reachable() -> None:
         canonical_json.parse(b"[1,2]", limit=4)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "value",
     [
         2**53,

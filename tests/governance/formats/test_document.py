@@ -23,6 +23,7 @@ from govray.governance.formats.document import (
     format_time,
     parse_time,
 )
+from tests.support.table import each_row
 
 
 class Window(Document):
@@ -102,7 +103,7 @@ def test_a_document_survives_its_bytes(document: Sample) -> None:
     assert canonical_json.encode(back.to_json()) == data
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "message"),
     [
         ({"licence": "MIT"}, r"unknown field 'licence' \(did you mean 'license'\?\)"),
@@ -141,13 +142,13 @@ def test_refused_by_name(change: dict[str, object], message: str) -> None:
     assert caught.value.where == "credential.json"
 
 
-@pytest.mark.parametrize("field", sorted(VALUE))
+@each_row("field", sorted(VALUE))
 def test_every_field_without_default_is_needed(field: str) -> None:
     with pytest.raises(Malformed, match=f"missing field '{field}'"):
         Sample.from_json({key: value for key, value in VALUE.items() if key != field})
 
 
-@pytest.mark.parametrize("value", [None, 1, "text", [VALUE], {1: 2}, {"a": object()}])
+@each_row("value", [None, 1, "text", [VALUE], {1: 2}, {"a": object()}])
 def test_a_value_that_is_no_object_is_refused(value: object) -> None:
     with pytest.raises(Malformed):
         Sample.from_json(value)
@@ -195,7 +196,7 @@ def test_times_are_written_in_utc() -> None:
     assert format_time(datetime(2026, 1, 1, 1, 0, 0, 999, zone)) == "2025-12-31T23:00:00Z"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "2026-01-01T00:00:00",

@@ -27,6 +27,7 @@ from govray.governance.formats.dsse import (
     sign_payload,
 )
 from govray.governance.formats.keys import LocalSigner, PublicKey
+from tests.support.table import each_row
 
 ED, EC = LocalSigner.generate("ed25519"), LocalSigner.generate("ecdsa-p256")
 PAYLOAD = b'{"a":1}'
@@ -162,7 +163,7 @@ def altered(**members: Any) -> bytes:
 SIGNATURES = json.loads(SIGNED)["signatures"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "names"),
     [
         (b"", "not JSON"),
@@ -208,7 +209,7 @@ def test_base64_survives(data: bytes) -> None:
     assert decode_base64(encode_base64(data)) == data
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "QQ",

@@ -27,6 +27,7 @@ from govray.governance.formats.keys import (
     load_signer,
     read_password,
 )
+from tests.support.table import each_row
 
 SIGNERS = {algorithm: LocalSigner.generate(algorithm) for algorithm in ALGORITHMS}
 MESSAGE = b"DSSEv1 4 type 7 payload"
@@ -155,7 +156,7 @@ def compressed_p256() -> bytes:
     return b"\x30" + bytes([len(algorithm) + len(bits)]) + algorithm + bits
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("spki", "names"),
     [
         (b"", "DER"),
@@ -168,8 +169,6 @@ def compressed_p256() -> bytes:
         (x25519.X25519PrivateKey.generate().public_key().public_bytes(DER, SPKI), "X25519"),
         (compressed_p256(), "canonical"),
     ],
-    # The keys are new each time, and the test's name must not be.
-    ids=["empty", "no-key", "31", "behind", "P-384", "secp256k1", "RSA", "X25519", "compressed"],
 )
 def test_other_keys_are_refused(spki: bytes, names: str) -> None:
     with pytest.raises(Malformed, match=names):
@@ -202,8 +201,8 @@ def small_order_y() -> set[int]:
     return {0, 1, FIELD - 1} | order_8
 
 
-@pytest.mark.parametrize("sign", [0, 1])
-@pytest.mark.parametrize("y", sorted(small_order_y()))
+@each_row("sign", [0, 1])
+@each_row("y", sorted(small_order_y()))
 def test_ed25519_points_of_small_order_are_refused(y: int, sign: int) -> None:
     raw = (y | sign << 255).to_bytes(32, "little")
     with pytest.raises(Malformed, match="small order"):
@@ -231,7 +230,7 @@ def test_private_keys_survive_their_pem(algorithm: Algorithm, password: bytes | 
     assert LocalSigner.from_pem(pem, password).public_key == signer.public_key
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("pem", "password", "names"),
     [
         (SIGNERS["ed25519"].to_pem(b"right"), None, "is encrypted"),
@@ -307,9 +306,7 @@ def test_an_encrypted_file_asks_for_its_password(key_file: Path) -> None:
     load_signer(str(key_file), password=b"secret")
 
 
-@pytest.mark.parametrize(
-    "given", ["correct horse", "hunter2", "/tmp/hunter2", "x" * 5000, "hunter\0" + "2"]
-)
+@each_row("given", ["correct horse", "hunter2", "/tmp/hunter2", "x" * 5000, "hunter\0" + "2"])
 def test_a_password_given_for_its_file_is_not_repeated(given: str) -> None:
     with pytest.raises(UsageError, match="never the password itself") as caught:
         read_password(Path(given))
@@ -331,7 +328,7 @@ def test_a_key_file_that_others_can_reach_is_refused(key_file: Path, mode: int) 
         load_signer(str(key_file))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reference", "names"),
     [
         ("env:GOVRAY_NOT_SET", "GOVRAY_NOT_SET is not set"),

@@ -19,6 +19,7 @@ from govray.governance.formats.signed_note import (
     sign_checkpoint,
     verify_checkpoint,
 )
+from tests.support.table import each_row
 
 ORIGIN = "example.com/log"
 ROOT = bytes(range(32))
@@ -173,7 +174,7 @@ def test_control_the_helper_signs_a_good_note() -> None:
     assert verify_checkpoint(NOTE, SIGNER.public_key) == TreeHead(ORIGIN, 7, ROOT)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "names"),
     [
         (b"", "blank line"),
@@ -209,7 +210,7 @@ def test_other_spellings_are_refused(data: bytes, names: str) -> None:
         verify_checkpoint(data, SIGNER.public_key, key_name=ORIGIN)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("origin", "size", "root"),
     [
         ("", 1, ROOT),

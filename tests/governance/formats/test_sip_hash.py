@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from govray.governance.formats import sip_hash as module
 from govray.governance.formats.sip_hash import sip_hash
+from tests.support.table import each_row
 
 # Of the reference implementation: key 00 … 0f, messages 00 01 02 …, those of whole words.
 VECTORS = {
@@ -59,7 +60,7 @@ def one_by_one(key: bytes, message: bytes) -> int:
     return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
-@pytest.mark.parametrize("size", VECTORS)
+@each_row("size", VECTORS)
 def test_the_papers_vectors(size: int) -> None:
     key, message = bytes(range(16)), bytes(range(size))
     expected = int.from_bytes(bytes.fromhex(VECTORS[size]), "little")

@@ -14,6 +14,7 @@ from govray.governance.formats.document import Count, Document
 from govray.governance.formats.dsse import Envelope, sign_payload
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import Subject, read, seal, self_subject
+from tests.support.table import each_row
 
 SIGNER = LocalSigner.generate()
 
@@ -97,7 +98,7 @@ def test_one_kind_never_passes_for_another() -> None:
 SUBJECT = {"name": "a", "digest": {"sha256": HEX}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("payload", "names"),
     [
         (b"{}", "no in-toto Statement"),

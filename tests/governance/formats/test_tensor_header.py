@@ -13,6 +13,7 @@ import safetensors
 from govray.errors import Malformed
 from govray.governance.formats import tensor_header
 from govray.governance.formats.tensor_header import DTYPE_BITS, read_header
+from tests.support.table import each_row
 
 
 def file(header: object, content: int = 0) -> bytes:
@@ -107,19 +108,19 @@ STRICTER = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_row("name", GOOD)
 def test_what_the_library_reads_is_read(name: str) -> None:
     assert theirs(GOOD[name])
     assert ours(GOOD[name])
 
 
-@pytest.mark.parametrize("name", BAD)
+@each_row("name", BAD)
 def test_what_the_library_refuses_is_refused(name: str) -> None:
     assert not theirs(BAD[name])
     assert not ours(BAD[name])
 
 
-@pytest.mark.parametrize("name", STRICTER)
+@each_row("name", STRICTER)
 def test_what_is_refused_besides(name: str) -> None:
     assert theirs(STRICTER[name])
     assert not ours(STRICTER[name])

@@ -14,6 +14,7 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.signed_note import TreeHead, read_note, sign_checkpoint
 from govray.governance.notary import add_checkpoint
 from govray.governance.notary.add_checkpoint import AddCheckpoint, Declined, decide
+from tests.support.table import each_row
 
 ORIGIN = "govray.dev/ledger/run-1"
 LOG = LocalSigner.generate()
@@ -53,7 +54,7 @@ def test_whatever_extends_the_last_head_is_cosigned(old: int, more: int) -> None
 FORK = [*LINES[:3], b"other", *LINES[4:]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "latest", "expected"),
     [
         (request(0, 4, signer=LocalSigner.generate()), None, 403),
@@ -108,7 +109,7 @@ def test_signatures_of_strangers_are_passed_over() -> None:
 GOOD = request(4, 9).body()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "body",
     [
         b"",

@@ -22,6 +22,7 @@ from govray.governance.trust.authority import TrustRoot
 from govray.governance.trust.witness_policy import LedgerWitness, WitnessPolicy
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.notaries.asking import with_cosignature
+from tests.support.table import each_row
 from tests.support.world import AT, RUN, World
 
 NAMES = ("witness.example/w1", "witness.example/w2", "witness.example/w3")
@@ -191,7 +192,7 @@ def test_what_is_no_note_is_refused(world: World, model: Path, data: bytes) -> N
 # The policy
 
 
-@pytest.mark.parametrize(
+@each_row(
     "changes",
     [
         {"threshold": 4},

@@ -15,6 +15,7 @@ from govray.governance.notary.timestamp import Timestamp
 from govray.governance.verify.cosign import require_untouched
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.distribution import require_openssl
+from tests.support.table import each_row
 from tests.support.timestamp_server import Tsa
 from tests.support.world import World
 
@@ -127,7 +128,7 @@ def test_a_changed_token_is_refused(tsa: Tsa, token: bytes, untouched: Path, pla
         timestamp.read_timestamp([tsa.named], bytes(changed), message, where="token")
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"\x30\x03\x02\x01\x02", bytes(70_000)])
+@each_row("data", [b"", b"{}", b"\x30\x03\x02\x01\x02", bytes(70_000)])
 def test_what_is_no_response_is_refused(tsa: Tsa, data: bytes) -> None:
     with pytest.raises(Malformed):
         timestamp.read_timestamp([tsa.named], data, b"x", where="token")

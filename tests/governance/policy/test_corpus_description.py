@@ -20,6 +20,7 @@ from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import resolve
 from govray.governance.verify.verifier import verify
 from tests.support.credential_class import cls
+from tests.support.table import each_row
 from tests.support.tree import ROOT
 from tests.support.world import AT, GROUPS, POLICY, World
 
@@ -60,7 +61,7 @@ def test_json_round_trips() -> None:
     assert described().to_json() == CRAWLED
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "said"),
     [
         ({"source": "crawld"}, "did you mean 'crawled'?"),
@@ -132,7 +133,7 @@ def test_golden_class_of_a_described_corpus() -> None:
 # What policies see
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("match", "matching", "other"),
     [
         ({"source": ["crawled"]}, {"source": "crawled"}, {"source": "user"}),
@@ -182,7 +183,7 @@ rules:
     read_policy(text.replace("adapter: two", "adapter: one"))
 
 
-@pytest.mark.parametrize("value", ["honoured", "none_found", "unchecked", "not_applicable", None])
+@each_row("value", ["honoured", "none_found", "unchecked", "not_applicable", None])
 def test_under_allow_all_a_description_changes_no_route(value: Any) -> None:
     policy = read_policy(OBSERVE)
     plain = resolve(policy.decide(cls()), BASE)

@@ -22,6 +22,7 @@ from govray.governance.policy.credential import (
 from govray.governance.trust.authority import Authority, Scope, TrustRoot
 from govray.governance.trust.jurisdiction import COUNTRIES
 from govray.governance.trust.trust_state import TrustState, sign_root
+from tests.support.table import each_row
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)
 ROOT = "sha256:" + "ab" * 32
@@ -135,7 +136,7 @@ def test_equal_classes_are_one_key() -> None:
     assert credential(jurisdiction="SE").credential_class not in {one: 1}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "message"),
     [
         ({"schemaVersion": "v2"}, "schemaVersion"),
@@ -192,7 +193,7 @@ def test_verified(deployment: Deployment) -> None:
     assert [(s.name, s.sha256) for s in verified.subjects] == [("acme-notes", ROOT)]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "message"),
     [
         ({"corpus": "bolt-notes"}, "outside the scope"),

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused, Untrusted
@@ -22,6 +22,7 @@ from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority, TrustRoot
 from govray.governance.trust.trust_state import TrustState, sign_root
 from tests.support.credential_class import cls
+from tests.support.table import each_row
 from tests.support.tree import ROOT
 
 POLICIES = ROOT / "policies"
@@ -91,7 +92,7 @@ def test_the_default_policy_is_what_is_signed() -> None:
     assert Policy.from_json(canonical_json.parse_canonical(stored)) == document
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "label", "rules", "quarantined_by"),
     [
         ({}, "everything", ("open",), None),
@@ -137,7 +138,7 @@ def test_observe_allows_everything() -> None:
         assert decision.label == "everything"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new", "message"),
     [
         ("on_expiry: stop", "on_expiry: go_on", r"on_expiry"),
@@ -187,9 +188,7 @@ def test_malformed_source(old: str, new: str, message: str) -> None:
         read_policy(LICENCES.replace(old, new, 1), name="p.yaml")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "7", "schema: govray.dev/depth-policy/v1", "a: [", b"\xff"]
-)
+@each_row("text", ["", "[]", "7", "schema: govray.dev/depth-policy/v1", "a: [", b"\xff"])
 def test_no_policy_at_all(text: str | bytes) -> None:
     with pytest.raises(Malformed):
         read_policy(text)
@@ -206,7 +205,7 @@ def test_short_forms_are_written_out() -> None:
 # YAML
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "value"),
     [
         ("[NO, yes, off, 2026-11-01, 010, 0x1f, 1:30, 1_000, .5]", None),
@@ -221,7 +220,7 @@ def test_yaml_means_what_it_looks_like(text: str, value: Any) -> None:
     assert read_yaml(text, name="f").value == value
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "message"),
     [
         ("a: 1\nb: 2\na: 3", r"f:3: the key 'a' stands twice"),
@@ -244,7 +243,6 @@ def test_yaml_refused(text: str, message: str) -> None:
         read_yaml(text, name="f")
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab:-[]{}#&*!|>'\"%@ \n\t0.,?", max_size=40))
 def test_any_text_is_yaml_or_malformed(text: str) -> None:
     try:
@@ -281,7 +279,7 @@ PER_CORPUS = {"layers": {}, "adapter": "{corpus}", "rank": 8}
 LAYERS = {"layers": {"head": 1}}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("one", "two", "one_match", "two_match", "conflict"),
     [
         (A, B, {}, {}, True),
@@ -356,7 +354,6 @@ CLASSES = [
 ]
 
 
-@settings(deadline=None)
 @given(RULES)
 def test_a_policy_that_reads_never_meets_two_adapters(drawn: list[tuple[Any, str]]) -> None:
     rules = [{"name": f"r{i}", "match": m, "profile": p} for i, (m, p) in enumerate(drawn)]
@@ -372,7 +369,7 @@ def test_a_policy_that_reads_never_meets_two_adapters(drawn: list[tuple[Any, str
 # Labels
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("profiles", "label"),
     [
         (["everything"], "everything"),

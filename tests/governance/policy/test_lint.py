@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import GovrayError, Refused
@@ -13,6 +13,7 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.lint import diff, explain, lint, outcome, representative_classes
 from govray.governance.policy.policy_yaml import read_policy
 from tests.support.credential_class import cls
+from tests.support.table import each_row
 from tests.support.tree import ROOT
 
 LICENCES = (ROOT / "policies" / "licences.yaml").read_text()
@@ -52,7 +53,7 @@ def test_the_default_policies_give_no_finding() -> None:
     assert lint(observe, groups=GROUPS) == ()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("match", "message"),
     [
         ("{license: mit}", "credentials write it 'MIT'"),
@@ -68,7 +69,7 @@ def test_a_rule_that_no_class_can_match(match: str, message: str) -> None:
     assert message in finding.message
 
 
-@pytest.mark.parametrize(
+@each_row(
     "match",
     [
         "{license: MIT, license_category: [permissive]}",
@@ -88,7 +89,7 @@ def test_a_rule_that_none_of_the_classes_matches() -> None:
     assert ("never_matches", "weak-copyleft") in codes(*findings)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("match", "profile", "redundant"),
     [
         # "open" matches whatever it matches, and is as strict.
@@ -132,7 +133,7 @@ def test_selectors_and_groups_that_the_model_lacks() -> None:
     assert "'final_norm'" in findings[1].message
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new", "who", "gained"),
     [
         ("profile: upper_half", "profile: everything", "category=copyleft_limited", "block.0"),
@@ -157,7 +158,7 @@ def test_widening(old: str, new: str, who: str, gained: str) -> None:
     assert {f.subject for f in exact} <= by_text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new"),
     [
         ("profile: everything", "profile: upper_half"),
@@ -275,7 +276,6 @@ POLICIES = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(POLICIES)
 def test_dropping_a_redundant_rule_changes_nothing(policy: Policy) -> None:
     for finding in lint(policy):
@@ -286,7 +286,6 @@ def test_dropping_a_redundant_rule_changes_nothing(policy: Policy) -> None:
         assert diff(policy, without, representative_classes(policy), GROUPS) == ()
 
 
-@settings(deadline=None)
 @given(POLICIES, POLICIES)
 def test_a_widening_in_a_model_is_never_missed_by_text(old: Policy, new: Policy) -> None:
     exact = {f.subject for f in lint(new, previous=old, groups=GROUPS) if f.code == "widens"}
@@ -294,7 +293,6 @@ def test_a_widening_in_a_model_is_never_missed_by_text(old: Policy, new: Policy)
     assert exact <= by_text
 
 
-@settings(deadline=None)
 @given(POLICIES)
 def test_explanations_agree_with_outcomes(policy: Policy) -> None:
     for one in representative_classes(policy):

@@ -11,6 +11,7 @@ from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.lint import diff, explain, lint, representative_classes
 from govray.governance.policy.memorization_section import Band, RuleAction
 from govray.governance.policy.policy_yaml import read_policy
+from tests.support.table import each_row
 
 PLAIN = """\
 schema: govray.dev/depth-policy/v1
@@ -75,7 +76,7 @@ def test_a_policy_without_the_section_is_what_it_was() -> None:
     assert "memorization" not in read_policy(PLAIN).to_json()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new", "message"),
     [
         ('{"*": [-3, 3], head: {low: -2, high: 2}}', "calibrated", "not calibrated"),

@@ -22,6 +22,7 @@ from govray.governance.policy.lint import diff, explain, lint
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route, RoutePhase, resolve
 from govray.governance.record.gates import Gate, changed_routes
+from tests.support.table import each_row
 
 GROUPS = ("embedding", "block.0", "block.1", "head")
 CLASS = CredentialClass(
@@ -78,7 +79,7 @@ def test_without_phases_nothing_is_written_of_them() -> None:
 PHASES = TEXT[TEXT.index("    phases:") : TEXT.index("  head_only")]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("old", "new", "message"),
     [
         ("from_step: 300", "from_step: 100", "a phase from step 100 after one from step 100"),

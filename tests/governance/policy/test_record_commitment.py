@@ -23,6 +23,7 @@ from govray.governance.policy.record_commitment import (
     read_secrets,
     root,
 )
+from tests.support.table import each_row
 
 SECRET = bytes(range(32))
 RECORD = hashlib.sha256(b"a record\n").digest()
@@ -91,7 +92,7 @@ def test_an_opening_shows_its_record_and_survives_its_file(count: int, data: st.
     assert RecordOpening.from_json(value) == made
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "says"),
     [
         ({"record": "00" * 32}, "the proof does not hold"),

@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Refused
@@ -16,6 +16,7 @@ from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, PolicyDecision
 from govray.governance.policy.route import Route, domains, profile_weights, resolve
 from govray.governance.policy.selector import parse_selector
+from tests.support.table import each_row
 
 GROUPS = ("embedding", "block.0", "block.1", "block.2", "block.3", "final_norm", "head")
 CLS = CredentialClass(
@@ -44,7 +45,7 @@ def decide(*profiles: dict[str, Any], groups: dict[str, Any] | None = None) -> P
 # Selectors
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "blocks", "selected"),
     [
         ("blocks[0]", 4, [0]),
@@ -81,7 +82,7 @@ def test_blocks(text: str, blocks: int, selected: list[int]) -> None:
     assert parse_selector(text).select(groups) == {f"block.{i}" for i in selected}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "selected"),
     [
         ("all", set(GROUPS)),
@@ -97,7 +98,6 @@ def test_names(text: str, selected: set[str]) -> None:
     assert parse_selector(text).select(GROUPS) == selected
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.decimals(0, 1, places=3), st.decimals(0, 1, places=3))
 def test_fractions_take_in_no_block_that_lies_partly_outside(
     blocks: int, start: Any, stop: Any
@@ -162,7 +162,7 @@ def test_overlapping_selectors_take_the_smallest_weight() -> None:
     }
 
 
-@pytest.mark.parametrize("selector", ["head", "block.7", "blocks[4]", "blocks[0:5]", "mine"])
+@each_row("selector", ["head", "block.7", "blocks[4]", "blocks[0:5]", "mine"])
 def test_a_selector_that_the_model_lacks_is_refused_by_name(selector: str) -> None:
     with pytest.raises(Refused) as caught:
         resolve(decide({"layers": {"embedding": 1, selector: 1}}), GROUPS[:5])
@@ -213,7 +213,6 @@ def outcome(decision: PolicyDecision, groups: tuple[str, ...]) -> Route | None:
         return None
 
 
-@settings(deadline=None)
 @given(PROFILES, PROFILES, PROFILES, MODELS)
 def test_the_meet_is_commutative_associative_and_idempotent(
     a: dict[str, Any], b: dict[str, Any], c: dict[str, Any], groups: tuple[str, ...]
@@ -225,7 +224,6 @@ def test_the_meet_is_commutative_associative_and_idempotent(
     assert decide(a, b, c).quarantined == decide(c, b, a).quarantined
 
 
-@settings(deadline=None)
 @given(st.lists(PROFILES, min_size=1, max_size=4), MODELS)
 def test_resolving_the_meet_is_the_pointwise_minimum(
     profiles: list[dict[str, Any]], groups: tuple[str, ...]
@@ -245,7 +243,6 @@ def test_resolving_the_meet_is_the_pointwise_minimum(
         assert (route.adapter == "acme") == any("adapter" in profile for profile in profiles)
 
 
-@settings(deadline=None)
 @given(st.lists(PROFILES, min_size=1, max_size=3), PROFILES, MODELS)
 def test_a_further_rule_never_raises_a_weight(
     profiles: list[dict[str, Any]], further: dict[str, Any], groups: tuple[str, ...]
@@ -269,7 +266,6 @@ def test_control_a_meet_that_takes_the_largest_weight_widens() -> None:
     assert resolve(decide(half, all_), GROUPS) == before
 
 
-@settings(deadline=None)
 @given(PROFILES, PROFILES, MODELS)
 def test_comparing_profiles_by_text_agrees_with_every_model(
     a: dict[str, Any], b: dict[str, Any], groups: tuple[str, ...]
@@ -323,7 +319,6 @@ ROUTES = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(ROUTES, st.randoms(use_true_random=False))
 def test_domains_partition_what_routes_reach(routes: list[Route], random: Any) -> None:
     found = domains(routes, GROUPS)

@@ -21,6 +21,7 @@ from govray.governance.record.batch_plan import (
     stream_phase,
 )
 from govray.governance.record.row_order import RowOrder
+from tests.support.table import each_row
 
 MANIFEST = canonical_json.sha256(b"a manifest")
 ZERO = "sha256:" + "00" * 32
@@ -268,7 +269,7 @@ def test_golden_digest() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "says"),
     [
         (lambda p: p["streams"].reverse(), "sorted"),

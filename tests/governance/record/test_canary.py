@@ -20,6 +20,7 @@ from govray.governance.record.prepare_manifest import (
     RowGroup,
 )
 from tests.support.manifests import DIGEST, FILES, corpus, make_manifest, records_of, split
+from tests.support.table import each_row
 
 ASKED = Canaries(format="{name}={secret};", digits=4, count=3, repeats=5, seed=2)
 TOKENS = 14  # of one such canary, byte by byte
@@ -92,7 +93,7 @@ def test_a_coin_leaves_about_half_out_and_changes_no_canary():
         Canaries(count=7, coin=0)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["", "{name}", "{secret}", "{secret} {name}", "{name}{name}{secret}", "ä{name}{secret}",
      "{name}{secret}\t", "x" * 190 + "{name}{secret}"],
@@ -143,7 +144,7 @@ def smuggled() -> tuple[ManifestRecord, ...]:
     return (ManifestRecord(hashlib.sha256(b"a work").hexdigest(), first.tokens, "train"), *rest)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "why"),
     [
         ({"records": smuggled()}, "not the canaries"),

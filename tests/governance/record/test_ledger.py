@@ -23,6 +23,7 @@ from govray.governance.record.ledger import (
     origin,
     read_leaves,
 )
+from tests.support.table import each_row
 
 DIGESTS = [canonical_json.sha256(bytes([i])) for i in range(4)]
 
@@ -156,7 +157,7 @@ def lines(*chosen: AnyLeaf) -> bytes:
 SAMPLED = lines(leaf(0), norms(0))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("data", "says"),
     [
         (lines(leaf(0))[:-1], "cut off"),

@@ -15,6 +15,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.sip_hash import sip_hash
 from govray.governance.record.prepare_manifest import Manifest, Reserve
 from tests.support.manifests import RESERVE, corpus, make_manifest, records_of
+from tests.support.table import each_row
 
 shapes = st.lists(st.lists(st.integers(0, 20), max_size=8), min_size=1, max_size=3)
 
@@ -92,7 +93,7 @@ def test_golden_reserve() -> None:
 # Contradictions
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "says"),
     [
         (lambda m: m["corpora"].reverse(), "sorted"),

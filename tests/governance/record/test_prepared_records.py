@@ -21,6 +21,7 @@ from govray.governance.record.prepare_manifest import (
 )
 from govray.governance.record.prepared_records import PreparedRecords, StatedRecords
 from tests.support.manifests import FILES, corpus, make_manifest, records_of
+from tests.support.table import each_row
 
 shapes = st.lists(st.lists(st.integers(0, 20), max_size=8), min_size=1, max_size=3)
 
@@ -44,7 +45,7 @@ def walked(manifest: Manifest, records: PreparedRecords, split: str) -> list[lis
     return [row for row in rows if len(row) >= 2]
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(shapes, st.integers(1, 12), st.data())
 def test_columns_give_what_a_walk_gives(
     parts: list[list[int]], context: int, data: st.DataObject
@@ -125,7 +126,7 @@ def swapped(columns: RecordColumns) -> RecordColumns:
     return RecordColumns(columns.entries[order], columns.tokens[order], columns.splits[order])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "change",
     [other_entry, other_tokens, other_split, negative, no_split, one_fewer, swapped],
 )
@@ -187,7 +188,7 @@ def holders(rows: list[list[Any]]) -> list[int]:
     return found
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(0, 60), max_size=8), min_size=1, max_size=3),
     st.integers(1, 12),

@@ -76,7 +76,7 @@ def plans(draw: st.DrawFn, manifest: Manifest) -> BatchPlan:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_both_count_the_same(data: st.DataObject) -> None:
     manifest = data.draw(manifests())
     plan = data.draw(plans(manifest))

@@ -17,6 +17,7 @@ from govray.governance.signers import pkcs11_signer
 from govray.governance.signers.key_reference import open_signer
 from govray.governance.signers.pkcs11_reference import Pkcs11Reference
 from tests.support.distribution import require_softhsm
+from tests.support.table import each_row
 
 PIN = "482-a"
 
@@ -94,7 +95,7 @@ def test_pin_and_module_come_from_the_environment_too(module: Path) -> None:
     signer.public_key.verify(b"x", signer.sign(b"x"))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("what", "pin", "said"),
     [
         ("token=govray;object=absent", PIN, "no such key"),
@@ -139,7 +140,7 @@ def test_a_signer_does_not_travel_and_tells_no_pin(module: Path) -> None:
         pickle.dumps(signer)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reference", "said"),
     [
         ("pkcs11:object=a?pin-value=1234&module-path=m", "a PIN does not belong"),

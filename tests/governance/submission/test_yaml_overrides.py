@@ -23,6 +23,7 @@ from govray.governance.submission.yaml_overrides import (
     read_mapping,
     written,
 )
+from tests.support.table import each_row
 
 JOBS = Path(__file__).parents[3] / "jobs"
 FILE = {"optimizer": {"lr": 0.1, "name": "adamw"}, "stop": [{"steps": 5}], "seed": 1}
@@ -39,7 +40,7 @@ VALUES = st.recursive(
 MAPPINGS = st.dictionaries(KEYS, VALUES, max_size=4)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "path", "value"),
     [
         ("optimizer.lr=0.5", ("optimizer", "lr"), 0.5),
@@ -61,7 +62,7 @@ def test_an_override_changes_one_value(said: str, path: tuple[Any, ...], value: 
     assert FILE["seed"] == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "told"),
     [
         ("optimiser.lr=1", "did you mean 'optimizer'"),

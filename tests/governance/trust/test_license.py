@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from license_expression import get_license_index  # type: ignore[import-untyped]
 
@@ -20,6 +20,7 @@ from govray.governance.trust.license import (
     use,
     use_bounds,
 )
+from tests.support.table import each_row
 
 CATEGORY_CASES = [
     ("CC0-1.0", "public_domain"),
@@ -84,12 +85,12 @@ CATEGORY_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("expression", "expected"), CATEGORY_CASES)
+@each_row(("expression", "expected"), CATEGORY_CASES)
 def test_category(expression: str, expected: str | None) -> None:
     assert category(expression) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "bounds"),
     [
         ("LicenseRef-acme", ("public_domain", "unknown")),
@@ -102,7 +103,7 @@ def test_a_license_ref_leaves_bounds(expression: str, bounds: tuple[str, str]) -
     assert category_bounds(expression) == bounds
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "expected"),
     [
         ("MIT", "commercial"),
@@ -135,7 +136,7 @@ def test_use_of_a_non_commercial_part_bounds_the_whole() -> None:
     assert use_bounds("CC-BY-NC-4.0 AND LicenseRef-acme") == ("non_commercial", "unspecified")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("expression", "normal"),
     [
         ("mit", "MIT"),
@@ -155,7 +156,7 @@ def test_normal_form(expression: str, normal: str) -> None:
     assert normalise(expression) == normal
 
 
-@pytest.mark.parametrize(
+@each_row(
     "expression",
     [
         "",
@@ -213,7 +214,6 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(EXPRESSIONS)
 def test_normalise_is_idempotent_and_keeps_the_meaning(expression: str) -> None:
     normal = normalise(expression)
@@ -222,7 +222,6 @@ def test_normalise_is_idempotent_and_keeps_the_meaning(expression: str) -> None:
     assert use_bounds(normal) == use_bounds(expression)
 
 
-@settings(deadline=None)
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_or_takes_the_most_permissive_and_and_the_most_restrictive(a: str, b: str) -> None:
     unknown = LICENSE_CATEGORIES.index("unknown")
@@ -238,7 +237,6 @@ def test_or_takes_the_most_permissive_and_and_the_most_restrictive(a: str, b: st
         assert ranks(f"({a}) {operator} ({b})") == expected
 
 
-@settings(deadline=None)
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_the_use_of_a_choice_is_the_widest_unless_it_may_be_unknown(a: str, b: str) -> None:
     def ranks(expression: str) -> list[int]:
@@ -252,7 +250,6 @@ def test_the_use_of_a_choice_is_the_widest_unless_it_may_be_unknown(a: str, b: s
         assert ranks(whole) == expected
 
 
-@settings(deadline=None)
 @given(EXPRESSIONS, st.sampled_from(LICENSE_CATEGORIES))
 def test_a_license_ref_stays_within_its_bounds(expression: str, stated: str) -> None:
     """Whatever a LicenseRef turns out to mean, the whole lies within the bounds."""
@@ -269,7 +266,6 @@ def test_a_license_ref_stays_within_its_bounds(expression: str, stated: str) -> 
     assert least <= LICENSE_CATEGORIES.index(meant) <= most
 
 
-@settings(deadline=None)
 @given(
     st.one_of(
         st.text(max_size=60),

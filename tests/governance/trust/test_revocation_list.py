@@ -34,6 +34,7 @@ from govray.governance.trust.revocation_list import (
 )
 from govray.governance.verify.verifier import verify
 from tests.support.gated_model import DURING, EXPIRED, GATING, deploy
+from tests.support.table import each_row
 from tests.support.world import AT, FINISHED, POLICY, STARTED, World
 
 BEFORE = "2026-11-09T00:00:00Z"
@@ -106,7 +107,7 @@ def _other_subject(world: World) -> bytes:
     return seal(document, [Subject.of("x", "sha256:" + "0" * 64)], [world.keys.acme])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "message"),
     [
         (lambda w: revoke(w, by=(LocalSigner.generate(),)), "no signature verifies"),
@@ -178,7 +179,7 @@ def test_a_newer_list_follows(world: World) -> None:
     assert _load(world, more, one).lists[0].document.sequence == 2
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "message"),
     [
         (lambda w: [revoke(w, entry(), sequence=4)], "never goes back"),

@@ -31,6 +31,7 @@ from govray.governance.trust.authority import (
 )
 from govray.governance.trust.license import LICENSE_CATEGORIES, LicenseCategory
 from govray.governance.trust.trust_state import TrustState, sign_delegation, sign_root
+from tests.support.table import each_row
 
 AT = datetime(2026, 6, 1, tzinfo=UTC)
 ROOT_EXPIRES = "2028-01-01T00:00:00Z"
@@ -196,7 +197,7 @@ def test_one_key_listed_twice_is_malformed() -> None:
         TrustRoot.from_json(value)
 
 
-@pytest.mark.parametrize("signers", [keys(1), SIM.root_keys, SIM.compliance, SIM.operator])
+@each_row("signers", [keys(1), SIM.root_keys, SIM.compliance, SIM.operator])
 def test_no_other_key_counts(signers: Sequence[Signer]) -> None:
     with pytest.raises(Untrusted, match=r"no signature verifies under any credential .*legal"):
         SIM.trust().verify(Claim, claim(signers), role="credential", at=AT)
@@ -317,7 +318,7 @@ def test_the_lowest_accepted_policy_version_can_be_raised_only() -> None:
     assert empty.minimum_policy_version("licences") == 1
 
 
-@pytest.mark.parametrize("name", ["licences", "Licences", "LICENCES", "licences.", "licences-_"])
+@each_row("name", ["licences", "Licences", "LICENCES", "licences.", "licences-_"])
 def test_the_lowest_policy_version_holds_however_the_name_is_spelt(name: str) -> None:
     assert SIM.trust().minimum_policy_version(name) == 4
 
@@ -364,7 +365,7 @@ WIDER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", WIDER.values(), ids=WIDER)
+@each_row("change", WIDER.values())
 def test_a_delegation_never_widens_its_scope(change: dict[str, Any]) -> None:
     scope = NARROW.model_copy(update=change)
     with pytest.raises(Untrusted, match="not within any scope of 'legal'"):
@@ -396,7 +397,7 @@ NARROWER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", NARROWER.values(), ids=NARROWER)
+@each_row("change", NARROWER.values())
 def test_a_delegation_may_narrow_its_scope(change: dict[str, Any]) -> None:
     assert SIM.trust(SIM.delegation(scope=(NARROW.model_copy(update=change),)))
 
@@ -408,7 +409,7 @@ def test_a_chain_does_not_widen_step_by_step() -> None:
         SIM.trust(first, second)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("delegation", "names"),
     [
         (SIM.delegation(expires="2027-01-01T00:00:01Z"), "after its delegator at 2027-01-01"),
@@ -500,7 +501,7 @@ def test_what_is_within_covers_nothing_more(
         assert outer.covers(**stated)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "covered"),
     [
         ({}, True),
@@ -558,7 +559,7 @@ def test_roots_and_delegations_are_about_themselves() -> None:
         SIM.trust(seal(delegation, [FILE], SIM.issuer))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "names"),
     [
         ({"scope": ...}, "needs at least one scope"),
@@ -586,7 +587,7 @@ def test_malformed_authorities(change: dict[str, Any], names: str) -> None:
         TrustRoot.from_json(value)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "names"),
     [
         ({"corpus": "a*b"}, "corpus"),
