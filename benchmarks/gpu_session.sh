@@ -28,7 +28,8 @@ failed=()
 part() {
   local name="$1" limit="$2" began="$SECONDS" code=0
   shift 2
-  timeout --kill-after=5 "$limit" "$@" || code=$?
+  # Interrupted, pytest still writes its report.
+  timeout --signal=INT --kill-after=5 "$limit" "$@" || code=$?
   ((code == 0)) || failed+=("$name")
   echo "== $name: exit $code after $((SECONDS - began)) s of $limit"
 }
@@ -47,7 +48,7 @@ step() {
 
 # Only the files with such tests: others import what is not there.
 mapfile -t files < <(grep -rl --include='test_*.py' 'pytest\.mark\.gpu' tests)
-part tests 130 "$python" -m pytest -q -m gpu --junitxml "$out/tests.xml" "${files[@]}"
+part tests 130 "$python" -m pytest -v -m gpu --junitxml "$out/tests.xml" "${files[@]}"
 
 if [[ $device == cpu ]]; then
   step allow_all 60 --quick --pairs 1 --processes 1 --methods ddp,governed --cases allow_all
