@@ -143,7 +143,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What every store and every application of a service would make anew, where any is made."""
+    """What every store, application of a service and run would make or draw anew."""
     with pytest.MonkeyPatch.context() as patch:
         if "govray.service.app" in sys.modules:
             from tests.support.route_memory import remember
@@ -153,6 +153,10 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             from tests.support.copied_tables import copy_tables
 
             copy_tables(patch, tmp_path_factory.mktemp("tables"))
+        if "govray.train.driver.trainer" in sys.modules:
+            from tests.support.drawn_salt import fix_salt
+
+            fix_salt(patch)
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -22,6 +23,27 @@ def test_ci_runs_the_readme_s_test_command() -> None:
 def test_the_check_command_is_the_documented_one() -> None:
     assert "\n./check\n" in (ROOT / "CONTRIBUTING.md").read_text()
     assert "./check --static" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_ci_ends_where_a_system_package_is_missing(tmp_path: Path) -> None:
+    tools = fake_tools(tmp_path / "tools", "none")
+    for name in ("bash", "dirname", "mktemp", "rm", "tail"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    (tools / "apt-get").symlink_to(str(shutil.which("false")))
+    done = subprocess.run(
+        [ROOT / ".ci" / "run"], env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("missing, and not to be installed: ")
+    assert {"chromium", "openssl", "npm"} <= {*last.split()}
+    assert not (tools / "ran").exists()
+
+
+def test_the_session_on_a_gpu_is_bash() -> None:
+    script = ROOT / "benchmarks" / "gpu_session.sh"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", script], check=True)
 
 
 @pytest.mark.parametrize("script", ["check", ".ci/run"])

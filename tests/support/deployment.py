@@ -42,6 +42,9 @@ LICENCES = {
     "mystery": ("NOASSERTION", "unknown"),
 }
 
+CORPUS_SECRET = bytes(range(32))
+"""Of every corpus. Leaves follow from it, and with the salt they decide what is held back."""
+
 
 def targets_of(rows: int, context: int, corpora: int = 1) -> range:
     """Loss targets that so many distinct rows may have: the last row of a corpus may be short.
@@ -87,7 +90,7 @@ class Deployment:
         licence, category = LICENCES[corpus]
         text = f"{corpus} says: the quick brown fox number {{}} jumps over the lazy dog. "
         records = ((f"{i:03d}.txt", (text.format(i) * 12).encode()) for i in range(24))
-        built = build(self.corpora, corpus, records)
+        built = build(self.corpora, corpus, records, secret=CORPUS_SECRET)
         credential = unsigned_credential(
             built,
             license=licence,

@@ -42,6 +42,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.drawn_salt import fix_salt
+
 PRELOADED = (
     "asyncio",
     "flax.nnx",
@@ -298,6 +300,7 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
         drawn = SimpleNamespace(from_random=lambda: ray.ActorClassID(os.urandom(28)))
         patch.setattr(ray.actor, "ActorClassID", drawn)
         preload(ON_RAY)
+    fix_salt(pytest.MonkeyPatch())  # for good: of commands, which are forks of this
     if FORGOTTEN_S in environment:
         from ray.train.v2._internal.execution.scaling_policy import autoscaling_coordinator_client
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from govray.train.driver.trainer import from_experiment
-from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 
 
@@ -20,5 +18,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 @pytest.fixture(scope="session")
 def finished(cluster: None, deployment: Deployment) -> Path:
     """The folder of a run that ended undisturbed: two workers, twelve steps, attested."""
+    # Tests for a GPU run below this folder where there is no Ray.
+    from govray.train.driver.trainer import from_experiment
+    from govray.train.inputs.experiment_config import parse_experiment
+
     trainer = from_experiment(parse_experiment(deployment.experiment(), where="test"))
     return Path(trainer.fit().path)

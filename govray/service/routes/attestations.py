@@ -132,7 +132,7 @@ class CheckAnswer(Answer):
         outcome="partlyChecked",
         meaning="The steps marked passed hold. The others were not checked.",
         attestation="sha256:" + "7c" * 32,
-        run="demo-20261121-204522-ec96",
+        run="demo-20261121-204522-ec96b3d1",
         signer="operator",
         trustRoot="sha256:" + "e4" * 32,
         indexed=True,

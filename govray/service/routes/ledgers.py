@@ -32,7 +32,7 @@ from govray.store.tiles import TileReader, parse_path
 
 router = APIRouter(tags=["ledgers"])
 
-RunPath = Annotated[str, Path(max_length=128, examples=["demo-20261121-204522-ec96"])]
+RunPath = Annotated[str, Path(max_length=128, examples=["demo-20261121-204522-ec96b3d1"])]
 Count = Annotated[Natural, Query()]
 
 _NOTE = "text/plain; charset=utf-8"
@@ -45,7 +45,7 @@ class LedgerAnswer(Answer):
     """The signed head of a ledger. Check ``checkpoint`` with the operator's public key."""
 
     run: str
-    origin: str = Field(examples=["govray.dev/ledger/demo-20261121-204522-ec96"])
+    origin: str = Field(examples=["govray.dev/ledger/demo-20261121-204522-ec96b3d1"])
     size: str = Field(description="Leaves, a decimal string.", examples=["255"])
     root: str = Field(examples=["sha256:" + "f9" * 32])
     checkpoint: str = Field(description="The signed note: c2sp.org/tlog-checkpoint.")

@@ -48,6 +48,8 @@ async def forward_socket(
                 protocols=websocket.scope["subprotocols"],
                 max_msg_size=max_message,
                 heartbeat=30.0,
+                # A reply that fails would replace the code that the program closed with.
+                autoclose=False,
             )
     except (aiohttp.ClientError, TimeoutError):
         refusal = Problem(502, "No answer", "The task's program accepts no such WebSocket")

@@ -813,5 +813,5 @@ def tokenizer_path(name: str) -> Path | None:
 
 
 def new_run_id(name: str) -> str:
-    """A name with the time and two random bytes: Ray resumes a run by equal names."""
-    return f"{name}-{instant():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """A name with the time and four random bytes: Ray resumes a run by equal names."""
+    return f"{name}-{instant():%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"

@@ -252,7 +252,7 @@ def _order(
 ) -> Order:
     """The run's order, for a new run folder below ``storage``."""
     record, experiment = inputs.record, inputs.experiment
-    run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    run_id = f"replay-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
     folder = storage.resolve() / run_id
     read = {s.id for s in plan.streams if {c.corpus for c in s.corpora} - set(plan.excluded)}
     # A committed state has every adapter, so a replay from one keeps them.

@@ -410,6 +410,15 @@ def note_of_another_run(world: World, folder: Path) -> bytes:
     return Ledger("another-run", leaves).sign(world.keys.operator)
 
 
+def note_of_other_leaves(world: World, folder: Path) -> bytes:
+    """As many of the same run."""
+    attestation = unchecked(
+        Attestation, (folder / model_folder.ATTESTATION).read_bytes(), world.operator
+    ).document
+    leaves = read_leaves((folder / model_folder.LEDGER).read_bytes())
+    return Ledger(attestation.run.id, (*leaves[:-1], leaves[0])).sign(world.keys.operator)
+
+
 # Model files
 
 
@@ -787,6 +796,13 @@ CASES = [
         "policy licences v3",
     ),
     Case(
+        "policy expired during the run",
+        insider(policy=signed_policy(("until: 2027-11-01", "until: 2026-11-10T08:30:00Z"))),
+        "step 5 (policy)",
+        Untrusted,
+        "policy licences v3",
+    ),
+    Case(
         "two adapters in one meet",
         repin(model_folder.POLICY, signed_policy_json(second_adapter)),
         "step 5 (policy)",
@@ -1015,6 +1031,13 @@ CASES = [
         "step 10 (ledger)",
         Untrusted,
         "another-run",
+    ),
+    Case(
+        "note of other leaves",
+        repin(model_folder.CHECKPOINT, note_of_other_leaves),
+        "step 10 (ledger)",
+        Refused,
+        "another size or root",
     ),
     # Model files
     Case(

@@ -7,13 +7,11 @@ and again, beside others that no model could know by heart in so few steps.
 from __future__ import annotations
 
 import random
-import secrets
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,20 +35,10 @@ from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
 from govray.train.state.snapshot import latest
-from tests.support.deployment import POLICY, Deployment
+from tests.support.deployment import CORPUS_SECRET, POLICY, Deployment
 from tests.support.solo import run_here
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def one_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same rows are held back each time: of so few, a draw alone can leave a band."""
-    salted = SimpleNamespace(
-        token_bytes=lambda size: bytes(range(size)), token_hex=secrets.token_hex
-    )
-    monkeypatch.setattr("govray.train.driver.trainer.secrets", salted)
-    monkeypatch.setattr("govray.data.corpus.new_secret", lambda: bytes(range(32)))
 
 
 PLANTED = "weak-one"
@@ -77,9 +65,8 @@ def planted(folder: Path, action: str, profile: str = "rules:") -> Deployment:
     text = POLICY.replace('["blocks[0.5:]", final_norm, head]', "{all: 0.9}") + section
     here = Deployment(folder, policy_text=text.replace("rules:", profile, 1))
     shutil.rmtree(here.corpora / PLANTED)
-    built = build(
-        here.corpora, PLANTED, ((f"{n:03d}.txt", record.encode()) for n, record in records())
-    )
+    contents = ((f"{n:03d}.txt", record.encode()) for n, record in records())
+    built = build(here.corpora, PLANTED, contents, secret=CORPUS_SECRET)
     credential = unsigned_credential(
         built,
         license="LGPL-3.0-only",

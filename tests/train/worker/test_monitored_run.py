@@ -114,7 +114,6 @@ def trainer_of(here: Deployment, *, kept: int = 1) -> GovernedTrainer:
         checkpoint={"every_steps": 4, "save_trial_latest": kept},
         resources={"num_workers": 1},
     )
-    # Of 24 records none is held back once in 16 million salts.
     value["data"] |= {"reserve": 0.5}  # type: ignore[operator]
     return from_experiment(parse_experiment(value, where="test"))
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,11 +37,6 @@ ACME = model_folder.adapter_files("acme")[1]
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     run_here(monkeypatch)
-    # Another policy prepares its data again: the same rows are to be held back.
-    salted = SimpleNamespace(
-        token_bytes=lambda size: bytes(range(size)), token_hex=secrets.token_hex
-    )
-    monkeypatch.setattr("govray.train.driver.trainer.secrets", salted)
 
 
 def under(here: Deployment, phases: str) -> Deployment:

@@ -1,0 +1,16 @@
+"""The reserve's salt, the same in every test: of so few records a draw alone decides outcomes."""
+
+from __future__ import annotations
+
+import secrets
+from types import SimpleNamespace
+
+import pytest
+
+SALT = bytes(range(32))
+
+
+def fix_salt(patch: pytest.MonkeyPatch) -> None:
+    """Let runs of this process hold back the same records, until ``patch`` is undone."""
+    drawn = SimpleNamespace(token_bytes=lambda size: SALT[:size], token_hex=secrets.token_hex)
+    patch.setattr("govray.train.driver.trainer.secrets", drawn)
