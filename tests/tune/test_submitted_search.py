@@ -24,7 +24,7 @@ TWO = ONE.model_copy(update={"id": "s-2"})
 
 
 class Died(Exception):
-    """The driver's end."""
+    """The driver's end, and where its search lies."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SearchFile:
         if not begun:
             record.write()
         record.drawn({"optimizer.lr": 0.25})
-        raise Died
+        raise Died(record.folder)
 
     monkeypatch.setattr(search, "_search", dies)
     value = FILE | {"storage_path": str(tmp_path / "runs")}
@@ -45,12 +45,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SearchFile:
 def folder(file: SearchFile, **more: Any) -> Path:
     """Where a job's search lies, which its driver left behind."""
     gone_on: list[Path] = []
-    with pytest.raises(Died):
+    with pytest.raises(Died) as died:
         run(file, on_resume=gone_on.append, **more)
-    storage = Path(file.experiment.storage_path)
-    newest = max(storage.glob("*/trials.jsonl"), key=lambda path: path.stat().st_mtime_ns)
-    assert gone_on in ([], [newest.parent])
-    return newest.parent
+    left = Path(died.value.args[0])
+    assert gone_on in ([], [left])
+    return left
 
 
 def test_two_submissions_of_one_file_are_two_searches(file: SearchFile) -> None:
