@@ -51,7 +51,6 @@ ON_RAY = (
     "tests/faults/test_fault_schedules.py",
     "tests/inference/test_batch.py::test_prompts_are_answered",
     "tests/inference/test_serve_model.py::test_a_model_answers",
-    "tests/reconciler/test_platform_story.py",
     "tests/reconciler/test_queue_on_cluster.py",
     "tests/service/test_serve_app.py",
     "tests/train/attest/test_write_model.py",
@@ -80,7 +79,6 @@ ON_RAY = (
 """Tests that start a Ray cluster, here or in a process of their own. They get the mark ``ray``."""
 
 OWN_PORTS = (
-    "tests/reconciler/test_platform_story.py",
     "tests/reconciler/test_queue_on_cluster.py",
     "tests/train/driver/test_autoscaled_run.py",
     "tests/tune/test_search_from_no_node.py",

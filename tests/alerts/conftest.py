@@ -1,4 +1,4 @@
-"""Fixtures of the tests of alerts: a store, on SQLite and on PostgreSQL, and a receiver."""
+"""Fixtures of the tests of alerts: a store and a receiver."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from govray.store.alert_events import probe
 from govray.store.audit_log import ChangedBy
 from govray.store.states import DeliveryState
 from govray.store.tables import Alert, AuditEntry, Delivery, Webhook
+from tests.support.databases import on_both
 from tests.support.receiver import Receiver
 
 KEY = bytes(range(32))
@@ -176,6 +177,7 @@ def test_delays_grow_and_stay_within_bounds() -> None:
     assert delay(1, -1.0) == timedelta(seconds=8)
 
 
+@on_both
 def test_of_two_processes_one_sends(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     webhook, _ = scene.hook("https://hooks.example/")
     sent: list[str] = []

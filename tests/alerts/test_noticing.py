@@ -17,6 +17,7 @@ from govray.store.alert_events import event_id
 from govray.store.audit_log import ChangedBy
 from govray.store.states import ExperimentState, SubmissionState, TrialState
 from govray.store.tables import Alert, Delivery, Reverification, Webhook
+from tests.support.databases import on_both
 from tests.support.happened import (
     AT,
     BEFORE,
@@ -100,6 +101,7 @@ def test_every_kind_is_noticed_and_nothing_else(store: Engine) -> None:
         assert (broken.project, broken.at, broken.data["why"]) == ("other", LATER, "rank 1 died")
 
 
+@on_both
 def test_nothing_is_noticed_twice_by_a_restart_or_after_a_rebuild(
     store: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,7 +170,7 @@ class Elsewhere:
             def log_message(self, *args: object) -> None: ...
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        Thread(target=self.server.serve_forever, daemon=True).start()
+        Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
 

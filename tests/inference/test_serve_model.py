@@ -59,7 +59,7 @@ def answers(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_model_answers_on_ray_serve(trained: Trained, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}"
     engine = open_store(url, create=True)

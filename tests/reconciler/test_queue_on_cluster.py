@@ -1,8 +1,11 @@
-"""The queue over a real head: jobs that are no training, so that what Ray does is seen by itself.
+"""The queue over a real head.
 
-A job adds lines to the file of its submission, under a lock. On SIGTERM it ends with 75, as a
-driver does. One gives way, one is killed, and the head dies with all that it knew. Then two
-commands run as tasks do, and what they print and make is kept.
+`test_from_the_queue_to_a_verified_model` is the whole line: a person submits, two workers train,
+the driver is killed, the queue starts another, the run is attested and verifies.
+
+The story has jobs that are no training, so that what Ray does is seen by itself. A job adds lines
+to the file of its submission, under a lock. On SIGTERM it ends with 75, as a driver does. One gives
+way, and the head dies with all that it knew. Then two commands run as tasks do.
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from sqlmodel import Session
 
+import govray
+from govray.governance.record.ledger import Leaf, read_leaves
 from govray.governance.submission.code_archive import archive_folder
 from govray.reconciler.queue_order import SlotLimits
 from govray.reconciler.ray_jobs import RayJobs
@@ -24,23 +30,30 @@ from govray.reconciler.reconcile import Reconciler, Retries
 from govray.store import submissions
 from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
+from govray.store.run_owners import run_name
 from govray.store.states import SubmissionState
 from govray.store.tables import Submission
 from govray.tasks.endpoint import task_folder
 from govray.tasks.finite_task import OUTPUT
+from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now
+from govray.train.state import snapshot
+from tests.support import slow_while
+from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
+from tests.support.people import serve
 from tests.support.ray_nodes import ray_nodes
 from tests.support.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 S = SubmissionState
-LINES = 12
+LINES = 6
 PATIENCE_S = 600.0
+STEPS = 6
 
 JOB = """
-import fcntl, json, os, signal, sys, time
+import fcntl, json, signal, sys, time
 from pathlib import Path
 
 config, facts = (json.loads(Path(sys.argv[at]).read_text()) for at in (2, 4))
@@ -49,7 +62,6 @@ stopped = []
 signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
 with log.open("a+") as file:
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    (log.parent / (facts["id"] + ".pid")).write_text(str(os.getpid()))
     done = len(log.read_text().splitlines())
     while done < config["lines"] or (log.parent / "hold").exists():
         if stopped:
@@ -73,7 +85,78 @@ COMMANDS = {
 """Tasks of the kind ``command``, by the real ``jobs/task.py``."""
 
 
-def test_a_queue_outlives_its_drivers_and_its_head(tmp_path: Path, forked: Forked) -> None:
+def test_from_the_queue_to_a_verified_model(
+    tmp_path: Path, forked: Forked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(slow_while.FOLDER, str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    slow = tmp_path / "slow"
+    slow.touch()
+    here = Deployment(tmp_path / "deployment")
+    storage, code = here.folder / "runs", tmp_path / "code"
+    for folder in (storage, code / "jobs"):
+        folder.mkdir(parents=True)
+    (code / "jobs" / "train.py").write_bytes((ROOT / "jobs" / "train.py").read_bytes())
+    experiment = here.experiment(
+        entrypoint=f"{slow_while.__name__}:GPT",
+        max_steps=STEPS,
+        checkpoint={"every_steps": 1},
+    )
+    asked = {"file": yaml.safe_dump(experiment), "archive": archive_folder(code, storage)}
+    url = f"sqlite:///{tmp_path / 'queue.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url) as service, ray_nodes(forked, workers=0, cpus=2) as nodes:
+        answer = service.client("engineer").post("/v1/experiments", json=asked)
+        assert answer.status_code == 201, answer.text
+        id = answer.json()["id"]
+        reconciler = Reconciler(
+            service.engine,
+            RayJobs(nodes.dashboard, storage),
+            SlotLimits(pools={"default": 2}),
+            holder="the test",
+            clock=instant,
+            retries=Retries(first_s=0.1),
+        )
+
+        def row() -> Submission:
+            with Session(service.engine, expire_on_commit=False) as session:
+                return session.get_one(Submission, id)
+
+        def until(condition: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not condition():
+                assert time.monotonic() < deadline, row().why
+                assert row().state is not S.ERROR, row().why
+                reconciler.once()
+                time.sleep(0.2)
+
+        until(lambda: bool(row().job))
+        run = storage / run_name(row())
+        until(lambda: snapshot.latest(run) is not None)
+        os.kill(drivers(run)[0], 9)
+        until(lambda: row().failures == 1)
+        slow.unlink()
+        until(lambda: row().state is S.COMPLETED)
+
+    assert row().attempt == 2
+    assert len(drivers(run)) == 2
+    data = (run / "ledger.ahead.jsonl").read_bytes()
+    leaves = [each for each in read_leaves(data) if isinstance(each, Leaf)]
+    assert [each.step for each in leaves] == list(range(STEPS))  # each once
+    assert {each.world_size for each in leaves} == {2}
+    model = govray.verify(run / "model", trust_root=here.root)
+    stated = model.attestation.run.submission
+    assert stated is not None
+    assert (stated.id, stated.user, stated.project) == (id, "engineer", "default")
+
+
+def drivers(run: Path) -> list[int]:
+    """The processes that were a run's driver, one after the other."""
+    return [each.pid for each in events.read(run) if isinstance(each, events.DriverStarted)]
+
+
+@pytest.mark.story
+def test_a_queue_outlives_its_head(tmp_path: Path, forked: Forked) -> None:
     work, storage, code = (tmp_path / name for name in ("work", "runs", "code"))
     for folder in (work, storage, code / "jobs"):
         folder.mkdir(parents=True)
@@ -136,11 +219,6 @@ def test_a_queue_outlives_its_drivers_and_its_head(tmp_path: Path, forked: Forke
         [gave_way] = [id for id in begun if row(id).state is S.QUEUED]
         assert row(gave_way).why == "it gave way to a higher priority"
         assert row(gave_way).failures == 0
-
-        [victim] = [id for id in begun if id != gave_way]
-        os.kill(int((work / f"{victim}.pid").read_text()), 9)
-        until(lambda: row(victim).failures == 1)
-        until(lambda: sum(row(id).state is S.RUNNING for id in everyone) == 2)
 
         known = {job.name for job in cluster.running()}
         assert known == {row(id).job for id in everyone if row(id).state is S.RUNNING}

@@ -91,7 +91,7 @@ class Dashboard:
 @pytest.fixture
 def dashboard() -> Iterator[Dashboard]:
     made = Dashboard()
-    thread = threading.Thread(target=made.server.serve_forever)
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,))
     thread.start()
     yield made
     made.server.shutdown()

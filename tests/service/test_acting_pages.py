@@ -26,6 +26,7 @@ from govray.store.role_bindings import Grant
 from govray.store.states import ExperimentState, SubmissionState, TrialState
 from govray.store.submissions import asks, submit
 from govray.store.tables import Lease, Project, RoleBinding, Submission, Template
+from tests.support.databases import on_both
 from tests.support.people import NOW, OWN_PAGE, Service, serve, sign_in
 from tests.support.shown import ZERO, add_experiment, add_trial
 
@@ -183,12 +184,6 @@ def test_submissions_are_listed_by_state_and_user(service: Service) -> None:
     assert ("theirs" in page, ">mine<" in page) == (True, False)
     assert ">theirs<" not in html(service, "/submissions?user=engineer")
     assert "No submission is like that" in html(service, "/submissions?archived=yes")
-
-
-@pytest.mark.parametrize("path", ["/queue", "/submissions", "/submissions/s-1", "/new"])
-def test_the_queue_is_for_staff(service: Service, path: str) -> None:
-    html(service, path, "supplier", 403)
-    html(service, path, "public", 401)
 
 
 # Starting an experiment.
@@ -456,6 +451,7 @@ def test_what_can_be_asked_is_what_is_answered(service: Service, state: Submissi
         assert (answer.status_code == 303) == (verb in meant), verb
 
 
+@on_both
 def test_the_same_on_both_databases(store_url: str) -> None:
     """Sessions, the order of the queue, and the cursor of what waits."""
     open_store(store_url, create=True).dispose()

@@ -6,7 +6,6 @@ import json
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from govray.store.audit_log import ChangedBy
 from govray.store.role_bindings import Grant
 from govray.store.tables import AuditEntry
 from tests.support.case_world import MODEL, CaseWorld, case_world, paragraph, reworded
-from tests.support.databases import Server
 from tests.support.people import NOW
 
 NOBODY = "c-000000000000"
@@ -530,14 +528,3 @@ def test_a_revoked_attestation_is_not_linked(
 
     monkeypatch.setattr(world.service.app.state.revocations, "look", Standing)
     assert "revoked since yesterday" in link(world, case, "2.1.0").text
-
-
-def test_a_case_on_postgresql(tmp_path: Path, postgres: Server) -> None:
-    with case_world(tmp_path, postgres.new("made")) as world:
-        case, key = found(world, "beta")
-        assert answered(world, case, key).found
-        told = world.done(case, ("decide", {"decision": "refused", "reason": "It is licensed."}))
-        assert told["state"] == "CLOSED"
-        outcome = answered(world, case, key).outcome
-        assert outcome is not None
-        assert outcome.reason == "It is licensed."

@@ -409,7 +409,7 @@ def elsewhere() -> Iterator[tuple[str, dict[str, Any]]]:
         def log_message(self, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", says
     server.shutdown()
     server.server_close()

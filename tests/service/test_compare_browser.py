@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.shown import HOSTILE, LIVE, RECORD, SEARCH
+from tests.support.shown import LIVE
 from tests.support.site import Site, reading, settled
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
+pytestmark = [pytest.mark.story, pytest.mark.browser]
 
 BOTH = "/compare?run=run-first&run=run-monitored"
-
-
-@contextmanager
-def without_scripts(site: Site) -> Iterator[Page]:
-    context = site.browser.new_context(java_script_enabled=False)
-    yield context.new_page()
-    context.close()
 
 
 def drawn(page: Page) -> str:
@@ -117,66 +107,3 @@ def test_smoothing_is_the_debiased_moving_average(site: Site) -> None:
         assert ticks[0] <= 0.0003
         assert ticks[-1] >= 20
         assert ticks == sorted(ticks)
-
-
-def test_the_page_of_a_run_zooms_and_has_a_table(site: Site) -> None:
-    with reading(site, width=390) as page:
-        settled(page, f"{site.open}/trials/run-first")
-        whole = drawn(page)
-        page.locator("#from").fill("10")
-        page.locator("#to").fill("20")
-        assert drawn(page) != whole
-        page.get_by_role("button", name="Show").click()
-        expect(page.locator("#charts")).to_have_attribute("data-ready", "yes")
-        assert len(drawn(page).split()) == 11
-        page.get_by_text("Loss as a table").click()
-        expect(
-            page.get_by_role("cell", name="10", exact=True).or_(
-                page.get_by_role("rowheader", name="10", exact=True)
-            )
-        ).to_be_visible()
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= 390
-        with page.expect_download() as file:
-            page.get_by_role("link", name="All numbers, as CSV").click()
-        assert file.value.suggested_filename == "run-first-metrics.csv"
-
-
-def test_pages_work_without_scripts(site: Site) -> None:
-    with without_scripts(site) as page:
-        page.goto(f"{site.open}/runs?tag=paper")
-        expect(page.locator("tbody tr")).to_have_count(9)
-        page.get_by_label(f"Compare {SEARCH}-00").check()
-        page.get_by_label(f"Compare {SEARCH}-03").check()
-        page.get_by_role("button", name="Compare").click()
-        expect(page.locator("#settings + .scroll")).to_contain_text("lr")
-        page.locator("#from").fill("100")
-        page.get_by_role("button", name="Show").click()
-        assert "from=100" in page.url
-        page.goto(f"{site.open}/experiments/{SEARCH}")
-        page.get_by_label("Hyperparameter", exact=True).select_option("width")
-        page.get_by_role("button", name="Draw").click()
-        expect(page.locator("section[aria-labelledby=against] circle")).to_have_count(9)
-        page.goto(f"{site.open}/search")
-        page.get_by_label("The whole text of the record").fill(RECORD)
-        page.get_by_role("button", name="Search").click()
-        expect(page.locator("#answer")).to_contain_text("Found in")
-        assert page.url == f"{site.open}/search"
-
-
-def test_tags_are_changed_on_the_page_and_a_wrong_one_is_given_back(site: Site) -> None:
-    with reading(site) as page:
-        page.goto(f"{site.open}/experiments/hostile")
-        page.get_by_text("Change the tags").click()
-        field = page.get_by_label("Tags, with spaces between")
-        field.fill(f"keep {HOSTILE[:30]}")
-        page.get_by_role("button", name="Save").click()
-        expect(page.get_by_role("alert")).to_contain_text("is no tag")
-        expect(field).to_have_value(f"keep {HOSTILE[:30]}")
-        page.wrong.clear()  # type: ignore[attr-defined]  # the 422 is in the console
-        field.fill("keep this")
-        page.get_by_role("button", name="Save").click()
-        page.get_by_role("link", name="keep").click()
-        expect(page.locator("tbody th")).to_have_text(["run-bad"])
-        assert page.evaluate("window.hacked") is None
-        assert page.wrong == []  # type: ignore[attr-defined]

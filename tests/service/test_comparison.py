@@ -175,11 +175,6 @@ def test_too_many_and_unknown_ones_are_refused(shelf: Library) -> None:
         page(shelf, query, 422)
 
 
-def test_it_is_for_staff(shelf: Library) -> None:
-    for kind, status in (("engineer", 200), ("supplier", 403), ("public", 401)):
-        page(shelf, BOTH, status, kind)
-
-
 def test_what_may_not_be_read_is_not_compared_or_listed(
     shelf: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.people import Service
 from tests.support.place import FOREIGN, Place
 
-KINDS = ("admin", "engineer", "auditor", "supplier", "other supplier", "public")
+KINDS = ("admin", "engineer", "supplier", "other supplier", "public")
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -72,7 +72,6 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
     }
 
 
-@pytest.mark.slow
 def test_answers_are_as_described(
     description: Any, place: Place, real: dict[str, tuple[str, ...]]
 ) -> None:
@@ -81,7 +80,7 @@ def test_answers_are_as_described(
         operation = each.ok()
 
         @settings(
-            max_examples=5, deadline=None, derandomize=True, suppress_health_check=HealthCheck
+            max_examples=2, deadline=None, derandomize=True, suppress_health_check=HealthCheck
         )
         @given(case=operation.as_strategy(), choice=st.data())
         def holds(case: schemathesis.Case, choice: st.DataObject) -> None:

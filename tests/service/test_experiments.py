@@ -14,6 +14,7 @@ from sqlmodel import Session, select
 from govray.service.routes import live_metrics
 from govray.store.states import TrialState
 from govray.store.tables import AuditEntry, Metric, Trial
+from tests.support.databases import on_both
 from tests.support.people import Service, serve
 from tests.support.runs import add_runs, metric
 
@@ -30,6 +31,7 @@ def client(running: Service) -> TestClient:
     return running.client("auditor")
 
 
+@on_both
 def test_the_store_answers_as_it_was_filled(running: Service, client: TestClient) -> None:
     """One test for all plain reads: each database is made once."""
     # Pages: every experiment once, the latest first, whatever the page size.

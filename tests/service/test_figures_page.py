@@ -71,13 +71,6 @@ def test_no_other_file_is_handed_out(drawn: Service, file: str) -> None:
     assert answer.status_code in (404, 422)
 
 
-def test_a_supplier_sees_no_figure(drawn: Service) -> None:
-    answer = drawn.client("supplier", **PAGE).get(
-        "/trials/t/figures/" + "0" * 16 + "-000000007.json"
-    )
-    assert answer.status_code in (403, 404)
-
-
 def test_bars_fill_the_drawing_and_shades_follow_the_row() -> None:
     found = bars(Histogram(edges=[0.0, 1.0, 4.0], counts=[3, 6]))
     assert [(each.x, each.width) for each in found] == [

@@ -132,32 +132,6 @@ def test_it_adds_the_bounds_and_becomes_haproxy(
         assert told == "192.0.2.1, 127.0.0.1"
 
 
-@pytest.mark.slow
-def test_one_address_holds_a_thousand_and_half_requests_end(
-    configuration: tuple[Path, dict[str, int]],
-) -> None:
-    file, ports = configuration
-    with running([str(SCRIPT)], file, ports["http"]):
-        held = []
-        for _ in range(1200):
-            with suppress(OSError):
-                each = socket.create_connection(("127.0.0.1", ports["http"]), timeout=30)
-                held.append(each)
-                each.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-        with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.3")) as other:
-            assert other.get(f"http://127.0.0.1:{ports['http']}/", timeout=30).status_code == 200
-        with pytest.raises(httpx.HTTPError):
-            httpx.get(f"http://127.0.0.1:{ports['http']}/", timeout=5)
-        time.sleep(11)
-        assert httpx.get(f"http://127.0.0.1:{ports['http']}/", timeout=30).status_code == 200
-        ended = 0
-        for each in held:
-            with suppress(OSError):
-                ended += b"408" in each.recv(4096)
-            each.close()
-        assert ended >= 900
-
-
 def test_ray_s_own_configuration_has_none_of_it(
     configuration: tuple[Path, dict[str, int]],
 ) -> None:

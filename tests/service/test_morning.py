@@ -14,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time
-from govray.service.session_cookie import COOKIE
 from govray.store import leases
 from govray.store.database import open_store
 from govray.store.states import SubmissionState
@@ -29,11 +28,11 @@ from tests.support.chromium import browser
 from tests.support.gates import UNMONITORED
 from tests.support.identity_provider import IdentityProvider, identity_provider
 from tests.support.queue_shown import FILE
-from tests.support.shown import HOSTILE, Shown, fill
+from tests.support.shown import Shown, fill
 from tests.support.site import free_port, served
 from tests.support.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
+pytestmark = [pytest.mark.story, pytest.mark.browser]
 
 PICTURES = ROOT / "docs" / "pages" if "GOVRAY_PICTURES" in os.environ else None
 """Where pictures of the morning are written, if they are asked for."""
@@ -194,23 +193,6 @@ def test_a_persons_morning(office: Office) -> None:
         assert "payloadType" in json.loads(loading.value.path().read_text())
 
 
-def test_signing_out_ends_a_copy_of_the_cookie_too(office: Office) -> None:
-    with office.person() as page:
-        office.sign_in(page, "/experiments")
-        [cookie] = page.context.cookies(office.address)
-        assert (cookie["name"], cookie["sameSite"]) == (COOKIE, "Strict")
-        assert cookie["httpOnly"]
-        assert page.evaluate("document.cookie") == ""
-        copy: BrowserContext = office.browser.new_context()
-        copy.add_cookies([{"name": COOKIE, "value": cookie["value"], "url": office.address}])
-        assert copy.request.get(f"{office.address}/experiments").status == 200
-        page.get_by_role("button", name="Sign out").click()
-        expect(page.get_by_role("link", name="Sign in").first).to_be_visible()
-        assert page.context.cookies(office.address) == []
-        assert copy.request.get(f"{office.address}/experiments").status == 401
-        copy.close()
-
-
 def test_without_the_page_between_a_strict_cookie_is_not_sent(office: Office) -> None:
     """Why the callback answers with a page: the provider's redirect carries no strict cookie."""
     with office.person() as page:
@@ -231,42 +213,3 @@ def test_without_the_page_between_a_strict_cookie_is_not_sent(office: Office) ->
         page.goto(f"{office.provider.issuer}/page")
         page.get_by_role("link", name="There").click()
         expect(page.locator(".who")).to_contain_text("Sign in")
-
-
-def test_a_provider_that_refuses_is_a_page_that_says_so(office: Office) -> None:
-    office.provider.back = {"error": "access_denied", "error_description": HOSTILE, "code": None}
-    with office.person(width=390) as page:
-        page.goto(f"{office.address}/sign-in")
-        page.get_by_role("link", name="Sign in at localhost").click()
-        expect(page.locator("main")).to_contain_text("did not let you in, or you cancelled there")
-        looked_at(page, "refused")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        page.locator("main").get_by_role("link", name="Sign in").click()
-        expect(page.get_by_role("heading", name="Sign in", exact=True)).to_be_visible()
-
-
-def test_killing_asks_first_and_an_auditor_sees_no_button(office: Office) -> None:
-    with office.person(width=390) as page:
-        office.sign_in(page, "/new")
-        text = FILE.replace("name: python-source-gpt", "name: to-be-killed")
-        page.get_by_label("Experiment file").fill(text)
-        page.get_by_role("button", name="Check it").click()
-        page.get_by_role("button", name="Submit", exact=True).dblclick()
-        expect(page.get_by_role("heading", name="to-be-killed")).to_be_visible()
-        there = page.url
-        page.get_by_role("link", name="Kill").click()
-        expect(page.get_by_role("alertdialog")).to_contain_text("Steps since its last checkpoint")
-        looked_at(page, "kill")
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        page.get_by_role("button", name="Kill it").click()
-        expect(page.get_by_text("kill asked by oidc:ada")).to_be_visible()
-    with Session(office.engine) as session:
-        query = select(Submission).where(col(Submission.name) == "to-be-killed")
-        assert len(session.exec(query).all()) == 1  # two presses
-    office.provider.who = {"sub": "cora", "groups": ["compliance"]}
-    with office.person() as page:
-        office.sign_in(page, "/queue")
-        expect(page.locator(".who")).to_contain_text("oidc:cora (auditor)")
-        expect(page.get_by_role("link", name="Start an experiment")).to_have_count(0)
-        page.goto(there)
-        expect(page.locator("main button")).to_have_count(0)

@@ -94,7 +94,7 @@ def provider() -> Iterator[Provider]:
         def log_message(self, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     made.url = f"http://127.0.0.1:{server.server_port}/keys"
     yield made
     server.shutdown()
@@ -356,7 +356,7 @@ def test_a_redirect_away_from_https_is_not_followed(provider: Provider) -> None:
         def log_message(self, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         with pytest.raises(oidc.NotAccepted, match="cannot be fetched"):
             Oidc(settings(f"http://127.0.0.1:{server.server_port}/")).verify(provider.token())

@@ -1,5 +1,6 @@
-"""Every page in Chromium: no console error, nothing from elsewhere, no serious finding of axe-core,
-and checks that tick what holds and untick what does not.
+"""A page of each kind in Chromium, over PostgreSQL, and checks that tick what holds and no more.
+
+No console error, nothing from elsewhere, no serious finding of axe-core.
 """
 
 from __future__ import annotations
@@ -16,10 +17,19 @@ from govray.store.tables import Trial
 from tests.support.shown import LIVE, RECORD, add_number
 from tests.support.site import Site, give, open_model, paths, reading, serious, settled
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
+pytestmark = pytest.mark.browser
+
+story = pytest.mark.story
+
+COLOURED = frozenset(
+    ("overview", "memorization", "queue", "search", "trial", "comparison", "corpus", "ledger")
+)
+"""Pages with drawings, badges or shades, which are others in the dark."""
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1200), pytest.param("dark", 390, marks=story)]
+)
 def test_pages_are_whole_quiet_and_accessible(site: Site, scheme: str, width: int) -> None:
     with reading(site, scheme=scheme, width=width) as page:
         for name, path in paths(site).items():
@@ -28,7 +38,7 @@ def test_pages_are_whole_quiet_and_accessible(site: Site, scheme: str, width: in
             assert page.evaluate("window.hacked") is None, name
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{name} is {wide} pixels wide"
-            found = serious(page)
+            found = serious(page) if scheme == "light" or name in COLOURED else []
             assert found == [], f"{name}: {json.dumps(found)[:2000]}"
 
 
@@ -39,6 +49,7 @@ def test_axe_finds_what_is_wrong(site: Site) -> None:
         assert serious(page)
 
 
+@story
 def test_errors_are_pages_that_say_what_to_do(site: Site) -> None:
     with reading(site) as page:
         for address, status, text in (
@@ -95,6 +106,7 @@ def test_one_flipped_byte_of_what_the_server_sends_unticks(site: Site) -> None:
         assert "checked" not in [state for n, state in _states(page).items() if n > 1]
 
 
+@story
 def test_one_flipped_byte_of_a_file_unticks(site: Site, tmp_path: Path) -> None:
     copy = tmp_path / "model"
     for name in model_folder.Bundle(site.shown.folder).names():
@@ -154,6 +166,7 @@ def test_a_text_is_searched_by_its_hash_alone(site: Site) -> None:
         assert page.wrong == []  # type: ignore[attr-defined]
 
 
+@story
 def test_curves_follow_a_run(site: Site) -> None:
     with reading(site) as page:
         settled(page, f"{site.open}/trials/{LIVE}")
@@ -168,6 +181,7 @@ def test_curves_follow_a_run(site: Site) -> None:
         expect(page.locator("#charts polyline").first).not_to_have_attribute("points", drawn or "")
 
 
+@story
 def test_signing_in_by_keyboard_and_out(site: Site) -> None:
     with reading(site) as page:
         page.goto(site.guarded + "/")

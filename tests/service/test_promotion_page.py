@@ -15,7 +15,7 @@ from govray.store.audit_log import ChangedBy
 from govray.store.database import open_store
 from tests.support.gates import UNMONITORED
 from tests.support.people import OWN_PAGE, Service, serve
-from tests.support.shelf_of_models import Shelf
+from tests.support.shelf_of_models import made_once
 
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
 ONE = "/models/first/1.0.0"
@@ -27,7 +27,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     url = f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
     with Session(engine) as session:
-        (first,) = Shelf(folder / "shelf").index(session, "first")
+        (first,) = made_once().index(session, "first")
         for version in ("1.0.0", "1.1.0"):
             registry.register(
                 session, model="first", version=version, attestation=first.digest, by=EVE

@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pydantic
 import pytest
+from fastapi.testclient import TestClient
 
 from govray.cli import main
 from govray.errors import UsageError
 from govray.service.provider_file import read_provider
 from govray.service.settings import OidcSettings
 from govray.store.database import open_store
-from tests.support.process import serving
+from tests.support.process import application
 from tests.support.provider import EXAMPLE, Provided, documented, provided
 from tests.support.tree import ROOT
 
@@ -26,19 +26,17 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provided]:
         yield made
 
 
-@pytest.mark.slow
 def test_the_documented_file_starts_a_service_that_accepts_the_provider(
     provider: Provided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = f"sqlite:///{tmp_path / 'store.db'}"
     open_store(store, create=True).dispose()
     monkeypatch.setenv("SSL_CERT_FILE", str(provider.certificate))
-    words = ("--store", store, "--oidc", str(provider.file))
-    with serving(tmp_path, *words) as (_, address):
+    app = application(monkeypatch, "--store", store, "--oidc", str(provider.file))
+    with TestClient(app) as client:
 
         def status(path: str, token: str) -> int:
-            headers = {"Authorization": f"Bearer {token}"}
-            return httpx.get(f"{address}{path}", headers=headers, timeout=30).status_code
+            return client.get(path, headers={"Authorization": f"Bearer {token}"}).status_code
 
         assert status("/v1/trials", provider.token("ml-engineers")) == 200
         assert status("/v1/audit", provider.token("ml-engineers")) == 403

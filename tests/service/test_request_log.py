@@ -5,20 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from govray.service import request_log
 from govray.service.request_log import log_as_json
-from govray.store.database import open_store
 from tests.support.people import Service
 
 LOGGERS = ("", "govray", "govray.service", "uvicorn", "uvicorn.error", "uvicorn.access")
@@ -104,25 +97,3 @@ def test_tokens_are_cut_and_errors_are_one_line(
     monkeypatch.setattr(request_log, "without_tokens", lambda text: text)
     fail()
     assert "govr_0123_abc" in logged.getvalue()
-
-
-@pytest.mark.slow
-def test_the_command_logs_as_json_uvicorn_too(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    open_store(url, create=True).dispose()
-    words = ["serve", "--store", url, "--no-auth", "--port", "0", "--log-format", "json"]
-    with subprocess.Popen(
-        [sys.executable, "-c", "from govray.cli import main; raise SystemExit(main())", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    ) as served:
-        assert served.stdout is not None
-        address = served.stdout.readline().split()[2]
-        assert httpx.get(f"{address}v1/live", headers={"X-Request-Id": "one"}).status_code == 200
-        served.send_signal(signal.SIGTERM)
-        _, errors = served.communicate(timeout=60)
-    found = [json.loads(each) for each in errors.splitlines() if each.startswith("{")]
-    assert any(each.get("request") == "one" for each in found)
-    assert any(each.get("route") == "/v1/live" for each in found)

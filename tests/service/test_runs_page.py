@@ -21,6 +21,7 @@ from govray.store import tables
 from govray.store.experiment_tags import MOST_TAGS, tags_of
 from govray.store.states import ExperimentState, TrialState
 from govray.store.tables import AuditEntry
+from tests.support.databases import on_both
 from tests.support.people import Service, serve
 from tests.support.shown import HOSTILE, ZERO
 
@@ -118,6 +119,7 @@ def expected(sort: str, down: bool) -> list[str]:
     return [f"r-{n:03}" for n in [*(n for _, n in there), *missing]]
 
 
+@on_both
 def test_every_order_is_whole_over_its_pages(service: Service) -> None:
     client = service.client("auditor", **PAGE)
     for sort, order in product(ORDERS, ("up", "down")):
@@ -125,6 +127,7 @@ def test_every_order_is_whole_over_its_pages(service: Service) -> None:
         assert found == expected(sort, order == "down"), (sort, order)
 
 
+@on_both
 def test_every_filter_leaves_what_it_says(service: Service) -> None:
     client = service.client("engineer", **PAGE)
 
@@ -193,6 +196,7 @@ def test_an_empty_store_says_what_to_do(store_url: str) -> None:
 # Tags
 
 
+@on_both
 def test_tags_are_replaced_as_a_whole_and_it_is_in_the_audit_log(service: Service) -> None:
     client = service.client("engineer")
     there = "/v1/experiments/e-001/tags"

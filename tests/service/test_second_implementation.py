@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,21 +16,16 @@ from govray.governance.formats.dsse import Envelope, encode_base64
 from govray.governance.formats.keys import LocalSigner, PublicKey
 from govray.governance.verify.verifier import VerifiedModel
 from tests.support.committee import Committee
+from tests.support.distribution import require
 from tests.support.library import Library, library
 
 HERE = Path(__file__).parent / "second_implementation"
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        shutil.which("npm") is None and "CI" not in os.environ, reason="npm is not installed"
-    ),
-]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The script with what its lock file names."""
+    require(shutil.which("npm") is not None, "npm")
     folder = tmp_path_factory.mktemp("second") / "implementation"
     shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("node_modules"))
     subprocess.run(

@@ -31,9 +31,8 @@ def token(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return text
 
 
-@pytest.mark.slow
 def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving(folder) as (process, address):
+    with serving(folder, "--log-format", "json") as (process, address):
         # A token that is made while it runs is good at once.
         text = token(capsys, "--user", "ada", "--role", "engineer")
         head = {"Authorization": f"Bearer {text}"}
@@ -41,17 +40,21 @@ def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -
             assert client.get("/v1/health").json()["status"] == "ok"
             assert client.get("/v1/trials").status_code == 401
             assert client.get("/v1/trials", headers=head).status_code == 200
-            assert "server" not in client.get("/v1/health").headers
+            assert "server" not in client.get("/v1/live", headers={"X-Request-Id": "one"}).headers
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0
     assert "govray token new" in err
     assert text not in err
+    logged = [json.loads(each) for each in err.splitlines() if each.startswith("{")]
+    assert any(each.get("request") == "one" for each in logged)
+    assert any(each.get("route") == "/v1/live" for each in logged)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_it_keeps_a_storage_indexed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_it_keeps_a_storage_indexed_and_says_who_is_admin(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     (folder / "govray.db").unlink()  # it makes one
     elsewhere = tmp_path_factory.mktemp("trust") / "root.json"
     elsewhere.write_bytes(World().root)
@@ -63,10 +66,12 @@ def test_it_keeps_a_storage_indexed(folder: Path, tmp_path_factory: pytest.TempP
         (record / "run.json").write_text("no run")
         assert process.stderr is not None
         said = [process.stderr.readline() for _ in range(2)]
-        assert httpx.get(f"{address}/v1/health").status_code == 200
-        process.terminate()
+        assert httpx.get(f"{address}/v1/trials").status_code == 200
+        assert httpx.get(f"{address}/v1/trials", headers={"Host": "evil"}).status_code == 421
+        process.send_signal(signal.SIGINT)  # Ctrl-C
         process.communicate(timeout=60)
         assert process.returncode == 0
+    assert "There is no authentication" in said[0]
     assert "broken" in said[1]
 
 
@@ -80,17 +85,6 @@ def test_a_storage_without_a_trust_root_of_its_own_is_refused(
     assert "never trusted" in capsys.readouterr().err
     assert main(["serve", "--no-auth", "--storage", "none", "--trust-root", "x"]) == 2
     assert main(["serve", "--no-auth", "--trust-root", "x"]) == 2
-
-
-@pytest.mark.slow
-def test_without_authentication_it_says_so_and_stops_at_ctrl_c(folder: Path) -> None:
-    with serving(folder, "--no-auth") as (process, address):
-        assert httpx.get(f"{address}/v1/trials").status_code == 200
-        assert httpx.get(f"{address}/v1/trials", headers={"Host": "evil"}).status_code == 421
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 0
-    assert "There is no authentication" in err
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])

@@ -19,6 +19,7 @@ from govray.store import submissions as queue
 from govray.store.database import open_store
 from govray.store.states import ExperimentState, SubmissionState, TrialState
 from govray.store.tables import AuditEntry, Experiment, Policy, Submission, Trial
+from tests.support.databases import on_both
 from tests.support.people import Service, serve
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -240,6 +241,7 @@ def test_a_key_is_short_and_printable(empty: Service, key: str) -> None:
     assert answer.status_code == 422
 
 
+@on_both
 def test_of_requests_at_once_with_one_key_one_writes(served: Service) -> None:
     answers: list[Any] = []
 
@@ -269,6 +271,7 @@ def ids(client: TestClient, **params: Any) -> list[str]:
     return [each["id"] for each in client.get("/v1/submissions", params=params).json()["items"]]
 
 
+@on_both
 def test_the_list_is_filtered_and_has_no_files(served: Service) -> None:
     made = [
         submitted(served, project="a", tags=["Base", "x_y"]),
@@ -295,6 +298,7 @@ def test_the_list_is_filtered_and_has_no_files(served: Service) -> None:
     assert {each["id"] for page in pages for each in page["items"]} == {one, two, three}
 
 
+@on_both
 def test_a_position_is_by_pool_priority_and_time(served: Service) -> None:
     first, second = submitted(served), submitted(served)
     urgent, other = submitted(served, priority=9), submitted(served, pool="gpu")

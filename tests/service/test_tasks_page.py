@@ -289,7 +289,7 @@ class Program(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.browser
 def test_an_engineer_starts_opens_and_stops_a_task_in_chromium(tmp_path: Path) -> None:
     """Service, proxy and browser are real; the program is the test's own."""
@@ -301,7 +301,7 @@ def test_an_engineer_starts_opens_and_stops_a_task_in_chromium(tmp_path: Path) -
         ending.enter_context(proxy(store, origins, listening, []))
         address = ending.enter_context(served(store, auth=True, tasks=origins))
         program = ThreadingHTTPServer(("127.0.0.1", 0), Program)
-        Thread(target=program.serve_forever, daemon=True).start()
+        Thread(target=program.serve_forever, args=(0.02,), daemon=True).start()
         ending.callback(program.shutdown)
         chromium = ending.enter_context(browser())
         context = chromium.new_context(viewport={"width": 390, "height": 900})

@@ -11,14 +11,21 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import create_engine, text
 
+from govray.service import access
 from govray.store.database import open_store
 from tests.support.chromium import browser
 from tests.support.people import make_tokens
 from tests.support.site import served
 
-pytestmark = [pytest.mark.slow, pytest.mark.browser]
+pytestmark = [pytest.mark.story, pytest.mark.browser]
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a token."""
+    monkeypatch.setattr(access, "REMEMBERED", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +86,6 @@ def test_an_admin_sets_a_project_up_and_its_engineer_sees_it(
         expect(admin.locator("#settings-text")).to_have_value("max_slots: 8\nfixed:\n  seed: 1\n")
         whole(admin, 390)
 
-        member.wait_for_timeout(2100)  # what is remembered of the token
         member.goto(f"{address}/projects/vision")
         expect(member.locator("dl.facts")).to_contain_text("engineer")
         expect(member.get_by_role("button", name="Give the role")).to_have_count(0)
@@ -125,7 +131,6 @@ def test_a_secret_is_shown_once_and_its_token_revoked(tmp_path: Path, chromium: 
         expect(reading.locator("main")).to_contain_text("This token only reads")
         page.get_by_role("button", name=f"Revoke {secret.split('_')[1]}").click()
         expect(page.locator("tbody")).to_contain_text("revoked")
-        reading.wait_for_timeout(2100)
         answer = reading.goto(f"{address}/tokens")
         assert answer is not None
         assert answer.status == 401

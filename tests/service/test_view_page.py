@@ -133,6 +133,8 @@ def test_the_disclaimer_stands_in_every_view(page: Page, shelf: ViewShelf, field
         checked(page, shelf, view.model_copy(update={"leaves": less}))
 
 
+@pytest.mark.story
+@pytest.mark.browser
 def test_an_outsider_checks_a_view_on_the_page(
     site: Site, shelf: ViewShelf, tmp_path: Path
 ) -> None:

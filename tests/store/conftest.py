@@ -1,4 +1,4 @@
-"""Fixtures of the store's tests: every one on SQLite and on PostgreSQL."""
+"""Fixtures of the store's tests; those that run `on_both` have PostgreSQL too."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from govray.store.audit_log import ChangedBy
 from govray.store.cases import NewCase
 from govray.store.states import CaseState
 from govray.store.tables import AuditEntry, RightsCase
+from tests.support.databases import on_both
 
 DIGEST = "sha256:" + "7c" * 32
 BY = ChangedBy(user="ada", at="2026-11-25T09:00:00Z")
@@ -45,6 +46,7 @@ def new(session: Session, content: bytes = b"a work\0\xff") -> tuple[RightsCase,
     return cases.receive(session, NewCase(contact="me@example.org", content=content), by=BY)
 
 
+@on_both
 def test_a_case_goes_its_way(store: Engine) -> None:
     with Session(store) as session:
         row, key = new(session)

@@ -16,12 +16,14 @@ from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.store.database import begin_writing, connect, open_store, parse_url
 from govray.store.record_key import load_key, record_key
 from govray.store.tables import Experiment, Model, Token
+from tests.support.databases import on_both
 
 
 def model(name: str, **changes: object) -> Model:
     return Model(name=name, labels={}, created="2026-11-21T00:00:00Z", user="ada", **changes)
 
 
+@on_both
 def test_a_row_comes_back(store: Engine) -> None:
     with Session(store) as session:
         session.add(model("cat", description="é\u0001 %"))
@@ -38,6 +40,7 @@ def test_create_makes_an_empty_database_a_store(empty_url: str) -> None:
     open_store(empty_url).dispose()
 
 
+@on_both
 @pytest.mark.parametrize("revision", ["0000", None])
 def test_another_revision_is_refused(store_url: str, revision: str | None) -> None:
     engine = connect(parse_url(store_url))
@@ -51,6 +54,7 @@ def test_another_revision_is_refused(store_url: str, revision: str | None) -> No
             open_store(store_url, create=create)
 
 
+@on_both
 def test_a_reference_to_nothing_is_refused(store: Engine) -> None:
     token = Token(
         id="t", user="nobody", secret_sha256="0" * 64, scopes=[], name="", created="", expires=""
@@ -61,6 +65,7 @@ def test_a_reference_to_nothing_is_refused(store: Engine) -> None:
             session.commit()
 
 
+@on_both
 def test_a_text_that_is_no_state_is_refused(store: Engine) -> None:
     columns = dict.fromkeys(("id", "name", "kind", "project", "user", "storage", "started"), "x")
     with Session(store) as session:
@@ -78,6 +83,7 @@ def test_a_text_that_is_no_state_is_refused(store: Engine) -> None:
         session.exec(select(Experiment)).one()
 
 
+@on_both
 @pytest.mark.parametrize("alone", [True, False])
 def test_writers_that_read_first_lose_nothing(store: Engine, alone: bool) -> None:
     """Without `begin_writing` both read the same and one addition is lost: the control."""

@@ -17,6 +17,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.verify.trace import sighting, sightings, trace
 from govray.store import model_index, tables
 from govray.store.record_key import record_key
+from tests.support.databases import on_both
 from tests.support.shelf_of_models import KEY, Shelf
 from tests.support.world import World
 
@@ -50,6 +51,7 @@ def rows_of(engine: Engine) -> dict[str, list[Any]]:
         }
 
 
+@on_both
 def test_rows_say_what_the_model_says(store: Engine, shelf: Shelf) -> None:
     model = shelf.verified("first")
     with Session(store) as session:
@@ -84,6 +86,7 @@ def test_rows_say_what_the_model_says(store: Engine, shelf: Shelf) -> None:
         assert ledger.size == model.ledger.size
 
 
+@on_both
 def test_records_stand_where_trace_finds_them(store: Engine, shelf: Shelf) -> None:
     model = shelf.verified("second")
     with Session(store) as session:
@@ -160,6 +163,7 @@ def test_public_and_folder_stay_until_they_are_said_again(store: Engine, shelf: 
         assert not row.public
 
 
+@on_both
 def test_an_interrupted_index_leaves_nothing(
     store: Engine, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

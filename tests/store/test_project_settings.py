@@ -30,6 +30,7 @@ from govray.store.tables import User
 from govray.store.usage import usage
 from govray.tasks.task_file import KINDS
 from govray.tune.search_config import VARIABLE
+from tests.support.databases import on_both
 
 ADA = ChangedBy(user="ada", at="2026-11-24T09:00:00Z")
 DIGEST = "sha256:" + "a" * 64
@@ -273,6 +274,7 @@ def test_a_policy_that_makes_no_sense_names_the_field(given_: dict[str, Any], to
         settings(**given_)
 
 
+@on_both
 def test_what_is_stored_is_read_back_the_same(session: Session) -> None:
     policy = settings(share=2.0, max_slots=8, pools=["default"], fixed={"seed": 1})
     row = tenancy.make_project(session, "vision", workspace="default", by=ADA)
@@ -283,6 +285,7 @@ def test_what_is_stored_is_read_back_the_same(session: Session) -> None:
     assert with_defaults(policy, {}) == {"seed": 1}
 
 
+@on_both
 @pytest.mark.parametrize("by", ["project", "user", "workspace"])
 def test_usage_is_added_up_on_both_databases(session: Session, by: str) -> None:
     tenancy.make_workspace(session, "research", by=ADA)
@@ -302,6 +305,7 @@ def test_usage_is_added_up_on_both_databases(session: Session, by: str) -> None:
     )
 
 
+@on_both
 def test_groups_and_their_roles_are_found_on_both_databases(session: Session) -> None:
     session.add(User(name="ada", role="member", created=ADA.at))
     session.flush()

@@ -16,6 +16,7 @@ from govray.store.audit_log import ChangedBy
 from govray.store.model_index import index_model
 from govray.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
 from govray.store.tables import AuditEntry, Model, ModelVersion
+from tests.support.databases import on_both
 from tests.support.world import World
 
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
@@ -88,6 +89,7 @@ def test_a_version_holds_what_it_was_made_of(store: Engine, attestation: str) ->
         assert registry.model(session, "gpt").created == EVE.at
 
 
+@on_both
 def test_versions_come_in_the_order_of_their_numbers(store: Engine, attestation: str) -> None:
     with Session(store) as session:
         make(session, attestation, "1.10.0", "0.9.0", "1.9.0", "1.9.11", "1.9.2", "2.0.0")
@@ -99,6 +101,7 @@ def test_versions_come_in_the_order_of_their_numbers(store: Engine, attestation:
         assert registry.latest(session, "gpt", stage="production") is None
 
 
+@on_both
 def test_models_are_listed_by_name(store: Engine, attestation: str) -> None:
     with Session(store) as session:
         for name in ("b", "a", "c"):
@@ -253,6 +256,7 @@ def meeting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return barrier
 
 
+@on_both
 def test_two_promotions_at_once_leave_one_in_production(
     store: Engine, attestation: str, meeting: threading.Barrier
 ) -> None:
@@ -260,6 +264,7 @@ def test_two_promotions_at_once_leave_one_in_production(
     assert meeting.broken, "neither came to the gates while the other stood there"
 
 
+@on_both
 @pytest.mark.parametrize("meeting", [60.0], indirect=True)
 def test_without_the_hold_two_promotions_meet(
     store: Engine,

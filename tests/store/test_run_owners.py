@@ -37,9 +37,6 @@ from tests.support.runs_on_storage import (
 )
 from tests.support.world import World
 
-ON_A_FILE = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-"""What does not depend on the database."""
-
 
 @pytest.fixture(scope="module")
 def world() -> World:
@@ -132,7 +129,6 @@ def test_a_rebuild_asks_the_queue_too(store: Engine, storage: Path, world: World
     assert tags(store, f"tiny-{old}", f"tiny-{new}") == {f"tiny-{new}": ["wide"]}
 
 
-@ON_A_FILE
 def test_what_a_folder_claims_wins_no_project(store: Engine, storage: Path, world: World) -> None:
     hers, his = put(store, "alpha", "ada"), put(store, "beta", "eve")
     notebook = put(store, "beta", "eve", kind="command")
@@ -150,7 +146,6 @@ def test_what_a_folder_claims_wins_no_project(store: Engine, storage: Path, worl
     }
 
 
-@ON_A_FILE
 def test_a_row_that_was_forged_before_is_put_right(
     store: Engine, storage: Path, world: World
 ) -> None:
@@ -165,7 +160,6 @@ def test_a_row_that_was_forged_before_is_put_right(
     assert owners(store)[name] == ("beta", "eve")
 
 
-@ON_A_FILE
 @pytest.mark.parametrize("defended", [True, False])
 def test_nobody_reads_a_model_by_taking_its_run_s_name(
     store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch, defended: bool
@@ -203,7 +197,6 @@ def test_nobody_reads_a_model_by_taking_its_run_s_name(
     assert (str(storage / victim) in report.left_out) is not defended
 
 
-@ON_A_FILE
 @pytest.mark.parametrize("place", ["search", "replays"])
 def test_nobody_takes_another_run_s_name_for_a_run_within_his_own(
     store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch, place: str
@@ -247,7 +240,6 @@ def test_trials_clones_and_replays_are_known_by_name() -> None:
     assert not is_replay("tiny-replay-1")
 
 
-@ON_A_FILE
 def test_a_model_lies_in_its_own_run_s_folder(store: Engine, storage: Path, world: World) -> None:
     done = finished_run(storage, "tiny-1", world)
     other = begun(storage, "tiny-2", world)
@@ -258,7 +250,6 @@ def test_a_model_lies_in_its_own_run_s_folder(store: Engine, storage: Path, worl
         assert session.exec(select(tables.Attestation.folder)).all() == [str(done / "model")]
 
 
-@ON_A_FILE
 def test_a_replay_lies_in_the_folder_of_its_run(
     store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,7 +274,6 @@ def test_a_replay_lies_in_the_folder_of_its_run(
         assert session.get_one(tables.Trial, forged.name).experiment == "tiny-2"
 
 
-@ON_A_FILE
 def test_the_queue_sees_that_a_run_or_a_search_gets_on(
     store: Engine, storage: Path, world: World
 ) -> None:

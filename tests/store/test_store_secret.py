@@ -21,17 +21,17 @@ from govray.store.model_index import index_model
 from govray.store.record_key import KEY_ENV, load_key
 from govray.store.secret_fingerprint import fingerprint, indexing_key, key_of, recorded
 from tests.support.people import make_tokens
-from tests.support.shelf_of_models import Shelf
+from tests.support.shelf_of_models import made_once
 
 RIGHT, WRONG = bytes(range(32)), bytes(32)
 
 
 @pytest.fixture
-def url(empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store of either kind, its secret in a file that ``GOVRAY_STORE_KEY`` names."""
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of a store, its secret in a file that ``GOVRAY_STORE_KEY`` names."""
     monkeypatch.setenv(KEY_ENV, str(tmp_path / "secret"))
     write(tmp_path / "secret", RIGHT)
-    return empty_url
+    return f"sqlite:///{tmp_path / 'store.db'}"
 
 
 @pytest.fixture
@@ -46,18 +46,18 @@ def write(path: Path, key: bytes) -> None:
     path.chmod(0o600)
 
 
-def index_one(engine: Engine, folder: Path, key: bytes) -> None:
-    shelf = Shelf(folder / "shelf")
+def index_one(engine: Engine, key: bytes) -> None:
+    shelf = made_once()
     with Session(engine) as session:
         index_model(session, shelf.verified("first"), trust_root=shelf.root, key=key)
         session.commit()
 
 
-def test_the_first_model_leaves_the_fingerprint(engine: Engine, url: str, tmp_path: Path) -> None:
+def test_the_first_model_leaves_the_fingerprint(engine: Engine, url: str) -> None:
     with Session(engine) as session:
         assert recorded(session) is None
         assert key_of(session, url) == indexing_key(session, url) == RIGHT
-    index_one(engine, tmp_path, RIGHT)
+    index_one(engine, RIGHT)
     with Session(engine) as session:
         assert recorded(session) == fingerprint(RIGHT)
         assert key_of(session, url) == RIGHT
@@ -65,14 +65,14 @@ def test_the_first_model_leaves_the_fingerprint(engine: Engine, url: str, tmp_pa
     assert RIGHT.hex() not in fingerprint(RIGHT)
 
 
-def test_nothing_is_indexed_under_another_secret(engine: Engine, tmp_path: Path) -> None:
-    index_one(engine, tmp_path, RIGHT)
+def test_nothing_is_indexed_under_another_secret(engine: Engine) -> None:
+    index_one(engine, RIGHT)
     with pytest.raises(Refused, match="not the secret that the store is indexed under"):
-        index_one(engine, tmp_path / "again", WRONG)
+        index_one(engine, WRONG)
 
 
 def test_a_missing_secret_is_not_made_anew(engine: Engine, url: str, tmp_path: Path) -> None:
-    index_one(engine, tmp_path, RIGHT)
+    index_one(engine, RIGHT)
     (tmp_path / "secret").unlink()
     with Session(engine) as session, pytest.raises(UsageError, match="secret is missing"):
         indexing_key(session, url)
@@ -80,7 +80,7 @@ def test_a_missing_secret_is_not_made_anew(engine: Engine, url: str, tmp_path: P
 
 
 def test_the_service_does_not_start_with_another(engine: Engine, url: str, tmp_path: Path) -> None:
-    index_one(engine, tmp_path, RIGHT)
+    index_one(engine, RIGHT)
     create_app(Settings(store=url)).state.engine.dispose()
     write(tmp_path / "secret", WRONG)
     with pytest.raises(Refused, match="not the secret"):
@@ -105,7 +105,7 @@ def asked(url: str) -> tuple[dict[str, object], int]:
 def test_health_says_that_it_is_missing_and_searches_are_refused(
     engine: Engine, url: str, tmp_path: Path
 ) -> None:
-    index_one(engine, tmp_path, RIGHT)
+    index_one(engine, RIGHT)
     (tmp_path / "secret").unlink()
     health, status = asked(url)
     assert health["status"] == "incomplete"
@@ -118,7 +118,7 @@ def test_without_the_check_a_record_that_was_used_is_not_found(
     engine: Engine, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: what the check is for."""
-    index_one(engine, tmp_path, RIGHT)
+    index_one(engine, RIGHT)
     write(tmp_path / "secret", WRONG)
     monkeypatch.setattr(secret_fingerprint, "recorded", lambda _: None)
     health, status = asked(url)
@@ -138,7 +138,7 @@ def test_a_rebuild_takes_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(KEY_ENV, raising=False)
     store = "sqlite:///govray.db"
-    shelf = Shelf(tmp_path / "shelf")
+    shelf = made_once()
     root = tmp_path / "root.json"
     root.write_bytes(shelf.root)
     words = ["--trust-root", str(root), "--store", store]

@@ -13,6 +13,7 @@ from govray.store import leases, submissions
 from govray.store.audit_log import ChangedBy
 from govray.store.states import SubmissionState
 from govray.store.tables import AuditEntry, Submission
+from tests.support.databases import on_both
 
 ADA = ChangedBy(user="ada", at="2026-11-24T09:00:00Z", token="t1")
 S = SubmissionState
@@ -31,6 +32,7 @@ def put(session: Session, **more: object) -> Submission:
     return row
 
 
+@on_both
 def test_an_entry_is_queued_in_order_and_who_submitted_it_is_logged(session: Session) -> None:
     first, second = put(session), put(session, tags=["b", "a", "b"])
     assert first.id != second.id
@@ -48,12 +50,14 @@ def test_an_entry_is_queued_in_order_and_who_submitted_it_is_logged(session: Ses
     assert [entry.subject for entry in entries] == [first.id, second.id]
 
 
+@on_both
 def test_a_scripts_entries_of_one_second_stay_in_order(session: Session) -> None:
     made = [put(session).id for _ in range(20)]
     assert len({row.submitted for row in submissions.waiting(session)}) == 1
     assert [row.id for row in submissions.waiting(session)] == made == sorted(made)
 
 
+@on_both
 def test_of_two_that_start_one_entry_one_is_told_no(store: Engine, session: Session) -> None:
     row = put(session)
     with Session(store) as other:
@@ -142,6 +146,7 @@ def test_a_text_beyond_the_bound_is_refused(session: Session) -> None:
         put(session, config="x" * (submissions.LONGEST_CONFIG + 1))
 
 
+@on_both
 def test_a_lease_has_one_holder_until_its_time_has_passed(store: Engine) -> None:
     with Session(store) as a, Session(store) as b:
         assert leases.take(a, "queue", "a", at="T0", until="T5")

@@ -60,7 +60,7 @@ def collecting(patch: pytest.MonkeyPatch) -> Iterator[Collector]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
+    thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     traces._provider.cache_clear()
     with patch.context() as inner:

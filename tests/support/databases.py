@@ -1,8 +1,8 @@
 """The two databases that a store can be in, each real: a file, and a PostgreSQL server.
 
 The server is the distribution's, started once a session on a Unix socket in a folder of its own;
-every test gets a database copied from a template. Without its binaries the PostgreSQL half is
-skipped, but never in CI. Import the fixtures into a ``conftest.py`` to use them elsewhere.
+every test that runs `on_both` gets a database copied from a template. Without its binaries that
+half is skipped, but never in CI. Import the fixtures into a ``conftest.py`` to use them elsewhere.
 """
 
 from __future__ import annotations
@@ -138,10 +138,14 @@ def made_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+on_both = pytest.mark.parametrize("store_url", ["sqlite", "postgresql"], indirect=True)
+"""For a test whose SQL, locks or order of texts differ between the two."""
+
+
+@pytest.fixture
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a fresh store at head."""
-    if request.param == "postgresql":
+    """The URL of a fresh store at head: a file, unless the test runs `on_both`."""
+    if getattr(request, "param", "sqlite") == "postgresql":
         server: Server = request.getfixturevalue("postgres")
         return server.new("made")
     path = tmp_path / "govray.db"

@@ -118,7 +118,7 @@ def device_provider() -> Iterator[DeviceProvider]:
         def log_message(self, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     made.url = f"http://127.0.0.1:{server.server_port}"
     yield made
     server.shutdown()

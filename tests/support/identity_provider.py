@@ -177,7 +177,7 @@ def identity_provider(host: str = "127.0.0.1") -> Iterator[IdentityProvider]:
         def log_message(self, *args: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     made.issuer = f"http://{host}:{server.server_port}"
     yield made
     server.shutdown()

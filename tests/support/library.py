@@ -7,9 +7,11 @@ confidential; ``archive``, the other supplier, of all else.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ from govray.store.tables import Ledger, Model, ModelVersion
 from govray.store.tile_storage import LocalTileFolder
 from govray.store.tiles import write_tiles
 from tests.support.people import Service, serve
-from tests.support.shelf_of_models import KEY, Shelf
+from tests.support.shelf_of_models import KEY, Shelf, for_this_run, made_once
 from tests.support.world import World
 
 SUPPLIERS = {"supplier": "acme-legal", "other": "archive"}
@@ -59,19 +61,16 @@ class Library:
         return self.shelf.sha256(corpus, number)
 
 
-@contextmanager
-def library(folder: Path, url: str | None = None, *, cases: bool = False) -> Iterator[Library]:
-    """A service over all models of a shelf below ``folder``, in a SQLite file there or at a URL.
-
-    Args:
-        cases: Whether it answers rights holders' cases, of people with a token.
-    """
-    url = url or f"sqlite:///{folder / 'store.db'}"
+@cache
+def indexed() -> Path:
+    """A folder with the store, its secret and the tiles, made once for a run of the tests."""
+    folder = for_this_run("library")
+    url = f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
     secret = folder / "store.key"
     secret.touch(0o600)
     secret.write_bytes(KEY)
-    shelf = Shelf(folder / "shelf")
+    shelf = made_once()
     with Session(engine) as session:
         shelf.index(session)
         shelf.index(session, "narrow", public=True)
@@ -98,11 +97,28 @@ def library(folder: Path, url: str | None = None, *, cases: bool = False) -> Ite
                 )
             )
         session.commit()
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
     engine.dispose()
+    return folder
+
+
+@contextmanager
+def library(folder: Path, *, cases: bool = False) -> Iterator[Library]:
+    """A service over all models of the shelf, in a copy of the store below ``folder``.
+
+    Models and tiles are those of all tests: whoever changes one puts it back.
+
+    Args:
+        cases: Whether it answers rights holders' cases, of people with a token.
+    """
+    made, shelf = indexed(), made_once()
+    shutil.copy(made / "store.db", folder / "store.db")
+    url = f"sqlite:///{folder / 'store.db'}"
     desk = CaseSettings(key=str(operator_key(folder, shelf.world)), per_day=1000) if cases else None
     with pytest.MonkeyPatch.context() as patch, serve(url, cases=desk, **SUPPLIERS) as service:
-        patch.setenv(KEY_ENV, str(secret))
-        yield Library(service, shelf, folder / "tiles")
+        patch.setenv(KEY_ENV, str(made / "store.key"))
+        yield Library(service, shelf, made / "tiles")
 
 
 def operator_key(folder: Path, world: World) -> Path:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from govray.cli import main
 
 COMMAND = "from govray.cli import main; raise SystemExit(main())"
 
@@ -18,6 +25,15 @@ def serving(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], 
     """A running ``govray serve`` on a port of its own, and its address."""
     with listening(folder, "serve", *words) as running:
         yield running
+
+
+def application(patch: pytest.MonkeyPatch, *words: str) -> Any:
+    """What ``govray serve`` would serve with these words, without a server or a process."""
+    served: list[Any] = []
+    patch.setattr(uvicorn.Server, "run", lambda self, sockets: served.append(self.config.app))
+    patch.setattr(signal, "signal", lambda *_: None)
+    assert main(["serve", *words, "--port", "0"]) == 0
+    return served.pop()
 
 
 @contextmanager

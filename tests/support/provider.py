@@ -117,7 +117,7 @@ def main(folder: Path) -> None:
     context.load_cert_chain(folder / "tls-key.pem")
     server.socket = context.wrap_socket(server.socket, server_side=True)
     print(server.server_port, flush=True)
-    server.serve_forever()
+    server.serve_forever(0.02)
 
 
 if __name__ == "__main__":

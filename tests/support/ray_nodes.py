@@ -50,7 +50,7 @@ _SETTINGS = {
 
 
 class RayNodes:
-    """A head without CPUs for work, and ``workers`` nodes of ``cpus`` each."""
+    """A head without CPUs for work, and ``workers`` nodes of ``cpus`` each; or a head with them."""
 
     def __init__(self, forked: Forked, *, workers: int, cpus: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets: a short path
@@ -59,7 +59,7 @@ class RayNodes:
         self.dashboard = f"http://127.0.0.1:{self.dashboard_port}"
         self._python = forked.python
         self._ending = threading.Event()
-        self.head = _Unit(self, "head", self._head_words())
+        self.head = _Unit(self, "head", self._head_words(0 if workers else cpus))
         joining = (f"--address={self.address}", f"--num-cpus={cpus}")
         self.workers = [
             # Each has a folder of its own, as machines have. In one that two share, a node removes
@@ -95,9 +95,9 @@ class RayNodes:
             unit.join()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _head_words(self) -> list[str]:
+    def _head_words(self, cpus: int) -> list[str]:
         return [
-            *("--head", f"--port={self.port}", "--num-cpus=0", f"--temp-dir={self.folder}"),
+            *("--head", f"--port={self.port}", f"--num-cpus={cpus}", f"--temp-dir={self.folder}"),
             *(f"--dashboard-port={self.dashboard_port}", "--include-dashboard=true"),
             f"--ray-client-server-port={self._client_port}",
         ]

@@ -61,7 +61,7 @@ def receiving(context: ssl.SSLContext | None = None) -> Iterator[Receiver]:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         scheme = "https"
     told.url = f"{scheme}://localhost:{server.server_address[1]}/hook?a=1"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield told
     server.shutdown()

@@ -15,8 +15,10 @@ those of ``acme`` and ``gamma`` are under commitments.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import hashlib
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +35,19 @@ KEY = b"the secret of a store in a test."
 SECRETS = {name: hashlib.sha256(name.encode()).digest() for name in ("acme", "gamma")}
 
 LATER = Period(from_="2026-02-01T00:00:00Z", until="2027-02-01T00:00:00Z")
+
+
+def for_this_run(name: str) -> Path:
+    """A folder that lasts as long as the process."""
+    folder = tempfile.TemporaryDirectory(prefix=f"govray-{name}-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@cache
+def made_once() -> Shelf:
+    """The shelf of all tests of a process that change none of its files."""
+    return Shelf(for_this_run("shelf"))
 
 
 class Shelf:

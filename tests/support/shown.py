@@ -25,7 +25,7 @@ from govray.store.tile_storage import tile_folder
 from govray.store.tiles import write_tiles
 from tests.support.monitored_world import Monitored, from_step
 from tests.support.queue_shown import add_hostile_entries, add_queue
-from tests.support.shelf_of_models import Shelf
+from tests.support.shelf_of_models import made_once
 from tests.support.world import FINISHED, STARTED, World
 
 HOSTILE = "<script>window.hacked = 1</script>\"'><img src=x onerror=hacked=1> " + "long" * 40
@@ -53,7 +53,7 @@ class Shown:
 def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) -> Shown:
     """Write everything, and commit; for pictures, without what has hostile names."""
     key = load_key(url)
-    shelf = Shelf(folder / "shelf")
+    shelf = made_once()
     world = Monitored(deviations=from_step("alpha", 6))
     monitored = world.verify(world.run(folder / "monitored", run="run-monitored"), at=None)
     other = World(name="another-org")

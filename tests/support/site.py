@@ -24,9 +24,10 @@ from govray.service.app import create_app
 from govray.service.near_records import NearSearch
 from govray.service.settings import Settings
 from govray.store.database import open_store
-from govray.store.record_key import load_key
+from govray.store.record_key import KEY_ENV, load_key
 from govray.tune.experiment_cost import experiment_cost
 from tests.support.chromium import browser
+from tests.support.databases import Server
 from tests.support.people import make_tokens
 from tests.support.shown import HOSTILE, LIVE, SEARCH, Shown, fill, index
 
@@ -79,9 +80,15 @@ def served(
 
 
 @contextmanager
-def sited(folder: Path, *, demo: Path | None = None, hostile_too: bool = True) -> Iterator[Site]:
-    """The site over a store below ``folder``, with the model of a finished demo if one is given."""
-    url = f"sqlite:///{folder / 'store.db'}"
+def sited(
+    folder: Path, url: str | None = None, *, demo: Path | None = None, hostile_too: bool = True
+) -> Iterator[Site]:
+    """The site over a store, with the model of a finished demo if one is given.
+
+    Args:
+        folder: Where tiles lie, and the store's file if there is no ``url``.
+    """
+    url = url or f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
     shown = fill(engine, url, folder, hostile_too=hostile_too)
     tokens = make_tokens(engine, "acme-legal", "archive")
@@ -101,21 +108,23 @@ def sited(folder: Path, *, demo: Path | None = None, hostile_too: bool = True) -
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with sited(tmp_path_factory.mktemp("site")) as made:
-        yield made
+def site(tmp_path_factory: pytest.TempPathFactory, postgres: Server) -> Iterator[Site]:
+    """Over PostgreSQL, as a service for many is."""
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY_ENV, str(folder / "store.key"))
+        with sited(folder, postgres.new("made")) as made:
+            yield made
 
 
 def paths(site: Site) -> dict[str, str]:
-    """The name of every page, and where it is; some have hostile names in them."""
-    first = site.shown.first.removeprefix("sha256:")
+    """The name of a page of each kind, and where it is; where one can have them, hostile names."""
     hostile = [("run", "run-bad"), ("run", LIVE), ("version", f"{HOSTILE}/1.2.0")]
     return {
         "overview": "/",
         "models": "/models",
         "model-versions": "/models/python-source-gpt",
         "model-version": "/models/python-source-gpt/1.2.0",
-        "model": f"/attestations/{first}",
         "memorization": f"/attestations/{site.shown.monitored.removeprefix('sha256:')}",
         "hostile-model": f"/attestations/{site.shown.hostile.removeprefix('sha256:')}",
         "experiments": "/experiments",
@@ -125,7 +134,6 @@ def paths(site: Site) -> dict[str, str]:
         "tasks": "/tasks",
         "submissions": "/submissions",
         **({"hostile-submission": f"/submissions/{site.shown.entry}"} if site.shown.entry else {}),
-        "new": "/new",
         **({"hostile-fork": f"/new?fork={site.shown.entry}"} if site.shown.entry else {}),
         "promote": "/models/python-source-gpt/1.2.0/promote?stage=production",
         "search": f"/experiments/{SEARCH}",
