@@ -69,25 +69,39 @@ class Fixed(FixedScalingPolicy):
     """Ray's policy for a number of workers, which waits for nobody.
 
     What it asks for tells elastic runs what they can't have. An actor of Ray keeps account of that,
-    and starts with the first request, which takes seconds. A cluster that began with this process
-    needs no account.
+    and starts with the first request, which takes seconds. Where it is not there yet, no elastic
+    run is either, so the first request comes when the workers have started. A cluster that began
+    with this process needs no account.
     """
 
     _asked = -math.inf
 
     def _send_resource_request(self) -> None:
-        self._asked = time_monotonic()
-        if not begun_here():
-            send = super()._send_resource_request
-            threading.Thread(target=send, name="govray-request", daemon=True).start()
+        first, self._asked = self._asked == -math.inf, time_monotonic()
+        if begun_here() or (first and not _account_is_kept()):
+            return
+        send = super()._send_resource_request
+        threading.Thread(target=send, name="govray-request", daemon=True).start()
 
     def _maybe_send_resource_request(self) -> None:
         if time_monotonic() - self._asked >= AUTOSCALING_REQUESTS_INTERVAL_S:
             self._send_resource_request()
 
     def _cancel_resource_request(self) -> None:
-        if not begun_here():
+        if not begun_here() and _account_is_kept():
             super()._cancel_resource_request()
+
+
+def _account_is_kept() -> bool:
+    """Whether the cluster has Ray's actor that knows what runs asked for."""
+    try:
+        ray.get_actor(_ACCOUNT, namespace=_ACCOUNT)
+    except ValueError:
+        return False
+    return True
+
+
+_ACCOUNT = "AutoscalingCoordinator"
 
 
 class Elastic(ElasticScalingPolicy):

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
     _AutoscalingCoordinatorActor,
+    get_or_create_autoscaling_coordinator,
 )
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
@@ -96,6 +97,9 @@ def test_what_is_overridden_is_still_there() -> None:
     assert "self.worker_group_cls.create(" in inspect.getsource(TrainController)
     context = inspect.signature(RayTrainWorker.init_train_context).parameters
     assert "controller_actor" in context
+    kept = inspect.getsource(get_or_create_autoscaling_coordinator)
+    assert f'name="{scaling_policy._ACCOUNT}"' in kept
+    assert f'namespace="{scaling_policy._ACCOUNT}"' in kept
     wanted = inspect.signature(_AutoscalingCoordinatorActor.get_reserved_resources)
     assert "recompute" in wanted.parameters
 
