@@ -17,7 +17,10 @@ policy does, and `Elastic` changes:
   the next, and answers once it has given the others back
   (`govray.train.driver.worker_limit`).
 
-`Fixed` tells Ray what it asks for, as Ray's policy does, and does not wait for the answer.
+Neither policy starts anything for a job that has ended. When the driver of a search is killed, Ray
+ends the workers of a trial before the trial, whose controller would start others. Where Ray has
+counted the job as ended, it never takes back the room that is reserved then. An autoscaled node
+would stay for ever.
 
 Source: `ElasticScalingPolicy` and `FixedScalingPolicy` of Ray 2.60. Their private parts are used
 here; a test compares their names with the installed Ray.
@@ -34,6 +37,7 @@ from typing import Any
 
 import ray
 import ray.train
+from ray._private.state import state as global_state
 from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client import (
     AUTOSCALING_REQUESTS_GET_TIMEOUT_S,
     AUTOSCALING_REQUESTS_INTERVAL_S,
@@ -59,6 +63,9 @@ PATIENCE_S = 30.0
 
 Resources = Mapping[str, float]
 
+_ACCOUNT = "AutoscalingCoordinator"
+"""Name and namespace of Ray's actor that knows what runs asked for."""
+
 
 def policy_of(scaling: Any, run_folder: Place) -> FixedScalingPolicy | ElasticScalingPolicy:
     """The policy for a configuration: `Elastic` if ``num_workers`` is a pair."""
@@ -70,11 +77,17 @@ class Fixed(FixedScalingPolicy):
 
     What it asks for tells elastic runs what they can't have. An actor of Ray keeps account of that,
     and starts with the first request, which takes seconds. Where it is not there yet, no elastic
-    run is either, so the first request comes when the workers have started. A cluster that began
-    with this process needs no account.
+    run is either, so the first request is left out. A cluster that began with this process needs no
+    account.
     """
 
     _asked = -math.inf
+
+    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+        """Start all workers."""
+        if _job_ended():
+            return NoopDecision()
+        return super().make_decision_for_non_running_worker_group()
 
     def _send_resource_request(self) -> None:
         first, self._asked = self._asked == -math.inf, time_monotonic()
@@ -93,15 +106,12 @@ class Fixed(FixedScalingPolicy):
 
 
 def _account_is_kept() -> bool:
-    """Whether the cluster has Ray's actor that knows what runs asked for."""
+    """Whether the cluster has the actor yet."""
     try:
         ray.get_actor(_ACCOUNT, namespace=_ACCOUNT)
     except ValueError:
         return False
     return True
-
-
-_ACCOUNT = "AutoscalingCoordinator"
 
 
 class Elastic(ElasticScalingPolicy):
@@ -122,6 +132,8 @@ class Elastic(ElasticScalingPolicy):
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """Start as many workers as fit, once the cluster has noticed which nodes are gone."""
+        if _job_ended():
+            return NoopDecision()
         self._wanted = None
         resize_request.clear(self._run_folder)
         self._look_for_limit()
@@ -223,6 +235,12 @@ def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> in
 
 def _fitting(node: Resources, worker: Resources) -> int:
     return int(min(node.get(name, 0.0) // need for name, need in worker.items() if need > 0))
+
+
+def _job_ended() -> bool:
+    """Whether the cluster counts this process's job as ended: its driver is gone."""
+    own = ray.get_runtime_context().get_job_id()
+    return any(job["JobID"] == own and job["IsDead"] for job in global_state.job_table())
 
 
 def _alive() -> list[dict[str, Any]]:

@@ -129,6 +129,40 @@ def test_a_node_that_is_gone_does_not_answer() -> None:
     assert not scaling_policy._answers(address)
 
 
+@pytest.fixture(autouse=True)
+def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Job → whether the cluster counts it as ended; the process's own is ``01``."""
+    known = {"01": False, "02": True}
+    monkeypatch.setattr(
+        scaling_policy.global_state,
+        "job_table",
+        lambda: [{"JobID": job, "IsDead": ended} for job, ended in known.items()],
+    )
+    monkeypatch.setattr(
+        ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01")
+    )
+    return known
+
+
+def test_nothing_is_reserved_for_a_job_that_has_ended(
+    tmp_path: Path, jobs: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray would never take it back, so a node of an autoscaled cluster would stay for ever."""
+    monkeypatch.setattr(scaling_policy, "_alive", list)
+    fixed = SetPolicy(ScalingConfig(num_workers=2))
+    for policy in (fixed, Policy(ScalingConfig(num_workers=(1, 3)), tmp_path)):
+        jobs["01"] = False
+        assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
+        jobs["01"] = True
+        assert isinstance(policy.make_decision_for_non_running_worker_group(), NoopDecision)
+
+
+class SetPolicy(Fixed):
+    """Fixed, of a cluster without an autoscaler to ask."""
+
+    def _maybe_send_resource_request(self) -> None: ...
+
+
 class Policy(Elastic):
     """Elastic, of a cluster that has room for ``room`` workers."""
 
