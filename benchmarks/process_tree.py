@@ -21,12 +21,15 @@ def peaks(process: int) -> list[int]:
 
 def cpu_seconds(process: int) -> float:
     """Processor seconds of a process and of those that it started and that still run."""
-    ticks = 0
-    for each in tree(process):
-        with suppress(OSError):
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICK
+    return sum(map(processor_seconds, tree(process)))
+
+
+def processor_seconds(process: int) -> float:
+    """Processor seconds of a process alone; none of one that has ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICK
+    return 0.0
 
 
 def tree(process: int) -> set[int]:

@@ -33,11 +33,12 @@ def main() -> int:
         file = arguments.submission
         submission = read_submission(file) if file else None
         from govray.train.driver.ray_cluster import start_ray
-        from govray.train.driver.trainer import new_or_unfinished
         from govray.train.inputs import operator_key
 
         operator_key.take(experiment.attestation_key)
-        start_ray()
+        start_ray(meanwhile="govray.train.driver.trainer")
+        from govray.train.driver.trainer import new_or_unfinished
+
         trainer = new_or_unfinished(
             experiment,
             new=arguments.new,

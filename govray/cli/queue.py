@@ -35,6 +35,9 @@ LogFormat = Annotated[
 ]
 
 LOOK_S = 2.0
+"""Between passes. Each asks the cluster for every job that runs."""
+GLANCE_S = 0.25
+"""Between looks for a new entry, which only ask the store. One is placed at once."""
 RETRY_S = 15.0
 """How long the reconciler waits after the store failed."""
 
@@ -324,7 +327,6 @@ def _passes(reconciler: Reconciler, stop: Event, tell: Tell) -> None:
 
     before: QueuePass | None = None
     while not stop.is_set():
-        wait = LOOK_S
         try:
             done = reconciler.once()
             _tell(done, before, tell)
@@ -332,8 +334,24 @@ def _passes(reconciler: Reconciler, stop: Event, tell: Tell) -> None:
         except (GovrayError, DBAPIError, OSError) as error:
             failed = f"A pass failed: {describe(error).what}. Trying again in {RETRY_S:g} s."
             tell(failed, wrong=True)
-            wait = RETRY_S
-        stop.wait(wait)
+            stop.wait(RETRY_S)
+            continue
+        _await_next(reconciler, stop)
+
+
+def _await_next(reconciler: Reconciler, stop: Event) -> None:
+    """Return when the next pass is due: after a while, or as soon as something was submitted."""
+    import time
+
+    from sqlalchemy.exc import DBAPIError
+
+    due = time.monotonic() + LOOK_S
+    while not stop.wait(GLANCE_S) and time.monotonic() < due:
+        try:
+            if reconciler.submitted():
+                return
+        except DBAPIError:
+            return  # the pass tells it
 
 
 def _tell(done: QueuePass, before: QueuePass | None, tell: Tell) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,6 +34,7 @@ SAID_ABOVE_S = 60.0
 """A run that takes longer says once how long."""
 
 
+TRAINER = "govray.train.driver.trainer"
 _NOT_ARCHIVED = "not archived: storage_path is not reached from here, or an image brings the code"
 
 
@@ -72,13 +73,21 @@ def train(
         field("code", f"archived as {job.archive}" if job.archive else _NOT_ARCHIVED)
         line(f"Next  ray job logs --follow {job.id} --address {address}")
         return
-    from govray.train.driver.trainer import new_or_unfinished
 
-    drive(experiment, lambda **more: new_or_unfinished(experiment, new=new, **more))
+    def make(**more: Any) -> GovernedTrainer:
+        from govray.train.driver.trainer import new_or_unfinished
+
+        return new_or_unfinished(experiment, new=new, **more)
+
+    drive(experiment, make)
 
 
 def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
-    """Fit what ``make(on_step=, on_size=, on_wait=)`` returns, and print the result."""
+    """Fit what ``make(on_step=, on_size=, on_wait=)`` returns, and print the result.
+
+    It is called when Ray runs. So it imports the trainer, which takes as long as Ray's start, and
+    both happen at once.
+    """
     from govray.train.driver.ray_cluster import ray_running
     from govray.train.inputs import operator_key
     from govray.train.inputs.run_record import read_record
@@ -87,7 +96,7 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     operator_key.take(experiment.attestation_key)
     sizes: list[ModelSize] = []
     left, expected = TimeLeft(), False
-    with StageBar(experiment.name, experiment.max_steps) as bar, ray_running():
+    with StageBar(experiment.name, experiment.max_steps) as bar, ray_running(meanwhile=TRAINER):
 
         def on_size(size: ModelSize) -> None:
             sizes.append(size)

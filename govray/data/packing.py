@@ -1,5 +1,7 @@
 """Packing: Ray Data's tasks read the parts of admitted corpora and write shards.
 
+What is small is packed here: Ray Data starts three processes, which takes longer.
+
 Read → hash → tokenize → pack → write, one item for each part. A part that an earlier try finished
 is verified instead (``finished_parts.py``). What a task found is compared with
 the credential by the driver (``admission.py``), before any of it is used.
@@ -12,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,9 @@ from govray.governance.record.prepare_manifest import (
 
 # Bytes of compressed records that make a task worth its overhead of about 30 ms.
 _TASK_BYTES = 1 << 20
+
+HERE_BYTES = 4 << 20
+"""Bytes of compressed records that this process works on faster than Ray Data starts."""
 
 Words = npt.NDArray[np.unsignedinteger]
 
@@ -111,11 +116,11 @@ class PartWork(ABC):
         """For ``map_batches``: pickled items in, pickled (item, result or error) out."""
         bundles = map(pickle.loads, batch.column("items").to_pylist())  # made by our own driver
         items = [item for bundle in bundles for item in bundle]
-        results = [pickle.dumps((item, self._try(item))) for item in items]
+        results = [pickle.dumps((item, self.result(item))) for item in items]
         return pa.table({"result": pa.array(results, type=pa.large_binary())})
 
-    def _try(self, item: Item) -> Any:
-        # An error is a result: Ray would retry what is raised and wrap it in a traceback.
+    def result(self, item: Item) -> Any:
+        """What becomes of a part, or the error: Ray would retry what is raised."""
         try:
             return self.work(item)
         except GovrayError as error:
@@ -252,7 +257,7 @@ def items_of(corpus: Place, credential: Credential, folder: Place) -> Iterator[I
 def pack_all(
     packing: Packing, items: Sequence[Item], total: int, progress: Progress
 ) -> dict[Item, Packed]:
-    """Run the packing with Ray Data. Raises as `run_work`."""
+    """Run the packing. Raises as `run_work`."""
     packed: dict[Item, Packed] = {}
     done = 0
     progress(done, total)
@@ -268,20 +273,15 @@ def pack_all(
 
 
 def run_work(work: PartWork, items: Sequence[Item], on_part: Callable[[Item, Any], None]) -> None:
-    """Do a work on parts with Ray Data; ``on_part`` gets each result as it comes.
+    """Do a work on parts, with Ray Data if it is large; ``on_part`` gets each result as it comes.
 
     Raises:
         GovrayError: The first in the order of ``items``, whichever task failed first.
     """
-    bundles = _bundles(items)
-    dataset = ray.data.from_items(
-        [{"items": pickle.dumps(bundle)} for bundle in bundles], override_num_blocks=len(bundles)
-    ).map_batches(work, batch_size=None, batch_format="pyarrow", num_cpus=1)
-    dataset.context.enable_progress_bars = False
-    dataset.context.print_on_execution_start = False
+    sizes = _sizes(items)
+    here = sum(sizes.values()) <= HERE_BYTES
     errors: dict[Item, GovrayError] = {}
-    for row in dataset.iter_rows():
-        item, result = pickle.loads(row["result"])  # noqa: S301  made by our own task
+    for item, result in _results_here(work, items) if here else _results(work, sizes):
         if isinstance(result, GovrayError):
             errors[item] = result
         else:
@@ -291,12 +291,26 @@ def run_work(work: PartWork, items: Sequence[Item], on_part: Callable[[Item, Any
             raise errors[item]
 
 
-def _bundles(items: Sequence[Item]) -> list[list[Item]]:
+def _results_here(work: PartWork, items: Sequence[Item]) -> Iterator[tuple[Item, Any]]:
+    return ((item, work.result(item)) for item in items)
+
+
+def _results(work: PartWork, sizes: Mapping[Item, int]) -> Iterator[tuple[Item, Any]]:
+    bundles = _bundles(sizes)
+    dataset = ray.data.from_items(
+        [{"items": pickle.dumps(bundle)} for bundle in bundles], override_num_blocks=len(bundles)
+    ).map_batches(work, batch_size=None, batch_format="pyarrow", num_cpus=1)
+    dataset.context.enable_progress_bars = False
+    dataset.context.print_on_execution_start = False
+    for row in dataset.iter_rows():
+        yield pickle.loads(row["result"])  # noqa: S301  made by our own task
+
+
+def _bundles(sizes: Mapping[Item, int]) -> list[list[Item]]:
     """The work of each task: large parts first, so that no long one is left for the end, and
     small ones together."""
     bundles: list[list[Item]] = []
     room = 0
-    sizes = _sizes(items)
     for item, size in sorted(sizes.items(), key=lambda entry: -entry[1]):
         if room <= 0:
             bundles.append([])

@@ -156,6 +156,7 @@ class Reconciler:
         self._retries = retries or Retries()
         self._swept: datetime | None = None
         self._stated = False
+        self._heard: frozenset[str] = frozenset()
 
     def once(self) -> QueuePass:
         """One pass. What it did, also where the cluster or the lease went away in the middle."""
@@ -177,6 +178,13 @@ class Reconciler:
                 session.rollback()
                 done.holder = False
         return done
+
+    def submitted(self) -> bool:
+        """Whether there is an entry that no pass has placed, and that was not there last time."""
+        with Session(self._engine) as session:
+            unplaced = submissions.unplaced(session)
+        new, self._heard = unplaced - self._heard, unplaced
+        return bool(new)
 
     def release(self) -> None:
         """Let another process take over at once."""

@@ -350,6 +350,19 @@ def waiting(
     return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
 
 
+def unplaced(session: Session) -> frozenset[str]:
+    """The ids of entries that were submitted and have no place in a line yet."""
+    return frozenset(
+        session.exec(
+            select(Submission.id).where(
+                col(Submission.state) == SubmissionState.QUEUED,
+                col(Submission.position).is_(None),
+                col(Submission.attempt) == 0,
+            )
+        )
+    )
+
+
 def holding(session: Session, *, pool: str | None = None) -> list[Submission]:
     """The entries that hold slots, in the order in which they were submitted."""
     statement = select(Submission).where(col(Submission.state).in_(HELD))

@@ -1,8 +1,8 @@
 """A trial's reports: one line in its run's folder at each commit.
 
-Ray Train's controller writes the line when all ranks have reported; the process that drives the
-trial reads it. So a report outlives every process. A resumed search reads the reports of its
-finished trials instead of running them again.
+The process that drives the trial writes the line when all ranks have reported, and reads it. So a
+report outlives every process. A resumed search reads the reports of its finished trials instead of
+running them again.
 
 Invariants:
 

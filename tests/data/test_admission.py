@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import tokenizers
 
-from govray.data import admission, corpus
+from govray.data import admission, corpus, packing
 from govray.data.admission import Prepared
 from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.data.records_file import open_records
@@ -52,7 +52,10 @@ def full_shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 
 @pytest.fixture(scope="module")
 def prepared(full_shelf: Shelf, cluster: None) -> Prepared:
-    return full_shelf.prepare()
+    """By tasks of Ray Data; what other tests prepare is packed here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "HERE_BYTES", 0)
+        return full_shelf.prepare()
 
 
 def packed(prepared: Prepared, name: str) -> Iterator[list[int]]:

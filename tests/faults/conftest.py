@@ -12,7 +12,7 @@ from tests.support.deployment import Deployment
 CI_SEEDS = (3, 13)
 """What CI has time for: a commit that changed, one that was cut, killed workers, a slow rank.
 
-Killed controllers and drivers are in `test_lifecycle.py`, a full disk is in `test_line.py`.
+Killed drivers are in `test_lifecycle.py`, a full disk is in `test_line.py`.
 """
 
 

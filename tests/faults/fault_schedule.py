@@ -22,7 +22,6 @@ WORLD = 2
 
 Kind = Literal[
     "kill_worker",
-    "kill_controller",
     "kill_driver",
     "fill_disk",
     "flip_checkpoint",
@@ -42,14 +41,14 @@ Moment = Literal[
 
 PLACES: tuple[tuple[Kind, Moment], ...] = (
     ("kill_worker", "step"),
-    ("kill_controller", "collective"),
+    ("kill_driver", "collective"),
     ("kill_worker", "before_rename"),
     ("flip_checkpoint", "step"),
     ("kill_driver", "step"),
     ("kill_worker", "write"),
     ("fill_disk", "write"),
     ("kill_worker", "collective"),
-    ("kill_controller", "write"),
+    ("kill_driver", "write"),
     ("cut_checkpoint", "step"),
     ("kill_worker", "ledger"),
     ("kill_driver", "before_rename"),
@@ -60,7 +59,7 @@ PLACES: tuple[tuple[Kind, Moment], ...] = (
     ("kill_worker", "before_first_step"),
     ("kill_driver", "ledger"),
     ("fill_disk", "ledger"),
-    ("kill_controller", "resume"),
+    ("kill_driver", "resume"),
 )
 """Where a first fault may strike."""
 

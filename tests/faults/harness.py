@@ -13,14 +13,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
 import yaml
-from ray.util.state import list_actors
 
 from govray.errors import GovrayError
 from govray.train.driver.trainer import new_or_unfinished
@@ -126,15 +125,11 @@ def _by_command(file: Path, driver: list[int]) -> Path:
 def _requests(faults: Path, driver: list[int]) -> Iterator[None]:
     """Meanwhile, kill whom workers ask to kill."""
     stop = threading.Event()
-    victims: dict[str, Callable[[], list[int]]] = {
-        "kill_driver": lambda: list(driver),
-        "kill_controller": _controllers,
-    }
 
     def serve() -> None:
         while not stop.wait(_POLL_S):
             for request in faults.glob("request-*"):
-                for pid in victims[request.read_text()]():
+                for pid in driver:
                     os.kill(pid, signal.SIGKILL)
                 request.unlink()
 
@@ -145,10 +140,3 @@ def _requests(faults: Path, driver: list[int]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-def _controllers() -> list[int]:
-    # Said, because on a machine with several clusters Ray refuses to guess.
-    address = f"http://{ray._private.worker.get_dashboard_url()}"
-    actors = list_actors(address, filters=[("state", "=", "ALIVE")])
-    return [actor.pid for actor in actors if actor.class_name.endswith("TrainController")]

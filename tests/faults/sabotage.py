@@ -4,8 +4,7 @@ Named in an experiment as ``sabotage:GPT``; its hyperparameter ``faults`` is a f
 ``schedule.json``. The product has no hook for this: functions of the worker's own process are
 wrapped. That a fault was spent is a marker file, made before the fault happens.
 
-A worker cannot kill its controller or its driver by itself. It leaves a request and waits;
-`harness.py` does it.
+A worker cannot kill its driver by itself. It leaves a request and waits; `harness.py` does it.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ class Saboteur:
         match fault.kind:
             case "kill_worker":
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "kill_controller" | "kill_driver":
+            case "kill_driver":
                 whole = self._folder / f"whole-{index}"
                 whole.write_text(fault.kind)
                 whole.rename(self._folder / f"request-{index}")

@@ -1,8 +1,8 @@
 """A product with one safety taken out, as a control: the same assertions must then fail.
 
 `weaken` changes functions of the process that calls it. Workers call it because the schedule
-says so (`sabotage.py`); Ray's controller, which resolves where a run resumes, does in
-`WeakenedPlanData`, which a test puts into the place of the product's.
+says so (`sabotage.py`). The driver, which resolves where a run resumes, does in `WeakenedPlanData`,
+which a test puts into the place of the product's; `restore` undoes it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
+
+import pytest
 
 from govray.checkpoint import commit_reader
 from govray.governance.formats import canonical_json
@@ -33,12 +35,15 @@ class _Same(str):
         return False
 
 
+_taken = pytest.MonkeyPatch()
+
+
 @cache
 def weaken(control: Control) -> None:
-    """Take one safety out of this process, once: Ray's controller outlives its workers."""
+    """Take one safety out of this process, once: a driver outlives its workers."""
     if control == "digests":
         blind = {**vars(canonical_json), "sha256": lambda data: _Same(canonical_json.sha256(data))}
-        commit_reader.canonical_json = SimpleNamespace(**blind)
+        _taken.setattr(commit_reader, "canonical_json", SimpleNamespace(**blind))
     else:
         latest = snapshot.latest
 
@@ -46,11 +51,17 @@ def weaken(control: Control) -> None:
             found = latest(run_folder)
             return found and (found[0], found[1] + 1)
 
-        snapshot.latest = one_too_far
+        _taken.setattr(snapshot, "latest", one_too_far)
+
+
+def restore() -> None:
+    """Put back what `weaken` took out."""
+    _taken.undo()
+    weaken.cache_clear()
 
 
 class WeakenedPlanData(planned_shard.PlanData):
-    """Resolves where a run resumes with a safety less, in Ray's controller."""
+    """Resolves where a run resumes with a safety less, in the driver."""
 
     def __init__(self, order: Order, control: Control) -> None:
         super().__init__(order)

@@ -390,6 +390,19 @@ def test_while_no_head_answers_nothing_moves_and_a_head_without_jobs_gets_them_a
     assert queue.cluster.done[three] == RUNS_FOR
 
 
+def test_an_entry_is_told_of_once_and_not_when_a_pass_has_placed_it(queue: Queued) -> None:
+    process = queue.process
+    assert not process.submitted()
+    queue.put(slots=4)
+    queue.put(slots=4)
+    assert process.submitted()
+    assert not process.submitted()
+    queue.passed()  # one starts, the other has a place
+    assert not process.submitted()
+    queue.put()
+    assert process.submitted()
+
+
 # Two processes
 
 

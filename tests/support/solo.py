@@ -6,7 +6,7 @@ and the training loop is called here instead of on a worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-from govray.data import admission
 from govray.data.step_reader import StepReader, StepRows
 from govray.files.place import place
 from govray.train.driver import attempts, ray_cluster
@@ -46,9 +45,6 @@ class Rows:
 def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trainers train here, as long as the patches last."""
 
-    def pack(packing: Any, work: Any, total: int, progress: Any) -> Mapping[Any, Any]:
-        return {item: packing._pack(item) for item in work}
-
     def fit(
         order: Order,
         loop: Loop,
@@ -77,7 +73,6 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> None:
                 current.reset(token)
             return order.stop
 
-    monkeypatch.setattr(admission, "pack_all", pack)
     monkeypatch.setattr(attempts, "fit", fit)
     monkeypatch.setattr(ray_cluster, "start_ray", lambda *args, **kwargs: None)
     monkeypatch.setattr(run.ray.train, "report", lambda *args, **kwargs: None)

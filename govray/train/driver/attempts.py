@@ -1,9 +1,11 @@
 """A run's attempts: Ray Train starts groups of workers, and this decides what follows each end.
 
 Ray's own limits are lifted. Ray's controller calls `Supervisor` with the workers' errors. It asks
-`govray.train.driver.failures`, and ends the run by raising or lets Ray restart. The controller
-itself may die; then `fit` starts another, under the same bound. Its memory is the run's event log,
-so decisions don't depend on which process has lived how long.
+`govray.train.driver.failures`, and ends the run by raising or lets Ray restart. Its memory is the
+run's event log, so decisions don't depend on which process has lived how long.
+
+Ray would start an actor for its controller. That imports for seconds what the driver has, and the
+workers start only then. Here it runs in the driver, in a thread (`Trainer`).
 
 Invariants:
 
@@ -14,29 +16,36 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
 import ray.train
 import torch
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.train.v2._internal import constants as of_ray
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-from ray.util.placement_group import get_current_placement_group, remove_placement_group
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
+from ray.train.v2._internal.logging.logging import LoggingManager
 
 from govray.engine.model.rng_state import seed_generators
-from govray.errors import GovrayError
+from govray.errors import GovrayError, InfrastructureFailed
 from govray.files.place import Place, place
 from govray.train.driver import failures, kept_output
 from govray.train.driver.gpu_request import backends
 from govray.train.driver.progress import ProgressWatch, StepCallback
-from govray.train.driver.scaling_policy import ScaledTrainer
+from govray.train.driver.scaling_policy import policy_of
 from govray.train.inputs import operator_key
 from govray.train.inputs.order import Assignment, Order, current
 from govray.train.loop.until_govern import Loop
@@ -51,6 +60,8 @@ PROGRESS_S = 10.0
 """Seconds between two progress events, at least."""
 
 _POLL_S = 0.1
+_END_S = 10.0
+"""Seconds for the controller to end its workers, when it is told to."""
 
 
 def fit(
@@ -92,38 +103,29 @@ def fit(
         closing(journal),
         ProgressWatch(journal, on_report) as watch,
     ):
-        while True:
-            # What is ignored here is of Ray Train v2, whose annotations are still those of v1.
-            trainer = _Trainer(
-                GovernedLoop(loop, order, watch.actor, on_report is not None),  # type: ignore[arg-type]  # it returns
-                train_loop_config=dict(config or {}),
-                torch_config=_processes(order, scaling),
-                scaling_config=scaling,
-                run_config=replace(
-                    run_config,
-                    failure_config=replace(failing, max_failures=-1),
-                    callbacks=[*(run_config.callbacks or []), supervisor],  # type: ignore[list-item]
-                ),
-                dataset_config=planned_shard.PlanData(order),
-            )
-            try:
-                result = _fit(trainer, folder, received)
-            except ray.train.ControllerError as error:
-                raise _raised_by_controller(error, order) from error
-            except ray.train.TrainingFailedError as error:
-                raise GovrayError(str(error).splitlines()[-1], where=_name(order)) from error
-            except ray.exceptions.RayActorError as error:
-                decision = _note(
-                    folder,
-                    failures.controller_lost(error, where=_name(order)),
-                    max_restarts=max_restarts,
-                )
-                if not decision.restart:
-                    raise decision.error from error
-                _release(watch.actor)
-                continue
-            stopped = result.return_value  # type: ignore[attr-defined]
-            return order.stop if stopped is None else int(stopped)
+        # What is ignored here is of Ray Train v2, whose annotations are still those of v1.
+        trainer = Trainer(
+            GovernedLoop(loop, order, watch.actor, on_report is not None),  # type: ignore[arg-type]  # it returns
+            train_loop_config=dict(config or {}),
+            torch_config=_processes(order, scaling),
+            scaling_config=scaling,
+            run_config=replace(
+                run_config,
+                failure_config=replace(failing, max_failures=-1),
+                callbacks=[*(run_config.callbacks or []), supervisor],  # type: ignore[list-item]
+            ),
+            dataset_config=planned_shard.PlanData(order),
+        )
+        try:
+            result = _fit(trainer, folder, received)
+        except ray.train.ControllerError as error:
+            raise _raised_by_controller(error, order) from error
+        except ray.train.TrainingFailedError as error:
+            raise GovrayError(str(error).splitlines()[-1], where=_name(order)) from error
+        except ray.exceptions.RayError as error:
+            raise _ended_by_ray(error, order) from error
+        stopped = result.return_value  # type: ignore[attr-defined]
+        return order.stop if stopped is None else int(stopped)
 
 
 def _processes(order: Order, scaling: ray.train.ScalingConfig | None) -> TorchConfig:
@@ -137,17 +139,122 @@ def _processes(order: Order, scaling: ray.train.ScalingConfig | None) -> TorchCo
     return JoinedConfig(backend="gloo", timeout_s=patience, gpus=gpus)
 
 
-class _Trainer(ScaledTrainer):
-    """Ray's trainer, whose controller itself says which rows each worker reads."""
+class Trainer(TorchTrainer):
+    """Ray's trainer, whose controller runs in this process and says which rows each worker reads.
+
+    Source: `TorchTrainer` of Ray 2.60. Its private parts are used here; a test compares their names
+    with the installed Ray.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.interrupted = threading.Event()
+        """Ends the controller and its workers, from another thread."""
 
     # Of Ray Train v2; a type checker sees v1.
     def _create_default_callbacks(self) -> list[Any]:
+        made = super()._create_default_callbacks()  # type: ignore[misc]
+        # A process that takes back the room of a controller which died. It stays for a trial of a
+        # search. Otherwise the room is the job's, and goes with the driver.
+        alone = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is None
         return [
             planned_shard.Configured(self.train_run_context, {})  # type: ignore[attr-defined]
             if type(each) is DatasetsCallback
             else each
-            for each in super()._create_default_callbacks()  # type: ignore[misc]
+            for each in made
+            if not (alone and isinstance(each, PlacementGroupCleanerCallback))
         ]
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> ray.train.Result:
+        configured = self.run_config
+        assert configured.storage_path is not None  # a governed run's configuration names both
+        assert configured.name is not None
+        folder = Path(configured.storage_path) / configured.name
+        arguments["scaling_policy"] = policy_of(self.scaling_config, folder)
+        _keep_log()
+        controller = _Controller(self.interrupted, **arguments)
+        asyncio.run(controller.run())  # type: ignore[no-untyped-call]
+        result: Any = controller.get_result()
+        return result
+
+
+class _Workers(WorkerGroup):
+    """Ray's group of workers, started by a process that may be no actor."""
+
+    def _init_train_context_on_workers(
+        self, workers: list[Any], sync_actor: Any, given: Mapping[str, Sequence[Any]]
+    ) -> None:
+        # No worker asks the controller for anything.
+        ray.get(
+            [
+                worker.actor.init_train_context.remote(
+                    train_run_context=self._train_run_context,
+                    distributed_context=worker.distributed_context,
+                    synchronization_actor=sync_actor,
+                    storage_context=self._storage_context,
+                    worker_callbacks=self._worker_callbacks_to_propagate,
+                    controller_actor=None,
+                    **{name: each[i] for name, each in given.items()},
+                )
+                for i, worker in enumerate(workers)
+            ]
+        )
+        self._decorate_worker_log_file_paths(workers)
+
+    @staticmethod
+    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
+        """Without the controller's own variables.
+
+        With any variable a worker would be a new process, although the node has one that waits.
+        """
+        found = dict(WorkerGroup._get_worker_runtime_env(custom_runtime_env))
+        needed = {k: v for k, v in found.pop("env_vars").items() if k not in _OF_CONTROLLER}
+        return found | ({"env_vars": needed} if needed else {})
+
+
+_OF_CONTROLLER = {
+    of_ray.HEALTH_CHECK_INTERVAL_S_ENV_VAR,
+    of_ray.WORKER_GROUP_START_TIMEOUT_S_ENV_VAR,
+    of_ray.ENABLE_PREEMPTION_WATCHER_ENV_VAR,
+    of_ray.ENABLE_CONTROLLER_STRUCTURED_LOGGING_ENV_VAR,
+}
+"""Variables that Ray gives to workers, and that none of them reads."""
+
+
+class _Interrupted(Exception):
+    """The controller was told to end."""
+
+
+class _Controller(TrainController):
+    """Ray's controller, which another thread can end."""
+
+    worker_group_cls = _Workers
+
+    def __init__(self, interrupted: threading.Event, **arguments: Any) -> None:
+        self._interrupted = interrupted
+        super().__init__(**arguments)
+
+    async def _run_control_loop_iteration(self) -> None:
+        if self._interrupted.is_set():
+            if self._worker_group is not None:
+                self._worker_group.abort()
+            raise _Interrupted
+        await super()._run_control_loop_iteration()  # type: ignore[no-untyped-call]
+
+
+def _keep_log() -> None:
+    """Let Ray's controller write its log among those of the cluster, and not to this process's.
+
+    Ray would configure logging anew, which closes every handler of the process.
+    """
+    os.environ.setdefault(of_ray.ENABLE_CONTROLLER_STRUCTURED_LOGGING_ENV_VAR, "0")
+    log, folder = logging.getLogger("ray.train"), LoggingManager.get_log_directory()
+    if folder is not None and not log.handlers:
+        file = Path(folder) / f"ray-train-controller-{os.getpid()}.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        log.addHandler(logging.FileHandler(file, delay=True))
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 class Supervisor(ray.train.UserCallback):
@@ -198,7 +305,6 @@ class GovernedLoop:
             fix_kernels()
         seed_generators(self.order.settings.seed)
         shard = ray.train.get_dataset_shard(planned_shard.DATASET)
-        self.progress.stand.remote(get_current_placement_group())
         _introduce(place(self.order.folder), shard.attempt)
         token = current.set(
             Assignment(
@@ -260,7 +366,7 @@ class _Journal:
                 events.append(self._folder, held)
 
 
-def _fit(trainer: TorchTrainer, folder: Place, received: list[str]) -> ray.train.Result:
+def _fit(trainer: Trainer, folder: Place, received: list[str]) -> ray.train.Result:
     """``trainer.fit()`` in a thread of its own: in the main one Ray would take SIGINT over."""
     outcome: list[Callable[[], ray.train.Result]] = []
 
@@ -281,19 +387,10 @@ def _fit(trainer: TorchTrainer, folder: Place, received: list[str]) -> ray.train
                 stop_request.request(folder, received[0])
     except KeyboardInterrupt:
         run_lock.take_over(folder)  # what still runs may no longer write
+        trainer.interrupted.set()
+        thread.join(_END_S)
         raise
     return outcome[0]()
-
-
-def _release(progress: Any) -> None:
-    """Give back what a dead controller reserved, and end the workers that stand on it.
-
-    Ray Train's own cleaner does so too, but gives up on a machine with several clusters. The next
-    workers would find the room that they need for themselves, but none to read data in.
-    """
-    group = ray.get(progress.group.remote())
-    if group is not None:
-        remove_placement_group(group)
 
 
 def _raiser(error: BaseException) -> Callable[[], ray.train.Result]:
@@ -357,6 +454,14 @@ def _raised_by_controller(error: ray.train.ControllerError, order: Order) -> Gov
         f"the training controller failed: {type(cause).__name__}: {cause}".splitlines()[0],
         where=_name(order),
         do="Whole checkpoints stay; logs are in the Ray dashboard",
+    )
+
+
+def _ended_by_ray(error: ray.exceptions.RayError, order: Order) -> GovrayError:
+    return InfrastructureFailed(
+        f"Ray failed: {type(error).__name__}: {error}".splitlines()[0],
+        where=_name(order),
+        do="Whole checkpoints stay; give the same command again",
     )
 
 

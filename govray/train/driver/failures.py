@@ -1,7 +1,7 @@
 """Why an attempt failed, and whether the run starts another: pure functions.
 
-There are three classes. Failures of machines restart the run and don't count: a lost worker, node,
-peer or controller, or a preemption. Failures of the user's code or data count against
+There are three classes. Failures of machines restart the run and don't count: a lost worker, node
+or peer, or a preemption. Failures of the user's code or data count against
 ``max_restarts``. What governance refuses is never retried, because the same input would be refused
 again.
 
@@ -79,26 +79,6 @@ def classify(errors: Mapping[int, BaseException], *, where: str) -> AttemptFailu
         rank,
         GovrayError(
             f"rank {rank} failed: {what}", where=where, do="Whole checkpoints stay; see its log"
-        ),
-    )
-
-
-def controller_lost(error: ray.exceptions.RayActorError, *, where: str) -> AttemptFailure:
-    """The failure of an attempt whose Ray Train controller died, or could not start."""
-    if error.actor_init_failed:
-        cause = str(error).strip().splitlines()[-1]
-        return AttemptFailure(
-            "user",
-            None,
-            GovrayError(f"the training controller could not start: {cause}", where=where),
-        )
-    return AttemptFailure(
-        "infrastructure",
-        None,
-        GovrayError(
-            "the training controller ended",
-            where=where,
-            do="Whole checkpoints stay; look for the cause in the Ray dashboard",
         ),
     )
 

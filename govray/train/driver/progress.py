@@ -25,20 +25,11 @@ _log = logging.getLogger(__name__)
 
 @ray.remote(num_cpus=0)
 class Latest:
-    """Holds the newest step, its metrics, and the newest workers' placement group."""
+    """Holds the newest step and its metrics."""
 
     def __init__(self) -> None:
         self._step: tuple[int, dict[str, float]] | None = None
-        self._group: Any = None
         self._reports: deque[tuple[int, dict[str, float]]] = deque(maxlen=REPORTS)
-
-    def stand(self, group: Any) -> None:
-        """Take a worker's placement group."""
-        self._group = group
-
-    def group(self) -> Any:
-        """The placement group of the newest workers, if they reported one."""
-        return self._group
 
     def put(self, step: int, metrics: dict[str, float]) -> None:
         self._step = (step, metrics)

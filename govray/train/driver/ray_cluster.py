@@ -7,9 +7,11 @@ import logging
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 
 import ray
@@ -17,7 +19,6 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]  # it is compile
 from ray.experimental.internal_kv import _internal_kv_get
 
 from govray.errors import InfrastructureFailed
-from govray.train.driver import scaling_policy
 from govray.train.inputs import operator_key
 
 _ALIVE = 0
@@ -33,12 +34,25 @@ JOIN_S = 180.0
 A node gives a head that is gone 60 s by Ray's default, then ends, is started again, and joins.
 """
 
+START_TIMEOUT_S = 8
+"""Seconds that Ray waits for room for all workers before it counts again. Its default is 60.
+
+This bounds the delay when a node is gone and the cluster doesn't know it yet.
+"""
+
+# The addresses of the clusters that this process started.
+_begun: set[str] = set()
+
 _READ_ONLY = re.compile("node_[0-9a-f]{56}")
 """What Ray's monitor calls the type of a node that no autoscaler manages."""
 
 
-def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
+def start_ray(
+    address: str | None = None, num_cpus: int | None = None, *, meanwhile: str | None = None
+) -> None:
     """Connect to a cluster, or start one here with no more CPUs than this machine has.
+
+    While Ray's processes start, this one imports the module ``meanwhile``, if there is one.
 
     Ray's own settings below are set before it starts, unless the environment has them. A key in
     ``GOVRAY_KEY`` is removed from the environment first; `operator_key.take` does that for other
@@ -55,11 +69,11 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
         return
     # Ray Train polls its workers this often; its default of 2 s bounds every report.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.05")
-    os.environ.setdefault(
-        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(scaling_policy.START_TIMEOUT_S)
-    )
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", str(START_TIMEOUT_S))
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     asked = address or os.environ.get("RAY_ADDRESS")
+    if meanwhile:
+        threading.Thread(target=_import, args=(meanwhile,), daemon=True).start()
     if asked is None:
         # A local cluster listens on loopback only and ends with this process. Without the address,
         # Ray would join another cluster on this machine.
@@ -75,6 +89,8 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
+        if not asked:
+            _begun.add(ray.get_runtime_context().gcs_address)
     except Exception as error:  # Ray raises this very class where a node takes more than 30 s
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise InfrastructureFailed(
@@ -84,6 +100,16 @@ def start_ray(address: str | None = None, num_cpus: int | None = None) -> None:
             if asked
             else "Try again when the machine is less busy, or see the newest session in /tmp/ray",
         ) from error
+
+
+def _import(module: str) -> None:
+    with suppress(ImportError):  # raised again where it is used
+        import_module(module)
+
+
+def begun_here() -> bool:
+    """Whether this process started the cluster that it is connected to."""
+    return ray.get_runtime_context().gcs_address in _begun
 
 
 def _answers(address: str) -> None:
@@ -99,7 +125,7 @@ def _answers(address: str) -> None:
 
 
 @contextmanager
-def ray_running(num_cpus: int | None = None) -> Iterator[None]:
+def ray_running(num_cpus: int | None = None, *, meanwhile: str | None = None) -> Iterator[None]:
     """Connect or start as `start_ray` does. Disconnect afterwards, unless Ray was connected before.
 
     Until then, Ray's threads may print to standard output at any moment, for instance that a worker
@@ -109,7 +135,7 @@ def ray_running(num_cpus: int | None = None) -> Iterator[None]:
         InfrastructureFailed: As `start_ray`.
     """
     joined = ray.is_initialized()
-    start_ray(num_cpus=num_cpus)
+    start_ray(num_cpus=num_cpus, meanwhile=meanwhile)
     try:
         yield
     finally:

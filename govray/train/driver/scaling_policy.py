@@ -17,9 +17,10 @@ policy does, and `Elastic` changes:
   the next, and answers once it has given the others back
   (`govray.train.driver.worker_limit`).
 
-Neither policy starts anything for a job that has ended. When a driver is killed, Ray ends its
-workers before the controller, which would start others. Where Ray has counted the job as ended, it
-never takes back the room that is reserved then. An autoscaled node would stay for ever.
+Neither policy starts anything for a job that has ended. When the driver of a search is killed, Ray
+ends the workers of a trial before the trial, whose controller would start others. Where Ray has
+counted the job as ended, it never takes back the room that is reserved then. An autoscaled node
+would stay for ever.
 
 Source: `ElasticScalingPolicy` and `FixedScalingPolicy` of Ray 2.60. Their private parts are used
 here; a test compares their names with the installed Ray.
@@ -28,17 +29,18 @@ here; a test compares their names with the installed Ray.
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
+import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
 import ray.train
 from ray._private.state import state as global_state
-from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client import (
     AUTOSCALING_REQUESTS_GET_TIMEOUT_S,
+    AUTOSCALING_REQUESTS_INTERVAL_S,
 )
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
@@ -50,48 +52,66 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
 from ray.train.v2._internal.util import time_monotonic
 
 from govray.files.place import Place
+from govray.train.driver.ray_cluster import begun_here
 from govray.train.driver.worker_limit import WorkerLimit
 from govray.train.run_folder import events, resize_request
 from govray.train.run_folder.clock import now
 from govray.train.worker.planned_shard import READ_CPUS
-
-START_TIMEOUT_S = 8
-"""Seconds that Ray waits for room for all workers before it counts again. Its default is 60.
-
-This bounds the delay when a node is gone and the cluster doesn't know it yet.
-"""
 
 PATIENCE_S = 30.0
 """Seconds to wait for the cluster to notice that a node is gone, before trying all the same."""
 
 Resources = Mapping[str, float]
 
+_ACCOUNT = "AutoscalingCoordinator"
+"""Name and namespace of Ray's actor that knows what runs asked for."""
 
-# A type checker sees the classes of Ray Train v1 in `ray.train`: hence the ignored types.
-class ScaledTrainer(TorchTrainer):
-    """`TorchTrainer` under the policies of this module: `Elastic` if ``num_workers`` is a pair."""
 
-    def _initialize_and_run_controller(self, **arguments: Any) -> ray.train.Result:
-        scaling: Any = self.scaling_config
-        arguments["scaling_policy"] = Fixed(scaling)
-        if scaling.elasticity_enabled:
-            storage, name = self.run_config.storage_path, self.run_config.name
-            assert storage is not None  # a governed run's configuration names both
-            assert name is not None
-            arguments["scaling_policy"] = Elastic(scaling, Path(storage) / name)
-        run = super()._initialize_and_run_controller  # type: ignore[misc]  # of v2
-        result: ray.train.Result = run(**arguments)
-        return result
+def policy_of(scaling: Any, run_folder: Place) -> FixedScalingPolicy | ElasticScalingPolicy:
+    """The policy for a configuration: `Elastic` if ``num_workers`` is a pair."""
+    return Elastic(scaling, run_folder) if scaling.elasticity_enabled else Fixed(scaling)
 
 
 class Fixed(FixedScalingPolicy):
-    """Ray's policy for a number of workers, of a job that goes on."""
+    """Ray's policy for a number of workers, which waits for nobody.
+
+    What it asks for tells elastic runs what they can't have. An actor of Ray keeps account of that,
+    and starts with the first request, which takes seconds. Where it is not there yet, no elastic
+    run is either, so the first request is left out. A cluster that began with this process needs no
+    account.
+    """
+
+    _asked = -math.inf
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """Start all workers."""
         if _job_ended():
             return NoopDecision()
         return super().make_decision_for_non_running_worker_group()
+
+    def _send_resource_request(self) -> None:
+        first, self._asked = self._asked == -math.inf, time_monotonic()
+        if begun_here() or (first and not _account_is_kept()):
+            return
+        send = super()._send_resource_request
+        threading.Thread(target=send, name="govray-request", daemon=True).start()
+
+    def _maybe_send_resource_request(self) -> None:
+        if time_monotonic() - self._asked >= AUTOSCALING_REQUESTS_INTERVAL_S:
+            self._send_resource_request()
+
+    def _cancel_resource_request(self) -> None:
+        if not begun_here() and _account_is_kept():
+            super()._cancel_resource_request()
+
+
+def _account_is_kept() -> bool:
+    """Whether the cluster has the actor yet."""
+    try:
+        ray.get_actor(_ACCOUNT, namespace=_ACCOUNT)
+    except ValueError:
+        return False
+    return True
 
 
 class Elastic(ElasticScalingPolicy):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from govray.engine.startup.optimizer_kinds import refuse_undriven
+from govray.engine.startup.without_compiler import without_compiler
 from govray.errors import GovrayError, UsageError
 from govray.train.experiment.optimizer import ADAMW, Optimizer
 from govray.train.loop.imported_class import check_arguments, imported_class
@@ -65,7 +66,8 @@ def check_optimizer(described: Optimizer) -> torch.optim.Optimizer:
         UsageError: As `make_optimizer`.
         Refused: As `make_optimizer`.
     """
-    return make_optimizer(described, [nn.Parameter(torch.zeros(2, 2))])
+    with without_compiler():
+        return make_optimizer(described, [nn.Parameter(torch.zeros(2, 2))])
 
 
 def _fused(kind: type, over: Sequence[nn.Parameter], given: dict[str, Any]) -> dict[str, bool]:

@@ -26,10 +26,17 @@ import torch
 from ray.train.v2._internal.execution import train_fn_utils
 from ray.train.v2.torch import train_loop_utils
 from torch import Tensor
+from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
 _STAYS: frozenset[Callable[..., Any]] = frozenset({Tensor.cpu, Tensor.pin_memory})
 """Methods that give a tensor of the meta device back as it is."""
+
+_DRAWS: frozenset[Callable[..., Any]] = frozenset(
+    {init.normal_, init.uniform_, init.kaiming_uniform_}
+)
+"""What fills a tensor. One of the meta device has no numbers, and torch's compiler is imported to
+draw none of them (`govray.engine.startup.without_compiler`)."""
 
 
 @contextmanager
@@ -66,6 +73,8 @@ class _Stay(TorchFunctionMode):
             return self._moved(*args, **kwargs)
         if func is Tensor.cuda:
             return args[0].to(self._device)
+        if func in _DRAWS and isinstance(filled := kwargs.get("tensor"), Tensor) and filled.is_meta:
+            return filled
         if func in _STAYS and args[0].is_meta:
             return args[0]
         given = kwargs.get("device")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from govray.engine.startup.without_compiler import without_compiler
 from govray.errors import GovrayError, UsageError
 from govray.train.inputs.order import Discovery, current
 from govray.train.loop.one_device import only_on
@@ -42,7 +43,7 @@ def until_govern(
     """
     token = current.set(Discovery(policy_groups=dict(policy_groups)))
     try:
-        with only_on(device):
+        with only_on(device), without_compiler():
             loop(config)
     except Discovered as found:
         return found

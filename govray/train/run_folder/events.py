@@ -11,7 +11,7 @@ Invariants:
   removed by the next `append`.
 * A log of any length is read. Behind `PART_BYTES` it goes on in ``events.1.jsonl``, then in
   ``events.2.jsonl`` and so on. A part that another follows never changes again, its name neither.
-* Driver, controller and rank 0 append to one log: an append holds the lock of its first file. On
+* Driver and rank 0 append to one log: an append holds the lock of its first file. On
   an object store it writes the last part anew, if nobody else has since it was read.
 
 To add a kind, write a class with a ``kind`` and a ``text``, and name it in `AnyEvent`.

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
+from inspect import signature, unwrap
 from typing import Any
 
 import torch
 from torch import nn
 
 from govray.engine.model.adapters import adapted_layers, is_conv1d
+from govray.engine.startup.without_compiler import without_compiler
 from govray.governance.policy.route import ADAPTER, Route
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
 from govray.train.watching.attention_products import attention_products
@@ -257,8 +258,10 @@ def _state_share(optimizer: torch.optim.Optimizer) -> float | None:
     try:
         known = signature(type(optimizer)).parameters
         settings = {name: value for name, value in first.items() if name in known}
-        tried = type(optimizer)(**settings | {"params": [weight]})
-        tried.step()
+        with without_compiler(), torch.no_grad():
+            tried = type(optimizer)(**settings | {"params": [weight]})
+            # As the class has it: torch's wrappers would import the compiler.
+            unwrap(type(tried).step)(tried)
         state = [each for each in tried.state[weight].values() if isinstance(each, torch.Tensor)]
     except Exception:  # an optimizer of the user's own; only this figure is lost
         return None

@@ -31,7 +31,7 @@ def packing(tmp_path: Path) -> tuple[Packing, Item]:
 
 
 def packed(packing: Packing, item: Item) -> Packed:
-    found = packing._try(item)
+    found = packing.result(item)
     assert isinstance(found, Packed), found
     return found
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, RankFailed, Refused
-from govray.train.driver.failures import MAX_STALLED, classify, controller_lost, decide, preempted
+from govray.train.driver.failures import MAX_STALLED, classify, decide, preempted
 from govray.train.run_folder.events import Failed
 
 DEAD = WorkerHealthCheckFailedError("worker died", ray.exceptions.RayActorError())
@@ -75,22 +75,10 @@ def test_lost_machines_restart_until_no_step_is_gained(past: list[Failed], step:
         and past[-in_a_row].step >= step
     ):
         in_a_row += 1
-    for failure in (
-        controller_lost(ray.exceptions.ActorDiedError(), where="run x"),
-        classify({0: DEAD}, where="run x"),
-    ):
-        decision = decide(failure, past, step=step, max_restarts=0)
-        assert decision.restart == (in_a_row < MAX_STALLED)
-        assert decision.restart or f"before step {step} was done" in str(decision.error)
-
-
-def test_a_controller_that_could_not_start_is_no_lost_machine() -> None:
-    error = ray.exceptions.RayActorError(
-        error_msg="Traceback\nValueError: no such folder", actor_init_failed=True
-    )
-    failure = controller_lost(error, where="run x")
-    assert failure.kind == "user"
-    assert "could not start: ValueError: no such folder" in str(failure.error)
+    failure = classify({0: DEAD}, where="run x")
+    decision = decide(failure, past, step=step, max_restarts=0)
+    assert decision.restart == (in_a_row < MAX_STALLED)
+    assert decision.restart or f"before step {step} was done" in str(decision.error)
 
 
 def test_a_preempted_worker_is_told_from_another_dead_one() -> None:

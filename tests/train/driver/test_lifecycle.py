@@ -1,4 +1,4 @@
-"""Runs whose workers, controller or driver die, and runs that are told to stop.
+"""Runs whose workers or driver die, and runs that are told to stop.
 
 Whatever happens, a run ends with the bytes of one that nothing happened to.
 """
@@ -12,14 +12,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray.train
-import ray.util.state
 import yaml
 
 from govray import cli
@@ -106,25 +104,6 @@ def test_a_killed_worker_restarts_and_does_not_count(
     run = meeting(trainer_of(deployment, "worker"), tmp_path / "held", kill).train()
     assert failures_of(run) == [("infrastructure", "restart")]
     assert run_listing.inspect(run).attempts == 2
-    assert outcome(run) == outcome(finished)
-
-
-def test_a_killed_controller_is_replaced(
-    finished: Path, deployment: Deployment, tmp_path: Path
-) -> None:
-    def kill() -> None:
-        # Said, because on a machine with several clusters Ray refuses to guess.
-        controllers = ray.util.state.list_actors(
-            f"http://{ray._private.worker.get_dashboard_url()}",
-            filters=[("class_name", "=", "TrainController"), ("state", "=", "ALIVE")],
-            detail=True,
-        )
-        for controller in controllers:
-            with suppress(ProcessLookupError):  # that of the test before may still be listed
-                os.kill(controller.pid, signal.SIGKILL)
-
-    run = meeting(trainer_of(deployment, "controller"), tmp_path / "held", kill).train()
-    assert failures_of(run) == [("infrastructure", "restart")]
     assert outcome(run) == outcome(finished)
 
 

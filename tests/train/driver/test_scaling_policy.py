@@ -16,23 +16,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
     _AutoscalingCoordinatorActor,
+    get_or_create_autoscaling_coordinator,
 )
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.controller.controller import TrainController
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
 from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
     NoopDecision,
     ResizeDecision,
 )
+from ray.train.v2._internal.execution.worker_group import RayTrainWorker, WorkerGroup
 
 from govray.train.driver import scaling_policy
+from govray.train.driver.attempts import Trainer, _Controller, _Workers
+from govray.train.driver.ray_cluster import START_TIMEOUT_S
 from govray.train.driver.scaling_policy import (
     PATIENCE_S,
-    START_TIMEOUT_S,
     Elastic,
     Fixed,
-    ScaledTrainer,
     workers_beside_a_reader,
 )
 from govray.train.experiment.resources import Resources
@@ -79,15 +82,24 @@ def test_no_more_than_fit_and_no_fewer_than_without_one_node_s_share(
 def test_what_is_overridden_is_still_there() -> None:
     """Ray's private names; a new Ray that lacks one must not make runs quietly inelastic."""
     for mine, theirs, names in (
-        (Fixed, FixedScalingPolicy, ["make_decision_for_non_running_worker_group"]),
+        (Fixed, FixedScalingPolicy, ["_send_resource_request", "_maybe_send_resource_request"]),
+        (Fixed, FixedScalingPolicy, ["_cancel_resource_request"]),
         (Elastic, ElasticScalingPolicy, ["_get_reserved_resources", "_count_possible_workers"]),
-        (ScaledTrainer, TorchTrainer, ["_initialize_and_run_controller"]),
+        (Trainer, TorchTrainer, ["_create_default_callbacks", "_initialize_and_run_controller"]),
+        (_Controller, TrainController, ["_run_control_loop_iteration"]),
+        (_Workers, WorkerGroup, ["_init_train_context_on_workers", "_get_worker_runtime_env"]),
     ):
         assert issubclass(mine, theirs)
         for name in names:
             assert name in vars(mine)
             assert callable(getattr(theirs, name))
     assert "scaling_policy=create_scaling_policy" in inspect.getsource(TorchTrainer.fit)
+    assert "self.worker_group_cls.create(" in inspect.getsource(TrainController)
+    context = inspect.signature(RayTrainWorker.init_train_context).parameters
+    assert "controller_actor" in context
+    kept = inspect.getsource(get_or_create_autoscaling_coordinator)
+    assert f'name="{scaling_policy._ACCOUNT}"' in kept
+    assert f'namespace="{scaling_policy._ACCOUNT}"' in kept
     wanted = inspect.signature(_AutoscalingCoordinatorActor.get_reserved_resources)
     assert "recompute" in wanted.parameters
 

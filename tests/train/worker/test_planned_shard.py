@@ -13,7 +13,7 @@ from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.data_integration.interfaces import DatasetShardMetadata
 
 from govray.errors import Refused
-from govray.train.driver.attempts import _Trainer
+from govray.train.driver.attempts import Trainer
 from govray.train.worker.planned_shard import DATASET, Configured
 
 
@@ -59,7 +59,7 @@ def test_what_cannot_be_resolved_every_rank_raises() -> None:
 def test_it_stands_where_ray_s_own_callback_would() -> None:
     """What is private in Ray is as it was when this was written."""
     rays = TorchTrainer(lambda: None)._create_default_callbacks()
-    ours = _Trainer(lambda: None)._create_default_callbacks()
+    ours = Trainer(lambda: None)._create_default_callbacks()
     [place] = [n for n, each in enumerate(rays) if type(each) is DatasetsCallback]
     assert type(ours[place]) is Configured
     assert [type(each) for each in ours if type(each) is not Configured] == [
