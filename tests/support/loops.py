@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from govray.train.inputs.order import Assignment, current
 from govray.train.inputs.revocation_feed import KEPT
 from govray.train.loop.cosine import learning_rate
 from govray.train.loop.entrypoint import load_entrypoint
+from govray.train.run_folder import clock
 from govray.train.state import snapshot
 
 
@@ -158,7 +160,7 @@ def ends_in_flight(config: dict[str, Any]) -> None:
     place, and waits until it has been read. In step 9 rank 1 raises.
     """
     newer, followed = map(Path, config.pop("lists"))
-    until, flag = config.pop("until"), Path(config.pop("flag"))
+    flag = Path(config.pop("flag"))
 
     def replace() -> None:
         assignment = current.get()
@@ -173,7 +175,7 @@ def ends_in_flight(config: dict[str, Any]) -> None:
 
         def happen(step: int) -> None:
             if step == 3:
-                set_right(until)
+                set_right()
             if step == 6 and dist.get_rank() == 0 and newer.exists():
                 replace()
             if step == 9:
@@ -182,29 +184,28 @@ def ends_in_flight(config: dict[str, Any]) -> None:
         _run(config, happen)
 
 
-def expires_in_flight(config: dict[str, Any]) -> None:
-    """The experiment's own loop, during whose step 3 a credential expires."""
-    until = config.pop("until")
-    with clock_behind(3600) as set_right:
-        _run(config, lambda step: set_right(until) if step == 3 else None)
-
-
 @contextmanager
-def clock_behind(seconds: float) -> Iterator[Callable[[float], None]]:
-    """A clock that is behind, so that however long workers take to start, nothing has expired.
+def clock_behind(seconds: float, *, worker: bool = True) -> Iterator[Callable[[], None]]:
+    """A clock of runs that is behind, so that what has expired since holds until it is set right.
 
-    Yields what sets it right, and waits until a time has passed.
+    Yields what sets it right. A driver of workers elsewhere has no steps, so its clock is the
+    documents' alone.
     """
-    real = time.time
-    behind = seconds
+    real, behind = time.time, seconds
 
-    def set_right(until: float) -> None:
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) - timedelta(seconds=behind)
+
+    def set_right() -> None:
         nonlocal behind
         behind = 0
-        time.sleep(max(0.0, until + 1 - real()))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "time", lambda: real() - behind)
+        if worker:
+            patch.setattr(time, "time", lambda: real() - behind)
+        patch.setattr(clock, "datetime", Behind)
         yield set_right
 
 

@@ -26,7 +26,7 @@ from tests.support.autoscaled_cluster import autoscaled_cluster
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import RESIZED_S, Forked
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(1200)]
 
 LOOP = """
 import time

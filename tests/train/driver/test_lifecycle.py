@@ -24,21 +24,21 @@ import yaml
 
 from govray import cli
 from govray.checkpoint import commit_folder
-from govray.errors import GovrayError, Refused
+from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.train import GovernedTrainer
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
-from govray.train.run_folder import events, run_lock
+from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import recorded_steps
 from govray.train.state import snapshot
 from tests.support import loops
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 COMPARED = (model_folder.WEIGHTS, "optimizer.safetensors", "optimizer.json", snapshot.LEDGER)
 
@@ -109,6 +109,7 @@ def test_a_killed_worker_restarts_and_does_not_count(
     assert outcome(run) == outcome(finished)
 
 
+@pytest.mark.story
 def test_a_killed_controller_is_replaced(
     finished: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -128,18 +129,7 @@ def test_a_killed_controller_is_replaced(
     assert outcome(run) == outcome(finished)
 
 
-def test_the_users_own_failures_count(deployment: Deployment) -> None:
-    trainer = replace(
-        trainer_of(deployment, "user", max_restarts=1),
-        train_loop_per_worker=loops.fails_always,
-    )
-    with pytest.raises(GovrayError, match="a user's bug"):
-        trainer.train()
-    run = only_run(deployment, "user")
-    assert failures_of(run) == [("user", "restart"), ("user", "stop")]
-    assert run_listing.inspect(run).state == "failed"
-
-
+@pytest.mark.story
 def test_a_rank_that_fails_in_its_optimizer_and_one_that_leaves_cost_an_attempt_each(
     finished: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -173,21 +163,7 @@ def test_one_rank_that_is_refused_alone_ends_the_run_at_once(deployment: Deploym
     assert run_listing.inspect(run).attempts == 1
 
 
-def test_workers_of_a_driver_that_was_overtaken_write_no_more(
-    deployment: Deployment, tmp_path: Path
-) -> None:
-    def overtake() -> None:
-        run_lock.take_over(only_run(deployment, "overtaken"))
-
-    trainer = trainer_of(deployment, "overtaken", max_restarts=3)
-    trainer = meeting(trainer, tmp_path / "held", overtake)
-    with pytest.raises(Refused, match="taken over"):
-        trainer.train()
-    run = only_run(deployment, "overtaken")
-    assert recorded_steps(run) < 12
-    assert run_listing.inspect(run).attempts == 1
-
-
+@pytest.mark.story
 def test_the_same_command_goes_on_after_a_stop_and_after_the_drivers_death(
     finished: Path,
     deployment: Deployment,

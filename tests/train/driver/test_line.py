@@ -38,7 +38,7 @@ from tests.support.deployment import POLICY, Deployment, targets_of
 from tests.support.leaves import leaf
 from tests.support.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def weights(run: Path) -> str:
@@ -101,6 +101,7 @@ def test_a_replay_without_a_trunk_corpus_names_the_first_tensor_that_differs(
     assert [each.replay.corpus for each in found] in (["acme"], [])
 
 
+@pytest.mark.story
 def test_rows_that_come_through_ray_data_train_the_same_bytes(
     finished: Path, deployment: Deployment
 ) -> None:
@@ -158,21 +159,6 @@ def test_a_policy_that_names_a_layer_the_model_lacks_is_refused(deployment: Depl
         trainer_of(deployment, **changes).train()
 
 
-def test_workers_start_on_nodes_with_the_labels_that_a_run_asks_for(
-    deployment: Deployment,
-) -> None:
-    [node] = [each for each in ray.nodes() if each["Alive"]]
-    asked = {"num_workers": 2, "cpus_per_worker": 0.5}
-    elsewhere = trainer_of(deployment, resources={**asked, "labels": {"zone": "b"}})
-    with pytest.raises(
-        UsageError, match="on nodes labelled zone=b, and the cluster has room for 0"
-    ):
-        elsewhere.train()
-    labels = {"ray.io/node-id": node["Labels"]["ray.io/node-id"]}
-    run = trainer_of(deployment, resources={**asked, "labels": labels}, max_steps=2).train()
-    assert read_record(run).experiment.resources.labels == labels  # type: ignore[union-attr]
-
-
 def test_a_profile_without_quota_is_refused_before_training(deployment: Deployment) -> None:
     data = {"corpora": str(deployment.corpora), "rows_per_step": {"everything": 4}}
     with pytest.raises(UsageError, match="no quota"):
@@ -199,21 +185,6 @@ def test_a_key_that_is_no_operators_is_refused_before_training(
         trainer_of(deployment, attestation_key=str(key)).train()
 
 
-def test_a_credential_that_expires_in_flight_stops_every_rank(tmp_path: Path) -> None:
-    short = Deployment(tmp_path / "short")
-    shutil.rmtree(short.corpora / "open-one")
-    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=20)
-    short.add("open-one", until=until)
-    trainer = trainer_of(short)
-    trainer = replace(
-        trainer,
-        train_loop_per_worker=loops.expires_in_flight,
-        train_loop_config={**(trainer.train_loop_config or {}), "until": until.timestamp()},
-    )
-    with pytest.raises(Refused, match="open-one"):
-        trainer.train()
-
-
 def test_a_changed_shard_is_refused_once_and_names_rank_and_file(tmp_path: Path) -> None:
     broken = Deployment(tmp_path / "broken")
     trainer = trainer_of(broken, max_restarts=3)
@@ -231,29 +202,6 @@ def test_a_changed_shard_is_refused_once_and_names_rank_and_file(tmp_path: Path)
     assert run_listing.inspect(run).state == "failed"
 
 
-def test_a_full_disk_in_mid_checkpoint_leaves_nothing_that_loads(
-    deployment: Deployment, tmp_path: Path
-) -> None:
-    trainer = trainer_of(deployment)
-    run = deployment.folder / "runs" / "disk-full"
-    limited = replace(
-        trainer,
-        train_loop_per_worker=loops.small_files_from_step_seven,
-        train_loop_config={**(trainer.train_loop_config or {}), "run": str(run)},
-        run_config=ray.train.RunConfig(
-            name="disk-full",
-            storage_path=str(deployment.folder / "runs"),
-            failure_config=ray.train.FailureConfig(max_failures=0),
-        ),
-    )
-    with pytest.raises(GovrayError, match="could not be written"):
-        limited.train()
-    found = snapshot.latest(run)
-    assert found is not None
-    assert found[1] == 5
-    assert [entry.name for entry in run.glob("checkpoint_0*")] == [snapshot.folder_name(5)]
-
-
 def test_a_record_that_says_otherwise_stops_every_rank(deployment: Deployment) -> None:
     """Only rank 0 holds the record; rank 1 must hear of it and not wait for ever."""
     run = deployment.folder / "runs" / "other-history"
@@ -269,6 +217,7 @@ def test_a_record_that_says_otherwise_stops_every_rank(deployment: Deployment) -
         trainer.train()
 
 
+@pytest.mark.story
 @pytest.mark.timeout(900)
 def test_the_job_entry_point_runs_under_ray_job_submit(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -22,7 +22,7 @@ from govray.train.state.garbage_collection import inventory
 from tests.support import loops, object_server
 from tests.support.deployment import Deployment
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import ray.train
 import yaml
 
 import govray
-from govray.checkpoint import commit_folder, whole_file
+from govray.checkpoint import commit_folder
 from govray.checkpoint.sharded_file import part_name
 from govray.governance.attestation import model_folder
 from govray.train import GovernedTrainer
@@ -20,11 +18,10 @@ from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment, read_experiment
 from govray.train.state import snapshot
-from tests.support import loops
 from tests.support.deployment import Deployment
 from tests.support.tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def last(run: Path) -> commit_folder.Committed:
@@ -74,6 +71,7 @@ def test_it_sums_to_the_weights_of_the_governed_aggregator(
     assert expected.files["ledger.jsonl"] != b""
 
 
+@pytest.mark.story
 def test_workers_hold_two_copies_as_the_page_says(
     finished: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -92,33 +90,3 @@ def test_workers_hold_two_copies_as_the_page_says(
     for name, tensor in expected.tensors(model_folder.WEIGHTS).items():
         assert (tensor - others[name]).norm() <= 1e-3 * tensor.norm(), name
     assert json.loads(found.files["state.json"])["worldSize"] == 4
-
-
-def test_a_sharded_run_resumes_to_the_same_bytes(
-    sharded: Path, deployment: Deployment, tmp_path: Path
-) -> None:
-    undisturbed = last(sharded)
-    trainer = trainer_of(deployment, "fsdp2")
-    assert trainer.run_config is not None
-    failing = replace(
-        trainer,
-        train_loop_per_worker=loops.dies_once,
-        train_loop_config={
-            **(trainer.train_loop_config or {}),
-            "fail_at": 7,
-            "flag": str(tmp_path / "failed"),
-        },
-        run_config=ray.train.RunConfig(
-            name="failing",
-            storage_path=trainer.run_config.storage_path,
-            failure_config=ray.train.FailureConfig(max_failures=1),
-        ),
-    )
-    resumed = last(failing.train())
-    assert (tmp_path / "failed").exists()
-    for file in (
-        model_folder.WEIGHTS,
-        model_folder.adapter_files("acme")[1],
-        "optimizer.safetensors",
-    ):
-        assert whole_file.content(undisturbed, file) == whole_file.content(resumed, file), file

@@ -124,7 +124,7 @@ def place(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("host", "plain", "reads"), [("Hugging Face", plain_llama, 0), ("Lightning", plain_gpt, 8)]

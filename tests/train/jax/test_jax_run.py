@@ -58,7 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_the_page_ends_in_a_verified_model(here: Path, cluster: None, forked: Forked) -> None:
     written(here, BY_LOOP, storage_path="runs")
     path = f"{forked.govray.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -18,7 +18,7 @@ from govray.train.replay import replayed_run as replaying
 from govray.train.replay.replayed_run import commits, replay
 from govray.train.replay.segments import Segment
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.story, pytest.mark.usefixtures("cluster")]
 
 
 def test_a_replay_follows_the_recorded_world_sizes(finished: Path) -> None:

@@ -182,6 +182,7 @@ def test_a_planted_corpus_is_caught_and_gated_and_the_model_forgets_it(
     assert mean_exposure(gated, story) < 3 < 6 < mean_exposure(flagged, control)
 
 
+@pytest.mark.story
 def test_a_planted_corpus_is_rerouted_and_only_its_adapter_goes_on_to_learn_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +207,7 @@ def test_a_planted_corpus_is_rerouted_and_only_its_adapter_goes_on_to_learn_it(
     assert mean_exposure(run, story) < 3 < 6 < mean_exposure(run, story, adapter=PLANTED)
 
 
+@pytest.mark.story
 def test_a_planted_corpus_is_rolled_back_by_two_workers(tmp_path: Path, cluster: None) -> None:
     here = planted(tmp_path / "back", "rollback")
     run = Path(trainer_of(here, workers=2).fit().path)
