@@ -13,6 +13,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import ray
 import yaml
 
 from govray.checkpoint import commit_folder
@@ -38,6 +39,7 @@ STEPS = 80
 
 @pytest.fixture
 def govray(
+    cluster: None,
     tmp_path: Path,
     forked: Forked,
     monkeypatch: pytest.MonkeyPatch,
@@ -45,9 +47,10 @@ def govray(
 ) -> Any:
     """What a command says. One that only reads, or indexes, runs here: a process imports for long.
 
-    Others have processes of their own, since one drives a run and starts a cluster.
+    Others have processes of their own, since each drives a run.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
 
     def run(*words: str, code: int = 0) -> Any:
         command = ["--json", *words]

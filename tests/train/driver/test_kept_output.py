@@ -107,7 +107,6 @@ def test_the_error_that_ends_a_worker_is_in_its_log(
     ]
 
 
-@pytest.mark.slow  # a server of S3 starts
 def test_on_an_object_store_a_log_is_there_at_the_end(
     store: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

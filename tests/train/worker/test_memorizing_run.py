@@ -55,7 +55,7 @@ def one_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 PLANTED = "weak-one"
 DIGITS, SECRET = 32, 6
-STEPS = 200
+STEPS = 120
 SECTION = """
 memorization:
   every: 20
@@ -128,7 +128,7 @@ def final_deviation(model: VerifiedModel) -> float:
 
 
 def mean_exposure(run: Path, model: VerifiedModel, adapter: str | None = None) -> float:
-    """Of the ends of the planted records that were trained on, in bits, at most 10 each."""
+    """Of the ends of the planted records that were trained on, in bits, at most 8 each."""
     found = latest(run)
     assert found is not None
     files: Any = commit_folder.load(found[0]).files
@@ -153,7 +153,7 @@ def _mean_exposure(gpt: GPT, run: Path, model: VerifiedModel) -> float:
     ]
     measured = []
     for record in trained:
-        others = [bytes(draw.choices(b"0123456789", k=SECRET)) for _ in range(1023)]
+        others = [bytes(draw.choices(b"0123456789", k=SECRET)) for _ in range(255)]
         found_bits = exposure.measure(
             gpt, list(record), [list(record[:-SECRET] + each) for each in others], 10**SECRET
         ).sampled_bits
