@@ -67,7 +67,6 @@ ON_RAY = (
     "tests/train/driver/test_line.py::test_a_record_that_says_otherwise",
     "tests/train/worker/test_memorizing_run.py::test_a_planted_corpus_is_rolled_back",
     "tests/train/driver/test_storage_on_cluster.py",
-    "tests/train/driver/test_torch_aggregators.py",
     "tests/train/watching/test_metrics_endpoint.py",
     "tests/tune/test_search_from_no_node.py",
     "tests/tune/test_search_on_cluster.py",

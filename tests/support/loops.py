@@ -17,7 +17,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from govray.engine.model import gpt
-from govray.errors import Refused
 from govray.train import govern, shard
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.order import Assignment, current
@@ -168,14 +167,3 @@ def clock_behind(seconds: float, *, worker: bool = True) -> Iterator[Callable[[]
             patch.setattr(time, "time", lambda: real() - behind)
         patch.setattr(clock, "datetime", Behind)
         yield set_right
-
-
-def refuses_alone(config: dict[str, Any]) -> None:
-    """Rank 1 is refused outside any agreement, while rank 0 waits for it in one."""
-    settings = Experiment.model_validate(config)
-    model, loss = load_entrypoint(settings)
-    run = govern(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
-    for batch in run.batches():
-        if batch.step == 3 and dist.get_rank() == 1:
-            raise Refused("this rank alone is refused")
-        run.report(run.step(batch, loss))

@@ -10,13 +10,13 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import yaml
 
+from govray.cli import main
 from govray.errors import InfrastructureFailed, Refused, UsageError
 from govray.governance.formats.keys import LocalSigner
 from govray.train.driver import attempts, ray_cluster
-from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import operator_key
-from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
@@ -116,7 +116,7 @@ def test_the_key_has_left_the_environment_when_a_cluster_starts(
     monkeypatch.setattr(ray_cluster.ray, "init", init)
     for control in (False, True):
         with mock.patch.dict(os.environ, GOVRAY_KEY=pem):
-            del os.environ["RAY_ADDRESS"]
+            os.environ.pop("RAY_ADDRESS", None)
             if control:
                 monkeypatch.setattr(operator_key, "take", lambda *_: None)
             with pytest.raises(InfrastructureFailed):
@@ -136,11 +136,13 @@ def test_a_run_takes_its_key_before_a_cluster_starts_and_writes_it_nowhere(
         ray_cluster, "start_ray", lambda *_, **__: inherited.append("OTHER" in os.environ)
     )
     monkeypatch.setenv("OTHER", pem)
+    file = tmp_path / "tiny.yaml"
     value = here.experiment(attestation_key="env:OTHER", max_steps=2, resources={"num_workers": 1})
-    run = Path(str(from_experiment(parse_experiment(value, where="test")).train(attest=True)))
-    assert inherited
-    assert not any(inherited)
-    assert (run / "model").is_dir()
+    file.write_text(yaml.safe_dump(value))
+    assert main(["train", str(file)]) == 0
+    assert inherited == [False]
+    [model] = here.folder.glob("runs/tiny-*/model")
+    assert model.is_dir()
     body = pem.splitlines()[1].encode()
     files = [path for path in here.folder.rglob("*") if path.is_file()]
     assert not [path for path in files if body in path.read_bytes()]

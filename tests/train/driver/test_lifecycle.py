@@ -1,6 +1,6 @@
-"""A run that one rank alone refuses, and one that is stopped and whose driver dies.
+"""A run that is interrupted, and whose driver dies, and the same command given again.
 
-The second ends with the bytes of one that nothing happened to.
+It ends with the bytes of one that nothing happened to.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,11 @@ import yaml
 
 from govray import cli
 from govray.checkpoint import commit_folder
-from govray.errors import Refused
 from govray.governance.attestation import model_folder
-from govray.train import GovernedTrainer
-from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import run_listing
-from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
-from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import recorded_steps
 from govray.train.state import snapshot
-from tests.support import loops
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 
@@ -46,32 +39,6 @@ def outcome(run: Path) -> dict[str, bytes]:
     files = commit_folder.load(found[0]).files
     adapters = [name for name in files if name.endswith(model_folder.ADAPTER_WEIGHTS)]
     return {name: files[name] for name in (*COMPARED, *adapters)}
-
-
-def trainer_of(deployment: Deployment, name: str, **changes: Any) -> GovernedTrainer:
-    changes = {"name": name, "entrypoint": "tests.support.slow_gpt:GPT"} | changes
-    return from_experiment(parse_experiment(deployment.experiment(**changes), where="test"))
-
-
-def only_run(deployment: Deployment, name: str) -> Path:
-    [run] = (deployment.folder / "runs").glob(f"{name}-*")
-    return run
-
-
-def failures_of(run: Path) -> list[tuple[str, str]]:
-    return [(e.failure, e.decision) for e in events.read(run) if isinstance(e, events.Failed)]
-
-
-def test_one_rank_that_is_refused_alone_ends_the_run_at_once(deployment: Deployment) -> None:
-    trainer = replace(
-        trainer_of(deployment, "alone", max_restarts=3, collective_timeout_s=60),
-        train_loop_per_worker=loops.refuses_alone,
-    )
-    with pytest.raises(Refused, match="this rank alone is refused"):
-        trainer.train()
-    run = only_run(deployment, "alone")
-    assert failures_of(run) == [("refused", "stop")]
-    assert run_listing.inspect(run).attempts == 1
 
 
 def test_the_same_command_goes_on_after_a_stop_and_after_the_drivers_death(

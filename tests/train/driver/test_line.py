@@ -74,11 +74,11 @@ def test_an_existing_script_is_governed_in_a_few_lines(
         scaling_config=ray.train.ScalingConfig(num_workers=1),
         run_config=ray.train.RunConfig(storage_path=str(tmp_path)),
     )
-    result = trainer.fit()
-    verified = govray.verify(f"{result.path}/model", trust_root=deployment.root)
+    run = Path(str(trainer.train(attest=True)))
+    verified = govray.verify(run / "model", trust_root=deployment.root)
     assert verified.coverage["copyleft_limited", "block.0"].tokens == 0
     assert verified.coverage["copyleft_limited", "block.0"].indirect
-    reported = [e for e in events.read(Path(result.path)) if isinstance(e, events.Reported)]
+    reported = [e for e in events.read(run) if isinstance(e, events.Reported)]
     assert reported, "what the script itself measured is kept"
     assert {(e.group, *e.values.items()) for e in reported} == {("validation", ("loss", 1.5))}
 
