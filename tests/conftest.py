@@ -63,8 +63,6 @@ ON_RAY = (
     "tests/train/integrations/test_integrations.py::test_a_hosts_script_ends_with_the_bytes",
     "tests/train/driver/test_kept_output.py::test_a_run_keeps",
     "tests/train/driver/test_lifecycle.py",
-    "tests/train/driver/test_line.py::test_a_changed_shard",
-    "tests/train/driver/test_line.py::test_a_record_that_says_otherwise",
     "tests/train/worker/test_memorizing_run.py::test_a_planted_corpus_is_rolled_back",
     "tests/train/driver/test_storage_on_cluster.py",
     "tests/train/watching/test_metrics_endpoint.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,19 @@ import pytest
 import ray.train
 
 import govray
-from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
+from govray.errors import Refused, UsageError, VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.train import GovernedTrainer
 from govray.train.driver.trainer import from_experiment
-from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from tests.support import loops
 from tests.support.deployment import POLICY, Deployment, targets_of
-from tests.support.leaves import leaf
 from tests.support.solo import run_here
 
 
-@pytest.fixture
-def solo(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """No cluster."""
     run_here(monkeypatch)
 
@@ -56,7 +53,6 @@ def test_the_model_verifies_alone_and_says_what_the_ledger_says(
         govray.verify(model, trust_root=deployment.root)
 
 
-@pytest.mark.usefixtures("solo")
 def test_an_existing_script_is_governed_in_a_few_lines(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,21 +91,18 @@ def _policy(deployment: Deployment, old: str, new: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.usefixtures("solo")
 def test_a_policy_that_names_a_layer_the_model_lacks_is_refused(deployment: Deployment) -> None:
     changes = _policy(deployment, "final_norm, head]", "final_norm, heads]")
     with pytest.raises(Refused, match="heads"):
         trainer_of(deployment, **changes).train()
 
 
-@pytest.mark.usefixtures("solo")
 def test_a_profile_without_quota_is_refused_before_training(deployment: Deployment) -> None:
     data = {"corpora": str(deployment.corpora), "rows_per_step": {"everything": 4}}
     with pytest.raises(UsageError, match="no quota"):
         trainer_of(deployment, data=data).train()
 
 
-@pytest.mark.usefixtures("solo")
 def test_too_large_a_quarantine_is_refused(deployment: Deployment) -> None:
     governance = {
         "policy": str(deployment.policy),
@@ -120,7 +113,6 @@ def test_too_large_a_quarantine_is_refused(deployment: Deployment) -> None:
         trainer_of(deployment, governance=governance).train()
 
 
-@pytest.mark.usefixtures("solo")
 def test_a_key_that_is_no_operators_is_refused_before_training(
     deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -129,39 +121,3 @@ def test_a_key_that_is_no_operators_is_refused_before_training(
     key.chmod(0o600)
     with pytest.raises(Refused, match="no operator"):
         trainer_of(deployment, attestation_key=str(key)).train()
-
-
-@pytest.mark.story
-@pytest.mark.usefixtures("cluster")
-def test_a_changed_shard_is_refused_once_and_names_rank_and_file(tmp_path: Path) -> None:
-    broken = Deployment(tmp_path / "broken")
-    trainer = trainer_of(broken, max_restarts=3)
-    prepared = trainer.prepare().folder
-    for shard in prepared.glob("class=*/*.parquet"):
-        data = bytearray(shard.read_bytes())
-        data[len(data) // 3] ^= 1
-        shard.write_bytes(bytes(data))
-    with pytest.raises(Refused) as caught:
-        trainer.train()
-    assert "rank" in str(caught.value)
-    assert ".parquet" in str(caught.value)
-    [run] = run_listing.list_runs(broken.folder / "runs")
-    assert run_listing.inspect(run).attempts == 1
-    assert run_listing.inspect(run).state == "failed"
-
-
-@pytest.mark.story
-@pytest.mark.usefixtures("cluster")
-def test_a_record_that_says_otherwise_stops_every_rank(deployment: Deployment) -> None:
-    """Only rank 0 holds the record; rank 1 must hear of it and not wait for ever."""
-    run = deployment.folder / "runs" / "other-history"
-    run.mkdir(parents=True)
-    (run / "ledger.ahead.jsonl").write_bytes(leaf(0).line + b"\n")
-    trainer = replace(
-        trainer_of(deployment),
-        run_config=ray.train.RunConfig(
-            name="other-history", storage_path=str(deployment.folder / "runs")
-        ),
-    )
-    with pytest.raises(GovrayError, match="step 0 does not repeat"):
-        trainer.train()
