@@ -55,7 +55,7 @@ def expected_digests(folder: Path) -> dict[int, str]:
 
 
 def attempt(folder: Path, calls: int | None = None) -> int:
-    """One attempt of the run in a fork, killed in its so manieth call to the disk; its status."""
+    """The status of an attempt in a fork, which dies after so many calls to the disk."""
 
     def runs() -> None:
         left = iter(range(calls or 10**9))
