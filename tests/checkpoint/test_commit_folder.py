@@ -4,11 +4,9 @@ import errno
 import hashlib
 import json
 import os
-import signal
+import resource
+import shutil
 import struct
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import torch
@@ -20,6 +18,7 @@ from govray.checkpoint.commit_folder import MANIFEST, commit, load
 from govray.engine.model.gpt import GPT
 from govray.errors import Damaged, Malformed, UsageError
 from govray.governance.formats import canonical_json
+from tests.support.fork import KILLED, die, in_fork
 
 TENSORS = {
     "b": torch.arange(6.0).view(2, 3),
@@ -278,64 +277,37 @@ def test_an_exception_at_any_point_leaves_nothing(tmp_path, monkeypatch, excepti
     assert load(folder).files.keys() == FILES.keys()
 
 
-def run_python(code, *arguments):
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
     """The kernel's own refusal, through a limit on the size of files."""
-    result = run_python(
-        """
-        import resource, sys
-        from pathlib import Path
-        from govray.checkpoint.commit_folder import commit
-        from govray.errors import UsageError
+
+    def fills():
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        try:
-            commit(Path(sys.argv[1]), {"a": b"x" * 1000, "b": b"x" * 200_000})
-        except UsageError as error:
-            print(error)
-        """,
-        str(tmp_path / "c"),
-    )
-    assert "could not be written: File too large. Nothing of it was kept" in result.stdout
+        with pytest.raises(UsageError, match=r"written: File too large\. Nothing of it was kept"):
+            commit(tmp_path / "c", {"a": b"x" * 1000, "b": b"x" * 200_000})
+
+    assert in_fork(fills) == 0
     assert everything_below(tmp_path) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", ["in a file", "first file", "manifest", "rename"])
 def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
-    result = run_python(
-        """
-        import os, signal, sys
-        from pathlib import Path
-        from govray.checkpoint import commit_folder as checkpoint
-        die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-        write, publish = checkpoint.write, checkpoint.publish
-        def dying_write(*arguments):
-            entry = write(*arguments)
-            if sys.argv[2] == "first file":
-                die()
-            return entry
-        checkpoint.write = dying_write
-        if sys.argv[2] == "manifest":
-            checkpoint.publish = die
-        if sys.argv[2] == "in a file":
-            checkpoint.os.fsync = die
-        if sys.argv[2] == "rename":
-            os.rename = die
-        checkpoint.commit(Path(sys.argv[1]), {"a": b"1", "b": b"2"})
-        """,
-        str(tmp_path / "c"),
-        kill_at,
-    )
-    assert result.returncode == -signal.SIGKILL
+    write = commit_folder.write
+
+    def dying_write(*arguments):
+        write(*arguments)
+        die()
+
+    def commits():
+        module, name, dying = {
+            "in a file": (os, "fsync", die),
+            "first file": (commit_folder, "write", dying_write),
+            "manifest": (commit_folder, "publish", die),
+            "rename": (os, "rename", die),
+        }[kill_at]
+        setattr(module, name, dying)
+        commit(tmp_path / "c", {"a": b"1", "b": b"2"})
+
+    assert in_fork(commits) == KILLED
     (partial,) = tmp_path.iterdir()
     expected = {
         "in a file": {"a"},
@@ -358,31 +330,25 @@ def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
 # Deleted
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kill_at", ["manifest", "files"])
 def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
-    result = run_python(
-        """
-        import os, shutil, signal, sys
-        from pathlib import Path
-        from govray.checkpoint import commit_folder as checkpoint
-        die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-        if sys.argv[2] == "manifest":
-            shutil.rmtree = die
-        else:
-            unlink, seen = os.unlink, []
-            def dying_unlink(*arguments, **options):
-                unlink(*arguments, **options)
-                seen.append(1)
-                if len(seen) == 2:
-                    die()
-            os.unlink = dying_unlink
-        checkpoint.remove(Path(sys.argv[1]))
-        """,
-        str(committed),
-        kill_at,
-    )
-    assert result.returncode == -signal.SIGKILL
+    unlink, seen = os.unlink, []
+
+    def dying_unlink(*arguments, **options):
+        unlink(*arguments, **options)
+        seen.append(1)
+        if len(seen) == 2:
+            die()
+
+    def removes():
+        module, name, dying = {
+            "manifest": (shutil, "rmtree", die),
+            "files": (os, "unlink", dying_unlink),
+        }[kill_at]
+        setattr(module, name, dying)
+        commit_folder.remove(committed)
+
+    assert in_fork(removes) == KILLED
     assert not (committed / MANIFEST).exists()
     with pytest.raises(Damaged, match="never committed"):
         load(committed)
@@ -406,26 +372,14 @@ def test_an_opened_commit_checks_a_file_when_it_is_read(committed):
         load(committed)
 
 
-@pytest.mark.slow
 def test_several_writers_fill_one_commit(tmp_path):
     """The seam for shards of several ranks: each writes its names, one publishes them all."""
     folder = tmp_path / "c"
     partial = commit_folder.stage(folder)
-    code = """
-        import json, sys, torch
-        from pathlib import Path
-        from govray.checkpoint import commit_folder as checkpoint
-        rank = int(sys.argv[2])
-        name = f"shards/rank{rank}.safetensors"
-        entry = checkpoint.write(Path(sys.argv[1]), name, {"w": torch.full((3,), rank)})
-        print(json.dumps({name: vars(entry)}))
-        """
     entries = {}
     for rank in range(2):
-        answer = run_python(code, str(partial), str(rank)).stdout
-        entries |= {
-            name: commit_folder.FileEntry(**fields) for name, fields in json.loads(answer).items()
-        }
+        name = f"shards/rank{rank}.safetensors"
+        entries[name] = commit_folder.write(partial, name, {"w": torch.full((3,), rank)})
     digest = commit_folder.publish(partial, folder, entries)
     loaded = load(folder)
     assert loaded.digest == digest

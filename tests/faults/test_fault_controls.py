@@ -14,7 +14,7 @@ from tests.faults.undisturbed import Reference, check_recovered
 from tests.faults.weakened import Control, WeakenedPlanData, restore
 from tests.support.deployment import Deployment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.story
 
 DAMAGED = Fault("flip_checkpoint", "step", 8, 0, draw=4096 << 8, file=model_folder.WEIGHTS)
 KILLED = Fault("kill_worker", "step", 7, 1, draw=0)

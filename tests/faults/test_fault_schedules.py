@@ -1,6 +1,6 @@
 """Whatever dies, and whenever: the run ends with the bytes of the undisturbed one.
 
-CI runs a few seeds. All of them: ``pytest tests/faults --schedules 30``.
+A story runs one seed. All of them: ``pytest tests/faults --stories --schedules 30``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def test_a_schedule_is_a_function_of_its_seed_and_thirty_meet_every_place() -> N
     assert all(Schedule.from_json(s.to_json()) == s for s in schedules)
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_run_ends_as_if_nothing_had_happened(
     seed: int, reference: Reference, deployment: Deployment, tmp_path: Path
 ) -> None:

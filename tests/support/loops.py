@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from govray.engine.model import gpt
-from govray.errors import Refused
 from govray.train import govern, shard
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.inputs.revocation_feed import KEPT
 from govray.train.loop.cosine import learning_rate
 from govray.train.loop.entrypoint import load_entrypoint
+from govray.train.run_folder import clock
 from govray.train.state import snapshot
 
 
@@ -42,50 +42,23 @@ def script(config: dict[str, Any]) -> None:
         run.report({**metrics, "validation/loss": 1.5})
 
 
-def dies_once(config: dict[str, Any]) -> None:
-    """The experiment's own loop, but rank 1's process ends once, before a step's report."""
-    flag = Path(config.pop("flag"))
-    die_at = config.pop("fail_at")
-
-    def die(metrics: Mapping[str, float]) -> None:
-        if metrics["step"] == die_at and dist.get_rank() == 1 and not flag.exists():
-            flag.touch()
-            os._exit(1)
-
-    _run(config, lambda step: None, die)
-
-
 def dies_once_there_is_a_commit(config: dict[str, Any]) -> None:
-    """As `dies_once`, but not before a commit of the run is whole."""
-    run = Path(config.pop("run"))
-    flag = Path(config.pop("flag"))
-    die_at = config.pop("fail_at")
+    """The experiment's own loop, but rank 1's process ends once, before a step's report.
 
-    def die(metrics: Mapping[str, float]) -> None:
-        if metrics["step"] == die_at and dist.get_rank() == 1 and not flag.exists():
-            while snapshot.latest(run) is None:
-                time.sleep(0.05)
-            flag.touch()
-            os._exit(1)
-
-    _run(config, lambda step: None, die)
-
-
-def small_files_from_step_seven(config: dict[str, Any]) -> None:
-    """From step 7 on no file may grow beyond 16 kB: the disk is full for a checkpoint.
-
-    Python ignores SIGXFSZ, so the write fails with an error as it does on a full disk. The commit
-    of step 5 is written behind the loop, so step 7 waits for it.
+    Not before a commit of the run is whole.
     """
     run = Path(config.pop("run"))
+    flag = Path(config.pop("flag"))
+    die_at = config.pop("fail_at")
 
-    def limit(step: int) -> None:
-        if step == 7:
+    def die(metrics: Mapping[str, float]) -> None:
+        if metrics["step"] == die_at and dist.get_rank() == 1 and not flag.exists():
             while snapshot.latest(run) is None:
                 time.sleep(0.05)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, resource.RLIM_INFINITY))
+            flag.touch()
+            os._exit(1)
 
-    _run(config, limit)
+    _run(config, lambda step: None, die)
 
 
 def paced(config: dict[str, Any]) -> None:
@@ -108,17 +81,6 @@ def paced(config: dict[str, Any]) -> None:
                 file.write(json.dumps([int(metrics["step"]), metrics["loss"]]) + "\n")
 
     _run(config, wait, note)
-
-
-def held(config: dict[str, Any]) -> None:
-    """The experiment's own loop, but no step follows step 8 as long as a file exists."""
-    file = Path(config.pop("held_by"))
-
-    def wait(step: int) -> None:
-        while step > 8 and file.exists():
-            time.sleep(0.05)
-
-    _run(config, wait)
 
 
 def _fail_once(flag: Path) -> None:
@@ -158,7 +120,7 @@ def ends_in_flight(config: dict[str, Any]) -> None:
     place, and waits until it has been read. In step 9 rank 1 raises.
     """
     newer, followed = map(Path, config.pop("lists"))
-    until, flag = config.pop("until"), Path(config.pop("flag"))
+    flag = Path(config.pop("flag"))
 
     def replace() -> None:
         assignment = current.get()
@@ -173,7 +135,7 @@ def ends_in_flight(config: dict[str, Any]) -> None:
 
         def happen(step: int) -> None:
             if step == 3:
-                set_right(until)
+                set_right()
             if step == 6 and dist.get_rank() == 0 and newer.exists():
                 replace()
             if step == 9:
@@ -182,71 +144,26 @@ def ends_in_flight(config: dict[str, Any]) -> None:
         _run(config, happen)
 
 
-def expires_in_flight(config: dict[str, Any]) -> None:
-    """The experiment's own loop, during whose step 3 a credential expires."""
-    until = config.pop("until")
-    with clock_behind(3600) as set_right:
-        _run(config, lambda step: set_right(until) if step == 3 else None)
-
-
 @contextmanager
-def clock_behind(seconds: float) -> Iterator[Callable[[float], None]]:
-    """A clock that is behind, so that however long workers take to start, nothing has expired.
+def clock_behind(seconds: float, *, worker: bool = True) -> Iterator[Callable[[], None]]:
+    """A clock of runs that is behind, so that what has expired since holds until it is set right.
 
-    Yields what sets it right, and waits until a time has passed.
+    Yields what sets it right. A driver of workers elsewhere has no steps, so its clock is the
+    documents' alone.
     """
-    real = time.time
-    behind = seconds
+    real, behind = time.time, seconds
 
-    def set_right(until: float) -> None:
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Any:
+            return datetime.now(tz) - timedelta(seconds=behind)
+
+    def set_right() -> None:
         nonlocal behind
         behind = 0
-        time.sleep(max(0.0, until + 1 - real()))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "time", lambda: real() - behind)
+        if worker:
+            patch.setattr(time, "time", lambda: real() - behind)
+        patch.setattr(clock, "datetime", Behind)
         yield set_right
-
-
-def fails_always(config: dict[str, Any]) -> None:
-    """Rank 1's loss raises at step 3, in every attempt."""
-    _run(config, lambda step: _fail_on_rank_one() if step == 3 else None)
-
-
-def refuses_alone(config: dict[str, Any]) -> None:
-    """Rank 1 is refused outside any agreement, while rank 0 waits for it in one."""
-    settings = Experiment.model_validate(config)
-    model, loss = load_entrypoint(settings)
-    run = govern(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
-    for batch in run.batches():
-        if batch.step == 3 and dist.get_rank() == 1:
-            raise Refused("this rank alone is refused")
-        run.report(run.step(batch, loss))
-
-
-def _fail_on_rank_one() -> None:
-    if dist.get_rank() == 1:
-        raise RuntimeError("a user's bug")
-
-
-def fails_in_the_optimizer_and_leaves(config: dict[str, Any]) -> None:
-    """The experiment's own loop, but rank 1's optimizer raises once at step 5, after rank 0's may
-    have moved, and rank 1's loss ends its process once, politely, at step 9."""
-    fails, leaves = Path(config.pop("fails")), Path(config.pop("leaves"))
-    step = torch.optim.AdamW.step
-    at = [0]
-
-    def broken(optimizer: Any, closure: Any = None) -> Any:
-        if at[0] == 5:
-            _fail_once(fails)
-        return step(optimizer, closure)
-
-    def before_loss(now: int) -> None:
-        at[0] = now
-        if now == 9 and dist.get_rank() == 1 and not leaves.exists():
-            leaves.touch()
-            raise SystemExit(3)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.optim.AdamW, "step", broken)
-        _run(config, before_loss)

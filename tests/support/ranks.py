@@ -122,7 +122,7 @@ class RankPool:
     def _start(self) -> None:
         # Forked from a clean server that has imported the slow things once.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*PRELOADED])
+        context.set_forkserver_preload(["torch._dynamo", "pytest", "govray.train.driver.trainer"])
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, theirs), daemon=True)

@@ -1,4 +1,4 @@
-"""One finished run that tests read and never change."""
+"""Finished runs that tests read, or copy, and never change."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deployment import Deployment
+from tests.support.solo import run_here
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +25,13 @@ def finished(cluster: None, deployment: Deployment) -> Path:
 
     trainer = from_experiment(parse_experiment(deployment.experiment(), where="test"))
     return Path(trainer.fit().path)
+
+
+@pytest.fixture(scope="session")
+def alone(deployment: Deployment) -> Path:
+    """The same of one worker, in this process."""
+    experiment = deployment.experiment(name="alone", resources={"num_workers": 1})
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch)
+        trainer = from_experiment(parse_experiment(experiment, where="test"))
+        return Path(str(trainer.train(attest=True)))

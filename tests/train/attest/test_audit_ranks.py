@@ -1,14 +1,14 @@
 """An audit by several ranks: each holds its rows of the model, and the evidence is the same.
 
-No Ray: the run is trained here, torchrun starts the ranks, as a user does.
+No Ray: the run is trained here, and the ranks are those that torchrun would start.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -25,8 +25,6 @@ from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
 from tests.support.ranks import RankPool
 from tests.support.solo import run_here
-
-pytestmark = pytest.mark.slow  # half a minute on a quiet machine
 
 WORDS = ["--rows", "6", "--prefix", "8", "--suffix", "8", "--controls", "1"]
 
@@ -45,28 +43,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield from_experiment(parse_experiment({**value, "data": data}, where="test")).train()
 
 
-@pytest.fixture(scope="module")
-def two_ranks() -> Iterator[RankPool]:
-    pool = RankPool(2)
-    yield pool
-    pool.close()
+def launched(words: list[str]) -> str:
+    """What a rank prints of a command that torchrun started; its group is there already."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as said:
+        patch.setattr(dist, "is_torchelastic_launched", lambda: True)
+        patch.setattr(dist, "init_process_group", lambda backend: None)
+        assert main(words) == 0
+    return said.getvalue()
 
 
-def test_ranks_come_to_the_evidence_of_one_process(run: Path, tmp_path: Path) -> None:
+def test_ranks_come_to_the_evidence_of_one_process(
+    run: Path, two_ranks: RankPool, tmp_path: Path
+) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     assert main(["audit", str(run), *WORDS, "--out", str(one)]) == 0
-    govray = "import sys; from govray.cli import main; sys.exit(main(sys.argv[1:]))"
-    script = tmp_path / "audit.py"
-    script.write_text(govray)
-    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    told = subprocess.run(
-        [sys.executable, *ranks, str(script), "audit", str(run), *WORDS, "--out", str(two)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert told.returncode == 0, told.stderr
-    assert told.stdout.count("AUDITED") == 1
+    told = two_ranks.run(launched, ["audit", str(run), *WORDS, "--out", str(two)])
+    assert [said.count("AUDITED") for said in told] == [1, 0]
     found, expected = (json.loads(each.read_text()) for each in (two, one))
     del found["made"], expected["made"]
     assert_near(found, expected)

@@ -14,7 +14,6 @@ from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
 
-@pytest.mark.slow
 def test_its_adapter_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_here(monkeypatch)
     here = Deployment(tmp_path / "here")

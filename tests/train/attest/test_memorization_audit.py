@@ -42,8 +42,6 @@ from govray.train.inputs.run_record import read_record
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
-pytestmark = pytest.mark.slow  # a dozen seconds on a quiet machine
-
 AT = "2026-12-01T00:00:00Z"
 SMALL = DEFAULTS.model_copy(update={"rows": 12, "prefix_tokens": 8, "suffix_tokens": 8})
 PLANTED = {

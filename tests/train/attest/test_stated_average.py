@@ -68,7 +68,6 @@ def test_a_script_s_model_folder_says_how_its_average_was_made(
     govray.verify(run / "model", trust_root=here.root)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("section", [None, {"decay": 0.999, "every": 1}])
 def test_a_replay_averages_as_the_run_did_and_not_as_its_file_says(
     here: Deployment, section: Any

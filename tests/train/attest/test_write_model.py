@@ -16,19 +16,17 @@ from govray.train.attest.write_model import write_model
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
 
-
-def copied(finished: Path, place: Path) -> Path:
+def copied(alone: Path, place: Path) -> Path:
     """A copy of the run, with the prepared data whose records it is attested by."""
-    shutil.copytree(finished.parent / "prepared", place / "prepared")
-    return Path(shutil.copytree(finished, place / "run"))
+    shutil.copytree(alone.parent / "prepared", place / "prepared")
+    return Path(shutil.copytree(alone, place / "run"))
 
 
 def test_attesting_reads_no_weights_and_gives_the_same_subjects(
-    finished: Path, deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    alone: Path, deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = copied(finished, tmp_path)
+    run = copied(alone, tmp_path)
     before = govray.verify(run / "model", trust_root=deployment.root).subjects
     read = commit_folder._read
 
@@ -48,9 +46,9 @@ def test_attesting_reads_no_weights_and_gives_the_same_subjects(
 
 
 def test_a_bit_that_flipped_since_the_commit_is_found_by_verify(
-    finished: Path, deployment: Deployment, tmp_path: Path
+    alone: Path, deployment: Deployment, tmp_path: Path
 ) -> None:
-    run = copied(finished, tmp_path)
+    run = copied(alone, tmp_path)
     found = snapshot.latest(run)
     assert found is not None
     weights = found[0] / model_folder.WEIGHTS

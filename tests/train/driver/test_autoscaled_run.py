@@ -1,7 +1,7 @@
-"""Runs on a cluster that begins with no node, whose autoscaler may bring two.
+"""A run on a cluster that begins with no node, whose autoscaler may bring two.
 
-A gang of three is refused. An elastic run of one to two workers gets its nodes; one of them is
-taken, as a cloud takes spot nodes, and the run goes on; the autoscaler brings another.
+An elastic run of one to two workers gets its nodes; one of them is taken, as a cloud takes spot
+nodes, and the run goes on; the autoscaler brings another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.autoscaled_cluster import autoscaled_cluster
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import RESIZED_S, Forked
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(1200)]
 
 LOOP = """
 import time
@@ -55,9 +55,7 @@ PATIENCE_S = 480.0
 OVERRIDE = b"RAY_OVERRIDE_NODE_ID_FOR_TESTING="
 
 
-def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
-    tmp_path: Path, forked: Forked
-) -> None:
+def test_a_spot_node_that_is_taken_is_replaced(tmp_path: Path, forked: Forked) -> None:
     here = Deployment(tmp_path)
     (held := tmp_path / "held").touch()
     (tmp_path / "own_loop.py").write_text(
@@ -68,9 +66,6 @@ def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
         "checkpoint": {"every_steps": 10, "save_trial_latest": 2},
         "max_steps": STEPS,
     }
-    gang = tmp_path / "gang.yaml"
-    resources = {"num_workers": 3, "cpus_per_worker": 2}
-    gang.write_text(yaml.safe_dump(here.experiment(**settings, resources=resources)))
     elastic = tmp_path / "elastic.yaml"
     resources = {"num_workers": [1, 2], "cpus_per_worker": 2}
     elastic.write_text(yaml.safe_dump(here.experiment(**settings, resources=resources)))
@@ -82,16 +77,7 @@ def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
     }
     seen: dict[str, float] = {}
     # A node has room for one worker and a task that reads.
-    with autoscaled_cluster(forked, cpus=3, most=2, idle_s=6, **quick) as address:
-        with timed(seen, "refused"):
-            refused = train(forked, gang, address)
-            out, err = refused.communicate(timeout=PATIENCE_S)
-        assert refused.returncode == 2, err
-        assert "the run starts 3 workers with 2 CPU each" in err
-        assert "may not bring nodes with so much room" in err
-        assert "1 run waits for room: each needs 3 workers" in err  # it was said meanwhile
-        assert "Traceback" not in out + err
-
+    with autoscaled_cluster(forked, cpus=3, most=2, idle_s=60, **quick) as address:
         run = train(forked, elastic, address)
         ledger = here.folder / "runs"
         with timed(seen, "two workers"):
@@ -104,8 +90,6 @@ def test_a_gang_too_large_is_refused_and_a_spot_node_is_replaced(
         held.unlink()
         out, err = run.communicate(timeout=PATIENCE_S)
         assert run.returncode == 0, err
-        with timed(seen, "no node"):
-            until(lambda: alive(address) == 1, "the nodes to go")
     print(json.dumps({what: round(seconds, 1) for what, seconds in seen.items()}))
     model = Path(json.loads(out)["model"])
     govray.verify(model, trust_root=here.root)

@@ -7,14 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from unittest import mock
 
 import pytest
+import yaml
 
-from govray.errors import Refused, UsageError
+from govray.cli import main
+from govray.errors import InfrastructureFailed, Refused, UsageError
 from govray.governance.formats.keys import LocalSigner
-from govray.train.driver import attempts
+from govray.train.driver import attempts, ray_cluster
 from govray.train.inputs import operator_key
+from tests.support.deployment import Deployment
+from tests.support.solo import run_here
 
 
 @pytest.fixture(autouse=True)
@@ -98,33 +102,65 @@ def test_a_worker_whose_node_was_started_with_the_key_refuses(
         loop({})
 
 
-def trained(folder: Path, *words: str) -> Any:
+def test_the_key_has_left_the_environment_when_a_cluster_starts(
+    pem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's processes inherit the environment. The control: nothing takes the key away."""
+    inherited: list[bool] = []
+
+    def init(**settings: object) -> None:
+        inherited.append("GOVRAY_KEY" in os.environ)
+        raise ConnectionError("it was looked at")
+
+    monkeypatch.setattr(ray_cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_cluster.ray, "init", init)
+    for control in (False, True):
+        with mock.patch.dict(os.environ, GOVRAY_KEY=pem):
+            os.environ.pop("RAY_ADDRESS", None)
+            if control:
+                monkeypatch.setattr(operator_key, "take", lambda *_: None)
+            with pytest.raises(InfrastructureFailed):
+                ray_cluster.start_ray(num_cpus=1)
+    assert inherited == [False, True]
+
+
+def test_a_run_takes_its_key_before_a_cluster_starts_and_writes_it_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Deployment(tmp_path / "here")
+    pem = here.key.read_text()
+    here.key.unlink()
+    inherited: list[bool] = []
+    run_here(monkeypatch)
+    monkeypatch.setattr(
+        ray_cluster, "start_ray", lambda *_, **__: inherited.append("OTHER" in os.environ)
+    )
+    monkeypatch.setenv("OTHER", pem)
+    file = tmp_path / "tiny.yaml"
+    value = here.experiment(attestation_key="env:OTHER", max_steps=2, resources={"num_workers": 1})
+    file.write_text(yaml.safe_dump(value))
+    assert main(["train", str(file)]) == 0
+    assert inherited == [False]
+    [model] = here.folder.glob("runs/tiny-*/model")
+    assert model.is_dir()
+    body = pem.splitlines()[1].encode()
+    files = [path for path in here.folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if body in path.read_bytes()]
+
+
+@pytest.mark.story
+@pytest.mark.timeout(900)
+def test_no_process_of_a_local_cluster_has_the_key() -> None:
+    """The negative control: if nothing takes it away, they have it."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.key_seen", str(folder), *words],
+        [sys.executable, "-m", "tests.support.key_seen"],
         capture_output=True,
         text=True,
         timeout=800,  # a busy machine starts Ray in minutes
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_no_process_of_a_local_cluster_has_the_key(tmp_path: Path) -> None:
-    told = trained(tmp_path / "here")
-    for place in ("task", "worker"):
-        assert "raylet" in told[place]
-        assert not any(told[place].values()), told
-    assert told["own"] is False
-    assert told["recorded"] == []
-    assert told["signer"] == "operator"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_if_nothing_takes_the_key_away_they_have_it(tmp_path: Path) -> None:
-    """The negative control; what a worker does then is tested above."""
-    told = trained(tmp_path / "here", "control")
-    assert told["task"]["own"]
-    assert told["task"]["raylet"]
+    taken, control = json.loads(done.stdout.splitlines()[-1])
+    assert "raylet" in taken
+    assert not any(taken.values()), taken
+    assert control["own"]
+    assert control["raylet"]

@@ -1,4 +1,4 @@
-"""A run that loses a node and gets two: 2 → 1 → 3 workers, beside one that always has one worker.
+"""A run that loses a node and gets another: 2 → 1 → 2 workers, beside one that always has one.
 
 What must hold: every row of the plan is in the ledger once, the ledger says which step had how many
 workers, a verifier accepts it, and the weights are those of the fixed run but for the rounding of
@@ -25,8 +25,6 @@ from govray.train.state import snapshot
 from tests.support.elastic_driver import EVERY, STEPS
 from tests.support.forked_workers import Forked
 from tests.support.runs_apart import RELATIVE, apart, ran
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +54,7 @@ def plan_of(run: Path) -> BatchPlan:
 def test_the_ledger_says_which_step_had_how_many_workers(folder: Path) -> None:
     worlds = [leaf.world_size for leaf in leaves_of(folder / "runs" / "elastic")]
     changes = [worlds[0], *(after for before, after in pairwise(worlds) if after != before)]
-    # While nodes come one by one, two workers may run for a moment.
-    assert changes in ([2, 1, 3], [2, 1, 2, 3])
+    assert changes == [2, 1, 2]
     assert min(Counter(worlds).values()) >= 1
     assert {leaf.world_size for leaf in leaves_of(folder / "runs" / "fixed")} == {1}
 
@@ -113,7 +110,7 @@ def test_a_loss_repeats_steps_and_a_growth_does_not(folder: Path) -> None:
 def test_the_event_log_tells_of_the_loss_and_of_each_size(folder: Path) -> None:
     log = events.read(folder / "runs" / "elastic")
     attempts = [each for each in log if isinstance(each, events.AttemptStarted)]
-    assert [each.world_size for each in attempts] in ([2, 1, 3], [2, 1, 2, 3])
+    assert [each.world_size for each in attempts] == [2, 1, 2]
     leaves = leaves_of(folder / "runs" / "elastic")
     assert [leaves[each.step].world_size for each in attempts] == [
         each.world_size for each in attempts

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import ray
 import yaml
 
 from govray.checkpoint import commit_folder
@@ -27,18 +28,18 @@ from govray.train.run_folder.run_lock import take_over
 from govray.train.state.carried_governance import carried
 from govray.train.state.carried_inputs import carried_inputs
 from govray.train.state.snapshot import latest
-from tests.support import object_server
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 from tests.support.process import serving
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.story
 
 STEPS = 80
 
 
 @pytest.fixture
 def govray(
+    cluster: None,
     tmp_path: Path,
     forked: Forked,
     monkeypatch: pytest.MonkeyPatch,
@@ -46,9 +47,10 @@ def govray(
 ) -> Any:
     """What a command says. One that only reads, or indexes, runs here: a process imports for long.
 
-    Others have processes of their own, since one drives a run and starts a cluster.
+    Others have processes of their own, since each drives a run.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
 
     def run(*words: str, code: int = 0) -> Any:
         command = ["--json", *words]
@@ -249,28 +251,3 @@ def test_a_run_whose_every_path_is_a_url_is_the_run_on_a_disk(
     }
     # Nothing of the run at the URL lies on this disk.
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(("s3", "runs"))]
-
-
-def test_a_store_that_disappears_ends_the_run_with_a_word(tmp_path: Path, forked: Forked) -> None:
-    server = object_server.start()
-    try:
-        server.bucket("bucket")
-        runs = BucketPath.parse(server.url("bucket").replace("/commits", "/runs"))
-        made = Deployment(tmp_path / "made")
-        experiment = made.experiment(max_steps=5000, storage_path=str(runs))
-        experiment["data"] = {**experiment["data"], "epochs": 3000}  # type: ignore[dict-item]
-        file = tmp_path / "tiny.yaml"
-        file.write_text(yaml.safe_dump(experiment))
-        run = started(forked, tmp_path, file)
-        try:
-            wait_for(lambda: any(runs.glob("tiny-*/checkpoint_*/manifest.json")), run)
-        finally:
-            server.stop()
-        _, said = run.communicate(timeout=300)
-    finally:
-        server.stop()
-        if run.poll() is None:
-            os.killpg(run.pid, signal.SIGKILL)
-    assert run.returncode != 0
-    assert "the storage failed" in said
-    assert "Traceback" not in said

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,46 +23,36 @@ from tests.support import loops
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 
-WAITS_AT = 3
+EXPIRES_IN = 3
 
 
-def waits(config: dict[str, Any]) -> None:
-    """The experiment's own loop, but one step lasts until the credential has expired."""
-    until = config.pop("until")
-
-    def wait(step: int) -> None:
-        if step == WAITS_AT:
-            time.sleep(max(0.0, until + 0.5 - time.time()))
-
-    loops._run(config, wait)
-
-
-@pytest.mark.slow
 def test_a_gated_run_is_attested_verified_and_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_here(monkeypatch)
     text = Deployment(tmp_path / "plain").policy_text.replace("on_expiry: stop", "on_expiry: gate")
     here = Deployment(tmp_path / "here", policy_text=text)
-    until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=15)
     shutil.rmtree(here.corpora / "open-one")
-    here.add("open-one", until=until)
+    here.add("open-one", until=here.at - timedelta(minutes=1))
     value = here.experiment(
         max_steps=8,
         checkpoint={"every_steps": 2, "save_trial_latest": 9},
         resources={"num_workers": 1},
     )
     trainer = from_experiment(parse_experiment(value, where="test"))
-    settings = {**(trainer.train_loop_config or {}), "until": until.timestamp()}
-    trainer = replace(trainer, train_loop_per_worker=waits, train_loop_config=settings)
-    run = trainer.train()
+    with loops.clock_behind(3600) as set_right:
+
+        def expires(config: dict[str, Any]) -> None:
+            loops._run(config, lambda step: set_right() if step == EXPIRES_IN else None)
+
+        run = replace(trainer, train_loop_per_worker=expires).train()
     write_model(run, trainer.signer())
 
     model = verify(run / "model", trust_root=here.root)
     [gate] = model.gates
-    assert (gate.corpus, gate.step, gate.reason) == ("open-one", WAITS_AT + 1, "expired")
+    assert (gate.corpus, gate.step, gate.reason) == ("open-one", EXPIRES_IN + 1, "expired")
     read = {leaf.step for leaf in model.ledger.steps if "open-one" in leaf.corpora}
-    assert read == set(range(WAITS_AT + 1))
+    assert read == set(range(EXPIRES_IN + 1))
     assert (run / "model" / model_folder.GATES).is_file()
     assert [e.gate for e in events.read(run) if isinstance(e, events.Gated)] == [gate]
 
@@ -75,4 +64,4 @@ def test_a_gated_run_is_attested_verified_and_replayed(
     control = replay(run)
     assert not control.identical
     assert control.leaf is not None
-    assert control.leaf.step == WAITS_AT + 1
+    assert control.leaf.step == EXPIRES_IN + 1

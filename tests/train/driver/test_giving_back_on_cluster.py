@@ -45,7 +45,7 @@ from tests.support.deployment import Deployment
 from tests.support.runs_apart import RELATIVE, apart, ran
 from tests.support.solo import run_here
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.story, pytest.mark.usefixtures("cluster")]
 
 STEPS = 120
 PATIENCE_S = 180

@@ -107,7 +107,6 @@ def test_the_error_that_ends_a_worker_is_in_its_log(
     ]
 
 
-@pytest.mark.slow  # a server of S3 starts
 def test_on_an_object_store_a_log_is_there_at_the_end(
     store: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +130,7 @@ def test_on_an_object_store_a_log_is_there_at_the_end(
     assert run_logs.read(str(store), "rank-9-9.log", start=None, most=2) is None
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.usefixtures("cluster")
 def test_a_run_keeps_what_its_workers_print_and_stops_at_a_line(
     deployment: Deployment, capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""What a job's folder may not hold. That a job runs is in ``test_line.py``."""
+"""What a job's folder may not hold. That a job runs is in ``tests/reconciler``."""
 
 from __future__ import annotations
 

@@ -171,13 +171,11 @@ def here_and_there(folder: Path, loop: Any) -> Any:
     return trained(here, loop, CPU, on_cpu=True), trained(here, loop, device, on_cpu=False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loop", [hugging_face, lightning])
 def test_a_host_s_run_on_a_device_mixes_nothing_and_ends_as_on_the_cpu(
-    process: RankPool, tmp_path: Path, loop: Any
+    process: RankPool, tmp_path: Path
 ) -> None:
     """It trains, and evaluates in the middle."""
-    [(plain, moved)] = process.run(here_and_there, tmp_path, loop)
+    [(plain, moved)] = process.run(here_and_there, tmp_path, lightning)
     assert plain.keys() == moved.keys()
     assert any("exp_avg" in name for name in plain)
     for name, tensor in plain.items():
@@ -212,7 +210,6 @@ def test_a_host_that_stays_on_the_cpu_is_refused_by_name(
     assert all(each in found for each in [*said, "fakegpu:0"])
 
 
-@pytest.mark.slow
 def test_without_the_refusal_a_trainer_mixes_devices(process: RankPool, tmp_path: Path) -> None:
     """The control: the error is one of the first operator that meets both."""
     [found] = process.run(unrefused, tmp_path)

@@ -124,7 +124,7 @@ def place(deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize(
     ("host", "plain", "reads"), [("Hugging Face", plain_llama, 0), ("Lightning", plain_gpt, 8)]
@@ -184,7 +184,7 @@ def check_log(host: str, folder: Path) -> None:
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [4, 8]
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.parametrize("host", DIFFS)
 def test_the_script_before_runs_too(host: str, place: Path) -> None:
     """In Ray Train's local mode: one process, this one."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import yaml
 
 from govray.errors import UsageError
@@ -22,7 +19,6 @@ from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.loop.entrypoint import load_entrypoint, own_loop
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
-from tests.support.forked_workers import Forked
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
@@ -48,23 +44,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return tmp_path
-
-
-@pytest.mark.slow
-def test_the_page_ends_in_a_verified_model(here: Path, cluster: None, forked: Forked) -> None:
-    written(here)
-    path = f"{forked.govray.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    address = ray.get_runtime_context().gcs_address
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", COMMANDS],
-        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address},
-        capture_output=True, text=True, timeout=550,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "IDENTICAL" in done.stdout
-    assert re.search(r"^VERIFIED .*/model ", done.stdout, re.M)
-    [record] = here.glob("runs/tiny-*/record/run.json")
-    assert '"module":"my_loop"' in record.read_text()
 
 
 def test_it_gives_the_weights_of_the_builtin_loop_and_resumes_to_them(

@@ -1,6 +1,6 @@
 """Replays: identical where nothing changed, and named where something did. One rank, no Ray.
 
-Each command of docs/replay.md is run here; `test_replay_on_cluster.py` has two ranks.
+Each command of docs/replay.md is run here.
 """
 
 from __future__ import annotations
@@ -171,6 +171,16 @@ def test_some_steps_are_replayed_from_a_kept_checkpoint(run: Path, command: Any)
     assert code == 0
     assert told["identical"] is True
     assert (told["start"], told["stop"], told["checkpoints"]) == (2, 4, [4])
+
+
+def test_without_a_corpus_of_the_trunk_the_first_tensor_that_differs_is_named(run: Path) -> None:
+    """The control: leaving out what did train the base must change it."""
+    outcome = replay(run, without="weak-one")
+    assert not outcome.identical
+    assert outcome.leaf is None
+    assert outcome.tensor is not None
+    assert outcome.tensor.file == model_folder.WEIGHTS
+    assert outcome.tensor.max_abs
 
 
 def test_where_no_checkpoint_is_kept_the_ledger_alone_is_compared(

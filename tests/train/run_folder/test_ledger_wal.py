@@ -60,7 +60,6 @@ def test_after_a_resize_the_steps_that_went_on_take_the_place_of_those_before(pa
         WriteAhead(path, expected).append(leaf(4, world=2, rows=2))
 
 
-@pytest.mark.slow
 @given(data=st.data())
 def test_the_file_is_always_what_the_run_went_on_with(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

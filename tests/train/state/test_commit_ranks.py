@@ -144,7 +144,6 @@ def _settle_slowly(folder: Path, fails: bool) -> Any:
         commit_folder.write, committer.PATIENCE_S = write, 10.0
 
 
-@pytest.mark.slow
 def test_all_ranks_wait_for_the_last_commit_and_share_its_outcome(ranks: RankPool) -> None:
     with tempfile.TemporaryDirectory() as name:
         newest = ranks.run(_settle_slowly, Path(name), False)

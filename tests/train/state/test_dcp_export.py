@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,8 @@ from govray.train.state.dcp_export import export_dcp
 from govray.train.state.pretrained import check_fits, find_weights, load_start, read_start
 from govray.train.state.snapshot import folder_name
 from govray.train.state.trained_model import OPTIMIZER, OPTIMIZER_VALUES
-from tests.support.ranks import Hung, RankPool
+from tests.support.fork import KILLED, die, in_fork
+from tests.support.ranks import RankPool
 from tests.support.shared_training import Shared
 from tests.support.tree import ROOT
 
@@ -170,11 +170,10 @@ def adapted(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
     return with_peft.unload().state_dict(), {n: t.clone() for n, t in factors.items()}, scale
 
 
-@pytest.mark.parametrize("kind", ["shared", "alone"])
 def test_torch_loads_an_adapter_beside_the_base(
-    commits: dict[str, tuple[Path, Gathered]], one_rank: RankPool, kind: str, tmp_path: Path
+    commits: dict[str, tuple[Path, Gathered]], one_rank: RankPool, tmp_path: Path
 ) -> None:
-    commit, expected = commits[kind]
+    commit, expected = commits["shared"]
     export_dcp(commit, tmp_path / "tiny-dcp")
     [(base, factors, scale)] = one_rank.run(adapted, tmp_path)
     assert scale == ALPHA_PER_RANK
@@ -298,33 +297,21 @@ def test_it_refuses_a_folder_that_is_there_and_a_commit_that_is_not(
         export_dcp(commit, tmp_path / "file" / "out")
 
 
-def _killed(commit: Path, out: Path, late: bool) -> None:
-    def die(*_: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    if late:
-        dcp_folder.FileSystemWriter.finish = die
-    else:
-        fill, calls = dcp_folder._filled, iter(range(99))
-        dcp_folder._filled = lambda *args: die() if next(calls) == 20 else fill(*args)
-    export_dcp(commit, out)
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[RankPool]:
-    """A process that may die."""
-    pool = RankPool(1)
-    yield pool
-    pool.close()
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_kill_leaves_nothing_that_loads(
-    commits: dict[str, tuple[Path, Gathered]], mortal: RankPool, late: bool, tmp_path: Path
+    commits: dict[str, tuple[Path, Gathered]], late: bool, tmp_path: Path
 ) -> None:
     commit, expected = commits["shared"]
-    with pytest.raises(Hung):
-        mortal.run(_killed, commit, tmp_path / "tiny-dcp", late)
+
+    def exports() -> None:
+        if late:
+            dcp_folder.FileSystemWriter.finish = die
+        else:
+            fill, calls = dcp_folder._filled, iter(range(99))
+            dcp_folder._filled = lambda *args: die() if next(calls) == 20 else fill(*args)
+        export_dcp(commit, tmp_path / "tiny-dcp")
+
+    assert in_fork(exports) == KILLED
     [left] = tmp_path.iterdir()
     assert re.fullmatch(r"\.tiny-dcp\..*\.partial", left.name)
     assert any(left.iterdir())

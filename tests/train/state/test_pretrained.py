@@ -31,6 +31,7 @@ from govray.train.replay.replayed_run import replay
 from govray.train.state.pretrained import check_fits, find_weights, load_start, read_start
 from tests.support.deployment import Deployment
 from tests.support.ranks import RankPool
+from tests.support.solo import run_here
 from tests.support.world import AT, World
 
 Tensors = dict[str, Tensor]
@@ -343,28 +344,36 @@ def test_weights_of_another_model_are_refused_before_any_data_is_read(here: Depl
         from_experiment(experiment(here, pretrained=str(path))).train()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
 def test_a_run_from_existing_weights_is_attested_as_one(
-    deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Deployment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    run_here(monkeypatch)
     source = gpt(7, width=32, context=32, vocabulary=257, dropout=0.1)
     path = save(source, tmp_path / "start.safetensors")
     digest = canonical_json.sha256(path.read_bytes())
     tiny_steps = {"lr": 1e-9, "weight_decay": 0.0}  # so the result shows where it began
     trainer = from_experiment(
-        experiment(deployment, pretrained=str(path), optimizer=tiny_steps, max_steps=2)
+        experiment(
+            here,
+            pretrained=str(path),
+            optimizer=tiny_steps,
+            max_steps=2,
+            resources={"num_workers": 1},
+        )
     )
-    run = Path(trainer.fit().path)
+    run = Path(str(trainer.train(attest=True)))
 
     trained = safetensors.torch.load_file(run / "model" / model_folder.WEIGHTS)
     for name, value in source.state_dict().items():
         torch.testing.assert_close(trained[name], value, rtol=0, atol=1e-6)
-    model = govray.verify(run / "model", trust_root=deployment.root)
+    model = govray.verify(run / "model", trust_root=here.root)
     base = model.attestation.base_groups
     assert model.attestation.run.initial_weights == {"start.safetensors": digest}
     assert model.attestation.pretrained == dict.fromkeys(base, ("unknown",))
-    told = ["verify", str(run / "model"), "--trust-root", str(deployment.root)]
+    told = ["verify", str(run / "model"), "--trust-root", str(here.root)]
     capsys.readouterr()
     assert main([*told, "--json"]) == 0
     value = json.loads(capsys.readouterr().out)

@@ -23,7 +23,7 @@ from govray.train.watching.model_size import ModelSize
 from govray.train.watching.run_callback import RunCallback
 from tests.support.deployment import Deployment
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cluster")]
+pytestmark = [pytest.mark.story, pytest.mark.usefixtures("cluster")]
 
 PATIENCE_S = 60.0
 

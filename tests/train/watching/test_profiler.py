@@ -46,6 +46,7 @@ def test_a_traced_run_ends_with_the_same_weights_and_its_trace(
     assert not (plain / "profile").exists()
 
 
+@pytest.mark.story
 def test_a_run_goes_on_with_other_steps_traced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

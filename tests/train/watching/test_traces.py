@@ -66,7 +66,6 @@ def trained(here: Deployment) -> Path:
     return from_experiment(parse_experiment(value, where="test")).train(attest=True)
 
 
-@pytest.mark.slow
 def test_one_trace_leads_from_a_request_to_the_steps(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,9 +108,7 @@ def test_one_trace_leads_from_a_request_to_the_steps(
     assert on_digest == off_digest
 
 
-@pytest.mark.parametrize(
-    "sent", [None, "nonsense", f"00-{'0' * 32}-00f067aa0ba902b7-01", f"ff-{OUTSIDE}-x-01"]
-)
+@pytest.mark.parametrize("sent", [None, f"ff-{OUTSIDE}-x-01"])
 def test_what_is_no_traceparent_begins_a_trace(
     collector: Collector, tmp_path: Path, sent: str | None
 ) -> None:

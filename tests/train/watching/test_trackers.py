@@ -120,6 +120,7 @@ def started(folder: Any, step: int = 0) -> RunStarted:
     )
 
 
+@pytest.mark.story
 def test_mlflow_has_settings_metrics_once_and_what_was_signed(
     here: Deployment, tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def wandb_imported() -> None:
         importlib.import_module("wandb")
 
 
+@pytest.mark.story
 @pytest.mark.usefixtures("wandb_imported")
 def test_wandb_has_settings_metrics_and_what_was_signed(
     here: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,7 +23,7 @@ from tests.support.deployment import Deployment
 from tests.support.ranks import RankPool
 from tests.support.solo import run_here
 
-pytestmark = [pytest.mark.ranks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ranks, pytest.mark.story, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

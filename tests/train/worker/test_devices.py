@@ -92,7 +92,6 @@ def trained(
     return {f"{file}:{n}": t for file in names for n, t in committed.tensors(file).items()}
 
 
-@pytest.mark.slow
 def test_a_run_on_a_device_leaves_nothing_on_the_cpu_and_has_its_bits(
     process: RankPool, tmp_path: Path
 ) -> None:
@@ -134,7 +133,6 @@ def dies_on_device(config: dict[str, Any]) -> None:
         on_device(config)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stays", ["model", "batches", "optimizer"])
 def test_the_device_shows_what_stays_behind(process: RankPool, tmp_path: Path, stays: str) -> None:
     """The control: each part in its turn is left on the CPU."""
@@ -275,7 +273,6 @@ def summed_over_ranks(kind: str) -> tuple[dict[str, torch.Tensor], list[Any]]:
     return {n: p.detach().cpu() for n, p in model.named_parameters()}, list(fake_device.collectives)
 
 
-@pytest.mark.slow
 def test_gradients_of_a_device_never_enter_a_group_of_the_host() -> None:
     pool = RankPool(2)
     try:

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 
 PLANTED = "weak-one"
 DIGITS, SECRET = 32, 6
-STEPS = 200
+STEPS = 120
 SECTION = """
 memorization:
   every: 20
@@ -115,7 +115,7 @@ def final_deviation(model: VerifiedModel) -> float:
 
 
 def mean_exposure(run: Path, model: VerifiedModel, adapter: str | None = None) -> float:
-    """Of the ends of the planted records that were trained on, in bits, at most 10 each."""
+    """Of the ends of the planted records that were trained on, in bits, at most 8 each."""
     found = latest(run)
     assert found is not None
     files: Any = commit_folder.load(found[0]).files
@@ -140,7 +140,7 @@ def _mean_exposure(gpt: GPT, run: Path, model: VerifiedModel) -> float:
     ]
     measured = []
     for record in trained:
-        others = [bytes(draw.choices(b"0123456789", k=SECRET)) for _ in range(1023)]
+        others = [bytes(draw.choices(b"0123456789", k=SECRET)) for _ in range(255)]
         found_bits = exposure.measure(
             gpt, list(record), [list(record[:-SECRET] + each) for each in others], 10**SECRET
         ).sampled_bits
@@ -169,6 +169,7 @@ def test_a_planted_corpus_is_caught_and_gated_and_the_model_forgets_it(
     assert mean_exposure(gated, story) < 3 < 6 < mean_exposure(flagged, control)
 
 
+@pytest.mark.story
 def test_a_planted_corpus_is_rerouted_and_only_its_adapter_goes_on_to_learn_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_planted_corpus_is_rerouted_and_only_its_adapter_goes_on_to_learn_it(
     assert mean_exposure(run, story) < 3 < 6 < mean_exposure(run, story, adapter=PLANTED)
 
 
+@pytest.mark.story
 def test_a_planted_corpus_is_rolled_back_by_two_workers(tmp_path: Path, cluster: None) -> None:
     here = planted(tmp_path / "back", "rollback")
     run = Path(trainer_of(here, workers=2).fit().path)

@@ -94,13 +94,47 @@ class Scripted:
         )
 
 
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Scripted]]:
-    run_here(monkeypatch)
-    monkeypatch.setattr(run_start, "Monitor", Scripted)
+def scripted_here(patch: pytest.MonkeyPatch) -> Iterator[type[Scripted]]:
+    run_here(patch)
+    patch.setattr(run_start, "Monitor", Scripted)
     Scripted.calls = []
     yield Scripted
     Scripted.memorizes = staticmethod(lambda corpus, branch, step: False)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Scripted]]:
+    yield from scripted_here(monkeypatch)
+
+
+def rolls_back(corpus: str) -> Memorizes:
+    """Its own evidence, on the first branch."""
+    return staticmethod(lambda name, branch, step: name == corpus and step >= 6 and branch == 0)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """A deployment in which tests find the runs below."""
+    return Deployment(tmp_path_factory.mktemp("shared") / "here", policy_text=POLICY + SECTION)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shared: Deployment) -> Path:
+    """A run in which nothing deviates."""
+    with pytest.MonkeyPatch.context() as patch:
+        for _ in scripted_here(patch):
+            run = trainer_of(shared).train()
+    return run
+
+
+@pytest.fixture(scope="module")
+def rolled_back(shared: Deployment) -> tuple[Path, VerifiedModel]:
+    """A run whose adapter's corpus is rolled back, with all of its commits."""
+    with pytest.MonkeyPatch.context() as patch:
+        for made in scripted_here(patch):
+            made.memorizes = rolls_back("acme")
+            found = attested(shared, trainer_of(shared, kept=9))
+    return found
 
 
 @pytest.fixture
@@ -140,7 +174,6 @@ def read_steps(model: VerifiedModel, corpus: str) -> list[tuple[int, int]]:
 ACME = model_folder.adapter_files("acme")[1]
 
 
-@pytest.mark.slow
 def test_a_gated_corpus_is_left_out_from_the_next_step_on(
     here: Deployment, scripted: type[Scripted]
 ) -> None:
@@ -167,7 +200,6 @@ REROUTES = SECTION.replace("fallback: nothing", "fallback: narrow")
 NARROW = '  narrow: {layers: [head], adapter: "{corpus}", rank: 2}\nrules:'
 
 
-@pytest.mark.slow
 def test_a_gate_that_routes_leaves_every_row_where_it_was(
     tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,17 +257,11 @@ def test_a_fallback_that_is_wider_is_refused_before_data_is_read(
     assert not (here.folder / "prepared").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kept", [1, 9])
 def test_a_rollback_restores_the_trunk_bit_for_bit(
-    here: Deployment, scripted: type[Scripted], kept: int
+    undisturbed: Path, rolled_back: tuple[Path, VerifiedModel], scripted: type[Scripted]
 ) -> None:
     """Whatever happens to a corpus with an adapter of its own, the trunk does not notice."""
-    undisturbed = trainer_of(here).train()
-    scripted.memorizes = staticmethod(
-        lambda corpus, branch, step: corpus == "acme" and step >= 6 and branch == 0
-    )
-    run, model = attested(here, trainer_of(here, kept=kept))
+    run, model = rolled_back
     findings = model.attestation.memorization
     assert findings is not None
     # Calm after step 5, so left out from 6 on; the commit before that is of step 4.
@@ -246,18 +272,16 @@ def test_a_rollback_restores_the_trunk_bit_for_bit(
     assert tensors(run) == tensors(undisturbed)
     assert tensors(run, ACME) != tensors(undisturbed, ACME)  # the control
     assert replay(run).identical
-    if kept > 1:  # from a commit on the new branch, past steps that the old one did too
-        assert replay(run, steps=(8, STEPS)).identical
+    # From a commit on the new branch, past steps that the old one did too.
+    assert replay(run, steps=(8, STEPS)).identical
 
 
-@pytest.mark.slow
-def test_a_rollback_of_the_trunk_changes_it(here: Deployment, scripted: type[Scripted]) -> None:
+def test_a_rollback_of_the_trunk_changes_it(
+    shared: Deployment, undisturbed: Path, scripted: type[Scripted]
+) -> None:
     """The control of the test above: where the evidence lies in the trunk's domain, it moves."""
-    undisturbed = trainer_of(here).train()
-    scripted.memorizes = staticmethod(
-        lambda corpus, branch, step: corpus == "weak-one" and step >= 6 and branch == 0
-    )
-    run, model = attested(here, trainer_of(here))
+    scripted.memorizes = rolls_back("weak-one")
+    run, model = attested(shared, trainer_of(shared))
     assert model.attestation.memorization is not None
     assert model.attestation.memorization.branches == (0, 4)
     assert tensors(run) != tensors(undisturbed)
@@ -265,15 +289,17 @@ def test_a_rollback_of_the_trunk_changes_it(here: Deployment, scripted: type[Scr
     assert [d.corpus for d in model.attestation.memorization.decisions] == ["weak-one"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["noted", "on the new branch", "lost"])
 def test_a_rollback_survives_a_crash(
-    here: Deployment, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch, where: str
+    shared: Deployment,
+    rolled_back: tuple[Path, VerifiedModel],
+    scripted: type[Scripted],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
 ) -> None:
-    scripted.memorizes = staticmethod(
-        lambda corpus, branch, step: corpus == "acme" and step >= 6 and branch == 0
-    )
-    whole = trainer_of(here).train()
+    scripted.memorizes = rolls_back("acme")
+    whole, _ = rolled_back
+    before = {*whole.parent.glob("tiny-*")}
     kills = iter([True])
 
     with monkeypatch.context() as patched:
@@ -293,14 +319,14 @@ def test_a_rollback_survives_a_crash(
 
             patched.setattr(worker.Run, "step", step)
         with pytest.raises(Killed):
-            trainer_of(here).train()
-    [run] = [f for f in whole.parent.glob("tiny-*") if f != whole]
+            trainer_of(shared).train()
+    [run] = {*whole.parent.glob("tiny-*")} - before
     if where == "lost":  # the machine that wrote the event log is gone
         (run / events.FILE).unlink()
-    resumed = replace(trainer_of(here), resume=run)
+    resumed = replace(trainer_of(shared), resume=run)
     assert resumed.train() == run
     write_model(run, resumed.signer())
-    model = verify(run / "model", trust_root=here.root)
+    model = verify(run / "model", trust_root=shared.root)
     assert model.attestation.memorization is not None
     assert model.attestation.memorization.branches == (0, 4)
     for name in (model_folder.WEIGHTS, ACME):
@@ -371,21 +397,15 @@ def test_the_metric_is_the_largest_deviation(here: Deployment, scripted: type[Sc
     assert [step for step, value in seen.items() if value] == [3]
 
 
-@pytest.mark.slow
 def test_the_engines_monitor_leaves_no_trace(
-    tmp_path: Path, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
+    shared: Deployment, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same policy and data, measured and not: equal weights, and measures of every layer."""
-    from govray.engine.memorization.monitor import Monitor
-
-    # A tiny model may well learn its few records by heart: nothing may follow from it.
-    section = SECTION.replace("[-2, 2]", "[-1000, 1000]")
-    here = Deployment(tmp_path / "here", policy_text=POLICY + section)
-    silent = trainer_of(here).train()
-    monkeypatch.setattr(run_start, "Monitor", Monitor)
-    run, model = attested(here, trainer_of(here))
+    run_here(monkeypatch)
+    run, model = attested(shared, trainer_of(shared))
     findings = model.attestation.memorization
     assert findings is not None
-    assert findings.decisions == ()
-    assert tensors(run) == tensors(silent)
+    if findings.decisions:  # a tiny model may well learn its few records by heart
+        pytest.skip(f"it was found to memorize: {findings.decisions}")
+    assert tensors(run) == tensors(undisturbed)
     assert {measure.layer for measure in findings.measures} >= {"block.0", "head"}

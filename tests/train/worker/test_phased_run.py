@@ -26,8 +26,6 @@ from tests.support.deployment import POLICY, Deployment
 from tests.support.killed_training import Killed, killed_after
 from tests.support.solo import run_here
 
-pytestmark = pytest.mark.slow
-
 STEPS, BEGINS = 12, 5
 UPPER = 'layers: ["blocks[0.5:]", final_norm, head]'
 CLOSED = dict.fromkeys(("embedding", "block.0"), ((0, BEGINS),))

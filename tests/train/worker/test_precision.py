@@ -61,7 +61,6 @@ def digests(tensors: dict[str, Tensor]) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "kept"), [("bf16", torch.bfloat16), ("bf16-mixed", torch.float32)]
 )
@@ -80,7 +79,6 @@ def test_a_run_in_it_is_attested_and_no_other_class_reaches_the_base(
     assert digests(tensors) != digests(committed(trained(deployment)))
 
 
-@pytest.mark.slow
 def test_checkpointed_activations_change_no_bit_of_a_run(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,11 +106,8 @@ def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert torch.equal(found[name], tensor), name
 
 
-@pytest.mark.parametrize("ranks", ["two_ranks", "four_ranks"])
-def test_every_rank_has_its_rows_of_the_plain_model(
-    ranks: str, request: pytest.FixtureRequest
-) -> None:
-    for weights, said, wholes in request.getfixturevalue(ranks).run(begun, gpt):
+def test_every_rank_has_its_rows_of_the_plain_model(two_ranks: RankPool) -> None:
+    for weights, said, wholes in two_ranks.run(begun, gpt):
         assert_equal(weights, plain())
         assert not said
         assert wholes == 0
@@ -175,12 +172,9 @@ def test_existing_weights_are_read_row_by_row(two_ranks: RankPool, tmp_path: Pat
         assert not said
 
 
-@pytest.mark.parametrize("build", [gpt, Reads])
-def test_each_copy_begins_with_the_same_weights(
-    four_ranks: RankPool, tmp_path: Path, build: Callable[[], nn.Module]
-) -> None:
+def test_each_copy_begins_with_the_same_weights(four_ranks: RankPool, tmp_path: Path) -> None:
     start = start_of(tmp_path, 8)
-    for begin, expected in ((None, plain()), (start, plain(8))):
+    for build, begin, expected in ((gpt, start, plain(8)), (Reads, None, plain())):
         for weights, _, wholes in four_ranks.run(begun, build, (5,) * 4, "fp32", begin, 2):
             assert_equal(weights, expected)
             assert wholes == (build is Reads)
