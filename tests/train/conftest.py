@@ -1,13 +1,27 @@
-"""Finished runs that tests read, or copy, and never change."""
+"""Finished runs that tests read, or copy, and never change.
+
+Tests for a GPU run below this folder where there is no Ray: what needs it is imported when it runs.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.deployment import Deployment
-from tests.support.solo import run_here
+
+if TYPE_CHECKING:
+    from govray.train.driver.trainer import GovernedTrainer
+
+
+def trainer_of(experiment: dict[str, Any]) -> GovernedTrainer:
+    """The trainer of an experiment's fields."""
+    from govray.train.driver.trainer import from_experiment
+    from govray.train.inputs.experiment_config import parse_experiment
+
+    return from_experiment(parse_experiment(experiment, where="test"))
 
 
 @pytest.fixture(scope="session")
@@ -19,19 +33,15 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 @pytest.fixture(scope="session")
 def finished(cluster: None, deployment: Deployment) -> Path:
     """The folder of a run that ended undisturbed: two workers, twelve steps, attested."""
-    # Tests for a GPU run below this folder where there is no Ray.
-    from govray.train.driver.trainer import from_experiment
-    from govray.train.inputs.experiment_config import parse_experiment
-
-    trainer = from_experiment(parse_experiment(deployment.experiment(), where="test"))
-    return Path(trainer.fit().path)
+    return Path(trainer_of(deployment.experiment()).fit().path)
 
 
 @pytest.fixture(scope="session")
 def alone(deployment: Deployment) -> Path:
     """The same of one worker, in this process."""
-    experiment = deployment.experiment(name="alone", resources={"num_workers": 1})
+    from tests.support.solo import run_here
+
     with pytest.MonkeyPatch.context() as patch:
         run_here(patch)
-        trainer = from_experiment(parse_experiment(experiment, where="test"))
-        return Path(str(trainer.train(attest=True)))
+        run = deployment.experiment(name="alone", resources={"num_workers": 1})
+        return Path(str(trainer_of(run).train(attest=True)))
