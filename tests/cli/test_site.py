@@ -68,11 +68,6 @@ def test_what_leads_nowhere_ends_the_build(
         assert told.count(lost) == 2, told  # its heading, and its mark below the line
 
 
-@pytest.mark.slow
-def test_an_object_that_is_not_there_ends_the_build(build_site: ModuleType, tmp_path: Path) -> None:
-    assert build_site.build(small(tmp_path / "none", f"{SOUND}\n\n::: govray.nothing.of_it")) != 0
-
-
 def test_links_to_files_lead_somewhere(build_site: ModuleType, tmp_path: Path) -> None:
     assert build_site.lost() == []
     (tmp_path / "README.md").write_text(
