@@ -53,10 +53,17 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+Texts = tuple[list[str], dict[str, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def texts(few: Path) -> Texts:
+    return library(few)
+
+
 @pytest.fixture(autouse=True)
-def small(few: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(few: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Little text, one thread, phases in this process, and runs that are pretended."""
-    texts = library(few)
     for module in (memorization, operating_point, upsampling):
         monkeypatch.setattr(module, "library", lambda: texts)
     installed = [
@@ -128,8 +135,6 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         ("exposure", "--quick --seeds 1"),
         ("influence", "--quick --seeds 1"),
         ("near_copies", "--records 300 --questions 16 --no-ray"),
-        ("null", "--trials 1 --runs 1 --power-runs 1"),
-        ("operating_point", "--quick --seeds 1"),
         ("recovery", "--quick"),
         ("scaling", "--quick"),
         ("search", "--orders 2"),
@@ -140,6 +145,8 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         ("step_parts", "--quick --steps 1"),
         ("upsampling", "--quick --seeds 1"),
         pytest.param("memorization", "--quick --seeds 1", marks=pytest.mark.story),
+        pytest.param("null", "--trials 1 --runs 1 --power-runs 1", marks=pytest.mark.story),
+        pytest.param("operating_point", "--quick --seeds 1", marks=pytest.mark.story),
     ],
 )
 def test_it_prints_a_table_and_one_json_line(name: str, words: str, report: Ran) -> None:

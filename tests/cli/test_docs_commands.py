@@ -176,7 +176,7 @@ def test_an_evidence_pack_is_made_and_verified_as_the_page_says(
     assert "VERIFIED case-7/model" in shell(verifies)
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_exports_are_written_as_the_page_says(
     shell: Any, model: Path, root: Path, tmp_path: Path
 ) -> None:

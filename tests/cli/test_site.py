@@ -42,7 +42,7 @@ SOUND = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_sound_site_is_built_and_asks_no_other_host(
     build_site: ModuleType, tmp_path: Path
 ) -> None:
