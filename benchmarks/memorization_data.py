@@ -40,6 +40,9 @@ OWNER = 4
 DIGITS = 8
 SPACE = 10**DIGITS
 
+STDLIB = Path(sysconfig.get_path("stdlib"))
+"""This Python's standard library."""
+
 _LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "turtledemo"}
 
 Row = list[int]
@@ -129,9 +132,8 @@ class Data:
     canary_rows: tuple[Row, ...]
 
 
-def library() -> tuple[list[str], dict[str, list[str]]]:
+def library(root: Path = STDLIB) -> tuple[list[str], dict[str, list[str]]]:
     """Docstrings, and source of top-level definitions by package, of the standard library."""
-    root = Path(sysconfig.get_path("stdlib"))
     texts: set[str] = set()
     sources: dict[str, list[str]] = {}
     for path in sorted(root.rglob("*.py")):

@@ -343,14 +343,15 @@ def in_own_process(
     """Run one phase in a fresh process, within a context that is not timed."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=spawn) as pool:
-        return pool.submit(_measured, phase, folder, around).result()
+        return pool.submit(measured, phase, folder, around).result()
 
 
-def _measured(
+def measured(
     phase: Callable[[Path], int],
     folder: Path,
-    around: Callable[[], AbstractContextManager[None]],
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Cost:
+    """Run one phase in this process, within a context that is not timed."""
     with around():
         began = time.perf_counter()
         rows = phase(folder)

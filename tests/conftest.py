@@ -37,9 +37,8 @@ gc.disable()
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 ON_RAY = (
-    "tests/benchmarks/test_benchmark_reading.py",
-    "tests/benchmarks/test_benchmark_service.py::test_the_command_measures",
-    "tests/benchmarks/test_benchmark_sizes.py",
+    "tests/benchmarks/test_benchmarks_run.py::test_reading_runs",
+    "tests/benchmarks/test_benchmarks_run.py::test_the_step_over_jax",
     "tests/cli/test_demo.py",
     "tests/cli/test_pages_that_train.py",
     "tests/data/families/test_family_split.py",

@@ -19,7 +19,7 @@ from benchmarks.methods.method import Method
 from benchmarks.ranks import run_ranks
 from benchmarks.workload import Workload
 
-pytestmark = pytest.mark.slow  # methods train side by side, on two ranks
+pytestmark = pytest.mark.story
 
 SHAPE = Shape(blocks=4, width=32, tokens=16, rows=8, vocabulary=33)
 STEPS = 3  # adapters' A matrices have no gradient in the first

@@ -23,6 +23,7 @@ from typer.main import get_command
 
 from govray.cli import remote, source_files
 from govray.cli.app import app
+from govray.exports.export_format import FORMATS, SIGNED_PLACE
 from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.policy_yaml import read_policy
@@ -57,25 +58,21 @@ def test_pages_have_commands() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 80
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_verbs_options_and_files_of_a_page_are_there(page: str) -> None:
+def test_verbs_options_modules_and_tests_that_pages_name_are_there() -> None:
+    faults = [f"{page}: {fault}" for page in PAGES for fault in faults_of(page)]
+    assert not faults, "\n".join(faults)
+
+
+def faults_of(page: str) -> Iterator[str]:
+    """What a page names and nobody has."""
     for tool, *words in commands(page):
-        match tool:
-            case "govray":
-                check_verb(words)
-            case "python":
-                module = words[1].partition("   ")[0]
-                assert importlib.util.find_spec(module) is not None, module
-            case "pytest":
-                files = [word.partition("::")[0] for word in words if word.startswith("tests/")]
-                assert all((ROOT / each).exists() for each in files), files
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+        if tool == "govray":
+            yield from verb_faults(words)
+        elif tool == "python" and importlib.util.find_spec(words[1]) is None:
+            yield f"no module {words[1]}"
     if page != "CHANGELOG.md":  # of each day's names
         named = re.findall(r"\btests/[\w/]+\.py", (ROOT / page).read_text())
-        assert [each for each in named if not (ROOT / each).exists()] == []
+        yield from (f"no file {each}" for each in named if not (ROOT / each).exists())
 
 
 @cache
@@ -84,16 +81,17 @@ def verbs(of: Typer) -> Any:
     return get_command(of)
 
 
-def check_verb(words: list[str]) -> None:
+def verb_faults(words: list[str]) -> Iterator[str]:
+    """What of a command line is no verb or option."""
     there = words[:1] == ["--server"]
     found: Any = verbs(remote.app if there else app)
     left = list(words[2:] if there else words)
     while isinstance(found, Group) and left and left[0] in found.commands:
         found = found.commands[left.pop(0)]
-    assert not isinstance(found, Group) or left[:1] in (["--help"], []), f"{words}: no such verb"
+    if isinstance(found, Group) and left[:1] not in (["--help"], []):
+        yield f"{words}: no such verb"
     known = {option for each in found.params for option in each.opts} | {"--help", "--json"}
-    for word in left:
-        assert not word.startswith("--") or word in known, f"{words}: {word}"
+    yield from (f"{words}: {each}" for each in left if each.startswith("--") and each not in known)
 
 
 def test_a_verb_that_is_not_there_is_noticed() -> None:
@@ -103,8 +101,7 @@ def test_a_verb_that_is_not_there_is_noticed() -> None:
         ["runs", "list"],
         ["--server", "URL", "verify", "model"],
     ):
-        with pytest.raises(AssertionError):
-            check_verb(wrong)
+        assert [*verb_faults(wrong)], wrong
 
 
 @pytest.fixture(scope="module")
@@ -116,12 +113,13 @@ def forked_govray() -> Iterator[Path]:
 
 @pytest.fixture
 def shell(tmp_path: Path, at: str, forked_govray: Path) -> Any:
-    """Give a block to bash in the test's folder. ``verify`` checks as of the deployment's time."""
+    """Give a block to bash in the test's folder. Models are checked as of the deployment's time."""
     tools = tmp_path / "bin"
     tools.mkdir()
     govray = tools / "govray"
     govray.write_text(
-        f'#!/bin/sh\n[ "$1" = verify ] && set -- "$@" --at {at}\nexec {forked_govray} "$@"\n'
+        f'#!/bin/sh\ncase $1 in verify|export) set -- "$@" --at {at};; esac\n'
+        f'exec {forked_govray} "$@"\n'
     )
     govray.chmod(0o755)
     environment = os.environ | {
@@ -178,7 +176,18 @@ def test_an_evidence_pack_is_made_and_verified_as_the_page_says(
     assert "VERIFIED case-7/model" in shell(verifies)
 
 
-@pytest.mark.slow
+@pytest.mark.story
+def test_exports_are_written_as_the_page_says(
+    shell: Any, model: Path, root: Path, tmp_path: Path
+) -> None:
+    model.rename(tmp_path / "MODEL")
+    root.rename(tmp_path / "ROOT")
+    told = shell("exec 2>&1\n" + "".join(blocks("docs/exports.md")[:2]))
+    assert "Verification succeeded" in told
+    made = {each.name for each in (tmp_path / "MODEL.exports").iterdir()}
+    assert made == {SIGNED_PLACE, *(each.place for each in FORMATS.values())}
+
+
 def test_a_root_is_pinned_as_the_page_says(
     shell: Any, model: Path, root: Path, tmp_path: Path
 ) -> None:
@@ -240,7 +249,7 @@ def test_phases_are_asked_about_as_the_page_says(shell: Any, tmp_path: Path) -> 
     assert re.search(r"^block\.1 +1 +weak", later, re.M)
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_path: Path) -> None:
     [builds, _, _, plans, splits, signs, compares, _, _, opens, scans] = blocks("docs/corpora.md")
     shell(f"govray keys new ~/govray-keys/data-office.pem\n{builds}")
@@ -266,7 +275,6 @@ def test_a_mixed_table_becomes_signed_corpora_as_the_page_says(shell: Any, tmp_p
     assert "EMAIL_ADDRESS" in told
 
 
-@pytest.mark.slow
 def test_a_corpus_is_described_as_the_page_says(shell: Any, tmp_path: Path) -> None:
     [builds, describes, *_] = blocks("docs/corpora.md")
     shell(builds)
@@ -285,7 +293,6 @@ def test_a_corpus_is_described_as_the_page_says(shell: Any, tmp_path: Path) -> N
     assert stated["domains"]["sizes"] == {"pumps.example": 180, "valves.example": 20}
 
 
-@pytest.mark.slow
 def test_what_sites_reserve_is_left_out_as_the_page_says(shell: Any, tmp_path: Path) -> None:
     [_, _, looks_up, *_] = blocks("docs/corpora.md")
     (tmp_path / "sources").mkdir(exist_ok=True)
@@ -300,7 +307,6 @@ def test_what_sites_reserve_is_left_out_as_the_page_says(shell: Any, tmp_path: P
     assert stated["optOutCheck"]["last"] == "2026-10-01T08:00:02Z"
 
 
-@pytest.mark.slow
 def test_a_corpus_is_built_from_a_bucket_as_the_page_says(shell: Any, tmp_path: Path) -> None:
     [builds, *_, fetches, _, _] = blocks("docs/corpora.md")
     shell(builds)

@@ -37,7 +37,6 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.slow
 def test_all_formats_are_accepted_by_their_tools(
     run: Run, untouched: Path, check: Check, tmp_path: Path
 ) -> None:
@@ -46,7 +45,7 @@ def test_all_formats_are_accepted_by_their_tools(
     assert [each.name for each in read["croissant"]] == ["acme", "alpha", "beta", "gamma"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], SIGNED])
 def test_a_model_that_does_not_verify_is_refused(
     run: Run, model: Path, check: Check, key: Path, tmp_path: Path, name: str
 ) -> None:
@@ -62,22 +61,18 @@ def test_without_a_root_it_could_not_check(run: Run, untouched: Path) -> None:
     assert "no trust root" in run("export", "spdx", untouched, code=3).err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "file", ["model.safetensors", "config.json", "governance/policy.dsse.json"]
-)
 def test_the_signature_holds_of_each_file(
-    run: Run, model: Path, check: Check, key: Path, tmp_path: Path, file: str
+    run: Run, model: Path, check: Check, key: Path, tmp_path: Path
 ) -> None:
     run("export", SIGNED, model, "--key", key, *check)
     signed = (model, tmp_path / "model.exports" / "model.sig", tmp_path / "key.pub")
     check_model_signing(*signed)
+    file = "governance/policy.dsse.json"
     flip(model / file)
     with pytest.raises(NotValid, match=rf"Hash mismatch for .*{file}"):
         check_model_signing(*signed)
 
 
-@pytest.mark.slow
 def test_the_signature_holds_of_no_other_file_and_no_other_key(
     run: Run, model: Path, check: Check, key: Path, tmp_path: Path
 ) -> None:

@@ -1,45 +1,11 @@
-"""docs/exports.md: its commands run as they stand, and its tables name what there is."""
+"""docs/exports.md: its tables name what there is."""
 
 from __future__ import annotations
-
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
 
 from govray.exports.export_format import FORMATS, NAMES, SIGNED, SIGNED_PLACE
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "exports.md").read_text()
-BLOCKS = re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S)
-
-
-@pytest.mark.slow
-def test_its_commands_run(model: Path, root: Path, at: str, tmp_path: Path) -> None:
-    model.rename(tmp_path / "MODEL")
-    root.rename(tmp_path / "ROOT")
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    python = Path(sys.executable)
-    # The model is checked as of its deployment's time.
-    (tools / "govray").write_text(
-        f'#!/bin/sh\n[ "$1" = export ] && set -- "$@" --at {at}\n'
-        f'exec {python.with_name("govray")} "$@"\n'
-    )
-    (tools / "govray").chmod(0o755)
-    path = f"{tools}:{python.parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", "".join(BLOCKS)],
-        cwd=tmp_path, env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Verification succeeded" in done.stdout + done.stderr
-    made = {each.name for each in (tmp_path / "MODEL.exports").iterdir()}
-    assert made == {SIGNED_PLACE, *(each.place for each in FORMATS.values())}
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -16,7 +16,7 @@ from govray.cli import main
 from tests.support.process import COMMAND
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_verb_prints_an_address_and_ends_at_ctrl_c(tmp_path: Path) -> None:
     words = ["tensorboard", "--storage", str(tmp_path), "--json"]
     process = subprocess.Popen(

@@ -62,7 +62,7 @@ def shell(
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
     tmp_path: Path, cluster: None, forked: Forked
 ) -> None:
@@ -86,7 +86,6 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
     assert len(credentials) == 7
 
 
-@pytest.mark.slow
 def test_a_run_that_is_judged_ends_early(tmp_path: Path, cluster: None, forked: Forked) -> None:
     shell(forked, section(TUTORIAL, "1"), tmp_path, ".")
     commands = "".join(section(TUTORIAL, number) for number in "234")
@@ -110,7 +109,7 @@ def deployment(
     return told, model
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_llama_trains_on_conversations(tmp_path: Path, cluster: None, forked: Forked) -> None:
     told, model = deployment(forked, tmp_path, "Conversations")
     assert len(re.findall(r"^VERIFIED .*/model ", told, re.M)) == 2
@@ -125,7 +124,7 @@ def test_a_llama_trains_on_conversations(tmp_path: Path, cluster: None, forked: 
     assert all(0 <= use["targets"] < use["rows"] * 128 for use in uses)
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_vit_trains_on_images_that_a_package_ships(
     tmp_path: Path, cluster: None, forked: Forked
 ) -> None:

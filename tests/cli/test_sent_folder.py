@@ -125,7 +125,7 @@ def test_a_client_tells_how_far_it_is(address: str, service: Service) -> None:
     assert CountedBody(b"abc", lambda *_: None).read() == b"abc"
 
 
-@pytest.mark.slow
+@pytest.mark.story
 @pytest.mark.timeout(120)
 def test_a_command_sends_to_a_service_that_is_another_process(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

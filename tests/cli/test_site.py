@@ -42,7 +42,7 @@ SOUND = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_a_sound_site_is_built_and_asks_no_other_host(
     build_site: ModuleType, tmp_path: Path
 ) -> None:
@@ -66,11 +66,6 @@ def test_what_leads_nowhere_ends_the_build(
     told = "".join(capfd.readouterr())
     for lost in ("page does not exist", "anchor does not exist", "unresolved autoref"):
         assert told.count(lost) == 2, told  # its heading, and its mark below the line
-
-
-@pytest.mark.slow
-def test_an_object_that_is_not_there_ends_the_build(build_site: ModuleType, tmp_path: Path) -> None:
-    assert build_site.build(small(tmp_path / "none", f"{SOUND}\n\n::: govray.nothing.of_it")) != 0
 
 
 def test_links_to_files_lead_somewhere(build_site: ModuleType, tmp_path: Path) -> None:

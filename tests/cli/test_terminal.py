@@ -1,7 +1,7 @@
 """What reaches a terminal: nothing that it obeys, no line that looks like ours, and no key.
 
-Every verb is run with hostile content in every place where it takes a file, a folder or a word, and
-with a private key in every one of them.
+Verbs of each kind are run with hostile content where they take a file, a folder or a word, and with
+a private key in each of these places.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import govray
 from govray import cli
-from govray.cli.app import app
 from govray.errors import GovrayError
 from govray.governance.formats.keys import LocalSigner, shown_reference
 from govray.governance.trust.anchor import TrustAnchor
@@ -42,24 +40,9 @@ HOSTILE = (
 )
 
 PLACES = {
-    "demo": ("--out {folder}",),
     "init": ("{folder}",),
     "sign": ("{file} --key key.pem", "policy.yaml --key {word}"),
     "cosign": ("{model} --key key.pem", "{file} --key key.pem", "model --key {word}"),
-    "timestamp": (
-        "{model} --tsa http://127.0.0.1:9 --trust-root root.json",
-        "model --tsa {word} --trust-root root.json",
-        "model --tsa http://127.0.0.1:9 --trust-root {file}",
-    ),
-    "witness ask": (
-        "{model} --witness w=http://127.0.0.1:9 --trust-root root.json",
-        "model --witness {word} --trust-root root.json",
-        "model --witness w={word} --trust-root {file}",
-    ),
-    "witness serve": (
-        "--name {word} --state {folder} --log-key {file} --key key.pem",
-        "--name w --state {folder} --log-key {file} --key {word}",
-    ),
     "show": ("{file}", "{model}", "{word}"),
     "verify": (
         "{file} --trust-root root.json",
@@ -71,207 +54,45 @@ PLACES = {
         "model --trust-root root.json --replay {file}",
         "model --trust-root root.json --at {word}",
     ),
-    "export": (
-        "cyclonedx {model} --trust-root root.json",
-        "model-card {file} --trust-root root.json",
-        "{word} model --trust-root root.json",
-        "spdx model --out {folder}/x --trust-root {file}",
-        "croissant model --out {word}/x --trust-root root.json",
-        "model-signing model --key {word} --trust-root root.json",
-    ),
-    "disclose": (
-        "{model} --secret secret --key key.pem --trust-root root.json",
-        "model --secret {word} --key {word} --trust-root root.json",
-        "model --secret {file} --out {word} --key key.pem --trust-root {file}",
-    ),
-    "view make": (
-        "{model} --audience a.yaml --secret secret --out v.json --trust-root root.json",
-        "model --audience {file} --secret secret --out {word} --trust-root root.json",
-        "model --audience a.yaml --disclosure {file} --secret secret --out v "
-        "--trust-root root.json",
-        "model --audience a.yaml --secret {file} --out {word} --trust-root root.json",
-    ),
     "view verify": ("{file} --trust-root root.json", "{word}", "view.json --trust-root {file}"),
-    "view check": (
-        "{file} --model model --secret secret --trust-root root.json",
-        "view.json --model {model} --secret secret --trust-root root.json",
-        "view.json --model model --secret {word} --trust-root root.json",
-    ),
     "train": ("{file}", "{word}", "experiment.yaml --address {word}"),
-    "tune": ("{file} --dry-run", "{word}"),
-    "replay": (
-        "{run}",
-        "{word}",
-        "runs/tiny-1 --key {word} --party me --trust-root root.json",
-        "runs/tiny-1 --steps {word}",
-    ),
     "attest": ("{run} --key key.pem", "runs/tiny-1 --key {word}"),
-    "audit": ("{run}", "runs/tiny-1 --key {word}"),
-    "influence": (
-        "{run} --output x",
-        "{word} --output {word}",
-        "runs/tiny-1 --output {word} --prompt {word} --adapter {word}",
-    ),
     "trace": (
         "{file} --model model --records prepared --trust-root root.json",
         "root.json --model {model} --trust-root root.json",
         "root.json --model model --corpora {folder} --trust-root root.json",
     ),
-    "runs hold": ("{run} --for {word}", "runs/tiny-1 --for {word}"),
-    "runs release": ("{run} --for {word}", "runs/tiny-1 --for {word}"),
-    "evidence": (
-        "{model} --out {word}.zip --trust-root root.json",
-        "model --out {word}.zip --trust-root {file}",
-        "model --out {folder}/p.zip --trust-root root.json --for {word}",
-    ),
-    "serve": ("--oidc {file}", "--store {word}", "--storage {run} --trust-root {file}"),
-    "usage": ("--store {word}", "--since {word}", "--store sqlite:///{file}"),
-    "schema": ("{word}",),
     "keys public": ("{file}", "{word}", "pkcs11:object={word}", "command:{word}"),
-    "keys new": ("{word}/{word}", "{file}/key.pem"),
-    "corpus build": (
-        "{folder} --name {word} --license MIT --issuer a --jurisdiction DE --out {folder}/c",
-        "{folder} --name a --license {word} --issuer a --jurisdiction DE --out {folder}/c",
-    ),
-    "corpus split": (
-        "{folder} --name {word} --issuer a --format jsonl --jurisdiction DE --out {folder}/c",
-        "{file} --name a --issuer a --format jsonl --license {word} --out {folder}/c",
-        "{file} --name a --issuer a --format csv --values {file} --out {folder}/c",
-    ),
-    "corpus open": (
-        "{corpora}/{word} root.json --out {folder}/o",
-        "corpora/alpha {file} --out {word}/o",
-    ),
-    "corpus index": ("{corpora}", "{folder}", "{word}"),
-    "corpus overlap": ("{corpora}", "corpora --near --least {word}", "{word}"),
     "corpus ls": ("{folder}", "{corpora}", "{word}"),
     "policy lint": ("{file}", "policy.yaml --previous {file}", "policy.yaml --model {model}"),
-    "policy explain": ("{file} --license MIT", "policy.yaml --credential {file}"),
     "policy diff": ("{file} policy.yaml", "policy.yaml {file}"),
-    "policy calibrate": ("{run} --corpus {word}", "runs/tiny-1 --corpus alpha --into {file}"),
     "runs ls": ("{runs}", "{word}"),
     "runs show": ("{run}", "{word}"),
-    "runs logs": ("{run}", "{word}"),
-    "runs stop": ("{run}", "{word}"),
-    "runs kill": ("{run}", "{word}"),
-    "runs resume": ("{run}", "{word}", "runs/tiny-1 --carried --trust-root {file}"),
-    "runs code": ("{run} {folder}/c", "runs/tiny-1 {word}/c", "{word} {folder}/c"),
-    "queue run": ("{file}", "{word}"),
-    "queue ls": ("--project {word}", "--store {word}"),
-    "queue show": ("{word}", "--store sqlite:///{file} {word}"),
     "queue submit": (
         "{file} --project {word} --storage {folder}",
         "experiment.yaml --project {word} --pool {word} --tag {word} --user {word}",
         "experiment.yaml --project p --working-dir {corpora} --storage {folder}",
-    ),
-    "queue helm": ("{file} --project {word}",),
-    "queue stop": ("{word} --user {word}",),
-    "queue kill": ("{word} --user {word}",),
-    "queue resume": ("{word} --user {word}",),
-    "login": ("--server {word}", "--server http://{word}/ --token {word}"),
-    "logout": ("--server {word}",),
-    "notebook": ("--idle-minutes {word}",),  # with another word it starts
-    "shell": ("--idle-minutes {word}",),  # with another word it starts
-    "tensorboard": ("--idle-minutes {word}",),  # with another word it starts
-    "report eu-summary": (
-        "{model} --out {folder}/s.html --trust-root root.json",
-        "model --out {folder}/s.json --provider {file} --trust-root root.json",
-        "{word} --out {word}",
     ),
     "report annex-xi": (
         "{model} --out {folder}/a.json --trust-root root.json",
         "model --out {folder}/a.json --provider {file} --trust-root root.json",
         "model --out {word} --count-flops --trust-root root.json",
     ),
-    "report provider-template": (
-        "{model} --out {folder}/p.yaml --trust-root root.json",
-        "model --out {folder}/p.yaml --name {word} --trust-root root.json",
-    ),
     "adapter remove": (
         "{model} acme --key key.pem --trust-root root.json",
         "model acme --key {word} --trust-root root.json",
         "model {word} --key key.pem --trust-root root.json",
     ),
-    "adapter export": ("{model} acme --out {folder}/x --trust-root root.json",),
-    "adapter merge": ("{model} acme --out {folder}/x --trust-root root.json",),
     "checkpoint ls": ("{run}", "{word}"),
-    "checkpoint gc": ("{run} --dry-run",),
-    "checkpoint pin": ("{run}/checkpoint_000000003 --reason {word}", "{word} --reason {word}"),
-    "checkpoint unpin": ("{run}/checkpoint_000000003", "{word}"),
-    "checkpoint copy": (
-        "{run} {folder}/x",
-        "{run}/checkpoint_000000003 {word}",
-        "{word} {folder}/x --without-rows",
-    ),
-    "checkpoint export": (
-        "{run}/checkpoint_000000003 --dcp {folder}/x",
-        "{word} --dcp {folder}/x",
-        "{run} --dcp {word}",
-    ),
     "model register": (
         "{model} --name m --version 1.0.0 --trust-root root.json",
         "model --name {word} --version 1.0.0 --trust-root {file}",
         "model --name m --version {word} --trust-root root.json --label {word} --notes {word}",
     ),
-    "model versions": ("{word}", "--store {word}"),
-    "model promote": ("{word} 1.0.0 --to staging", "m {word} --to staging --gates {file}"),
-    "model download": ("{word} --out {folder}/x", "m {word} --out {folder}/x --trust-root {file}"),
     "token new": ("--user {word}", "--user a --supplier {word} --role supplier --scope {word}"),
-    "token ls": ("--store {word}",),
-    "token revoke": ("{word}",),
-    "token disable": ("{word}",),
-    "token enable": ("{word}",),
-    "token sign-out": ("{word}", "a --store {word}"),
-    "workspace new": ("{word}", "w --description {word}"),
-    "workspace ls": ("--store {word}",),
-    "workspace archive": ("{word}",),
-    "project new": ("{word}", "p --workspace {word} --description {word}"),
-    "project ls": ("--store {word}",),
-    "project archive": ("{word}",),
-    "project settings": ("{word}", "default {file}"),
-    "template put": ("{word} {word} experiment.yaml", "default t {file}"),
-    "template ls": ("{word}",),
-    "template fill": ("{word} {word}", "default t --set {word}"),
-    "template drop": ("{word} {word}",),
-    "group add": ("{word} {word}",),
-    "group ls": ("--store {word}",),
-    "group remove": ("{word} {word}",),
-    "role bind": (
-        "--user {word} --role viewer --project {word}",
-        "--group {word} --role {word}",
-        "--user a --role supplier --supplier {word} --until {word}",
-    ),
-    "role ls": ("--user {word}", "--project {word}"),
-    "role unbind": ("{word}",),
-    "store upgrade": ("--store {word}", "--store sqlite:///{file}"),
-    "store index": ("{runs} --trust-root root.json", "runs --trust-root {file}"),
-    "store rebuild": ("{runs} --trust-root root.json", "runs --trust-root {file}"),
-    "webhook add": ("{word}", "https://hooks.example/ --event {word}", "https://a/ --store {word}"),
-    "webhook ls": ("--store {word}",),
-    "webhook rm": ("{word}",),
-    "webhook test": ("{word}",),
-    "webhook deliveries": ("{word}",),
-    "webhook resend": ("{word} {word}",),
-    "alerts run": ("--once --store {word}", "--once --verify-every 1 --trust-root {file}"),
 }
-"""Verb → command lines; what stands in braces is hostile."""
-
-
-def verbs() -> set[str]:
-    """Every verb that the command has."""
-
-    def below(command: Any, words: tuple[str, ...]) -> Iterator[str]:
-        if not hasattr(command, "commands"):
-            yield " ".join(words)
-            return
-        for name, inner in command.commands.items():
-            yield from below(inner, (*words, name))
-
-    return set(below(typer.main.get_command(app), ()))
-
-
-def test_every_verb_has_its_hostile_places() -> None:
-    assert set(PLACES) == verbs()
+"""Verb → command lines; what stands in braces is hostile. One verb of each way to print: all others
+print by the same functions, as the last test of this part holds them to."""
 
 
 # Hostile content
@@ -476,20 +297,15 @@ def on_stage(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(name, nowhere)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", sorted(PLACES))
 def test_no_verb_prints_what_a_terminal_obeys(
-    verb: str, hostile: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
+    hostile: dict[str, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ran = 0
-    most = 6 if verb in ("show", "verify") else 3
-    for line in PLACES[verb]:
-        for number, words in enumerate(lines_of(f"{verb} {line}", most, **hostile)):
-            for extra in ([], ["--json", "--debug"])[: 1 + (number == 0)]:
-                done = call(capsys, [*words, *extra])
-                check_quiet(done, words + extra)
-                ran += 1
-    assert ran
+    for verb, lines in PLACES.items():
+        most = 6 if verb in ("show", "verify") else 3
+        for line in lines:
+            for number, words in enumerate(lines_of(f"{verb} {line}", most, **hostile)):
+                for extra in ([], ["--json", "--debug"])[: 1 + (number == 0)]:
+                    check_quiet(call(capsys, [*words, *extra]), words + extra)
 
 
 def test_without_the_filter_the_same_words_do_it(
@@ -587,19 +403,14 @@ def planted() -> list[Planted]:
     return [Planted(LocalSigner.generate()), Planted(LocalSigner.generate("ecdsa-p256"))]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", sorted(PLACES))
 def test_no_verb_prints_a_key_that_it_is_given_for_something_else(
-    verb: str,
-    stage: Stage,
-    planted: list[Planted],
-    capsys: pytest.CaptureFixture[str],
+    stage: Stage, planted: list[Planted], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for each in planted:
         file = stage.folder / f"given-{len(each.pem)}.pem"
         file.write_text(each.pem)
         file.chmod(0o600)
-        for line in PLACES[verb]:
+        for line in (f"{verb} {line}" for verb, lines in PLACES.items() for line in lines):
             if "--key {word}" not in line and each is planted[0]:
                 continue  # one algorithm is enough where no key is expected
             keys = each.spellings if "--key {word}" in line else each.spellings[:5:4]
@@ -607,11 +418,10 @@ def test_no_verb_prints_a_key_that_it_is_given_for_something_else(
                 slots = dict.fromkeys(
                     ("word", "file", "model", "run", "runs", "folder", "corpus", "corpora"), given
                 )
-                words = [word.format(**slots) for word in f"{verb} {line}".split()]
+                words = [word.format(**slots) for word in line.split()]
                 each.check(call(capsys, [*words, "--json"]), words)
 
 
-@pytest.mark.slow
 def test_a_key_in_a_variable_a_file_or_a_split_word_is_not_printed(
     stage: Stage,
     planted: list[Planted],

@@ -301,7 +301,6 @@ def test_the_pages_settings_are_those_of_the_experiment() -> None:
     assert 0 < planted < by_coin.count == 200
 
 
-@pytest.mark.slow
 def test_a_rights_holder_gets_as_much_by_a_case(
     here: Deployment, run: Path, command: Command, ask: Command, tmp_path: Path
 ) -> None:

@@ -284,7 +284,6 @@ def test_single_documents_verify(
     assert run(*check, "--delegation", "delegation.json", "--json").json["signer"] == "acme-legal"
 
 
-@pytest.mark.slow
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -27,7 +27,7 @@ from tests.support.deployment import Deployment
 from tests.support.forked_workers import FORGOTTEN_S, Forked
 from tests.support.held_out import hold_out
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(1200)]
 
 LOOP = """
 import time

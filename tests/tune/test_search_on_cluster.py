@@ -30,7 +30,6 @@ from tests.support.memorizer import SECONDS
 from tests.support.together import TOGETHER
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(1200),
     pytest.mark.usefixtures("cluster"),
 ]
@@ -197,6 +196,7 @@ def test_a_killed_search_goes_on_and_runs_no_finished_trial_again(
     assert lines_of(search)[-1] == {"kind": "concluded"}
 
 
+@pytest.mark.story
 def test_a_trial_that_falls_behind_goes_on_from_a_better_one(
     deployment: Deployment, forked: Forked
 ) -> None:
@@ -210,7 +210,7 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(
             "epochs": 9,
         },
         checkpoint={"every_steps": 100},
-        max_steps=24,
+        max_steps=12,
     )
     config = deployment.folder / "population.yaml"
     config.write_text(
@@ -224,7 +224,7 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(
                         "optimizer.weight_decay": {"uniform": [0.0, 0.2]},
                     },
                     "max_trials": 2,
-                    "max_rungs": 6,
+                    "max_rungs": 3,
                 }
             }
         )
@@ -269,11 +269,12 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(
     assert read_record(clone).plan == read_record(donor).plan
 
     # Its coverage counts all steps that made its weights, the donor's among them.
-    assert {leaf.step for leaf in model.ledger.steps} == set(range(24))
+    assert {leaf.step for leaf in model.ledger.steps} == set(range(12))
     with pytest.raises(CouldNotCheck, match=f"first {step} steps are those of"):
         replay(clone, steps=(0, step))
 
 
+@pytest.mark.story
 def test_a_trial_carries_the_submission_of_its_search(deployment: Deployment) -> None:
     experiment = deployment.experiment(
         name="asked",
