@@ -23,7 +23,7 @@ the operator's, in a shard of their own beside the corpus's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -22,7 +22,7 @@ from govray.files.place import Place
 from govray.governance.formats.record_columns import ManifestRecord
 from govray.governance.policy import record_commitment
 from govray.governance.record.canary import Canaries
-from govray.governance.record.prepare_manifest import PreparedCorpus, Planted
+from govray.governance.record.prepare_manifest import Planted, PreparedCorpus
 from govray.governance.record.prepared_records import PreparedRecords
 
 FILE = "planted.parquet"

@@ -604,7 +604,7 @@ class _CorpusIndex:
         first_part: Number of its first part, of all corpora's.
         starts, stops: The corpus's rows that the part has.
         first_groups: Number of the part's first row group, of all corpora's.
-        rows_per_group: Of each row group but the last; 0 if the manifest lists row groups, as it does
+        rows_per_group: Of each row group but the last; 0 if the manifest lists row groups, as those
             of canaries.
     """
 

@@ -21,11 +21,10 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify import verifier as verifying
-from govray.governance.verify.verifier import verify
 from govray.holds import hold, release
 from tests.support.command import Run, write_key
 from tests.support.tree import ROOT
-from tests.support.world import AT, POLICY, World
+from tests.support.world import POLICY, World
 
 PAGE = ROOT / "docs" / "adapters.md"
 

@@ -9,10 +9,9 @@ from govray.cli.demo import _listed
 from govray.demo.findings import PlantedList, Refusal, Story, planted_list, tabulate
 from govray.demo.html_report import render
 from govray.governance.policy.policy_yaml import read_policy
-from govray.governance.verify import verify
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.tree import ROOT
-from tests.support.world import AT, POLICY, World
+from tests.support.world import POLICY, World
 
 
 def story(world: World, model: Path, *, replayed: str, listed: PlantedList | None = None) -> Story:

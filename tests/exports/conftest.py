@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from govray.exports.verified_facts import VerifiedFacts
-from govray.governance.verify.verifier import verify
 from tests.support.stated_world import Stated
-from tests.support.world import AT, World
+from tests.support.world import World
 
 
 @pytest.fixture(scope="package")

@@ -18,9 +18,9 @@ from govray.exports.verified_facts import VerifiedFacts
 from govray.governance.attestation import model_folder
 from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.record.gates import Gate
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from tests.support.stated_world import Stated
-from tests.support.world import AT, DIGEST, World, write
+from tests.support.world import DIGEST, World, write
 
 
 @pytest.fixture

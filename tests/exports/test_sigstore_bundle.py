@@ -29,7 +29,7 @@ from tests.support.committee import Committee
 from tests.support.distribution import require_openssl
 from tests.support.official_validators import NotValid, check_sigstore
 from tests.support.timestamp_server import Tsa
-from tests.support.world import AT, write
+from tests.support.world import write
 
 
 @pytest.fixture(scope="module")

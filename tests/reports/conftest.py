@@ -12,7 +12,7 @@ import pytest
 from govray.governance.formats.dsse import Envelope, sign_payload
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.corpus_description import CorpusDescription
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.reports.provider_statement import (
     ProviderStatement,
     seal_statement,

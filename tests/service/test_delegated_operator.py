@@ -11,14 +11,12 @@ from sqlmodel import Session, select
 
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.verify.verifier import verify
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.model_index import index_model
 from tests.support.delegating import DSSE, Delegating
 from tests.support.library import SUPPLIERS
 from tests.support.people import Service, serve
-from tests.support.world import AT
 
 
 @pytest.fixture(scope="module")

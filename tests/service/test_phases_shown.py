@@ -10,13 +10,13 @@ from sqlmodel import Session
 
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.store.database import open_store
 from govray.store.model_index import index_model
 from govray.store.record_key import KEY_ENV
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY
-from tests.support.world import AT, POLICY, World
+from tests.support.world import POLICY, World
 
 UPPER = '{layers: {"blocks[0.5:]": 1, final_norm: 0.3, head: 1}}'
 PHASED = f"{UPPER[:-1]}, phases: [{{from_step: 2, layers: {{all: 0.5}}}}]}}"

@@ -18,7 +18,6 @@ from govray.governance.trust.revocation_list import (
     Revocations,
     seal_revocations,
 )
-from govray.governance.verify.verifier import verify
 from govray.service import revocations
 from govray.service.app import create_app
 from govray.service.settings import Settings

@@ -12,7 +12,6 @@ from sqlmodel import Session
 from govray.governance.attestation import model_folder
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.trust_state import TrustState
-from govray.governance.verify.verifier import verify
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.model_index import index_model

@@ -10,13 +10,13 @@ from sqlmodel import Session
 
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.submission.submission import Submission
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.store.database import open_store
 from govray.store.model_index import index_model
 from govray.store.record_key import KEY_ENV
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY
-from tests.support.world import AT, World
+from tests.support.world import World
 
 BY = Submission(id="s-1", user="<b>eve</b>\u202e", project="p&q", submitted="2026-11-10T08:00:00Z")
 SHOWN = "by &lt;b&gt;eve&lt;/b&gt;\u202e, project p&amp;q, as the operator states"

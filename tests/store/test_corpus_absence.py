@@ -6,9 +6,8 @@ import pytest
 
 from govray.errors import Refused
 from govray.governance.attestation.model_attestation import Attestation, Removal
-from govray.governance.verify.verifier import verify
 from govray.store.corpus_absence import check_left_out, check_removed
-from tests.support.world import AT, FINISHED, World
+from tests.support.world import FINISHED, World
 
 ROOT = "sha256:" + "7c" * 32
 

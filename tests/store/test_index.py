@@ -15,11 +15,10 @@ from govray.errors import Damaged
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.verify.trace import sighting, sightings, trace
-from govray.governance.verify.verifier import verify
 from govray.store import model_index, tables
 from govray.store.record_key import record_key
 from tests.support.shelf_of_models import KEY, Shelf
-from tests.support.world import AT, World
+from tests.support.world import World
 
 DERIVED: tuple[type[SQLModel], ...] = (
     tables.TrustRoot,

@@ -8,10 +8,9 @@ from pathlib import Path
 from pyarrow import parquet
 
 from govray.governance.record.ledger import CorpusUse, Leaf
-from govray.governance.verify.verifier import verify
 from govray.store.ledger_parquet import FILE, SCHEMA, write_table
 from govray.store.tile_storage import LocalTileFolder
-from tests.support.world import AT, World
+from tests.support.world import World
 
 
 def test_its_sums_are_the_attestations(tmp_path: Path) -> None:

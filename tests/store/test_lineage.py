@@ -11,9 +11,9 @@ from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats import canonical_json
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.submission.submission import Submission
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.store.lineage import Lineage, decode, encode, lineage, of_corpora, of_group
-from tests.support.world import AT, World
+from tests.support.world import World
 
 OTHERS = ("alpha", "beta", "gamma", "delta")
 

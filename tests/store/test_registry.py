@@ -10,13 +10,13 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
 from govray.errors import Refused, UsageError
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.store import promotion_gates, registry, tables
 from govray.store.audit_log import ChangedBy
 from govray.store.model_index import index_model
 from govray.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
 from govray.store.tables import AuditEntry, Model, ModelVersion
-from tests.support.world import AT, World
+from tests.support.world import World
 
 EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
 BOB = ChangedBy(user="bob", at="2026-11-20T11:00:00Z", token="t1")

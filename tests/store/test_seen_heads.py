@@ -9,12 +9,12 @@ from sqlalchemy import Engine, text
 from sqlmodel import Session, select
 
 from govray.errors import CouldNotCheck, Refused
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.store import heads, schema_upgrade, tables
 from govray.store.database import connect, parse_url
 from govray.store.model_index import index_model
 from govray.store.rebuild import rebuild
-from tests.support.world import AT, RUN, World
+from tests.support.world import RUN, World
 
 KEY = bytes(32)
 

@@ -37,7 +37,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.statement import seal
 from govray.governance.policy.corpus_description import CorpusDescription, Domains
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.service.settings import CaseSettings
 from govray.store.database import open_store
 from govray.store.model_index import index_model
@@ -47,7 +47,7 @@ from govray.store.tables import Attestation, Model, ModelVersion, Record, Rights
 from tests.support.library import SUPPLIERS, operator_key
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY
-from tests.support.world import AT, World
+from tests.support.world import World
 
 MODEL = "novelist"
 SIZES = {"acme": 9, "alpha": 14, "beta": 12}

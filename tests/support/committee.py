@@ -11,7 +11,6 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.authority import Authority
 from govray.governance.verify.cosign import cosign_model
-from govray.governance.verify.verifier import verify
 from tests.support.world import AT, World
 
 

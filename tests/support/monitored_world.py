@@ -18,9 +18,8 @@ from govray.governance.record.gates import Gate, changed_routes
 from govray.governance.record.incidents import Incidents, Trained, measured, subjects_of
 from govray.governance.record.ledger import AnyLeaf, CorpusUse, Leaf
 from govray.governance.record.prepare_manifest import Manifest, Reserve
-from govray.governance.verify.verifier import verify
 from tests.support.row_by_row import corpus_counts
-from tests.support.world import AT, GROUPS, POLICY, World, unchecked
+from tests.support.world import GROUPS, POLICY, World, unchecked
 
 SECTION = """
 memorization:

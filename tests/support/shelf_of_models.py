@@ -23,10 +23,10 @@ from pathlib import Path
 from sqlmodel import Session
 
 from govray.governance.policy.credential import Period
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.store.model_index import index_model
 from govray.store.tables import Attestation
-from tests.support.world import AT, World
+from tests.support.world import World
 
 KEY = b"the secret of a store in a test."
 

@@ -16,7 +16,7 @@ from sqlmodel import Session
 
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
-from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.governance.verify.verifier import VerifiedModel
 from govray.store import tables
 from govray.store.model_index import index_model
 from govray.store.record_key import load_key

@@ -89,7 +89,8 @@ def index_folder(
     """Verify and index one model folder; with ``tiles``, write its ledger there too.
 
     The secrets of its corpora are taken from the folder ``corpora``, as far as they are there. Its
-    records are read by ``records``. Without it nobody finds them. In the folder of a ``run`` it has to be that run's own, for it is downloaded from there.
+    records are read by ``records``. Without it nobody finds them. In the folder of a ``run`` it has
+    to be that run's own, for it is downloaded from there.
 
     Raises:
         VerificationFailed, CouldNotCheck: It does not verify by the anchor.

@@ -19,11 +19,10 @@ from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route
 from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.governance.verify.trace import sightings
-from govray.governance.verify.verifier import verify
 from govray.store.lineage import lineage
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.row_by_row import corpus_counts
-from tests.support.world import AT, POLICY, World
+from tests.support.world import POLICY, World
 
 UPPER = '{layers: {"blocks[0.5:]": 1, final_norm: 0.3, head: 1}}'
 PHASED = UPPER[:-1] + (

@@ -22,7 +22,6 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Malformed, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
-from govray.governance.verify.verifier import verify
 from govray.train.driver.discovery import discover
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
