@@ -178,13 +178,13 @@ def test_a_handshake_that_drips_is_left_too(
             return real(self, sock, **more | {"do_handshake_on_connect": True})
 
         monkeypatch.setattr(ssl.SSLContext, "wrap_socket", at_once)
-    with dripping_tls(1.8) as port:
+    with dripping_tls(2.5) as port:
         began = time.monotonic()
         url = f"https://localhost:{port}/"
-        answer = post(url, b"{}", {}, allowed={"localhost"}, limit=0.85)
+        answer = post(url, b"{}", {}, allowed={"localhost"}, limit=1.2)
         took = time.monotonic() - began
-    assert answer.why == "no answer within 0.85 s"
-    assert (took < 1.25) == defended
+    assert answer.why == "no answer within 1.2 s"
+    assert (took < 2.2) == defended  # the drips end after 2.5
 
 
 @pytest.mark.parametrize("defended", [True, False])
