@@ -84,7 +84,8 @@ def test_described_corpora_fill_their_sections(described: Deployed) -> None:
 def test_tokens_are_those_that_train(described: Deployed) -> None:
     """Counted here row by row, from the records and not from the parts' totals."""
     model = described.model
-    records = [r for c in model.manifest.document.corpora for r in getattr(c, "records", ())]
+    names = [each.corpus for each in model.manifest.document.corpora]
+    records = [model.records.record(c, i) for c in names for i in range(model.records.count(c))]
     tokens = sum(r.tokens + 1 for r in records if r.split == "train")
     assert any(r.split == "reserve" for r in records)
     (line,) = field(eu_summary(model), "1.3 size text").lines[1:]

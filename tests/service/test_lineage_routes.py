@@ -147,7 +147,7 @@ def test_reads_of_confidential_corpora_are_kept(shelf: Library) -> None:
 def trained(shelf: Library, corpus: str) -> int:
     """A record of the corpus that steps of ``first`` read."""
     model = shelf.model("first")
-    records = range(len(model.manifest.document.corpus(corpus).records))
+    records = range(model.records.count(corpus))
     return next(r for r in records if sighting(model, corpus, r).steps)
 
 

@@ -252,7 +252,7 @@ def test_damaged_tiles_give_no_proof(shelf: Library) -> None:
     path = shelf.tiles / "second" / f"tile/0/000.p/{size}"
     whole = path.read_bytes()
     model = shelf.model("second")
-    records = range(len(model.manifest.document.corpus("gamma").records))
+    records = range(model.records.count("gamma"))
     number = next(r for r in records if sighting(model, "gamma", r).steps)
     trained = shelf.record("gamma", number)
     path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
