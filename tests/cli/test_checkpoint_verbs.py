@@ -35,6 +35,7 @@ def folder(tmp_path: Path, world: World) -> Path:
     carried = keep(run, storage_of(run))
     for step, loss in ((10, 4.0), (20, 1.0), (30, 3.0), (40, None), (50, 2.0)):
         state = {"step": step, "keep": {"best": 1, "latest": 1}, "governance": carried}
+        state |= {"ledger": {}}
         state |= {} if loss is None else {"loss": loss}
         files = {"state.json": canonical_json.encode(state), "w": b"1" * 2000}
         commit_folder.commit(run / folder_name(step), files | {WEIGHTS: {"w": torch.ones(3)}})
@@ -163,7 +164,7 @@ def test_a_run_that_commits_elsewhere_is_listed_and_collected(run: Run, tmp_path
     choose(tmp_path, "fsspec+memory:///verbs")
     storage = storage_of(tmp_path)
     for step in (10, 20):
-        state = {"step": step, "keep": {"best": 1, "latest": 1}}
+        state = {"step": step, "keep": {"best": 1, "latest": 1}, "governance": {}, "ledger": {}}
         commit_folder.commit(
             storage.place(step, (1, 1)), {"state.json": canonical_json.encode(state)}
         )

@@ -153,6 +153,7 @@ def test_other_records_than_those_trained_on_are_refused(
     shutil.rmtree(other.corpora / "acme")
     shutil.copytree(other.corpora / "weak-one", other.corpora / "acme")
     text = content(here, "acme", 5) + b"."
+    (other.corpora / "acme" / SECRET_FILE).write_bytes(bytes(32))
     code, _, err = ask(text, "--corpora", other.corpora)
     assert (code, "not the secret that the corpus's records" in err) == (1, True), err
     shutil.copy(here.corpora / "acme" / SECRET_FILE, other.corpora / "acme")

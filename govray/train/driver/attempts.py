@@ -105,7 +105,7 @@ def fit(
     ):
         # What is ignored here is of Ray Train v2, whose annotations are still those of v1.
         trainer = Trainer(
-            GovernedLoop(loop, order, watch.actor, on_report is not None),  # type: ignore[arg-type]  # it returns
+            GovernedLoop(loop, order, watch.actor, on_report is not None),
             train_loop_config=dict(config or {}),
             torch_config=_processes(order, scaling),
             scaling_config=scaling,
@@ -173,7 +173,7 @@ class Trainer(TorchTrainer):
         arguments["scaling_policy"] = policy_of(self.scaling_config, folder)
         _keep_log()
         controller = _Controller(self.interrupted, **arguments)
-        asyncio.run(controller.run())  # type: ignore[no-untyped-call]
+        asyncio.run(controller.run())
         result: Any = controller.get_result()
         return result
 
@@ -239,7 +239,7 @@ class _Controller(TrainController):
             if self._worker_group is not None:
                 self._worker_group.abort()
             raise _Interrupted
-        await super()._run_control_loop_iteration()  # type: ignore[no-untyped-call]
+        await super()._run_control_loop_iteration()
 
 
 def _keep_log() -> None:
