@@ -85,6 +85,7 @@ def test_the_default_policy_is_what_is_signed() -> None:
             "bands": {"*": {"low": -1.0, "high": 1.0}},
             "fdr": 0.05,
             "rollbacks": 0,
+            "rowScores": False,
             "actions": {},
         },
     }
