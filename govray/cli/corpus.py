@@ -150,6 +150,8 @@ def build(
 
     # A wrong option is found before an hour of hashing, not after.
     corpus.check_name(name)
+    if license_category is None:
+        _check_known(license)
     credential(corpus.Built(out_folder / name, name, "sha256:" + "0" * 64, 1, 0))
     found = find(source, format)
     columns = ColumnMapping.parse(column or (), rows)
@@ -161,7 +163,12 @@ def build(
             built = several.build(out_folder, name, found, reading, selection, languages)
     else:
         read = reader.read(
-            found, columns, limit=max_record_bytes, normalisation=steps, schema=schema
+            found,
+            columns,
+            limit=max_record_bytes,
+            normalisation=steps,
+            schema=schema,
+            seen=selection.columns,
         )
         taken = unreserved(selection.of(read), lookup, selection)
         records = scanned(taken, scan, selection, refuse=refuse, rows=rows)
@@ -330,9 +337,16 @@ def split(
     corpus.check_name(name)
     columns = ColumnMapping.parse(column or (), rows)
     found = find(source, format)
-    read = reader.read(found, columns, limit=max_record_bytes, normalisation=steps, schema=schema)
     refuse = on_flaw == "refuse"
     selection = RecordFilter(refuse_flaws=refuse, only_split=only_split)
+    read = reader.read(
+        found,
+        columns,
+        limit=max_record_bytes,
+        normalisation=steps,
+        schema=schema,
+        seen=selection.columns,
+    )
     taken = unreserved(selection.of(read), lookup, selection)
     records = scanned(taken, scan, selection, refuse=refuse, rows=rows)
     told: list[dict[str, Any]] = []
@@ -624,6 +638,24 @@ def _values(path: Path | None) -> dict[str, dict[str, str]]:
     return check_values(read_yaml(user_files.read(path), name=str(path)).value, where=str(path))
 
 
+def _check_known(license: str) -> None:
+    """Raise ``UsageError`` for an expression with a licence that is on no list: often a typo."""
+    from govray.governance.trust import license as spdx
+
+    try:
+        unknown = spdx.category(license) == "unknown"
+    except Malformed:
+        return  # the credential says what is wrong
+    if unknown:
+        close = spdx.closest(license)
+        raise UsageError(
+            f"{license!r} is no known licence",
+            where="--license",
+            do=(f"Did you mean {close}? " if close else "")
+            + "If its terms are unknown, say --license-category unknown.",
+        )
+
+
 def _stated_credential(built: corpus.Built, **stated: Any) -> Credential:
     from govray.data import corpus
 
@@ -668,6 +700,7 @@ def _kept_out(selection: RecordFilter, scan: PiiScan | None) -> dict[str, Any]:
     return ({"piiScan": scan.to_json()} if scan else {}) | {
         "quarantined": selection.quarantine.records,
         "otherSplits": selection.other_splits,
+        "differingColumns": selection.columns.differing(),
         "quarantine": [each.to_json() for each in selection.quarantine.values],
     }
 
@@ -680,7 +713,7 @@ def _write_quarantine(
 
     told = _kept_out(selection, scan)
     path = out / f"{name}.quarantine.json"
-    if told["quarantine"] or scan:
+    if told["quarantine"] or told["differingColumns"] or scan:
         user_files.write(path, quarantine.encode(told))
         return told | {"file": str(path)}
     path.unlink(missing_ok=True)  # of an earlier corpus of this name
@@ -692,6 +725,9 @@ def _tell_kept_out(told: dict[str, Any]) -> None:
         field("scanned", f"by {scan['analyzer']} for {', '.join(scan['entities'])}")
     if told["otherSplits"]:
         field("other splits", f"{told['otherSplits']:,} records")
+    for each in told["differingColumns"]:
+        stated = ", ".join(each["attributes"])
+        field("columns", f"{stated}, in {each['objects']:,} files such as {each['first']}")
     if not told["quarantined"]:
         return
     line()

@@ -17,9 +17,13 @@ import typer
 import govray
 from govray.cli.output import field, line, report
 from govray.errors import CouldNotCheck, UsageError
+from govray.governance.submission.secret_files import ignore_file
 
 # The build mapping lists the same; a test compares both with what a wheel holds.
 PARTS = ("jobs", "policies", "deploy", "serve", "searchers", "cluster.yaml")
+
+IGNORES = (".gitignore", ".rayignore")
+"""Files that git and Ray read: what stays in the folder."""
 
 
 def init(
@@ -88,9 +92,12 @@ def copy(source: Path, target: Path) -> list[str]:
             else:
                 continue
             copied.append(name)
+        for name in IGNORES:
+            (target / name).write_text(ignore_file())
     except BaseException:
         for name in PARTS:
             shutil.rmtree(target / name, ignore_errors=True)
+        for name in (*PARTS, *IGNORES):
             (target / name).unlink(missing_ok=True)
         if created:
             shutil.rmtree(target, ignore_errors=True)

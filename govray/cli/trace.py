@@ -253,13 +253,14 @@ def _search(
 
 
 def _tell(each: Sighting) -> None:
-    field("split", "train, planted by the operator" if each.planted else _SPLITS[each.split])
+    from govray.governance.verify.trace import outcome
+
+    planted = "; the operator planted it" if each.planted else ""
+    field("use", outcome(each.split, len(each.steps)) + planted)
     if each.steps:
         field("tokens", f"{each.tokens:,} read")
         field("steps", _steps(each.steps))
         field("layers", ", ".join(each.groups))
-    elif each.split == "train":
-        field("steps", "none: the run did not reach it")
 
 
 def _tell_near(model: VerifiedModel, near: list[Near]) -> None:
@@ -278,10 +279,13 @@ def _tell_near(model: VerifiedModel, near: list[Near]) -> None:
 
 
 def _to_json(each: Sighting) -> dict[str, Any]:
+    from govray.governance.verify.trace import outcome
+
     return {
         "corpus": each.corpus,
         "record": each.record,
         "split": each.split,
+        "use": outcome(each.split, len(each.steps)),
         "planted": each.planted,
         "rows": [each.rows.start, each.rows.stop],
         "steps": list(each.steps),
@@ -301,13 +305,6 @@ def _near_to_json(model: VerifiedModel, each: Near) -> dict[str, Any]:
         "estimatedPassageJaccard": each.estimated,
         "sharedSequences": each.shared,
     }
-
-
-_SPLITS = {
-    "train": "train",
-    "reserve": "reserve: kept back, never trained on",
-    "empty": "empty: it has no tokens",
-}
 
 
 def _steps(steps: tuple[int, ...]) -> str:

@@ -1026,6 +1026,8 @@ class Sighting(Answered):
     planted: bool
     """A canary of the operator, no record of the supplier."""
     split: Literal["train", "reserve", "empty"]
+    use: str
+    """What became of it, for people."""
     tokens: str
     """Its own tokens in the rows that were read."""
     step_count: int = Field(alias="stepCount")

@@ -4,7 +4,8 @@ A tokenizer is a pure function of one record's content and is named by a digest 
 manifest pins. The separator is an id of its own, one past the tokenizer's vocabulary. So no content
 can forge the end of a record, even by spelling a special token.
 
-Nothing is added, truncated or padded, whatever the tokenizer file says about it.
+Nothing is added, truncated, padded or dropped at random, whatever the tokenizer file says about it.
+A word-level tokenizer that has no token for unknown words is refused: it would leave them out.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class FileTokenizer:
     @cached_property
     def _tokenizer(self) -> Any:
         from tokenizers import Tokenizer as HuggingFaceTokenizer
+        from tokenizers.models import WordLevel
 
         try:
             tokenizer = HuggingFaceTokenizer.from_buffer(self.data)
@@ -96,6 +98,16 @@ class FileTokenizer:
             ) from error
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        model = tokenizer.model
+        if getattr(model, "dropout", None) is not None:
+            model.dropout = None  # of BPE: one record would have many encodings
+        unknown = getattr(model, "unk_token", None)
+        if isinstance(model, WordLevel) and model.token_to_id(unknown or "") is None:
+            raise Malformed(
+                "a word-level tokenizer without a token for unknown words leaves them out",
+                where=self.name,
+                do="Add its unknown token to the vocabulary, or use another tokenizer.",
+            )
         return tokenizer
 
     def __getstate__(self) -> dict[str, Any]:

@@ -236,12 +236,17 @@ def stand(record: SearchRecord) -> dict[str, TrialStanding]:
     return standings
 
 
-def check_limit(limit: MemorizationLimit | None, policy: Policy) -> None:
-    """Refuse a limit on a statistic that the policy's monitor does not measure.
+def check_limit(limit: MemorizationLimit | None, policy: Policy, compared: int) -> None:
+    """Refuse a limit on what the policy's monitor does not measure before trials are compared.
+
+    Args:
+        limit: The search's.
+        policy: Of its runs.
+        compared: The first step at which trials are compared.
 
     Raises:
-        UsageError: Another statistic, or only some layers or corpora. A run reports the largest
-            deviation over all that its policy monitors.
+        UsageError: Another statistic, or only some layers or corpora: a run reports the largest
+            deviation over all that its policy monitors. Or some corpus has no turn by then.
     """
     if limit is None or math.isinf(limit.tau):
         return
@@ -258,6 +263,13 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy) -> None:
             f"the policy's monitor measures {monitored.statistic}, not {limit.statistic}",
             where=where,
             do="Name the policy's statistic, and give tau in its unit",
+        )
+    if monitored and monitored.every * monitored.turns > compared:
+        raise UsageError(
+            f"trials are compared at step {compared}, and each corpus was measured once by step "
+            f"{monitored.every * monitored.turns} at the earliest: some memorizer would go unseen",
+            where=where,
+            do="Compare later, or lower the monitor's every or turns in the policy",
         )
     if monitored is None:
         logging.getLogger(__name__).warning(
@@ -419,7 +431,8 @@ def _search(
     base = base_trainer(record)
     shared = base.share(record.started)
     shared = replace(shared, selection=_selection(record, shared))
-    check_limit(file.search.memorization, shared.inputs.policy.document)
+    compared = min(rungs, default=file.experiment.max_steps)
+    check_limit(file.search.memorization, shared.inputs.policy.document, compared)
     if not begun:
         record.write()
     concurrent = concurrent_trials(file)

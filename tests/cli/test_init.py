@@ -27,7 +27,8 @@ def test_it_copies_every_part_that_exists(run: Run, tmp_path: Path) -> None:
         for name in told["copied"]
         for below in ([""] if (TREE / name).is_file() else files_below(TREE / name))
     }
-    assert files_below(tmp_path / "deployment") == expected
+    assert files_below(tmp_path / "deployment") == expected | {*init.IGNORES}
+    assert "govray.db\n" in (tmp_path / "deployment" / ".rayignore").read_text()
     assert (tmp_path / "deployment" / "cluster.yaml").read_bytes() == (
         TREE / "cluster.yaml"
     ).read_bytes()

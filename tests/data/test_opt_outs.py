@@ -56,7 +56,17 @@ def reserved(found: OptOuts, path: str) -> str | None:
         ("User-agent: *\nDisallow: /*.pdf$", "/x/y.pdf?z", False),
         ("User-agent: other\nDisallow: /", "/x", False),
         ("User-agent: *\nAllow: /\nUser-agent: mine\nDisallow: /", "/x", True),  # one of two agents
-        ("nonsense \x00 \n\n:::", "/x", False),
+        ("nonsense \x00 \n\n:::", "/x", True),  # what can't be understood reserves
+        ("<html><p>Not here</p></html>", "/x", True),
+        ("Sitemap: https://x.example/s.xml", "/x", False),
+        ("\ufeffUser-agent: *\nDisallow: /", "/x", True),
+        ("\u00ef\u00bb\u00bfUser-agent: *\nDisallow: /", "/x", True),  # a mark, read as Latin-1
+        ("User-agent: mine\nCrawl-delay: 9\nUser-agent: b\nDisallow: /", "/x", True),
+        ("User-agent: Mine/1.0\nDisallow: /", "/x", True),
+        ("User agent: mine\nDissalow : /", "/x", True),
+        ("User-agent: *\nDisallow: /x/", "/a/../x/y", True),
+        ("User-agent: *\nDisallow: /x/", "/a/%2E%2e/x/y", True),
+        ("Content-Signal: search=yes, ai-train=no\nUser-agent: *\nAllow: /", "/x", True),
     ],
 )
 @pytest.mark.parametrize("file", [ROBOTS, AI])
@@ -74,6 +84,9 @@ def test_robots_and_ai_txt_are_read_as_rfc_9309_has_it(
         ([], "/x", False),
         ([{"location": "/", "tdm-reservation": 0}], "/x", False),
         ([{"location": "/", "tdm-reservation": 1, "tdm-policy": "https://p"}], "/x", True),
+        ([{"location": "/", "tdm-reservation": "0"}], "/x", False),
+        ([{"location": "/", "tdm-reservation": "1"}], "/x", True),
+        ([{"location": "/", "tdm-reservation": True}], "/x", True),
         ([{"location": "/m/*", "tdm-reservation": 1}], "/x", False),
         ([{"location": "/m/*", "tdm-reservation": 1}], "/m/1", True),
         # Whatever the order is, one that reserves is enough.

@@ -135,22 +135,26 @@ def test_a_limit_is_of_what_the_policys_monitor_measures(caplog: pytest.LogCaptu
     unmonitored = read_policy(POLICY)
     monitored = unmonitored.model_copy(update={"memorization": Monitored("composite")})
     limit = MemorizationLimit(statistic="composite", unit="robust units", tau=4.0)
-    check_limit(limit, monitored)
-    check_limit(None, monitored)
+    check_limit(limit, monitored, 10)
+    check_limit(None, monitored, 1)
     assert not caplog.records
-    check_limit(limit, unmonitored)
+    check_limit(limit, unmonitored, 1)
     assert "every trial counts as above the limit" in caplog.text
     other = limit.model_copy(update={"statistic": "surprise"})
     with pytest.raises(UsageError, match="measures composite, not surprise"):
-        check_limit(other, monitored)
-    check_limit(other.model_copy(update={"tau": math.inf}), monitored)
+        check_limit(other, monitored, 10)
+    check_limit(other.model_copy(update={"tau": math.inf}), monitored, 1)
     with pytest.raises(UsageError, match="all layers and corpora"):
-        check_limit(limit.model_copy(update={"layers": ("block.0",)}), monitored)
+        check_limit(limit.model_copy(update={"layers": ("block.0",)}), monitored, 10)
+    with pytest.raises(UsageError, match="compared at step 9"):
+        check_limit(limit, monitored, 9)
 
 
 @dataclass(frozen=True)
 class Monitored:
     statistic: str
+    every: int = 5
+    turns: int = 2
 
 
 def commits(run: Path) -> list[int]:

@@ -9,10 +9,14 @@ A snapshot is JSON lines, one for each file that a crawler asked a host for::
 What a host says is read as its format has it:
 
 * ``/robots.txt`` (RFC 9309) and ``/ai.txt``, which has the same form: what is disallowed to one of
-  the agents is reserved. A status of 400 to 499 says that there is no such file, and nothing is
-  reserved. Any other status than 200 to 299 reserves all, as RFC 9309 section 2.3.1.4 has it.
-* ``/.well-known/tdmrep.json`` (TDM Reservation Protocol, W3C Community Group): a location whose
-  ``tdm-reservation`` is 1 is reserved, whatever other entries say of it.
+  the agents is reserved. Lines of other fields separate no groups (section 2.2.4), and an agent is
+  its product token, without a version. A status of 400 to 499 says that there is no such file, and
+  nothing is reserved. Any other status than 200 to 299 reserves all (section 2.3.1.4).
+* ``/.well-known/tdmrep.json`` (TDM Reservation Protocol, W3C Community Group): a location is
+  reserved unless its ``tdm-reservation`` is 0, whatever other entries say of it.
+* A URL is reserved if its path is, as it stands or without dot segments (RFC 3986 section 5.2.4).
+
+What can't be understood reserves: a file of other lines alone reserves all.
 
 A host of which the snapshot has no robots.txt was not looked at, and nothing is known of its URLs.
 Nothing is fetched here. A reservation in the page itself or in its header is not seen.
@@ -28,7 +32,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from protego import Protego
 
@@ -46,6 +50,18 @@ LONGEST_BODY = 512 * 1024
 MOST_LOCATIONS = 10_000
 
 _ALL = "User-agent: *\nDisallow: /"
+_BYTE_ORDER_MARKS = ("\ufeff", "\u00ef\u00bb\u00bf")
+"""As UTF-8 reads it, and as Latin-1 does."""
+_AGENT = re.compile(r"user[- ]?agent", re.IGNORECASE)
+_RULE = re.compile(r"dis.*|d.*allow.*|allow", re.IGNORECASE)
+"""Of fields. Whatever resembles ``disallow`` is one."""
+_OTHER = re.compile(
+    r"site-?maps?|host|(crawl|request|visit)[- ](delay|rate|time)|clean-param|content-signal",
+    re.IGNORECASE,
+)
+_NO_TRAINING = re.compile(r"content-signal\s*:.*\bai-train\s*=\s*no\b", re.IGNORECASE)
+"""A line of Cloudflare's Content Signals Policy, which reserves the whole site."""
+_NOT_RESERVED = (0, "0")
 _LOCATION = re.compile(r"[/*][!-~]{0,2047}")
 _FIELDS = {"host", "path", "fetched", "status", "body"}
 
@@ -179,14 +195,49 @@ def _reserves(found: Fetched, url: SplitResult, agents: tuple[str, ...]) -> bool
     if not 200 <= found.status <= 299:
         return True
     if found.path == TDMREP:
-        return not _rules(_as_robots(found.body)).can_fetch(url.geturl(), "*")
-    rules = _rules(found.body)
-    return not all(rules.can_fetch(url.geturl(), agent) for agent in agents)
+        rules, agents = _rules(_as_robots(_unmarked(found.body))), EVERYBODY
+    else:
+        rules = _rules(_rule_lines(_unmarked(found.body)))
+    return not all(rules.can_fetch(each, agent) for each in _spellings(url) for agent in agents)
+
+
+def _spellings(url: SplitResult) -> tuple[str, ...]:
+    """A URL as it stands, and without dot segments, encoded ones among them."""
+    paths = {url.path, *(urljoin("/", path) for path in (url.path, unquote(url.path)))}
+    return tuple(url._replace(path=path).geturl() for path in sorted(paths))
+
+
+def _unmarked(body: str) -> str:
+    for mark in _BYTE_ORDER_MARKS:
+        body = body.removeprefix(mark)
+    return body
 
 
 @lru_cache(maxsize=4096)
 def _rules(body: str) -> Protego:
     return Protego.parse(body)
+
+
+@lru_cache(maxsize=4096)
+def _rule_lines(body: str) -> str:
+    """The lines of a robots.txt that name agents and paths.
+
+    The parser lets a line of another field end a group, and looks for an agent with its version.
+    """
+    if _NO_TRAINING.search(body):
+        return _ALL
+    lines, unknown = [], False
+    for line in body.splitlines():
+        field, colon, value = (each.strip() for each in line.partition("#")[0].partition(":"))
+        if not colon:
+            field, _, value = field.partition(" ")
+        if _AGENT.fullmatch(field):
+            lines.append(f"User-agent: {value.split('/')[0].strip() or '*'}")
+        elif _RULE.fullmatch(field):
+            lines.append(f"{'Allow' if field.lower() == 'allow' else 'Disallow'}: {value}")
+        elif field and not _OTHER.fullmatch(field):
+            unknown = True
+    return _ALL if unknown and not lines else "\n".join(lines)
 
 
 @lru_cache(maxsize=4096)
@@ -197,7 +248,9 @@ def _as_robots(body: str) -> str:
     """
     try:
         value: Any = json.loads(body)
-        reserved = [str(each["location"]) for each in value if each["tdm-reservation"] == 1]
+        reserved = [
+            str(each["location"]) for each in value if each["tdm-reservation"] not in _NOT_RESERVED
+        ]
     except (ValueError, KeyError, TypeError, RecursionError):
         return _ALL
     if len(reserved) > MOST_LOCATIONS or not all(_LOCATION.fullmatch(each) for each in reserved):

@@ -1,15 +1,18 @@
 """Which column of a source is what: the one mapping that all formats share.
 
 By default an attribute is read from the column of its own name. A dot leads into a struct, so
-``license=metadata.license`` is the member of a column. The first object decides which default
-columns there are; a later object that lacks one of them is refused.
+``license=metadata.license`` is the member of a column. Each object is asked for its own columns, so
+what only one of them states counts. A column that seems to state terms and is not read is refused:
+terms that nobody reads would be overlooked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -32,7 +35,15 @@ _WANTED = {
     "image": "bytes, or of lists of whole numbers,",
     "label": "whole numbers",
 }
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _LISTED = frozenset({*TERMS, "language"})  # several may be stated of one record
+
+_ALIKE = {
+    "license": re.compile(r"licen[cs]|spdx", re.IGNORECASE),
+    "jurisdiction": re.compile(r"jurisdiction", re.IGNORECASE),
+    "sensitivity": re.compile(r"sensitiv", re.IGNORECASE),
+}
+"""Names of columns that seem to state an attribute."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +119,86 @@ class ColumnMapping:
                     f"{attribute}=COLUMN.",
                 )
             found[attribute] = path
+        self.check_overlooked(_paths(schema), found, where)
         return found
 
-    def decided(self, found: Mapping[str, str]) -> ColumnMapping:
-        """The mapping for the objects behind the first, which has the columns ``found``."""
-        return replace(self, named={each: found.get(each) for each in self.attributes})
+    def seeming(self, path: str) -> str | None:
+        """Which of the terms a name seems to state, if it is not decided where that is read."""
+        for attribute, alike in _ALIKE.items():
+            if attribute not in self.named and path != attribute and alike.search(path):
+                return attribute
+        return None
+
+    def overlooked(self, path: str, attribute: str, where: str) -> UsageError:
+        """The error where a name seems to state terms that are not read anywhere."""
+        return UsageError(
+            f"{path!r} seems to state the {attribute} and would not be read",
+            where=where,
+            do=f"Read it with --column {attribute}={path}, or leave it out with "
+            f"--column {attribute}=.",
+        )
+
+    def check_overlooked(self, paths: Iterable[str], found: Iterable[str], where: str) -> None:
+        """Raise ``UsageError`` if one of ``paths`` seems to state terms that are not ``found``."""
+        for path in paths:
+            attribute = self.seeming(path)
+            if attribute and attribute not in found:
+                raise self.overlooked(path, attribute, where)
+
+    def partition(self, name: str, where: str) -> dict[str, str]:
+        """What folders state, as Hive has it: ``license=MIT/part-0.parquet``.
+
+        Raises:
+            UsageError: A key seems to state terms and is not read.
+        """
+        pairs = (folder.partition("=") for folder in name.split("/")[:-1])
+        keys = {unquote(key): unquote(value) for key, equals, value in pairs if equals}
+        read = {each: self.named.get(each, each) for each in STATED}
+        stated = {each: keys[path] for each, path in read.items() if path in keys}
+        self.check_overlooked(keys, stated, where)
+        return {each: value for each, value in stated.items() if value != _HIVE_NULL}
 
     def keys(self) -> dict[str, str]:
         """Where each attribute may be in rows that have no schema."""
         paths = {each: self.named.get(each, each) for each in self.attributes}
         return {each: path for each, path in paths.items() if path is not None}
+
+
+class ColumnsSeen:
+    """Which objects of a source have which columns: told where they disagree."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[str, ...], tuple[int, str]] = {}
+
+    def note(self, object: str, attributes: Iterable[str]) -> None:
+        """Count one object, and what it has."""
+        self._count(tuple(sorted(attributes)), 1, object)
+
+    def merge(self, other: ColumnsSeen) -> None:
+        """Count what another process saw behind this one."""
+        for attributes, (objects, first) in other._objects.items():
+            self._count(attributes, objects, first)
+
+    def _count(self, attributes: tuple[str, ...], objects: int, first: str) -> None:
+        before, already = self._objects.get(attributes, (0, first))
+        self._objects[attributes] = before + objects, already
+
+    def differing(self) -> list[dict[str, Any]]:
+        """Attributes, how many objects have just these, and the first; empty if all agree."""
+        if len(self._objects) < 2:
+            return []
+        return [
+            {"attributes": [*attributes], "objects": objects, "first": first}
+            for attributes, (objects, first) in sorted(self._objects.items())
+        ]
+
+
+def member_paths(value: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of a row without schema, and those of its objects, with dots."""
+    for key, inner in value.items():
+        yield key
+        if isinstance(inner, dict):
+            yield from (f"{key}.{path}" for path in inner)
 
 
 def member(value: Any, path: str) -> Any:
@@ -128,6 +209,15 @@ def member(value: Any, path: str) -> Any:
         return value.get(path)
     first, _, rest = path.partition(".")
     return member(value.get(first), rest)
+
+
+def _paths(schema: pa.Schema) -> Iterator[str]:
+    """The names of columns, and of structs' members, with dots."""
+    pending = [(each.name, each.type) for each in schema]
+    for path, kind in pending:
+        yield path
+        if pa.types.is_struct(kind):
+            pending += [(f"{path}.{each.name}", each.type) for each in kind]
 
 
 def _type(schema: pa.Schema, path: str, where: str) -> pa.DataType | None:

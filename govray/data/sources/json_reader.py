@@ -6,63 +6,100 @@ It says neither which line is wrong nor that a key is there twice.
 
 from __future__ import annotations
 
+import codecs
 import json
 import tarfile
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
-from govray.data.sources.columns import member
+from govray.data.sources.columns import ColumnMapping, member, member_paths
 from govray.data.sources.objects import SourceObject
 from govray.data.sources.table_reader import Raw, open_stream, reading, text_stream
 
+_MOST_PATHS = 10_000  # that are remembered
 _JSON_OVERHEAD = 8
 """How many times its bytes a text may take as JSON: six for ``\\u0000``, and what is beside it."""
 
 
-def lines(found: SourceObject, keys: Mapping[str, str], limit: int) -> Iterator[Raw]:
+def lines(found: SourceObject, columns: ColumnMapping, limit: int) -> Iterator[Raw]:
     """Each line of JSON lines; a row's number is its line's. Empty lines are no rows.
 
     Args:
         found: The object.
-        keys: Attribute → key, with dots for members.
+        columns: Which key is what.
         limit: Bytes of the largest record.
 
     Raises:
         Malformed: The rest cannot be read. Says after which line.
+        UsageError: A row seems to state terms under a key that is not read.
     """
     most = limit * _JSON_OVERHEAD
+    rows = _Rows(found, columns)
     with reading(found) as progress, text_stream(found) as stream:
         for row in count(1):
             line = stream.readline(most + 1)
-            if not line:
+            if row == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            elif not line:
                 return
             if len(line) > most:
                 yield row, f"the line has more than {most:,} bytes"
                 while line and not line.endswith(b"\n"):
                     line = stream.readline(most)
             elif line.strip():
-                yield row, _picked(line, keys)
+                yield row, rows.picked(line)
             progress[0] = row
 
 
-def samples(found: SourceObject, keys: Mapping[str, str], limit: int) -> Iterator[Raw]:
+def samples(found: SourceObject, columns: ColumnMapping, limit: int) -> Iterator[Raw]:
     """Each sample of a WebDataset tar: neighbours whose names agree up to the first dot.
 
     The text is the ``txt`` file, other attributes are members of the ``json`` file.
 
     Raises:
-        Malformed: The rest cannot be read, or the tar has no end. Says after which sample.
+        Malformed: The rest cannot be read, the tar has no end, or something is behind it. Says
+            after which sample.
+        UsageError: A sample seems to state terms under a key that is not read.
     """
+    rows = _Rows(found, columns)
     with reading(found) as progress:
         _check_tar_end(found)
         with open_stream(found) as stream:
-            with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as tar:
+            kept = _Kept(stream)
+            with tarfile.open(fileobj=kept, mode="r|", tarinfo=_Header) as tar:
                 for row, files in enumerate(_samples(tar, limit), 1):
-                    yield row, files if isinstance(files, str) else _sample(files, keys)
+                    yield row, files if isinstance(files, str) else _sample(files, rows)
                     progress[0] = row
-            while stream.read(1 << 20):  # the codec's own check is behind the last byte
-                pass
+            kept.check_nothing_behind(tar.offset)
+
+
+class _Kept:
+    """A stream that keeps what it gave last, since ``tarfile`` reads beyond a tar's end mark."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._end = stream, 0
+        self._last = self._before = b""
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if data:
+            self._before, self._last = self._last, data
+        self._end += len(data)
+        return data
+
+    def check_nothing_behind(self, offset: int) -> None:
+        """Read to the end, where the codec's own check is.
+
+        Raises:
+            ReadError: There is more than zeros from ``offset`` on: a second tar, which was joined.
+        """
+        kept = self._before + self._last
+        kept = kept[max(0, offset - (self._end - len(kept))) :]
+        while kept:
+            if kept.strip(b"\0"):
+                raise tarfile.ReadError("something is behind the end mark, such as a second tar")
+            kept = self._stream.read(1 << 20)
 
 
 class _Header(tarfile.TarInfo):
@@ -124,23 +161,46 @@ def _samples(tar: tarfile.TarFile, limit: int) -> Iterator[dict[str, bytes] | st
         yield files
 
 
-def _sample(files: Mapping[str, bytes], keys: Mapping[str, str]) -> dict[str, Any] | str:
-    picked = _picked(files.get("json", b"{}"), keys)
+def _sample(files: Mapping[str, bytes], rows: _Rows) -> dict[str, Any] | str:
+    picked = rows.picked(files.get("json", b"{}"))
     if isinstance(picked, str) or "txt" not in files:
         return picked
     return picked | {"text": files["txt"]}
 
 
-def _picked(data: bytes, keys: Mapping[str, str]) -> dict[str, Any] | str:
-    try:
-        value = _DECODER.decode(data.decode())
-    except UnicodeDecodeError as error:
-        return f"not UTF-8 at byte {error.start}"
-    except (ValueError, RecursionError) as error:
-        return f"not JSON ({error})"
-    if not isinstance(value, dict):
-        return "no JSON object"
-    return {attribute: member(value, key) for attribute, key in keys.items()}
+class _Rows:
+    """Picks attributes from the rows of one object."""
+
+    def __init__(self, found: SourceObject, columns: ColumnMapping) -> None:
+        self._where, self._columns, self._keys = found.where, columns, columns.keys()
+        self._seeming: dict[str, str | None] = {}
+
+    def picked(self, data: bytes) -> dict[str, Any] | str:
+        """What a row states, or what is wrong with it."""
+        try:
+            value = _DECODER.decode(data.decode())
+        except UnicodeDecodeError as error:
+            return f"not UTF-8 at byte {error.start}"
+        except (ValueError, RecursionError) as error:
+            return f"not JSON ({error})"
+        if not isinstance(value, dict):
+            return "no JSON object"
+        self._check(value)
+        return {attribute: member(value, key) for attribute, key in self._keys.items()}
+
+    def _check(self, value: dict[str, Any]) -> None:
+        """Refuse a key that seems to state terms, where the row has none that are read."""
+        for path in member_paths(value):
+            attribute = self._seems(path)
+            if attribute and member(value, self._keys[attribute]) is None:
+                raise self._columns.overlooked(path, attribute, self._where)
+
+    def _seems(self, path: str) -> str | None:
+        if path not in self._seeming:
+            if len(self._seeming) == _MOST_PATHS:
+                self._seeming.clear()
+            self._seeming[path] = self._columns.seeming(path)
+        return self._seeming[path]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A source is a file or a folder, on a disk or below a URL of an object store. The format follows from
 the suffixes, if all files agree. A folder of other files is a source of text files, one record
-each. Hidden files and folders are left out.
+each. Tables beside other files, and files that are compressed or no text by their suffix, are asked
+about. Hidden files and folders are left out.
 
 A folder that the ``datasets`` library saved is recognised by its ``state.json`` or
 ``dataset_dict.json``. These name the Arrow files, so a missing one is noticed.
@@ -35,13 +36,18 @@ SUFFIXES: dict[str, Format] = {
     ".tsv": "csv",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".feather": "arrow",
     ".tar": "webdataset",
     ".tgz": "webdataset",
 }
 COMPRESSIONS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 
-# Of no use as text: a folder that mixes them with other files has to be asked about.
-_BINARY = {"parquet", "arrow", "webdataset"}
+_NO_TEXT = re.compile(
+    r"\.(7z|avro|bin|br|bz2|db|docx?|epub|gz|h5|hdf5|jar|lz4?|lzma|mp3|mp4|np[yz]|odt|orc|pdf|pickle"
+    r"|pkl|pptx?|pth?|rar|safetensors|sqlite|tbz2|txz|wav|whl|xlsx?|xz|zip|zst)$",
+    re.IGNORECASE,
+)
+"""Names of files that are not read, and are no text as they are."""
 
 
 class SourceFolder(Protocol):
@@ -144,7 +150,7 @@ def find(source: str, format: Format | None = None) -> RecordSource:
     folder, name = _open(source)
     if name is not None:
         found = SourceObject(name, folder, folder.stamp(name))
-        return RecordSource(source, format or _format_of(name) or "files", (found,))
+        return RecordSource(source, format or _common_format(found.where, [name]), (found,))
     stamps = folder.list()
     if is_url(source) and not stamps:
         raise UsageError(
@@ -201,11 +207,18 @@ def _common_format(source: str, names: list[str]) -> Format:
     formats = {_format_of(name) for name in names}
     if len(formats) == 1 and (only := formats.pop()):
         return only
-    if binary := sorted(each for each in formats if each in _BINARY):
+    if tables := sorted(each for each in formats if each):
+        other = next(name for name in names if _format_of(name) != tables[0])
         raise UsageError(
-            f"the folder holds {' and '.join(binary)} files beside others",
+            f"the folder holds {' and '.join(tables)} files beside others, such as {other}",
             where=source,
-            do=f"Say which to read: --format {binary[0]}, or --format files for all as they are.",
+            do=f"Say which to read: --format {tables[0]}, or --format files for all as they are.",
+        )
+    if unread := [name for name in names if _NO_TEXT.search(name)]:
+        raise UsageError(
+            f"{unread[0]} is no text, and of no format that is read",
+            where=source,
+            do="Unpack or convert it, or take all files as they are with --format files.",
         )
     return "files"
 

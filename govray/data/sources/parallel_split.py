@@ -220,8 +220,7 @@ def _merged(
             stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{name}.parts.", dir=out))
         ).resolve()
         secret = new_secret()
-        columns = reader.decided(source, reading.columns)
-        task = Task(replace(reading, columns=columns), terms, scratch, secret)
+        task = Task(reading, terms, scratch, secret)
         yield Merger(_results(source, task), secret, selection, stack)
         source.check_unchanged()
 
@@ -320,6 +319,7 @@ class Task:
             limit=reading.limit,
             normalisation=reading.normalisation,
             schema=reading.schema,
+            seen=selection.columns,
         )
         records = selection.of(found)
         if self.terms is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from govray.data.sources.columns import TERMS
+from govray.data.sources.columns import TERMS, ColumnsSeen
 from govray.data.sources.record import Flaw, SourceRecord
 from govray.errors import UsageError
 from govray.governance.policy.corpus_description import LANGUAGE
@@ -95,17 +95,20 @@ class RecordFilter:
     Attributes:
         quarantine: What was wrong with others.
         other_splits: How many are of splits that were not asked for.
+        columns: Which objects have which columns.
     """
 
     def __init__(self, *, refuse_flaws: bool = False, only_split: str | None = None) -> None:
         self.quarantine = Quarantine()
         self.other_splits = 0
+        self.columns = ColumnsSeen()
         self._refuse_flaws, self._only_split = refuse_flaws, only_split
 
     def merge(self, other: RecordFilter) -> None:
         """Count what another process left out behind this one."""
         self.quarantine.merge(other.quarantine)
         self.other_splits += other.other_splits
+        self.columns.merge(other.columns)
 
     def of(self, found: Iterable[SourceRecord | Flaw]) -> Iterator[SourceRecord]:
         """The records that are taken.

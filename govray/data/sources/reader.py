@@ -10,11 +10,12 @@ record is a `Flaw`, and reading goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from govray.data.corpus import MAX_RECORD_BYTES, disk_errors
 from govray.data.sources import json_reader
-from govray.data.sources.columns import ColumnMapping
+from govray.data.sources.columns import TERMS, ColumnMapping, ColumnsSeen
 from govray.data.sources.objects import RecordSource, SourceObject
 from govray.data.sources.record import Flaw, SourceRecord, normalise, place, record_of
 from govray.data.sources.table_reader import Raw, Table
@@ -33,6 +34,7 @@ def read(
     limit: int | None = None,
     normalisation: Sequence[Normalisation] = (),
     schema: RowSchema | None = None,
+    seen: ColumnsSeen | None = None,
 ) -> Iterator[SourceRecord | Flaw]:
     """Every record of ``source`` in ascending order of names, and what cannot be one.
 
@@ -42,10 +44,11 @@ def read(
         limit: Bytes of the largest record.
         normalisation: What to do to the text; by default nothing.
         schema: What the records are, if not text; ``columns`` are of that kind.
+        seen: Hears which objects have which columns.
 
     Raises:
-        UsageError: The source changes meanwhile, a column is missing or of another type, or the
-            mapping names columns of plain files.
+        UsageError: The source changes meanwhile, a column is missing or of another type, terms
+            would be overlooked, or the mapping names columns of plain files.
         Malformed: An object cannot be read to its end.
     """
     yield from read_objects(
@@ -54,18 +57,9 @@ def read(
         limit=limit,
         normalisation=normalisation,
         schema=schema,
+        seen=seen,
     )
     source.check_unchanged()
-
-
-def decided(source: RecordSource, columns: ColumnMapping) -> ColumnMapping:
-    """The mapping that the first object gives to those behind it. Raises as `read`."""
-    if not source.objects or source.format not in ("csv", "parquet", "arrow"):
-        return columns
-    first = source.objects[0]
-    first.check_unchanged()
-    schema = Table(first, source.format, ROW_LIMIT).schema
-    return columns.decided(columns.resolve(schema, where=first.where))
 
 
 def read_objects(
@@ -75,6 +69,7 @@ def read_objects(
     limit: int | None,
     normalisation: Sequence[Normalisation],
     schema: RowSchema | None,
+    seen: ColumnsSeen | None = None,
 ) -> Iterator[SourceRecord | Flaw]:
     """As `read`, without a last look at the source as a whole."""
     if schema is not None and (source.format == "files" or normalisation):
@@ -89,19 +84,21 @@ def read_objects(
             where="--column",
             do="Leave it out, or say what the files are with --format.",
         )
+    seen = seen or ColumnsSeen()
     for found in source.objects:
         found.check_unchanged()
+        folders = columns.partition(found.name, found.where)
         if source.format == "files":
-            yield _file(found, limit or MAX_RECORD_BYTES, normalisation)
+            yield _file(found, limit or MAX_RECORD_BYTES, normalisation, folders)
         else:
             most = min(limit or ROW_LIMIT, MAX_RECORD_BYTES)
-            rows, columns = _rows(source, found, columns, most)
-            for row, raw in rows:
+            for row, raw in _rows(source, found, columns, most, seen):
                 if isinstance(raw, str):
                     yield Flaw(place(found.name, row), raw, "Mend the row.")
                     continue
                 if found.split and raw.get("split") is None:
                     raw["split"] = found.split
+                _add(raw, folders)
                 yield record_of(
                     found.name, row, raw, limit=most, normalisation=normalisation, schema=schema
                 )
@@ -109,22 +106,40 @@ def read_objects(
 
 
 def _rows(
-    source: RecordSource, found: SourceObject, columns: ColumnMapping, limit: int
-) -> tuple[Iterator[Raw], ColumnMapping]:
-    """The rows of an object, and the mapping for those behind it."""
+    source: RecordSource,
+    found: SourceObject,
+    columns: ColumnMapping,
+    limit: int,
+    seen: ColumnsSeen,
+) -> Iterator[Raw]:
+    """The rows of an object."""
     match source.format:
         case "jsonl":
-            return json_reader.lines(found, columns.keys(), limit), columns
+            return json_reader.lines(found, columns, limit)
         case "webdataset":
-            return json_reader.samples(found, columns.keys(), limit), columns
+            return json_reader.samples(found, columns, limit)
         case format:
             table = Table(found, format, limit)
             paths = columns.resolve(table.schema, where=found.where)
-            return table.rows(paths), columns.decided(paths)
+            seen.note(found.name, paths)
+            return table.rows(paths)
+
+
+def _add(raw: dict[str, Any], folders: Mapping[str, str]) -> None:
+    """What the folders state of a row. Terms that its columns state too have to agree."""
+    for attribute, value in folders.items():
+        beside = raw.get(attribute)
+        if beside is None:
+            raw[attribute] = value
+        elif attribute in TERMS:
+            raw[attribute] = [*(beside if isinstance(beside, list) else [beside]), value]
 
 
 def _file(
-    found: SourceObject, limit: int, normalisation: Sequence[Normalisation]
+    found: SourceObject,
+    limit: int,
+    normalisation: Sequence[Normalisation],
+    folders: Mapping[str, str],
 ) -> SourceRecord | Flaw:
     """A whole file as it is; only normalisation asks for UTF-8."""
     if found.stamp.size > limit:
@@ -138,4 +153,5 @@ def _file(
         except UnicodeDecodeError as error:
             what = f"not UTF-8 at byte {error.start}, so it cannot be normalised"
             return Flaw(found.name, what, "Remove it, or build without normalisation.")
-    return SourceRecord(found.name, found.name, content, {})
+    stated = {each: (value,) for each, value in folders.items() if each != "id"}
+    return SourceRecord(found.name, found.name, content, stated)

@@ -6,8 +6,9 @@ file's mode only whether it may be executed is kept.
 
 Left out are:
 
-* ``.git``, ``__pycache__``, and folders of virtual environments, which have a ``pyvenv.cfg``;
-* ``runs`` at the top, and the storage itself where it lies inside;
+* what `secret_files.LEFT_OUT` names: version control, ``runs`` at the top, the store, its secret;
+* folders of virtual environments, which have a ``pyvenv.cfg``;
+* the storage where it lies inside;
 * what the ``.gitignore`` and ``.rayignore`` at the top say (`govray.files.gitignore`).
   Those of inner folders are not read.
 
@@ -15,7 +16,8 @@ Invariants:
 
 * An archive holds no link, and no secret that `secret_files` knows: a private key, ``.env``, or the
   secret of a corpus.
-* Nothing is unpacked whose digest was not verified, nor anything outside the given folder.
+* Nothing is unpacked whose digest was not verified, nor anything outside the given folder, nor what
+  is left out when it is packed: hooks of ``.git`` would run.
 * Sizes and counts are bounded on both ways.
 
 Source: PKWARE APPNOTE 6.3.10.
@@ -40,7 +42,7 @@ from govray.files.place import Place
 from govray.files.staged_folder import staged_folder
 from govray.files.zip_entry import zip_entry
 from govray.governance.formats import canonical_json
-from govray.governance.submission.secret_files import held_secret
+from govray.governance.submission.secret_files import held_secret, left_out, never_received
 
 CODE = "code"
 """Folder of the archives, beside the runs."""
@@ -58,7 +60,6 @@ _END = struct.Struct("<4s4H2LH")  # the record at the end of a zip (APPNOTE 4.3.
 _ENTRY = struct.Struct("<4s6H3L5H2L")  # a file in its directory (APPNOTE 4.3.12)
 _HEAD = 30  # bytes before a file's name where its content lies (APPNOTE 4.3.7)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_NEVER = frozenset({".git", "__pycache__"})
 _IGNORES = (".gitignore", ".rayignore")
 
 
@@ -119,8 +120,8 @@ def packed(folder: Path, storage: Place | None = None) -> bytes:
     """
     if not folder.is_dir():
         raise UsageError("there is no such folder", where=str(folder), do="Check working_dir")
-    left_out = storage.resolve() if isinstance(storage, Path) else None
-    files = sorted(_files(folder, left_out), key=lambda path: _name(path, folder))
+    inside = storage.resolve() if isinstance(storage, Path) else None
+    files = sorted(_files(folder, inside), key=lambda path: _name(path, folder))
     sizes = {path: path.stat().st_size for path in files}
     if len(files) > MOST or sum(sizes.values()) > LARGEST:
         largest = max(sizes, key=lambda path: sizes[path])
@@ -301,6 +302,8 @@ def _checked(archive: zipfile.ZipFile, where: str) -> list[zipfile.ZipInfo]:
             raise Malformed(f"{info.filename!r} is compressed or encrypted", where=where)
         if not _safe(info.filename) or info.filename in above:
             raise Malformed(f"{info.filename!r} leads out of the folder", where=where)
+        if never_received(info.filename):
+            raise Malformed(f"{info.filename!r} belongs into no archive", where=where)
     return infos
 
 
@@ -326,7 +329,7 @@ def _files(folder: Path, storage: Path | None) -> Iterator[Path]:
         for entry in os.scandir(above):
             path, is_folder = Path(entry.path), entry.is_dir(follow_symlinks=False)
             name = _name(path, folder)
-            if entry.name in _NEVER or name == "runs" or ignored(name, is_folder):
+            if left_out(name, is_folder) or ignored(name, is_folder):
                 continue
             if is_folder:
                 if path.resolve() != storage:

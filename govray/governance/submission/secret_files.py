@@ -1,4 +1,9 @@
-"""Files that a working directory may have, and that nobody else is to be given.
+"""Files that a working directory may have, and that nobody else is to be given: one rule.
+
+`LEFT_OUT` are patterns of what is never packed and never received: version control, whose hooks and
+settings run code, what runs leave, and the store with its secret. `SECRET` are patterns of what is
+refused instead, since a job may need a file of that name that is no secret. ``govray init`` writes
+both into the ``.gitignore`` and the ``.rayignore`` of a deployment, which Ray's own upload reads.
 
 Private keys are told by how they begin (`govray.printable`), whatever their file is called. Files
 with passwords and tokens of this machine are told by their names: ``.env`` and its variants,
@@ -10,7 +15,35 @@ from __future__ import annotations
 
 import re
 
+from govray.files.gitignore import Ignored
 from govray.printable import holds_key
+
+LEFT_OUT = (
+    ".git",
+    ".hg",
+    ".svn",
+    "__pycache__/",
+    "/runs/",
+    "/govray-demo/",
+    "govray.db",
+    "govray.db-*",
+    "*.db.key",
+)
+SECRET = (
+    "*.pem",
+    "records.secret",
+    ".env",
+    ".env.*",
+    "!.env.example",
+    ".envrc",
+    ".netrc",
+    "_netrc",
+    ".pypirc",
+    ".git-credentials",
+)
+
+left_out = Ignored.of(LEFT_OUT)
+"""Called with a name below the folder, and whether it is a folder."""
 
 _LARGEST_KEY = 1 << 16  # bytes of a file
 _PASSWORDS = re.compile(
@@ -19,6 +52,23 @@ _PASSWORDS = re.compile(
     re.IGNORECASE,
 )
 _OF_CORPUS = "records.secret"  # as govray.governance.policy.record_commitment says
+
+
+def ignore_file() -> str:
+    """A ``.gitignore``, and a ``.rayignore``, of a folder that jobs are sent from."""
+    lines = ["# Stays here: govray packs none of it, and Ray reads this file.", *LEFT_OUT]
+    return "\n".join([*lines, "# Secrets.", *SECRET]) + "\n"
+
+
+def never_received(name: str) -> bool:
+    """Whether an archive that names this file was not made by `code_archive.packed`.
+
+    Args:
+        name: Below the folder, with slashes. Some systems ignore case, and dots at the end.
+    """
+    parts = [part.rstrip(". ").lower() for part in name.split("/")]
+    above = ("/".join(parts[:end]) for end in range(1, len(parts)))
+    return any(left_out(each, True) for each in above) or left_out("/".join(parts), False)
 
 
 def held_secret(name: str, data: bytes) -> str | None:

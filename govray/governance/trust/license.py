@@ -184,7 +184,8 @@ def closest(name: str) -> str | None:
     """
     licenses = [key for key, entry in _spdx().items() if entry.is_license]
     spelt = re.sub(r"[\s_,]+", "-", name.strip().lower())[:_MAX_SUGGESTED]
-    found = nearest(spelt, licenses, cutoff=0.75)
+    # Of three letters, two that changed places leave two thirds alike.
+    found = nearest(spelt, licenses, cutoff=0.75 if len(spelt) > 4 else 0.65)
     return _spdx()[found].key if found else None
 
 
@@ -292,17 +293,24 @@ def _operand(expression: str, tokens: list[str], depth: int) -> _Node:
         return node
     key = _symbol(expression, tokens)
     entry = _lookup(key)
-    if entry is not None and not entry.is_license:
-        raise _malformed(expression, f"{entry.key} is an exception; it stands after WITH")
+    if (entry is not None and not entry.is_license) or _names(key, "AdditionRef"):
+        raise _malformed(
+            expression, f"{entry.key if entry else key} is an exception; it stands after WITH"
+        )
     license = _License(entry.key if entry else key)
     if not (tokens and _operator(tokens[-1]) == "WITH"):
         return license
     tokens.pop()
     key = _symbol(expression, tokens)
     entry = _lookup(key)
-    if entry is not None and not entry.is_exception:
-        raise _malformed(expression, f"{entry.key} is a licence, no exception")
+    if (entry is not None and not entry.is_exception) or _names(key, "LicenseRef"):
+        raise _malformed(expression, f"{entry.key if entry else key} is a licence, no exception")
     return _With(license, entry.key if entry else key)
+
+
+def _names(key: str, kind: Literal["LicenseRef", "AdditionRef"]) -> bool:
+    """Whether a symbol refers to terms of this kind, which are in no list."""
+    return bool(_REFERENCE.fullmatch(key)) and key.rpartition(":")[2].startswith(kind)
 
 
 def _operator(token: str) -> str | None:

@@ -54,6 +54,18 @@ class Sighting:
     planted: bool = False
 
 
+def outcome(split: Split, steps: int) -> str:
+    """What became of a record, for people: in which split it is is not how it was used.
+
+    Args:
+        split: The record's.
+        steps: How many recorded steps read one of its rows.
+    """
+    if split == "train":
+        return "trained on" if steps else "admitted, and no step read it"
+    return "held back, never trained on" if split == "reserve" else "empty, never trained on"
+
+
 def trace(
     model: VerifiedModel,
     record_sha256: str,

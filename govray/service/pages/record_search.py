@@ -24,12 +24,6 @@ from govray.service.visibility import CORPUS_READERS, reads_corpora
 
 router = APIRouter()
 
-SPLITS = {
-    "train": "trained on",
-    "reserve": "held back, never trained on",
-    "empty": "empty, never trained on",
-}
-
 
 @router.get("/search")
 def form(request: Request, caller: CallerDep) -> HTMLResponse:
@@ -78,5 +72,4 @@ def search(
         reads=True,
         answer=answer,
         missing=not text,
-        splits=SPLITS,
     )

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from starlette.datastructures import QueryParams
 
+from govray.governance.verify.trace import outcome
 from govray.service import session_cookie
 from govray.service.access import Caller
 from govray.service.visibility import reads_audit, reads_corpora, reads_runs
@@ -147,7 +148,7 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts = (count, brief, decimals, plain, size, digest, minute, sign, word, category)
+    texts = (count, brief, decimals, plain, size, digest, minute, sign, word, category, outcome)
     for function in (*texts, following, sorted_by):
         made.filters[function.__name__] = function
     for asks in (reads_runs, reads_corpora, reads_audit, reads_cases):

@@ -23,6 +23,7 @@ from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
 from govray.errors import CouldNotCheck, InfrastructureFailed, Refused
+from govray.governance.verify.trace import outcome
 from govray.service.access import AuditDep, Caller, CallerDep
 from govray.service.answer import Answer
 from govray.service.record_index import groups_of, leaves_of, places_of, store_key
@@ -91,6 +92,7 @@ class Sighting(Answer):
     record: str = Field(description="Index in the corpus, in Merkle order.")
     planted: bool = Field(description="A canary of the operator, no record of the supplier.")
     split: Literal["train", "reserve", "empty"]
+    use: str = Field(description="What became of it, for people.", examples=["trained on"])
     tokens: str = Field(description="Its own tokens in the rows that were read.")
     step_count: int
     steps: list[int] = Field(description="The first of them, ascending.")
@@ -197,6 +199,7 @@ def _sighting(
         record=str(record.record),
         planted=record.record >= row.own_records,
         split=record.split,
+        use=outcome(record.split, record.step_count),
         tokens=str(record.tokens),
         step_count=record.step_count,
         steps=record.steps,

@@ -57,15 +57,29 @@ class Seen:
     Attributes:
         profile: What was measured after it, or recorded before.
         decisions: What the policy makes of it.
+        memorization: M: the largest deviation in the newest profile of each corpus, in robust
+            units. A profile may be of some corpora alone, whose turn it is.
     """
 
     profile: EntropyProfile
     decisions: tuple[MonitorDecision, ...]
+    memorization: float
 
-    @property
-    def memorization(self) -> float:
-        """The largest deviation, in robust units."""
-        return max(measure.deviation for measure in self.profile.measures)
+
+def newest_deviation(history: Sequence[EntropyProfile], step: int) -> float:
+    """The largest deviation over corpora, each as its newest profile up to a step has it.
+
+    Args:
+        history: Profiles, oldest first; at least one is of the step or an earlier one.
+        step: The step.
+    """
+    newest: dict[str, float] = {}
+    for profile in history:
+        if profile.step <= step:
+            for corpus in profile.corpora:
+                found = (each.deviation for each in profile.measures if each.corpus == corpus)
+                newest[corpus] = max(found)
+    return max(newest.values())
 
 
 class MemorizationWatch:
@@ -136,9 +150,10 @@ class MemorizationWatch:
                 section=self._monitored.section,
                 branch=leaf.branch,
             )
+            decisions = self.told.take(profile)
         else:
-            return Seen(profile, ())  # decided before
-        return Seen(profile, self.told.take(profile))
+            decisions = ()  # decided before
+        return Seen(profile, decisions, newest_deviation(self.told.history, leaf.step))
 
     def _probe(self, corpus: str, step: int, gate: int | None) -> Probe:
         rows = self._monitored.section.probe_rows

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
@@ -11,9 +13,15 @@ import pytest
 
 from govray.errors import Malformed, Refused, UsageError
 from govray.files.bucket_path import BucketPath
+from govray.files.zip_entry import zip_entry
 from govray.governance.formats import canonical_json
 from govray.governance.submission import code_archive
-from govray.governance.submission.code_archive import archive_place, open_archive, packed
+from govray.governance.submission.code_archive import (
+    archive_place,
+    check_archive,
+    open_archive,
+    packed,
+)
 from govray.governance.submission.received_archive import (
     LEFT_SECONDS,
     delete_left,
@@ -55,6 +63,25 @@ def test_it_lies_on_an_object_store_too(tmp_path: Path, store: BucketPath, data:
         received.keep()
     assert kept_bytes(store, digest) == len(data)
     assert packed(open_archive(store, digest, tmp_path / "out")) == data
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".git/config",
+        "deep/.GIT/hooks/post-checkout",
+        ".git ./config",
+        "govray.db",
+        "a/govray.db.key",
+    ],
+)
+def test_what_would_not_be_packed_is_not_received(tmp_path: Path, name: str) -> None:
+    """A hook or a setting in ``.git`` would run code at somebody's next ``git status``."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zip_entry(name, executable=False), b"[core]\n")
+    with pytest.raises(Malformed, match="belongs into no archive"):
+        check_archive(made, "sent")
 
 
 def test_what_is_closed_early_leaves_nothing(

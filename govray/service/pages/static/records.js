@@ -57,7 +57,7 @@ async function show(body) {
         {},
         element("th", { scope: "row" }, link(`/corpora/${encodeURIComponent(each.corpus)}`, each.corpus)),
         element("td", {}, link(`/attestations/${each.attestation.replace("sha256:", "")}`, each.name)),
-        element("td", {}, SPLITS[each.split]),
+        element("td", {}, each.use),
         element("td", { class: "number" }, steps(each)),
         element("td", {}, each.groups.join(", ") || "none"),
         element("td", { class: "wide" }, await proven(each)),
@@ -115,12 +115,6 @@ async function signedBy(note) {
   }
   return null;
 }
-
-const SPLITS = {
-  train: "trained on",
-  reserve: "held back, never trained on",
-  empty: "empty, never trained on",
-};
 
 const link = (href, text) => element("a", { href }, text);
 
