@@ -16,8 +16,8 @@ Invariants:
 
 * An archive holds no link, and no secret that `secret_files` knows: a private key, ``.env``, or the
   secret of a corpus.
-* Nothing is unpacked whose digest was not verified, nor anything outside the given folder, nor what
-  is left out when it is packed: hooks of ``.git`` would run.
+* Nothing is unpacked whose digest was not verified, nor anything outside the given folder.
+* What is left out when a folder is packed is refused in an archive: hooks of ``.git`` would run.
 * Sizes and counts are bounded on both ways.
 
 Source: PKWARE APPNOTE 6.3.10.
