@@ -33,7 +33,8 @@ def run(service: Service, tmp_path: Path) -> Path:
     trial = f"t-{next(_NUMBERS)}"
     folder = tmp_path / trial
     for step in STEPS:
-        state = canonical_json.encode({"step": step, "keep": {"best": 0, "latest": 1}})
+        kept = {"keep": {"best": 0, "latest": 1}, "governance": {}, "ledger": {}}
+        state = canonical_json.encode({"step": step} | kept)
         commit_folder.commit(folder / folder_name(step), {"state.json": state})
     done = TrialState.COMPLETED
     with Session(service.engine) as session:

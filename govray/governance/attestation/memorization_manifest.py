@@ -31,7 +31,7 @@ from govray.governance.formats.bounds import LongText, Natural, Positive, Share
 from govray.governance.formats.document import Digest, Document, Name, Timestamp
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Subject, seal
-from govray.governance.policy.memorization_section import Number
+from govray.governance.policy.memorization_section import Magnitude, Number, PositiveNumber
 from govray.governance.record.entropy_profile import Measure
 from govray.governance.trust.trust_state import TrustState, Verified
 
@@ -45,7 +45,7 @@ class SamplingScheme(Document):
         probability: p of an (n, p)-discoverable extraction: that of n samples one is the text.
     """
 
-    temperature: Annotated[Number, Field(gt=0)]
+    temperature: PositiveNumber
     top_k: Natural
     probability: Annotated[float, Field(gt=0, lt=1)]
 
@@ -122,11 +122,11 @@ class CanaryEvidence(Document):
 
     record: Digest
     reads: Natural
-    exposure_bits: Annotated[Number, Field(ge=0)]
+    exposure_bits: Magnitude
     candidates: Positive
     scored: Positive
     rank: Positive | None = None
-    sampled_bits: Annotated[Number, Field(ge=0)] | None = None
+    sampled_bits: Magnitude | None = None
     fit_distance: Share | None = None
     fit_p: Share | None = None
     extracted: bool
@@ -189,7 +189,7 @@ class CorpusEvidence(Document):
     discoverable: tuple[Discoverable, ...] | None = None
     records: tuple[RecordEvidence, ...] = ()
     canaries: tuple[CanaryEvidence, ...] = ()
-    control_bits: tuple[Annotated[Number, Field(ge=0)], ...] = ()
+    control_bits: tuple[Magnitude, ...] = ()
     privacy: PrivacyAudit | None = None
     counterfactual: Counterfactual | None = None
 

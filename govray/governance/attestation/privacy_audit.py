@@ -34,7 +34,7 @@ from pydantic import Field, model_validator
 
 from govray.governance.formats.bounds import Natural, Positive
 from govray.governance.formats.document import Document
-from govray.governance.policy.memorization_section import Number
+from govray.governance.policy.memorization_section import Magnitude
 from govray.governance.record.canary import CanaryCount
 
 Confidence = Annotated[float, Field(ge=0.5, le=0.999999)]
@@ -56,7 +56,7 @@ class GuessedCoins(Document):
 
     guesses: Positive
     correct: Natural
-    epsilon: Annotated[Number, Field(ge=0)]
+    epsilon: Magnitude
 
 
 class PrivacyAudit(Document):
@@ -75,7 +75,7 @@ class PrivacyAudit(Document):
     canaries: CanaryCount
     included: Natural
     tried: Annotated[tuple[GuessedCoins, ...], Field(min_length=1)]
-    epsilon: Annotated[Number, Field(ge=0)]
+    epsilon: Magnitude
 
     @model_validator(mode="after")
     def _follows(self) -> Self:

@@ -31,6 +31,14 @@ Number = Annotated[
     AfterValidator(lambda number: number + 0.0),  # canonical JSON has no minus zero
 ]
 
+Magnitude = Annotated[
+    float, Field(ge=0, le=MAX_NUMBER), AfterValidator(lambda number: number + 0.0)
+]
+"""A `Number` of at least 0. A second bound on `Number` would be no keyword of JSON Schema."""
+
+PositiveNumber = Annotated[float, Field(gt=0, le=MAX_NUMBER)]
+"""A `Number` above 0."""
+
 Action = Literal["flag", "gate", "rollback"]
 ACTIONS: tuple[Action, ...] = ("flag", "gate", "rollback")
 """From the mildest to the strictest."""

@@ -28,7 +28,14 @@ from pydantic import Field, model_validator
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Natural, Positive, PositiveShare, ShortText
 from govray.governance.formats.document import Digest, Document, Name
-from govray.governance.policy.memorization_section import Action, Monitoring, Number, Statistic
+from govray.governance.policy.memorization_section import (
+    Action,
+    Magnitude,
+    Monitoring,
+    Number,
+    PositiveNumber,
+    Statistic,
+)
 
 Layer = ShortText
 
@@ -60,7 +67,7 @@ class RowValues(Document):
 
     probe: Annotated[tuple[Number, ...], Field(min_length=1)]
     reserve: Annotated[tuple[Number, ...], Field(min_length=1)]
-    unit: Annotated[Number, Field(gt=0)]
+    unit: PositiveNumber
 
 
 class Measure(Document):
@@ -87,7 +94,7 @@ class Measure(Document):
     deviation: Number
     p: PositiveShare
     permutations: Positive
-    e: Annotated[Number, Field(ge=0)] | None = None
+    e: Magnitude | None = None
     scores: RowValues | None = None
 
     @model_validator(mode="after")
@@ -197,4 +204,4 @@ class MonitorDecision(Document):
     layers: Annotated[tuple[Layer, ...], Field(min_length=1)]
     evidence: Annotated[tuple[Digest, ...], Field(min_length=1)]
     since: Natural
-    e: Annotated[Number, Field(ge=0)]
+    e: Magnitude

@@ -1,9 +1,10 @@
 """Files that a working directory may have, and that nobody else is to be given: one rule.
 
 `LEFT_OUT` are patterns of what is never packed and never received. They are what runs leave, the
-store with its secret, and version control, whose hooks and settings run code. `SECRET` are patterns of what is
-refused instead, since a job may need a file of that name that is no secret. ``govray init`` writes
-both into the ``.gitignore`` and the ``.rayignore`` of a deployment, which Ray's own upload reads.
+store with its secret, and version control, whose hooks and settings run code. `SECRET` are patterns
+of what is refused instead, since a job may need a file of that name that is no secret. ``govray
+init`` writes both into the ``.gitignore`` and the ``.rayignore`` of a deployment. Ray's own upload
+reads the latter.
 
 Private keys are told by how they begin (`govray.printable`), whatever their file is called. Files
 with passwords and tokens of this machine are told by their names: ``.env`` and its variants,

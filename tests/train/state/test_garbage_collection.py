@@ -69,7 +69,7 @@ def test_a_wider_rule_keeps_no_less(commits: list[Commit], rules: Rules, pins: s
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     for step, loss in ((1, 4.0), (2, 1.0), (3, 3.0), (4, None), (5, 2.0)):
-        state = {"step": step, "keep": {"best": 1, "latest": 1}}
+        state = {"step": step, "keep": {"best": 1, "latest": 1}, "governance": {}, "ledger": {}}
         state |= {} if loss is None else {"loss": loss}
         commit_folder.commit(
             tmp_path / folder_name(step), {"state.json": canonical_json.encode(state), "w": b"123"}
