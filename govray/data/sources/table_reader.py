@@ -6,8 +6,8 @@ mapped file that another process cuts short kills the reader.
 An Arrow stream that is cut between two batches looks complete to pyarrow, so its end mark is
 demanded here. A CSV file has no end mark: one that is cut inside its last field goes unnoticed.
 
-CSV is read as RFC 4180 has it, by the standard library's strict reader. pyarrow's reads on behind a
-quote that is not doubled, and changes the text. TSV knows no quotes (IANA,
+CSV is read as RFC 4180 has it, by the standard library's strict reader. That of pyarrow reads on
+behind a quote that is not doubled, and changes the text. TSV knows no quotes (IANA,
 text/tab-separated-values).
 """
 
