@@ -94,6 +94,7 @@ def test_the_same_command_resumes_then_attests_then_starts_anew(
     run = stopped_at(here, 2)
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(here.experiment()))
+    capsys.readouterr()  # of what stopped it
     assert cli.main(["train", str(config), "--json"]) == 0
     said = capsys.readouterr()
     assert f"Resuming {run}" in said.err

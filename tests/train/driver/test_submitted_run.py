@@ -213,7 +213,7 @@ def test_the_job_reads_the_file(
     config, file = tmp_path / "tiny.yaml", tmp_path / "submission.json"
     config.write_text(yaml.safe_dump(here.experiment(max_steps=2)))
     file.write_bytes(canonical_json.encode(ONE.to_json()))
-    monkeypatch.setattr("govray.train.driver.ray_cluster.start_ray", lambda: None)
+    monkeypatch.setattr("govray.train.driver.ray_cluster.start_ray", lambda **_: None)
     for more, code, said in (
         (["--submission", str(file)], 0, "runs/tiny-s-1/model"),
         (["--submission", str(tmp_path / "absent")], 2, "No such file"),

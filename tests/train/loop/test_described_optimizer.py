@@ -107,16 +107,6 @@ def test_a_section_that_contradicts_itself_is_no_experiment(section: Any, messag
     assert message in str(caught.value)
 
 
-def test_records_of_earlier_runs_keep_their_bytes() -> None:
-    value = yaml.safe_load((ROOT / "jobs" / "train.yaml").read_text())
-    written = parse_experiment(value, where="here").model_dump(mode="json")
-    assert "schedule" not in written
-    assert written["optimizer"] == {
-        "name": "adamw", "lr": 3.0e-4, "weight_decay": 0.1, "betas": [0.9, 0.95],
-        "clip_norm": 1.0, "warmup_steps": 20,
-    }  # fmt: skip
-
-
 def test_a_described_optimizer_survives_the_way_to_the_workers() -> None:
     section = {"name": "torch.optim.Adam", "lr": 0.1, "arguments": {"betas": [0.8, 0.9]}}
     value = yaml.safe_load((ROOT / "jobs" / "train.yaml").read_text()) | {"optimizer": section}
