@@ -11,7 +11,7 @@ import json
 import tarfile
 from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, cast
 
 from govray.data.sources.columns import ColumnMapping, member, member_paths
 from govray.data.sources.objects import SourceObject
@@ -67,7 +67,9 @@ def samples(found: SourceObject, columns: ColumnMapping, limit: int) -> Iterator
         _check_tar_end(found)
         with open_stream(found) as stream:
             kept = _Kept(stream)
-            with tarfile.open(fileobj=kept, mode="r|", tarinfo=_Header) as tar:
+            # It reads, and does nothing else.
+            read_only = cast(BinaryIO, kept)
+            with tarfile.open(fileobj=read_only, mode="r|", tarinfo=_Header) as tar:
                 for row, files in enumerate(_samples(tar, limit), 1):
                     yield row, files if isinstance(files, str) else _sample(files, rows)
                     progress[0] = row

@@ -54,7 +54,7 @@ class Sighting:
     planted: bool = False
 
 
-def outcome(split: Split, steps: int) -> str:
+def outcome(split: str, steps: int) -> str:
     """What became of a record, for people: in which split it is is not how it was used.
 
     Args:
