@@ -482,7 +482,7 @@ def test_a_run_keeps_the_place_that_it_began_with(remote: Path, bucket: str) -> 
     storage.choose(remote, bucket)
     assert (remote / storage.FILE).read_bytes() == before
     for other in (None, below(bucket, "elsewhere")):
-        with pytest.raises(Refused, match="commits lie at s3://bucket/commits"):
+        with pytest.raises(Refused, match="commits lie at s3://storage/commits"):
             storage.choose(remote, other)
 
 
