@@ -132,18 +132,18 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("exposure", "--quick --seeds 1"),
+        pytest.param("exposure", "--quick --seeds 1", marks=pytest.mark.story),
         ("influence", "--quick --seeds 1"),
         ("near_copies", "--records 300 --questions 16 --no-ray"),
         ("recovery", "--quick"),
-        ("scaling", "--quick"),
+        pytest.param("scaling", "--quick", marks=pytest.mark.story),
         ("search", "--orders 2"),
         ("sizes", "--step 300 --appends 5 --sizes 100 --runs 1 --no-corpora"),
         ("slicing", "--quick --pairs 1 --streams 3"),
         ("startup_trial", "--steps 3 --shapes cpu"),
         ("step", "--quick --cases allow_all --methods governed --pairs 1 --no-memory"),
         ("step_parts", "--quick --steps 1"),
-        ("upsampling", "--quick --seeds 1"),
+        pytest.param("upsampling", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("memorization", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param("null", "--trials 1 --runs 1 --power-runs 1", marks=pytest.mark.story),
         pytest.param("operating_point", "--quick --seeds 1", marks=pytest.mark.story),
@@ -160,7 +160,7 @@ def with_rank(function: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("sharded_commit", "--quick --pairs 1"),
+        pytest.param("sharded_commit", "--quick --pairs 1", marks=pytest.mark.story),
         ("streams", "--quick --adapters 3 --pairs 1"),
         pytest.param("sharded_llama", "--quick", marks=pytest.mark.story),
     ],

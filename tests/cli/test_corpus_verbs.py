@@ -399,7 +399,7 @@ PERSONAL = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_records_with_personal_data_go_into_quarantine(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "mail.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in PERSONAL))

@@ -56,7 +56,7 @@ def test_a_sound_site_is_built_and_asks_no_other_host(
     assert "fonts.g" not in html
 
 
-@pytest.mark.slow
+@pytest.mark.story
 def test_what_leads_nowhere_ends_the_build(
     build_site: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

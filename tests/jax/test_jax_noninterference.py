@@ -180,6 +180,7 @@ def both() -> list[dict[str, object]]:
     return run_ranks(2, in_each_process)
 
 
+@pytest.mark.story
 def test_nor_in_two_processes(
     both: list[dict[str, object]], alone: tuple[Trained, Trained]
 ) -> None:

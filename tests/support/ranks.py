@@ -43,6 +43,7 @@ PRELOADED = (
     "hypothesis",
     "pytest",
     "govray.engine.step",
+    "govray.train.driver.trainer",
     "tests.support.cases",
 )
 """What test files import is imported once, and not by every process that unpickles from one."""
@@ -122,7 +123,7 @@ class RankPool:
     def _start(self) -> None:
         # Forked from a clean server that has imported the slow things once.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch._dynamo", "pytest", "govray.train.driver.trainer"])
+        context.set_forkserver_preload([*PRELOADED])
         for rank in range(self.size):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, self.size, theirs), daemon=True)

@@ -118,7 +118,7 @@ def commits(
     }
 
 
-@pytest.mark.parametrize("kind", ["shared", "alone"])
+@pytest.mark.parametrize("kind", [pytest.param("shared", marks=pytest.mark.story), "alone"])
 def test_torch_loads_the_same_bytes_into_one_process_and_two(
     commits: dict[str, tuple[Path, Gathered]],
     one_rank: RankPool,

@@ -273,6 +273,7 @@ def summed_over_ranks(kind: str) -> tuple[dict[str, torch.Tensor], list[Any]]:
     return {n: p.detach().cpu() for n, p in model.named_parameters()}, list(fake_device.collectives)
 
 
+@pytest.mark.story
 def test_gradients_of_a_device_never_enter_a_group_of_the_host() -> None:
     pool = RankPool(2)
     try:

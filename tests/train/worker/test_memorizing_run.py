@@ -149,6 +149,7 @@ def _mean_exposure(gpt: GPT, run: Path, model: VerifiedModel) -> float:
     return fmean(measured)
 
 
+@pytest.mark.story
 def test_a_planted_corpus_is_caught_and_gated_and_the_model_forgets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
