@@ -11,7 +11,7 @@ from govray.train.worker import planned_shard
 from tests.faults.fault_schedule import Fault, Schedule
 from tests.faults.harness import Failed, drive
 from tests.faults.undisturbed import Reference, check_recovered
-from tests.faults.weakened import Control, WeakenedPlanData, restore
+from tests.faults.weakened import Control, WeakenedPlanData
 from tests.support.deployment import Deployment
 
 pytestmark = pytest.mark.story
@@ -36,16 +36,8 @@ def test_a_run_without_its_safety_does_not_pass(
     deployment: Deployment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
 ) -> None:
-    request.addfinalizer(restore)
     monkeypatch.setattr(planned_shard, "PlanData", lambda order: WeakenedPlanData(order, control))
     schedule = Schedule(-2, (fault,), control=control)
-
-    def judged() -> None:
-        run = drive(deployment, schedule, tmp_path).run
-        restore()  # who judges has its safeties
-        check_recovered(run, reference, deployment.root)
-
     with pytest.raises((AssertionError, Failed), match=noticed):
-        judged()
+        check_recovered(drive(deployment, schedule, tmp_path).run, reference, deployment.root)

@@ -2,7 +2,7 @@
 
 `weaken` changes functions of the process that calls it. Workers call it because the schedule
 says so (`sabotage.py`). The driver, which resolves where a run resumes, does in `WeakenedPlanData`,
-which a test puts into the place of the product's; `restore` undoes it.
+which a test puts into the place of the product's.
 """
 
 from __future__ import annotations
@@ -69,4 +69,7 @@ class WeakenedPlanData(planned_shard.PlanData):
 
     def configure(self, *args: Any, **kwargs: Any) -> Any:
         weaken(self._control)
-        return super().configure(*args, **kwargs)
+        try:
+            return super().configure(*args, **kwargs)
+        finally:
+            restore()  # the same process attests, with its safeties
