@@ -149,8 +149,12 @@ class RunMetrics:
         self._steps, self._tokens, self._seconds = 0, 0, 0.0
         self._agreed = 0.0  # seconds that the agreement had waited by then
         self._since = clock()
-        self._series[MAX_STEPS].set(order.stop)
-        self._series[QUARANTINED].set(sum(q.records for q in order.manifest.quarantine))
+        # Ray forgets a gauge that is not set again for a while: what stands is set at each turn.
+        self._standing: dict[tuple[Declared, str | None], float] = {
+            (MAX_STEPS, None): order.stop,
+            (QUARANTINED, None): sum(q.records for q in order.manifest.quarantine),
+        }
+        self._stand()
 
     @contextmanager
     def waiting(self, stall: Stall) -> Iterator[None]:
@@ -192,14 +196,20 @@ class RunMetrics:
             before = worst.get(measure.corpus, measure.deviation)
             worst[measure.corpus] = max(before, measure.deviation)
         for corpus in sorted(worst.keys() & self._corpora):
-            self._series[DEVIATION].set(worst[corpus], tags={"corpus": corpus})
+            self._standing[DEVIATION, corpus] = worst[corpus]
+        self._stand()
 
     def committing(self, result: StepResult, lag: int) -> None:
         """A commit is due: a run that ends, or waits for one, has its last steps published."""
         if self._writes and self._steps:
             self._publish(result, lag)
 
+    def _stand(self) -> None:
+        for (each, corpus), value in self._standing.items():
+            self._series[each].set(value, tags={"corpus": corpus} if corpus else None)
+
     def _publish(self, result: StepResult, lag: int) -> None:
+        self._stand()
         now = self._clock()
         of = self._series
         of[STEPS].inc(self._steps)

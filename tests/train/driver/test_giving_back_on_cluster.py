@@ -47,7 +47,8 @@ from tests.support.solo import run_here
 
 pytestmark = [pytest.mark.story, pytest.mark.usefixtures("cluster")]
 
-STEPS = 120
+STEPS = 300
+"""Of a fifth of a second each while others wait: time for a slow machine to change workers."""
 PATIENCE_S = 180
 
 
