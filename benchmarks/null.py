@@ -165,7 +165,7 @@ def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
         for row in range(manifest.reserve_rows("one"))
     ]
     return Corpus(
-        probes=Probes(Path("nothing is read"), manifest, plan),
+        probes=Probes(Path("nothing is read"), manifest, plan, found),
         plan=plan,
         train=_scored(owners, scores, draw),
         reserve=_scored(reserve_owners, scores, draw),

@@ -75,12 +75,19 @@ class Probes:
         folder: The prepared folder; a path on this machine, or one below a bucket.
         manifest: Its prepare manifest, verified.
         plan: The batch plan over it.
+        records: Its records; by default those of the folder.
     """
 
-    def __init__(self, folder: Place, manifest: Manifest, plan: BatchPlan) -> None:
+    def __init__(
+        self,
+        folder: Place,
+        manifest: Manifest,
+        plan: BatchPlan,
+        records: PreparedRecords | None = None,
+    ) -> None:
         self._manifest = manifest
         self._plan = plan
-        self._records = open_records(folder, manifest)
+        self._records = records or open_records(folder, manifest)
         self._trained = ArrowRows(folder, manifest)
         self._reserve = ArrowRows(folder, manifest, reserve=True)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from govray.data.probe_rows import Probes, newest_rows
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.row_order import RowOrder
-from tests.support.manifests import FILES, corpus, make_manifest
-from tests.support.prepared_folder import write_records
+from tests.support.manifests import corpus, make_manifest, records_of
 from tests.support.table import each_row
 
 DIGEST = "sha256:" + "0" * 64
@@ -74,7 +73,7 @@ def test_what_is_never_read_has_no_probe_rows() -> None:
 LENGTHS = [3, 40, 9, 1, 2, 70, 12, 8, 25, 4] * 12
 
 
-def probes(folder: Path, steps: int = 400, *, equal: int = 1) -> Probes:
+def probes(steps: int = 400, *, equal: int = 1) -> Probes:
     lengths = [LENGTHS[i // equal] for i in range(len(LENGTHS))]
     parts = corpus("one", [lengths], 7, equal=equal)
     manifest = make_manifest(parts, context=7)
@@ -94,12 +93,11 @@ def probes(folder: Path, steps: int = 400, *, equal: int = 1) -> Probes:
         order=RowOrder(block=1, window=1 << 20),
         streams=(stream,),
     )
-    write_records(manifest, FILES, folder)
-    return Probes(folder, manifest, made)  # no shard is read here
+    return Probes(Path("nowhere"), manifest, made, records_of(manifest))  # nothing is read here
 
 
-def test_each_record_has_one_row_and_the_newest_come_first(tmp_path: Path) -> None:
-    made = probes(tmp_path)
+def test_each_record_has_one_row_and_the_newest_come_first() -> None:
+    made = probes()
     long_ago, later = made.choose("one", 200, 8), made.choose("one", 399, 8)
     for chosen in (long_ago, later):
         assert chosen.tested
@@ -115,8 +113,8 @@ def test_each_record_has_one_row_and_the_newest_come_first(tmp_path: Path) -> No
     )
 
 
-def test_equal_records_are_one(tmp_path: Path) -> None:
-    chosen = probes(tmp_path, equal=2).choose("one", 399, 1000)
+def test_equal_records_are_one() -> None:
+    chosen = probes(equal=2).choose("one", 399, 1000)
     assert chosen.tested
     for rows, entries in (
         (chosen.trained, chosen.trained_records),
@@ -126,8 +124,8 @@ def test_equal_records_are_one(tmp_path: Path) -> None:
         assert len(set(entries)) == len(rows)
 
 
-def test_so_early_that_no_record_s_row_was_read_nothing_is_tested(tmp_path: Path) -> None:
-    made = probes(tmp_path)
+def test_so_early_that_no_record_s_row_was_read_nothing_is_tested() -> None:
+    made = probes()
     first = made.choose("one", 0, 8)
     assert not first.tested
     assert len(first.trained) == 1

@@ -7,8 +7,7 @@ from pathlib import Path
 from govray.data import records_file
 from govray.governance.attestation import model_folder
 from govray.governance.formats.dsse import Envelope
-from govray.governance.record.prepare_manifest import MANIFEST_FILE, Manifest, read_manifest
-from tests.support.manifests import RecordFiles
+from govray.governance.record.prepare_manifest import MANIFEST_FILE, read_manifest
 from tests.support.world import World, write
 
 
@@ -17,13 +16,8 @@ def write_prepared(world: World, model: Path, folder: Path) -> Path:
     data = (model / model_folder.MANIFEST).read_bytes()
     write(folder / MANIFEST_FILE, data)
     manifest = read_manifest(Envelope.parse(data), where=str(model)).document
-    write_records(manifest, world.files, folder)
-    return folder
-
-
-def write_records(manifest: Manifest, files: RecordFiles, folder: Path) -> None:
-    """Write the files of records that a manifest binds."""
     for corpus in manifest.corpora:
         for number, part in enumerate(corpus.parts):
             (folder / part.records_file).parent.mkdir(exist_ok=True)
-            records_file.write(folder / part.records_file, files.read(corpus, number))
+            records_file.write(folder / part.records_file, world.files.read(corpus, number))
+    return folder
