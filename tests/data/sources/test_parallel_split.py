@@ -97,22 +97,22 @@ def test_plain_files_with_normalisation(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_the_first_object_decides_the_columns(tmp_path: Path) -> None:
+def test_each_object_has_columns_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name, extra in (("a", {}), ("b", {"license": ["MIT"] * 90})):
         pq.write_table(
             pa.table({"text": ["some text " * 9] * 90, **extra}),
             tmp_path / "in" / f"{name}.parquet",
         )
-    reading = Reading(ColumnMapping())
-    check_equal(tmp_path, tmp_path / "in", reading)
-    pq.write_table(pa.table({"other": ["text"]}), tmp_path / "in" / "c.parquet")
-    for several in (False, True):
-        said = build(
-            tmp_path / f"{several}", tmp_path / "in", Reading(ColumnMapping()), several=several
-        )
-        assert "no column 'text'" in str(said)
-        assert not list((tmp_path / f"{several}").iterdir())
+    check_equal(tmp_path, tmp_path / "in", Reading(ColumnMapping(named={"license": None})))
+    for number, says in enumerate(("b.parquet, row 1: states a license", "no column 'text'")):
+        for several in (False, True):
+            out = tmp_path / f"{number}-{several}"
+            said = build(out, tmp_path / "in", Reading(ColumnMapping()), several=several)
+            assert says in str(said)
+            assert not list(out.iterdir())
+        # Read before the others, so it is the first that is wrong.
+        pq.write_table(pa.table({"other": ["text"]}), tmp_path / "in" / "0.parquet")
 
 
 @pytest.mark.usefixtures("here")
