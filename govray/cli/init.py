@@ -17,7 +17,6 @@ import typer
 import govray
 from govray.cli.output import field, line, report
 from govray.errors import CouldNotCheck, UsageError
-from govray.governance.submission.secret_files import ignore_file
 
 # The build mapping lists the same; a test compares both with what a wheel holds.
 PARTS = ("jobs", "policies", "deploy", "serve", "searchers", "cluster.yaml")
@@ -79,6 +78,8 @@ def deployment() -> Path:
 
 def copy(source: Path, target: Path) -> list[str]:
     """Copy the parts that ``source`` has into the new or empty ``target``; return their names."""
+    from govray.governance.submission.secret_files import ignore_file
+
     created = not target.exists()
     try:
         target.mkdir(parents=True, exist_ok=True)
