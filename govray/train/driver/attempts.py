@@ -5,7 +5,8 @@ Ray's own limits are lifted. Ray's controller calls `Supervisor` with the worker
 run's event log, so decisions don't depend on which process has lived how long.
 
 Ray would start an actor for its controller. That imports for seconds what the driver has, and the
-workers start only then. Here it runs in the driver, in a thread (`Trainer`).
+workers start only then. Here it runs in the driver, in a thread (`Trainer`). Only a trial of a
+search has the actor.
 
 Invariants:
 
@@ -154,15 +155,15 @@ class Trainer(TorchTrainer):
     # Of Ray Train v2; a type checker sees v1.
     def _create_default_callbacks(self) -> list[Any]:
         made = super()._create_default_callbacks()  # type: ignore[misc]
-        # A process that takes back the room of a controller which died. It stays for a trial of a
-        # search. Otherwise the room is the job's, and goes with the driver.
-        alone = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is None
+        # A process that takes back the room of a controller's actor that died. In a driver the room
+        # is the job's, and goes with it.
+        in_driver = ray.is_initialized() and not _in_trial()
         return [
             planned_shard.Configured(self.train_run_context, {})  # type: ignore[attr-defined]
             if type(each) is DatasetsCallback
             else each
             for each in made
-            if not (alone and isinstance(each, PlacementGroupCleanerCallback))
+            if not (in_driver and isinstance(each, PlacementGroupCleanerCallback))
         ]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> ray.train.Result:
@@ -171,11 +172,21 @@ class Trainer(TorchTrainer):
         assert configured.name is not None
         folder = Path(configured.storage_path) / configured.name
         arguments["scaling_policy"] = policy_of(self.scaling_config, folder)
+        if _in_trial():
+            # Ray's actor: without it, nodes of a search whose driver was killed did not go.
+            in_actor = super()._initialize_and_run_controller  # type: ignore[misc]
+            ended: ray.train.Result = in_actor(**arguments)
+            return ended
         _keep_log()
         controller = _Controller(self.interrupted, **arguments)
         asyncio.run(controller.run())
         result: Any = controller.get_result()
         return result
+
+
+def _in_trial() -> bool:
+    """Whether a search's trial drives the run: an actor, and no driver."""
+    return ray.get_runtime_context().get_actor_id() is not None
 
 
 class _Workers(WorkerGroup):
