@@ -64,6 +64,10 @@ def reserved(found: OptOuts, path: str) -> str | None:
         ("User-agent: mine\nCrawl-delay: 9\nUser-agent: b\nDisallow: /", "/x", True),
         ("User-agent: Mine/1.0\nDisallow: /", "/x", True),
         ("User agent: mine\nDissalow : /", "/x", True),
+        ("User agent *\nDisallow /", "/x", True),
+        ("User-agent: *\nDisallow /a:b", "/a:b", True),
+        ("User-agent: other, Mine/2\nDisallow: /", "/x", True),
+        ("Disallow: /", "/x", True),  # before any agent
         ("User-agent: *\nDisallow: /x/", "/a/../x/y", True),
         ("User-agent: *\nDisallow: /x/", "/a/%2E%2e/x/y", True),
         ("Content-Signal: search=yes, ai-train=no\nUser-agent: *\nAllow: /", "/x", True),

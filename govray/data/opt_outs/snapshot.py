@@ -53,12 +53,14 @@ _ALL = "User-agent: *\nDisallow: /"
 _BYTE_ORDER_MARKS = ("\ufeff", "\u00ef\u00bb\u00bf")
 """As UTF-8 reads it, and as Latin-1 does."""
 _AGENT = re.compile(r"user[- ]?agent", re.IGNORECASE)
-_RULE = re.compile(r"dis.*|d.*allow.*|allow", re.IGNORECASE)
+_RULE = re.compile(r"dis\S*|d\S*allow\S*|allow", re.IGNORECASE)
 """Of fields. Whatever resembles ``disallow`` is one."""
 _OTHER = re.compile(
     r"site-?maps?|host|(crawl|request|visit)[- ](delay|rate|time)|clean-param|content-signal",
     re.IGNORECASE,
 )
+_SPACED = re.compile(r"(user[- ]?agent|\S+)\s+(.*)", re.IGNORECASE)
+"""A line whose field no colon ends."""
 _NO_TRAINING = re.compile(r"content-signal\s*:.*\bai-train\s*=\s*no\b", re.IGNORECASE)
 """A line of Cloudflare's Content Signals Policy, which reserves the whole site."""
 _NOT_RESERVED = (0, "0")
@@ -222,18 +224,24 @@ def _rules(body: str) -> Protego:
 def _rule_lines(body: str) -> str:
     """The lines of a robots.txt that name agents and paths.
 
-    The parser lets a line of another field end a group, and looks for an agent with its version.
+    The parser lets a line of another field end a group, looks for an agent with its version, and
+    passes over rules before the first agent. Those are everybody's here.
     """
     if _NO_TRAINING.search(body):
         return _ALL
-    lines, unknown = [], False
+    lines: list[str] = []
+    unknown = False
     for line in body.splitlines():
-        field, colon, value = (each.strip() for each in line.partition("#")[0].partition(":"))
-        if not colon:
-            field, _, value = field.partition(" ")
+        said = line.partition("#")[0].strip()
+        field, _, value = (each.strip() for each in said.partition(":"))
+        known = any(each.fullmatch(field) for each in (_AGENT, _RULE, _OTHER))
+        if not known and (spaced := _SPACED.fullmatch(said)):
+            field, value = spaced.groups()
         if _AGENT.fullmatch(field):
-            lines.append(f"User-agent: {value.split('/')[0].strip() or '*'}")
+            agents = (each.split("/")[0].strip() or "*" for each in value.split(","))
+            lines += (f"User-agent: {agent}" for agent in agents)
         elif _RULE.fullmatch(field):
+            lines = lines or ["User-agent: *"]
             lines.append(f"{'Allow' if field.lower() == 'allow' else 'Disallow'}: {value}")
         elif field and not _OTHER.fullmatch(field):
             unknown = True
