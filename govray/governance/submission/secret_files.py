@@ -14,15 +14,13 @@ salts a corpus's commitments has one name: unpacked, others could read it.
 
 from __future__ import annotations
 
-import re
-
 from govray.files.gitignore import Ignored
 from govray.printable import holds_key
 
+_VERSION_CONTROL = (".git", ".hg", ".svn")
+
 LEFT_OUT = (
-    ".git",
-    ".hg",
-    ".svn",
+    *_VERSION_CONTROL,
     "__pycache__/",
     "/runs/",
     "/govray-demo/",
@@ -30,29 +28,21 @@ LEFT_OUT = (
     "govray.db-*",
     "*.db.key",
 )
-SECRET = (
-    "*.pem",
-    "records.secret",
+_PASSWORDS = (
     ".env",
     ".env.*",
-    "!.env.example",
+    *(f"!.env.{each}" for each in ("example", "sample", "template", "dist")),
     ".envrc",
     ".netrc",
     "_netrc",
     ".pypirc",
     ".git-credentials",
 )
-
-left_out = Ignored.of(LEFT_OUT)
-"""Called with a name below the folder, and whether it is a folder."""
-
-_LARGEST_KEY = 1 << 16  # bytes of a file
-_PASSWORDS = re.compile(
-    r"\.env(?!\.(?:example|sample|template|dist)$)(?:\..+)?|\.envrc|[._]netrc|\.pypirc|"
-    r"\.git-credentials",
-    re.IGNORECASE,
-)
 _OF_CORPUS = "records.secret"  # as govray.governance.policy.record_commitment says
+SECRET = ("*.pem", _OF_CORPUS, *_PASSWORDS)
+
+_left_out, _passwords = Ignored.of(LEFT_OUT), Ignored.of(_PASSWORDS)
+_LARGEST_KEY = 1 << 16  # bytes of a file
 
 
 def ignore_file() -> str:
@@ -61,15 +51,24 @@ def ignore_file() -> str:
     return "\n".join([*lines, "# Secrets.", *SECRET]) + "\n"
 
 
-def never_received(name: str) -> bool:
-    """Whether an archive that names this file was not made by `code_archive.packed`.
+def left_out(name: str, is_folder: bool) -> bool:
+    """Whether a file or folder is never packed; what lies above it is not looked at.
+
+    Version control is told as systems do that ignore case, and dots at the end.
 
     Args:
-        name: Below the folder, with slashes. Some systems ignore case, and dots at the end.
+        name: Below the folder, with slashes.
+        is_folder: Whether it is a folder.
     """
-    parts = [part.rstrip(". ").lower() for part in name.split("/")]
+    alike = name.rpartition("/")[2].rstrip(". ").lower()
+    return alike in _VERSION_CONTROL or _left_out(name, is_folder)
+
+
+def never_received(name: str) -> bool:
+    """Whether `code_archive.packed` leaves out this file, or a folder above it."""
+    parts = name.split("/")
     above = ("/".join(parts[:end]) for end in range(1, len(parts)))
-    return any(left_out(each, True) for each in above) or left_out("/".join(parts), False)
+    return any(left_out(each, True) for each in above) or left_out(name, False)
 
 
 def held_secret(name: str, data: bytes) -> str | None:
@@ -79,7 +78,7 @@ def held_secret(name: str, data: bytes) -> str | None:
         name: The file's, without its folder.
         data: What it holds.
     """
-    if _PASSWORDS.fullmatch(name):
+    if _passwords(name.lower(), False):
         return f"{name}, a file with passwords,"
     if name == _OF_CORPUS:
         return "a corpus with its secret"
