@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -66,19 +67,20 @@ class Seen:
     memorization: float
 
 
-def newest_deviation(history: Sequence[EntropyProfile], step: int) -> float:
+def newest_deviation(history: Sequence[EntropyProfile], step: int, turns: int) -> float:
     """The largest deviation over corpora, each as its newest profile up to a step has it.
 
     Args:
         history: Profiles, oldest first; at least one is of the step or an earlier one.
         step: The step.
+        turns: In so many profiles each corpus that is measured has its turn.
     """
     newest: dict[str, float] = {}
-    for profile in history:
-        if profile.step <= step:
-            for corpus in profile.corpora:
-                found = (each.deviation for each in profile.measures if each.corpus == corpus)
-                newest[corpus] = max(found)
+    for profile in islice((each for each in reversed(history) if each.step <= step), turns):
+        found: dict[str, float] = {}
+        for each in profile.measures:
+            found[each.corpus] = max(each.deviation, found.get(each.corpus, each.deviation))
+        newest = found | newest
     return max(newest.values())
 
 
@@ -153,7 +155,8 @@ class MemorizationWatch:
             decisions = self.told.take(profile)
         else:
             decisions = ()  # decided before
-        return Seen(profile, decisions, newest_deviation(self.told.history, leaf.step))
+        turns = self._monitored.section.turns
+        return Seen(profile, decisions, newest_deviation(self.told.history, leaf.step, turns))
 
     def _probe(self, corpus: str, step: int, gate: int | None) -> Probe:
         rows = self._monitored.section.probe_rows

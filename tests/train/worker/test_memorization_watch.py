@@ -19,7 +19,7 @@ def profile(step: int, **deviations: float) -> Any:
 
 def test_a_corpus_that_is_not_in_turn_counts_by_its_newest_profile() -> None:
     history = [profile(1, a=0.5), profile(3, b=2.4), profile(5, a=0.4), profile(7, b=0.1)]
-    assert [newest_deviation(history, step) for step in (1, 3, 5, 6, 7)] == [
+    assert [newest_deviation(history, step, 2) for step in (1, 3, 5, 6, 7)] == [
         0.5,
         2.4,
         2.4,
