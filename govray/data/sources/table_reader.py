@@ -140,14 +140,9 @@ class Table:
         for row, fields in enumerate(lines, 1):
             if len(fields) != len(header):
                 yield row, _RAGGED
-            else:
-                yield (
-                    row,
-                    {
-                        attribute: fields[at].encode("utf-8", "surrogateescape")
-                        for attribute, at in places.items()
-                    },
-                )
+                continue
+            texts = (fields[at].encode("utf-8", "surrogateescape") for at in places.values())
+            yield row, dict(zip(places, texts, strict=True))
 
 
 _RAGGED = "the row has more or fewer fields than the header"

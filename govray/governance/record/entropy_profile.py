@@ -191,8 +191,8 @@ class MonitorDecision(Document):
         fallback: The profile that its rows follow after a gate; absent if it is left out.
         layers: Whose evidence alone is enough, sorted.
         evidence: Digests of the profiles since then, oldest first.
-        since: The step after the corpus's last calm profile, 0 if there is none: where a rollback
-            leaves the corpus out from.
+        since: The step after the corpus's last calm profile, 0 without one. A rollback leaves
+            the corpus out from there on.
         e: The corpus's evidence by then.
     """
 

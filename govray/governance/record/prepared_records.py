@@ -1,8 +1,8 @@
 """The records of a prepare manifest: where each stands, checked against what was signed.
 
 A manifest states counts and digests. The records themselves come as columns, part by part, from
-the files that it binds. Whoever reads those files gives a function that returns a part's columns;
-here they are compared with the manifest before they are used.
+the files that it binds. A reader of those files is a function that returns a part's columns. Here
+they are compared with the manifest before they are used.
 
 Invariants
 
