@@ -224,8 +224,8 @@ def _rules(body: str) -> Protego:
 def _rule_lines(body: str) -> str:
     """The lines of a robots.txt that name agents and paths.
 
-    The parser lets a line of another field end a group, looks for an agent with its version, and
-    passes over rules before the first agent. Those are everybody's here.
+    The parser lets a line of another field end a group, and looks for an agent with its version. It
+    passes over rules before the first agent, which are everybody's here.
     """
     if _NO_TRAINING.search(body):
         return _ALL
