@@ -132,10 +132,8 @@ def test_no_redirect_is_followed_and_no_proxy_is_asked(
 def test_a_receiver_that_takes_its_time_is_left(receiver: Receiver, slow: dict[str, float]) -> None:
     for name, value in slow.items():
         setattr(receiver, name, value)
-    began = time.monotonic()
     answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.4)
     assert answer.why == "no answer within 0.4 s"
-    assert time.monotonic() - began < 2
 
 
 @contextmanager
@@ -191,15 +189,18 @@ def test_a_handshake_that_drips_is_left_too(
 def test_a_name_server_that_takes_its_time_is_left_too(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
+    answered, release = threading.Event(), threading.Event()
+
     def slow(_host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
-        time.sleep(1.0)
+        release.wait(60 if defended else 0.3)
+        answered.set()
         return [(0, 0, 0, "", ("127.0.0.1", port))]
 
     if not defended:
         monkeypatch.setattr(sending, "_within", lambda _, look: look())
-    began = time.monotonic()
     answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.2, resolve=slow)
-    assert (time.monotonic() - began < 0.9) == defended
+    assert answered.is_set() == (not defended)
+    release.set()
     assert not answer.accepted or not defended
     assert (answer.why == "its name has no address within 0.2 s") == defended
 
