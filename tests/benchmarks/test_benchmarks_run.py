@@ -133,13 +133,15 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     ("name", "words"),
     [
         pytest.param("exposure", "--quick --seeds 1", marks=pytest.mark.story),
-        ("influence", "--quick --seeds 1"),
-        ("near_copies", "--records 300 --questions 16 --no-ray"),
+        pytest.param("influence", "--quick --seeds 1", marks=pytest.mark.story),
+        pytest.param(
+            "near_copies", "--records 300 --questions 16 --no-ray", marks=pytest.mark.story
+        ),
         ("recovery", "--quick"),
         pytest.param("scaling", "--quick", marks=pytest.mark.story),
-        ("search", "--orders 2"),
+        pytest.param("search", "--orders 2", marks=pytest.mark.story),
         ("sizes", "--step 300 --appends 5 --sizes 100 --runs 1 --no-corpora"),
-        ("slicing", "--quick --pairs 1 --streams 3"),
+        pytest.param("slicing", "--quick --pairs 1 --streams 3", marks=pytest.mark.story),
         ("startup_trial", "--steps 3 --shapes cpu"),
         ("step", "--quick --cases allow_all --methods governed --pairs 1 --no-memory"),
         ("step_parts", "--quick --steps 1"),
@@ -161,7 +163,7 @@ def with_rank(function: Callable[..., Any], *args: Any) -> Any:
     ("name", "words"),
     [
         pytest.param("sharded_commit", "--quick --pairs 1", marks=pytest.mark.story),
-        ("streams", "--quick --adapters 3 --pairs 1"),
+        pytest.param("streams", "--quick --adapters 3 --pairs 1", marks=pytest.mark.story),
         pytest.param("sharded_llama", "--quick", marks=pytest.mark.story),
     ],
 )

@@ -86,6 +86,7 @@ def test_the_tutorial_and_a_mixed_table_end_in_verified_models(
     assert len(credentials) == 7
 
 
+@pytest.mark.story
 def test_a_run_that_is_judged_ends_early(tmp_path: Path, cluster: None, forked: Forked) -> None:
     shell(forked, section(TUTORIAL, "1"), tmp_path, ".")
     commands = "".join(section(TUTORIAL, number) for number in "234")

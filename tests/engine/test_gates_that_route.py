@@ -227,6 +227,7 @@ def test_a_global_clip_would_change_the_base(trained: Runs) -> None:
     assert "base" in differing(without, fallen)
 
 
+@pytest.mark.story
 def test_torchs_own_sums_keep_it_too(two_ranks: RankPool) -> None:
     without, fallen = (two_ranks.run(train, gate, None, "fsdp2")[0] for gate in (None, GATE))
     assert differing(without, fallen) == {"adapter:team", "adapter:notes"}

@@ -450,9 +450,10 @@ def compositions(steps: int) -> list[Mapping[Route, int]]:
     return [{route: drawn.randint(0, 6) for route in MIXED} for _ in range(steps)]
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(
     ("how", "most"),
-    [pytest.param(in_place, 7, marks=pytest.mark.story), (by_block, 12)],
+    [(in_place, 7), (by_block, 12)],
     ids=["model in place", "blocks"],
 )
 @pytest.mark.usefixtures("many_graphs")

@@ -198,6 +198,7 @@ def test_zero_gradients_would_move_what_is_closed(runs: Runs) -> None:
     assert states[0] != states[BEGINS]
 
 
+@pytest.mark.story
 def test_torchs_own_sums_keep_it_too(two_ranks: RankPool) -> None:
     both, alone = (
         two_ranks.run(train, corpora, PHASED, None, "fsdp2")[0] for corpora in (CORPORA, ("open",))

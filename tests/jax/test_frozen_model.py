@@ -32,6 +32,7 @@ def adapters() -> dict[str, Mapping[str, Array]]:
     return {"acme": {n.removeprefix("adapter:acme/"): jnp.ones_like(v) for n, v in pairs.items()}}
 
 
+@pytest.mark.story
 def test_a_model_in_bfloat16_answers_in_float32_and_texts_may_be_shorter() -> None:
     frozen = FrozenModel(model(), weights(), adapters(), CONTEXT)
     tokens = np.array([[1, 2, 3]])

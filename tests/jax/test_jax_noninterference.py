@@ -194,6 +194,7 @@ def test_nor_in_two_processes(
     assert not without.adapter
 
 
+@pytest.mark.story
 def test_ranks_stop_together(both: list[dict[str, object]]) -> None:
     for found in both:
         for place, said in (("loss", "the loss is lost"), ("sum", "no room for the sum")):
@@ -207,6 +208,7 @@ def test_ranks_stop_together(both: list[dict[str, object]]) -> None:
         assert "policy digest differs between ranks" in str(found["policies"])
 
 
+@pytest.mark.story
 def test_the_ledger_does_not_know_how_many_processes_there_are_but_for_their_number(
     both: list[dict[str, object]], alone: tuple[Trained, Trained]
 ) -> None:

@@ -198,6 +198,7 @@ def test_it_equals_the_explicit_reference_on_four_ranks(four_ranks: RankPool) ->
 HSDP = Plan("fsdp2", (MIXED, UNEVEN), replicate=2, max_rows=2, dropout=0.1)
 
 
+@pytest.mark.story
 def test_hsdp_shards_within_and_replicates_between(four_ranks: RankPool) -> None:
     plan = replace(HSDP, dtype=torch.float64, dropout=0.0)
     reference = replace(plan, aggregator="governed", reference=True)
@@ -246,7 +247,8 @@ def test_an_adapter_only_class_leaves_no_bit_of_the_base_changed(
     assert left == []
 
 
-@pytest.mark.parametrize("host", ["ddp", pytest.param("fsdp2", marks=pytest.mark.story)])
+@pytest.mark.story
+@pytest.mark.parametrize("host", HOSTS)
 def test_it_does_so_on_four_ranks(four_ranks: RankPool, host: str) -> None:
     assert interference(four_ranks, Plan(host, (MIXED, UNEVEN, MIXED)))[1] == []
 
@@ -258,6 +260,7 @@ def test_a_global_clip_would_change_the_base(two_ranks: RankPool, host: str) -> 
     assert changed
 
 
+@pytest.mark.story
 def test_checkpointed_blocks_give_the_same_bits(two_ranks: RankPool) -> None:
     """Of the governed aggregator, one process shows it: tests/engine/test_modes.py."""
     plan = Plan("fsdp2", (MIXED, UNEVEN), max_rows=2, dropout=0.1)
@@ -271,6 +274,7 @@ def test_checkpointed_blocks_give_the_same_bits(two_ranks: RankPool) -> None:
 LOW = pytest.mark.parametrize(("host", "precision"), [("ddp", "bf16"), ("fsdp2", "bf16-mixed")])
 
 
+@pytest.mark.story
 @LOW
 def test_it_does_so_in_lower_precision(two_ranks: RankPool, host: str, precision: str) -> None:
     plan = Plan(host, (MIXED, UNEVEN, MIXED), dropout=0.1, settings={"precision": precision})
@@ -281,6 +285,7 @@ def test_it_does_so_in_lower_precision(two_ranks: RankPool, host: str, precision
     assert interference(two_ranks, replace(plan, steps=STEPS, violation="global clip"))[1]
 
 
+@pytest.mark.story
 @LOW
 def test_it_steps_as_the_governed_aggregator_in_lower_precision(
     two_ranks: RankPool, host: str, precision: str
@@ -350,6 +355,7 @@ def test_a_rank_that_fails_stops_all_with_one_error(
     assert len({str(outcome) for outcome in outcomes}) == 1
 
 
+@pytest.mark.story
 def test_a_rank_that_fails_stops_the_other_copy_too(four_ranks: RankPool) -> None:
     outcomes = four_ranks.outcomes(train, replace(HSDP, loss=raising))
     assert all(isinstance(outcome, RankFailed) for outcome in outcomes)

