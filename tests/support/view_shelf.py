@@ -72,9 +72,12 @@ FALSE: dict[str, SaltedLeaf] = {
 Change = Callable[[View], View]
 
 
-def at_leaf(number: int, **changed: Any) -> Change:
+def at_leaf(**changed: Any) -> Change:
+    """Changes the first leaf that not every view shows: which is first follows from its salt."""
+
     def change(view: View) -> View:
         leaves = list(view.leaves)
+        number = next(i for i, each in enumerate(leaves) if each.leaf.field not in ALWAYS)
         leaf = leaves[number].leaf.model_copy(update=changed)
         leaves[number] = leaves[number].model_copy(update={"leaf": leaf})
         return view.model_copy(update={"leaves": tuple(leaves)})
@@ -92,11 +95,11 @@ def at_proof(number: int, change: Callable[[ShownLeaf], dict[str, Any]]) -> Chan
 
 
 ALTERED: dict[str, Change] = {
-    "value": at_leaf(0, value="another"),
-    "salt": at_leaf(0, salt="00" * 16),
-    "field": at_leaf(0, field="nothing"),
-    "group": at_leaf(0, group="nowhere"),
-    "corpus": at_leaf(0, corpus="nobody"),
+    "value": at_leaf(value="another"),
+    "salt": at_leaf(salt="00" * 16),
+    "field": at_leaf(field="nothing"),
+    "group": at_leaf(group="nowhere"),
+    "corpus": at_leaf(corpus="nobody"),
     "index": at_proof(0, lambda each: {"index": each.index ^ 1}),
     "index beyond": at_proof(0, lambda each: {"index": 256}),
     "no path": at_proof(0, lambda each: {"path": ()}),

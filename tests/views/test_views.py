@@ -246,7 +246,7 @@ def test_an_altered_view_is_refused(shelf: ViewShelf, what: str) -> None:
 
 def test_it_is_the_proof_that_refuses(shelf: ViewShelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merkle, "verify_inclusion", lambda *_: None)
-    found = shelf.verified(at_leaf(0, group="nowhere")(shelf.view()))
+    found = shelf.verified(at_leaf(group="nowhere")(shelf.view()))
     assert found.facts
 
 

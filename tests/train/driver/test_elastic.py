@@ -117,8 +117,9 @@ def test_the_event_log_tells_of_the_loss_and_of_each_size(folder: Path) -> None:
     ]
     [lost] = [each for each in log if isinstance(each, events.Failed)]
     assert (lost.failure, lost.decision) == ("infrastructure", "restart")
-    wanted = [each for each in log if isinstance(each, events.ResizeWanted)]
-    assert [each.after for each in wanted] == [each.world_size for each in attempts[2:]]
+    # Where the cluster's view is quicker than the health check, the loss is a wish for one, too.
+    wanted = [each.after for each in log if isinstance(each, events.ResizeWanted)]
+    assert wanted in ([2], [1, 2])
 
 
 def test_the_verifier_accepts_both(folder: Path) -> None:
