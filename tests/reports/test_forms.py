@@ -101,6 +101,7 @@ def test_a_page_that_escapes_nothing_would_be_noticed(hostile: Draft) -> None:
     assert {"script", "img"} <= {tag for tag, _ in Page(data).tags}
 
 
+@pytest.mark.story
 def test_a_page_is_readable_without_eyes(hostile: Draft, tmp_path: Path) -> None:
     with browser() as opened:
         page = opened.new_page()

@@ -32,7 +32,7 @@ from tests.support.process import serving
 from tests.support.shown_task import entry, task_process
 from tests.support.world import World
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.story, pytest.mark.timeout(300)]
 
 KINDS = ("notebook", "shell", "tensorboard")
 IDLE = 0.2
@@ -139,7 +139,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.story
 def test_a_notebook_runs_code_through_the_proxy(running: Cluster) -> None:
     url = running.opened("notebook")
     session, cookie = entered(url)
@@ -190,7 +189,6 @@ def test_a_person_types_into_a_shell_and_its_transcript_is_kept(running: Cluster
             assert time.monotonic() < until
 
 
-@pytest.mark.story
 def test_tensorboard_shows_a_run(running: Cluster) -> None:
     session, _ = entered(running.opened("tensorboard"))
     base = f"/tasks/{running.tasks['tensorboard']}/"
@@ -233,7 +231,6 @@ FETCH = """async (address) => {
 }"""
 
 
-@pytest.mark.story
 def test_a_script_in_a_notebook_cannot_act_for_who_looks_at_it(running: Cluster) -> None:
     """In Chromium, signed in to the service, on a page of the task."""
     url = running.opened("notebook")
@@ -257,7 +254,6 @@ def test_a_script_in_a_notebook_cannot_act_for_who_looks_at_it(running: Cluster)
         context.close()
 
 
-@pytest.mark.story
 def test_each_is_gone_after_its_idle_time(running: Cluster) -> None:
     sessions = {kind: entered(running.opened(kind))[0] for kind in KINDS}
     assert all(process.poll() is None for process in running.processes.values())

@@ -468,6 +468,7 @@ def test_a_kill_at_any_statement_leaves_what_the_next_run_completes(
 LOSS = st.floats(0, 9).map(lambda value: round(value, 3))
 
 
+@pytest.mark.story  # a kill at any statement is shown below, in one process
 @on_both
 def test_a_process_killed_while_it_indexes_leaves_what_the_next_completes(
     store_url: str, written: Path, world: World
