@@ -131,7 +131,7 @@ def trace(
         line(f"Found in {each.corpus}, {what} {each.record}", style="bold")
         _tell(each)
     for name, why in shut.items():
-        line(f"Not searched: {name}, whose records are under commitments: {why}")
+        line(f"Not searched: {name}, whose commitments stay closed: {why}")
     _tell_near(verified, near)
     line()
     if searched.corpora and not near:

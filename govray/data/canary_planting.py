@@ -42,7 +42,7 @@ def plant(
     corpora: Sequence[PreparedCorpus],
     records: PreparedRecords,
     canaries: Mapping[str, Canaries],
-    secrets: Mapping[str, bytes | None],
+    secrets: Mapping[str, bytes],
     folder: Place,
     tokenizer: Tokenizer,
     context: int,
@@ -53,7 +53,7 @@ def plant(
         corpora: As prepared.
         records: Theirs.
         canaries: By corpus.
-        secrets: Of every corpus, what its records are committed under, if they are.
+        secrets: Of every corpus, what its records are committed under.
         folder: That of the shards.
         tokenizer: From content to tokens.
         context: Loss targets of a full row.

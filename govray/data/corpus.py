@@ -72,7 +72,7 @@ class Built:
     root: str
     count: int
     bytes: int
-    commitment: str | None = None
+    commitment: str
 
     @property
     def records(self) -> Records:
@@ -130,10 +130,6 @@ class Leaves:
     def count(self) -> int:
         return len(self.hashes) // 32
 
-    def add(self, leaf: bytes) -> None:
-        """Append a leaf."""
-        self.add_hash(merkle.leaf_hash(leaf))
-
     def add_hash(self, node: bytes) -> None:
         """Append a leaf by its hash."""
         self.hashes += node
@@ -142,18 +138,18 @@ class Leaves:
 class PartsWriter:
     """Writes the parts of one corpus into a folder, one part in memory; the secret at once.
 
-    Without a secret the leaves are plain hashes. ``count`` records came so
-    far; ``pending`` bytes of them are not yet written. ``files`` are the parts so far.
+    ``count`` records came so far; ``pending`` bytes of them are not yet written. ``files`` are the
+    parts so far.
 
     With ``leaves`` it writes some parts of a corpus that another process puts together (`adopt`).
     That one has the secret's file and the root.
     """
 
     def __init__(
-        self, folder: Path, corpus: str, secret: bytes | None, *, leaves: Leaves | None = None
+        self, folder: Path, corpus: str, secret: bytes, *, leaves: Leaves | None = None
     ) -> None:
         self._folder, self._corpus, self._secret = folder, corpus, secret
-        if secret is not None and leaves is None:
+        if leaves is None:
             write_whole(folder / SECRET_FILE, secret, mode=0o600)
         self._root = merkle.RunningRoot() if leaves is None else leaves
         self.files: list[Path] = []
@@ -176,10 +172,7 @@ class PartsWriter:
         if self.pending + len(content) > PART_BYTES:
             self.flush()
         record = hashlib.sha256(content).digest()
-        if self._secret is None:
-            self._root.add(record)
-        else:
-            self._root.add_hash(record_commitment.entry(record, self._secret))
+        self._root.add_hash(record_commitment.entry(record, self._secret))
         self._names.append(name)
         self._contents.append(content)
         self._previous = name
@@ -225,8 +218,8 @@ class PartsWriter:
         """What was written, as it lies in ``folder``."""
         assert isinstance(self._root, merkle.RunningRoot)
         root = "sha256:" + self._root.root().hex()
-        commitment = self._secret and record_commitment.commitment(self._secret)
-        return Built(folder, self._corpus, root, self.count, self._bytes, commitment or None)
+        commitment = record_commitment.commitment(self._secret)
+        return Built(folder, self._corpus, root, self.count, self._bytes, commitment)
 
 
 def unsigned_credential(
@@ -407,7 +400,7 @@ def check_records(folder: Place, entries: Sequence[bytes], records: Records) -> 
     """
     # The count is cheap, and a wrong one says more than a wrong root.
     _check_count(folder, len(entries), records)
-    found = record_commitment.root(entries, committed=records.commitment is not None)
+    found = record_commitment.root(entries)
     check_root(folder, len(entries), found, records)
 
 

@@ -268,14 +268,12 @@ def _add_corpora(
             session.add(row)
             session.flush()
             _settle_corpus(session, corpus, key)
-        if commitment := document.records.commitment:
-            held = session.get(tables.RecordCommitment, credential.digest)
-            held = held or tables.RecordCommitment(
-                credential=credential.digest, commitment=commitment
-            )
-            if corpus in secrets:
-                held.secret = mask_secret(secrets[corpus], commitment, key)
-            session.add(held)
+        commitment = document.records.commitment
+        held = session.get(tables.RecordCommitment, credential.digest)
+        held = held or tables.RecordCommitment(credential=credential.digest, commitment=commitment)
+        if corpus in secrets:
+            held.secret = mask_secret(secrets[corpus], commitment, key)
+        session.add(held)
 
 
 def _settle_corpus(session: Session, name: str, key: bytes) -> None:

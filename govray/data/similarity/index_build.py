@@ -27,11 +27,11 @@ from govray.errors import UsageError
 from govray.files.place import Place
 from govray.governance.formats import merkle
 
-BuildParts = Callable[[Sequence[Place], bytes | None, Path], Sequence[PartRuns]]
+BuildParts = Callable[[Sequence[Place], bytes, Path], Sequence[PartRuns]]
 """Gets a corpus's parts, its secret and a folder. Writes there the runs of each, and says which."""
 
 
-def in_turn(parts: Sequence[Place], secret: bytes | None, folder: Path) -> Sequence[PartRuns]:
+def in_turn(parts: Sequence[Place], secret: bytes, folder: Path) -> Sequence[PartRuns]:
     """The runs of each part, one after the other. Raises as `write_runs`."""
     return [write_runs(part, secret, folder / stem(k)) for k, part in enumerate(parts)]
 
@@ -42,7 +42,7 @@ def stem(part: int) -> str:
 
 
 def build_index(
-    folder: Path, corpus: Place, root: str, secret: bytes | None, build_parts: BuildParts = in_turn
+    folder: Path, corpus: Place, root: str, secret: bytes, build_parts: BuildParts = in_turn
 ) -> None:
     """Write the index of a corpus into an empty folder.
 
@@ -50,7 +50,7 @@ def build_index(
         folder: Nobody opens it yet.
         corpus: The corpus's folder.
         root: The Merkle root that its records have to have, ``sha256:<hex>``.
-        secret: What its records are committed under, if they are.
+        secret: What its records are committed under.
         build_parts: How the runs are made.
 
     Raises:
@@ -61,7 +61,7 @@ def build_index(
     runs = folder / "runs"
     runs.mkdir(mode=0o700)
     parts = build_parts(part_files(corpus), secret, runs)
-    if _root(parts, committed=secret is not None) != root:
+    if _root(parts) != root:
         raise UsageError(
             "these are not the records that the credential states",
             where=str(corpus),
@@ -85,13 +85,10 @@ def build_index(
     shutil.rmtree(runs)
 
 
-def _root(parts: Sequence[PartRuns], *, committed: bool) -> str:
+def _root(parts: Sequence[PartRuns]) -> str:
     found = merkle.BulkRoot()
     for part in parts:
-        if committed:
-            found.add_hashes(part.entries())
-        else:
-            found.add(part.entries(), 32)
+        found.add_hashes(part.entries())
     return "sha256:" + found.root().hex()
 
 

@@ -41,13 +41,13 @@ def whole_index(corpus: Place, root: str) -> PassageIndex | None:
     return None
 
 
-def index_of(corpus: Place, root: str, secret: bytes | None = None) -> PassageIndex:
+def index_of(corpus: Place, root: str, secret: bytes) -> PassageIndex:
     """The index of a corpus whose records have this Merkle root: as kept, or built and kept.
 
     Args:
         corpus: The corpus's folder.
         root: ``sha256:<hex>``, as its credential says.
-        secret: What its records are committed under, if they are.
+        secret: What its records are committed under.
 
     Raises:
         UsageError: The records on disk have another root.
@@ -57,7 +57,7 @@ def index_of(corpus: Place, root: str, secret: bytes | None = None) -> PassageIn
 
 
 def built_index(
-    corpus: Place, root: str, secret: bytes | None = None, build_parts: BuildParts = in_turn
+    corpus: Place, root: str, secret: bytes, build_parts: BuildParts = in_turn
 ) -> PassageIndex:
     """The index, built anew. It is kept, if that can be written; else it goes with the process.
 
@@ -74,7 +74,7 @@ def built_index(
         return open_index(Path(name), root)  # what is mapped stays until it is let go
 
 
-def passages_of(corpus: Place, root: str, secret: bytes | None = None) -> CorpusPassages:
+def passages_of(corpus: Place, root: str, secret: bytes) -> CorpusPassages:
     """All passages of a corpus, in memory. Raises as `index_of`."""
     try:
         return index_of(corpus, root, secret).passages()

@@ -139,7 +139,7 @@ class Question:
         self,
         index: PassageIndex,
         corpus: Place,
-        secret: bytes | None,
+        secret: bytes,
         holds: HoldsEntry,
     ) -> list[Near]:
         """The records of a corpus that the index finds, compared. Raises as `near`, or ``Damaged``.

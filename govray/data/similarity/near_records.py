@@ -45,7 +45,7 @@ def near_records(
         corpora,
         {corpus: records.root},
         lambda _, number, entry: holds(number, entry),
-        {corpus: secret} if secret else {},
+        {corpus: secret},
         least=LEAST_OVERLAP,
         limit=MOST,
     )

@@ -34,13 +34,13 @@ class _Indexing(PartWork):
         )
 
 
-def in_parallel(parts: Sequence[Place], secret: bytes | None, folder: Path) -> Sequence[PartRuns]:
+def in_parallel(parts: Sequence[Place], secret: bytes, folder: Path) -> Sequence[PartRuns]:
     """As `index_build.in_turn`, with Ray Data.
 
     Raises:
         GovrayError: The first part that cannot be read.
     """
-    commitment = record_commitment.commitment(secret) if secret else None
+    commitment = record_commitment.commitment(secret)
     items = [
         Item(part.parent.name, k, part.resolve(), stem(k), commitment)
         for k, part in enumerate(parts)

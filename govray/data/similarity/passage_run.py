@@ -90,12 +90,12 @@ class SortedRun:
         return np.fromfile(self.path, ENTRY, count, offset=offset) + np.uint64(self.first)
 
 
-def write_runs(part: Place, secret: bytes | None, stem: Path) -> PartRuns:
+def write_runs(part: Place, secret: bytes, stem: Path) -> PartRuns:
     """Write the runs of a part.
 
     Args:
         part: One records file.
-        secret: What its records are committed under, if they are.
+        secret: What its records are committed under.
         stem: Where, without suffix.
 
     Raises:

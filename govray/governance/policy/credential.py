@@ -134,13 +134,12 @@ class Records(Document):
     Attributes:
         root: Merkle root (RFC 9162) over the records' leaves, in the corpus's order.
         count: How many records there are.
-        commitment: Which secret the leaves are made with (``record_commitment.py``). Absent where
-            the leaves are the records' plain hashes.
+        commitment: Which secret the leaves are made with (``record_commitment.py``).
     """
 
     root: Digest
     count: Count
-    commitment: Digest | None = None
+    commitment: Digest
 
 
 class CredentialClass(Document):

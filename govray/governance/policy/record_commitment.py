@@ -18,8 +18,7 @@ Invariants
 * **One opening tells of one record**: others have other openings.
 * Equal records of one corpus have equal leaves. Equal records of two corpora have different ones.
 
-In a manifest an **entry** stands for a record: its leaf, or its SHA-256 in corpora without
-commitments, whose leaves are those hashes.
+In a manifest an **entry** stands for a record: its leaf.
 
 The secret lies beside the records, readable by its owner only. It goes into no model folder, no
 prepared data and no log. Below a bucket it lies beside the records too. A store has no owners of
@@ -68,19 +67,18 @@ def leaf(opening: bytes, record: bytes) -> bytes:
     return merkle.leaf_hash(opening + record)
 
 
-def entry(record: bytes, secret: bytes | None) -> bytes:
-    """What stands in a manifest for the record with this SHA-256; plain without a secret."""
-    return record if secret is None else leaf(opening(secret, record), record)
+def entry(record: bytes, secret: bytes) -> bytes:
+    """What stands in a manifest for the record with this SHA-256."""
+    return leaf(opening(secret, record), record)
 
 
-def root(entries: Sequence[bytes], *, committed: bool) -> str:
+def root(entries: Sequence[bytes]) -> str:
     """The Merkle root over a corpus's entries, ``sha256:<hex>``."""
-    found = merkle.root_of(entries) if committed else merkle.root(entries)
-    return "sha256:" + found.hex()
+    return "sha256:" + merkle.root_of(entries).hex()
 
 
-def read_secret(folder: Place, stated: str | None) -> bytes | None:
-    """The secret of the corpus in ``folder``; None if its credential states no commitment.
+def read_secret(folder: Place, stated: str) -> bytes:
+    """The secret of the corpus in ``folder``.
 
     Args:
         folder: The corpus's folder.
@@ -89,8 +87,6 @@ def read_secret(folder: Place, stated: str | None) -> bytes | None:
     Raises:
         Refused: It is missing, of another corpus, or others can read it.
     """
-    if stated is None:
-        return None
     path = folder / SECRET_FILE
     try:
         if isinstance(path, BucketPath):  # whose rules for readers are the bucket's
@@ -133,15 +129,13 @@ def read_secrets(
         try:
             if not (folder / name).is_dir():
                 continue
-            secret = read_secret(folder / name, records.commitment)
+            found[name] = read_secret(folder / name, records.commitment)
         except Refused as error:
             refused[name] = error
         except OSError as error:
             why = f"the corpus cannot be looked for ({error.strerror})"
             do = "Check the store, the credentials for it and the network"
             refused[name] = Refused(why, where=str(folder / name), do=do)
-        else:
-            found |= {name: secret} if secret else {}
     return found, refused
 
 
@@ -213,14 +207,8 @@ class RecordOpening(Document):
             where: Names the opening in errors.
 
         Raises:
-            Refused: The corpus has no commitments, is another one, or the proof does not hold.
+            Refused: The corpus is another one, or the proof does not hold.
         """
-        if stated.commitment is None:
-            raise Refused(
-                f"the records of {self.corpus!r} are under no commitments",
-                where=where,
-                do="Trace the record itself: its plain hash is in the manifest",
-            )
         if (self.root, self.count) != (stated.root, stated.count):
             raise Refused(
                 f"it opens a record of another version of {self.corpus!r}: root {self.root}, the "

@@ -22,10 +22,10 @@ separator under a context of 1.
 Reserve
 
 A record is held in reserve by a keyed function of its entry (``policy/record_commitment.py``),
-under the manifest's salt (`Reserve`). So equal records of one corpus share their split. Those of
-two corpora do so only where neither has commitments. The salt is drawn after the suppliers have
-signed, so a supplier cannot choose what is held back. A verifier can recompute the choice. A record
-with no tokens is ``empty`` whatever its entry.
+under the manifest's salt (`Reserve`). So equal records of one corpus share their split; those of
+two corpora are chosen apart. The salt is drawn after the suppliers have signed, so a supplier
+cannot choose what is held back. A verifier can recompute the choice. A record with no tokens is
+``empty`` whatever its entry.
 
 A manifest with ``families`` holds records by family: near copies of one text within a corpus. The
 entry that decides is that of the family's representative, its last record, which stands beside
@@ -250,7 +250,7 @@ class PreparedCorpus(Document):
     corpus: Name
     credential: Digest
     class_digest: Digest
-    commitment: Digest | None = None
+    commitment: Digest
     parts: tuple[Part, ...]
     planted: Planted | None = None
 

@@ -212,13 +212,8 @@ class PreparedRecords:
 
     def _root(self, corpus: str, parts: Iterable[RecordColumns]) -> str:
         found = merkle.BulkRoot()
-        committed = self._manifest.corpus(corpus).commitment is not None
         for columns in parts:
-            entries = columns.entries.tobytes()
-            if committed:
-                found.add_hashes(entries)
-            else:
-                found.add(entries, 32)
+            found.add_hashes(columns.entries.tobytes())
         return "sha256:" + found.root().hex()
 
     def count(self, corpus: str) -> int:
@@ -353,8 +348,7 @@ class PreparedRecords:
     ) -> tuple[tuple[str, int], ...]:
         """Every (corpus, record index) of the record with this SHA-256 (hex), sorted.
 
-        ``secrets`` has those of corpora with commitments, by name. In the others with commitments
-        only canaries are found.
+        ``secrets`` are those of corpora, by name. In the others only canaries are found.
         """
         digest = bytes.fromhex(sha256)
         found: list[tuple[str, int]] = []
@@ -363,9 +357,9 @@ class PreparedRecords:
             secret = (secrets or {}).get(name)
             planted = prepared.planted.records if prepared.planted else ()
             found += [(name, own + i) for i, each in enumerate(planted) if each.entry == sha256]
-            if prepared.commitment is not None and secret is None:
+            if secret is None:
                 continue
-            entry = record_commitment.entry(digest, secret if prepared.commitment else None)
+            entry = record_commitment.entry(digest, secret)
             for number, columns in enumerate(self.columns(name)):
                 first = prepared.parts[number].records[0]
                 found += [(name, first + place) for place in columns.places(entry)]

@@ -95,9 +95,9 @@ def trace(
 
 
 def closed(model: VerifiedModel, secrets: Mapping[str, bytes]) -> tuple[str, ...]:
-    """The corpora whose records are under commitments that none of the secrets opens."""
+    """The corpora whose commitments none of the secrets opens."""
     corpora = model.manifest.document.corpora
-    return tuple(c.corpus for c in corpora if c.commitment and c.corpus not in secrets)
+    return tuple(c.corpus for c in corpora if c.corpus not in secrets)
 
 
 def check_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -> None:
