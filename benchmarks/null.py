@@ -129,7 +129,9 @@ def made_corpus(shape: str, seed: int, *, steps: int) -> Corpus:
         groups_digest=_DIGEST,
         reserve_groups_digest=_DIGEST,
     )
-    prepared = PreparedCorpus(corpus="one", credential=_DIGEST, class_digest=_DIGEST, parts=(part,))
+    prepared = PreparedCorpus(
+        corpus="one", credential=_DIGEST, class_digest=_DIGEST, commitment=_DIGEST, parts=(part,)
+    )
     manifest = Manifest(
         tokenizer=TokenizerIdentity(name="bytes", digest=_DIGEST, vocabulary=257, separator=256),
         context=CONTEXT,

@@ -63,6 +63,7 @@ app = typer.Typer(help="Build corpora, list, compare and index them, and open si
 
 SOURCE = "credential.yaml"
 
+_NO_DIGEST = "sha256:" + "0" * 64  # of a corpus that is not built yet
 _SHOWN = 20  # rows of the quarantine that go to the terminal; the file has all
 
 
@@ -152,7 +153,7 @@ def build(
     corpus.check_name(name)
     if license_category is None:
         _check_known(license)
-    credential(corpus.Built(out_folder / name, name, "sha256:" + "0" * 64, 1, 0))
+    credential(corpus.Built(out_folder / name, name, _NO_DIGEST, 1, 0, _NO_DIGEST))
     found = find(source, format)
     columns = ColumnMapping.parse(column or (), rows)
     refuse = on_flaw == "refuse"
@@ -320,7 +321,7 @@ def split(
         )
 
     def check(target: str, of: RecordTerms) -> None:
-        credential(corpus.Built(out_folder, target, "sha256:" + "0" * 64, 1, 0), of, set())
+        credential(corpus.Built(out_folder, target, _NO_DIGEST, 1, 0, _NO_DIGEST), of, set())
 
     def row(built: corpus.Built, stated: Credential, **more: str) -> dict[str, Any]:
         return {
@@ -353,7 +354,7 @@ def split(
     if dry_run:
         for each, (count, size) in count_terms(records, terms, selection.quarantine).items():
             target = corpus_name(name, each, terms.defaults)
-            built = corpus.Built(out_folder / target, target, "sha256:" + "0" * 64, count, size)
+            built = corpus.Built(out_folder / target, target, _NO_DIGEST, count, size, _NO_DIGEST)
             told.append(row(built, credential(built, each, set())))
         kept_out = _kept_out(selection, scan)
     else:

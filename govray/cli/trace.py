@@ -1,9 +1,9 @@
 """``govray trace``: was this text trained on, exactly or nearly, and in which layers?
 
-The exact answer uses the SHA-256 of the file's bytes. Records under commitments need the secrets
-that lie with the corpora, or the opening of this one record (``--opening``). Near copies are found
-in the records' texts. The corpora are those of the model's run, or ``--corpora``. The exit code is
-0 whether the text was found or not.
+The exact answer uses the SHA-256 of the file's bytes. It needs the secrets that lie with
+the corpora, or the opening of this one record (``--opening``). Near copies are found in the
+records' texts. The corpora are those of the model's run, or ``--corpora``. The exit code is 0
+whether the text was found or not.
 """
 
 from __future__ import annotations
@@ -218,10 +218,12 @@ def _search(
         raise UsageError("not a folder of corpora", where=str(given), do="Check the path.")
     if folder is None:
         return _Searched([], (), {"any corpus": "name them with --corpora."})
-    here = [name for name in names if (folder / name).is_dir()]
-    missing = {name: f"not in {folder}." for name in names if name not in here}
+    there = [name for name in names if (folder / name).is_dir()]
+    missing = {name: f"not in {folder}." for name in names if name not in there}
+    missing |= {name: "its secret cannot be read." for name in there if name not in secrets}
+    here = [name for name in there if name in secrets]
     if not here:
-        if given is not None:
+        if given is not None and not there:
             raise UsageError(
                 "this folder has none of the model's corpora",
                 where=str(given),

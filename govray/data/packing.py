@@ -70,7 +70,7 @@ class Item:
     part: int
     source: Place
     file: str
-    commitment: str | None
+    commitment: str
     families: PartFamilies | None = None
 
 

@@ -1,7 +1,7 @@
 """The index of records: in which corpora, runs and layers a record with some hash stands.
 
-Where records are under commitments, the index has their leaves. The store's masked secrets open
-those of the corpora that the caller may read. Records of confidential corpora are indexed by keyed
+The index has the records' leaves. The store's masked secrets open those of the corpora that the
+caller may read. Records of confidential corpora are indexed by keyed
 hash, so the tables alone confirm no guess.
 """
 
@@ -56,7 +56,7 @@ def store_key(session: Session, store: str) -> bytes:
 def leaves_of(
     session: Session, caller: Caller, sha256: str, key: bytes
 ) -> tuple[list[str], list[str]]:
-    """The leaves that the record has in corpora under commitments, and what was not searched.
+    """The leaves that the record has in corpora, and what was not searched.
 
     Of all that the caller may read. Only leaves that are in the index are returned, so few.
     """
@@ -106,7 +106,7 @@ def places_of(
     """The query for where a record stands, newest run first: at most ``most`` and one more.
 
     Args:
-        leaves: Those that it has in corpora under commitments, from `leaves_of`.
+        leaves: Those that it has in corpora, from `leaves_of`.
         key: The store's secret.
         attestations: Condition on `Attestation`: only in these.
 
@@ -119,10 +119,8 @@ def places_of(
 
     confidential = col(Corpus.confidential)
     found = col(Record.record_key)
-    # A plain hash is the entry of canaries, and of records that are under no commitment.
-    by_hash = or_(
-        col(RecordCommitment.credential).is_(None), col(Record.record) >= col(Credential.records)
-    )
+    # A plain hash is the entry of canaries.
+    by_hash = col(Record.record) >= col(Credential.records)
     return (
         select(
             Record,
@@ -141,7 +139,6 @@ def places_of(
             ),
         )
         .join(Credential, col(Credential.digest) == col(CorpusUse.credential))
-        .outerjoin(RecordCommitment, col(RecordCommitment.credential) == col(Credential.digest))
         .where(
             found.in_(keys(True, [sha256, *leaves]) + keys(False, [sha256, *leaves])),
             or_(

@@ -2,8 +2,7 @@
 
 A record of a confidential corpus is indexed by HMAC-SHA256 (RFC 2104) of its SHA-256 under a secret
 of the store. With the tables but not the secret, nobody can confirm a guess. The service can, and
-decides whom it answers. The secrets of corpora whose records are under commitments are kept masked
-by the same secret.
+decides whom it answers. The secrets of corpora are kept masked by the same secret.
 
 The secret is 32 bytes in a file of mode 0600, beside a SQLite file unless ``GOVRAY_STORE_KEY``
 names another. It is not in the database. Losing it makes the confidential corpora unsearchable

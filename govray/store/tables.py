@@ -206,7 +206,7 @@ class Credential(SQLModel, table=True):
 
 
 class RecordCommitment(SQLModel, table=True):
-    """What the records of a credential are committed under, if they are.
+    """What the records of a credential are committed under.
 
     ``secret`` opens them and is masked (`record_key.mask_secret`). There is none where it was not
     at hand when a model was indexed.

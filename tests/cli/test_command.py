@@ -324,7 +324,7 @@ jurisdiction: DE
 sensitivity: public
 valid: {from: "2026-01-01", until: "2027-01-01T00:00:00Z"}
 issuer: archive
-records: {root: "sha256:%s", count: "3"}
+records: {root: "sha256:%s", count: "3", commitment: "sha256:%s"}
 """
 
 
@@ -335,8 +335,8 @@ records: {root: "sha256:%s", count: "3"}
         ("policy", POLICY, ("layers: all", "layers: some")),
         ("policy", POLICY, ("[permissive]", "[permisive]")),
         ("policy", POLICY.replace("[permissive]", "permissive"), ("schema:", "scheme:")),
-        ("credential", CREDENTIAL % ("ab" * 32), ("until:", "to:")),
-        ("credential", CREDENTIAL % ("ab" * 32), ("public", "secret")),
+        ("credential", CREDENTIAL % ("ab" * 32, "cd" * 32), ("until:", "to:")),
+        ("credential", CREDENTIAL % ("ab" * 32, "cd" * 32), ("public", "secret")),
     ],
 )
 def test_a_schema_accepts_sources_and_sees_a_slip(

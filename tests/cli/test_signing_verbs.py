@@ -316,7 +316,11 @@ def test_json_and_yaml_state_the_same_credential(run: Run, tmp_path: Path) -> No
         "sensitivity": "public",
         "valid": {"from": "2026-01-01T00:00:00Z", "until": "2027-01-01T00:00:00Z"},
         "issuer": "archive",
-        "records": {"root": "sha256:" + "ab" * 32, "count": "3"},
+        "records": {
+            "root": "sha256:" + "ab" * 32,
+            "count": "3",
+            "commitment": "sha256:" + "cd" * 32,
+        },
     }
     camel = {"schema_version": "schemaVersion", "license_category": "licenseCategory"}
     (tmp_path / "y.yaml").write_text(json.dumps(fields))  # JSON is YAML

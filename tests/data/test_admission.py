@@ -165,37 +165,13 @@ def test_quarantine_is_counted_and_never_read(prepared: Prepared) -> None:
 def test_equal_records_of_a_corpus_share_their_split(full_shelf: Shelf, prepared: Prepared) -> None:
     stated = {c.corpus: c.commitment for c in prepared.manifest.corpora}
     secrets = {name: read_secret(full_shelf.corpora / name, stated[name]) for name in stated}
-    assert all(secrets.values())
     digest = hashlib.sha256(TWIN).hexdigest()
     records = open_records(prepared.folder, prepared.manifest)
     assert records.find(digest) == ()
-    places = records.find(digest, {k: v for k, v in secrets.items() if v})
+    places = records.find(digest, secrets)
     assert [c for c, _ in places] == ["mit", "mit", "mpl"]
     held = [records.record(c, i).split for c, i in places]
     assert held[0] == held[1]
-
-
-def test_a_corpus_of_an_earlier_version_is_prepared_as_it_was(
-    tmp_path: Path, cluster: None
-) -> None:
-    """Its entries are plain hashes, and the salt splits by them."""
-    shelf = Shelf(tmp_path)
-    folder = shelf.corpora / "plain"
-    folder.mkdir(parents=True)
-    parts = corpus.PartsWriter(folder, "plain", None)
-    records = sorted(texts("plain", 40).items())
-    for record in records:
-        parts.add(*record)
-    parts.flush()
-    shelf.sign(parts.built(folder))
-    done = shelf.prepare()
-    found, prepared = done.manifest, open_records(done.folder, done.manifest)
-    hashes = [hashlib.sha256(content).hexdigest() for _, content in records]
-    assert found.corpus("plain").commitment is None
-    assert [prepared.record("plain", i).entry for i in range(40)] == hashes
-    held = [found.reserve.holds(bytes.fromhex(each)) for each in hashes]
-    assert [each == "reserve" for each in splits(done, "plain")] == held
-    assert prepared.find(hashes[3]) == (("plain", 3),)
 
 
 @pytest.mark.parametrize(

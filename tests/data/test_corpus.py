@@ -23,8 +23,7 @@ from govray.governance.formats import merkle
 from govray.governance.policy.credential import Period, Records
 from govray.governance.policy.record_commitment import SECRET_FILE
 
-GOLDEN_ROOT = "sha256:808b3b80c52538b0925562b6cea9bedce9ceb6d72b01a81552b89494163ee210"
-GOLDEN_COMMITTED_ROOT = "sha256:d84c59bada30aa0a0329a0fa9375bedcea42ab3a9dae23055f36d21497aa4392"
+GOLDEN_ROOT = "sha256:d84c59bada30aa0a0329a0fa9375bedcea42ab3a9dae23055f36d21497aa4392"
 SECRET = bytes(range(32))
 RECORDS = {"a.py": b"import os\n", "b.py": b"", "c/d.py": b"\x00\xff" * 40, "e.py": b"x"}
 VALID = Period(from_="2026-11-01T00:00:00Z", until="2027-11-01T00:00:00Z")
@@ -43,16 +42,6 @@ def records_of(contents: list[bytes], secret: bytes = SECRET) -> Records:
 
 def build(folder: Path, name: str = "notes") -> corpus.Built:
     return corpus.build(folder, name, sorted(RECORDS.items()), secret=SECRET)
-
-
-def build_plain(folder: Path) -> corpus.Built:
-    """A corpus without a secret."""
-    (folder / "plain").mkdir()
-    parts = corpus.PartsWriter(folder / "plain", "plain", None)
-    for record in sorted(RECORDS.items()):
-        parts.add(*record)
-    parts.flush()
-    return parts.built(folder / "plain")
 
 
 def contents(folder: Path) -> list[bytes]:
@@ -85,11 +74,8 @@ def test_what_is_read_back_is_what_was_given(records: dict[str, bytes], part_byt
     assert all(len(part) == 1 or sum(map(len, part)) <= part_bytes for part in parts)
 
 
-def test_golden_roots(tmp_path: Path) -> None:
-    assert build(tmp_path).root == GOLDEN_COMMITTED_ROOT
-    plain = build_plain(tmp_path)
-    assert (plain.root, plain.commitment) == (GOLDEN_ROOT, None)
-    corpus.verify_corpus(plain.folder, plain.records)
+def test_golden_root(tmp_path: Path) -> None:
+    assert build(tmp_path).root == GOLDEN_ROOT
 
 
 def test_every_corpus_has_a_secret_of_its_own_that_only_its_owner_reads(tmp_path: Path) -> None:
@@ -122,14 +108,6 @@ def test_a_secret_that_cannot_be_used_is_named(
         corpus.verify_corpus(built.folder, built.records)
     assert str(built.folder / SECRET_FILE) in str(refused.value)
     assert SECRET.hex() not in str(refused.value)
-
-
-def test_a_corpus_is_read_as_its_credential_says(tmp_path: Path) -> None:
-    """A credential without the commitment speaks of plain hashes, which have another root."""
-    built = build(tmp_path)
-    plain = Records(root=built.root, count=built.count)
-    with pytest.raises(Refused, match="Merkle root"):
-        corpus.verify_corpus(built.folder, plain)
 
 
 def test_a_corpus_is_named_parts_of_two_columns(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ KEY = bytes(32)
 
 def index(store: Engine, world: World, model: VerifiedModel) -> None:
     with Session(store) as session:
-        index_model(session, model, trust_root=world.root, key=KEY)
+        index_model(session, model, trust_root=world.root, key=KEY, secrets=world.secrets)
         session.commit()
 
 

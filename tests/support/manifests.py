@@ -10,6 +10,7 @@ import numpy as np
 from govray.errors import CouldNotCheck
 from govray.governance.formats import canonical_json
 from govray.governance.formats.record_columns import RecordColumns
+from govray.governance.policy.record_commitment import commitment, entry
 from govray.governance.record.prepare_manifest import (
     Manifest,
     Part,
@@ -20,6 +21,8 @@ from govray.governance.record.prepare_manifest import (
 from govray.governance.record.prepared_records import PreparedRecords
 
 DIGEST = canonical_json.sha256(b"any")
+SECRET = bytes(range(32))
+"""What records are committed under."""
 
 RESERVE = Reserve(share=0.25, salt="ab" * 16)
 
@@ -79,7 +82,7 @@ def corpus(
     stop = 0
     for k, lengths in enumerate(parts):
         entries = [
-            hashlib.sha256(f"{name}/{k}/{i // equal}".encode()).digest()
+            entry(hashlib.sha256(f"{name}/{k}/{i // equal}".encode()).digest(), SECRET)
             for i in range(len(lengths))
         ]
         part = FILES.part(
@@ -90,7 +93,13 @@ def corpus(
         )
         start, stop = stop, stop + len(lengths)
         made.append(part.model_copy(update={"records": (start, stop)}))
-    return PreparedCorpus(corpus=name, credential=DIGEST, class_digest=DIGEST, parts=tuple(made))
+    return PreparedCorpus(
+        corpus=name,
+        credential=DIGEST,
+        class_digest=DIGEST,
+        commitment=commitment(SECRET),
+        parts=tuple(made),
+    )
 
 
 def make_manifest(

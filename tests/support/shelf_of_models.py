@@ -9,15 +9,13 @@ narrow   alpha, beta
 guarded  alpha, beta                                  a later credential of beta's, confidential
 ======== ============================================ =========================================
 
-``acme`` is ``acme-legal``'s; the others are ``archive``'s. The same records stand in all models;
-those of ``acme`` and ``gamma`` are under commitments.
+``acme`` is ``acme-legal``'s; the others are ``archive``'s. The same records stand in all models.
 """
 
 from __future__ import annotations
 
 import atexit
 import copy
-import hashlib
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -31,8 +29,6 @@ from govray.store.tables import Attestation
 from tests.support.world import World
 
 KEY = b"the secret of a store in a test."
-
-SECRETS = {name: hashlib.sha256(name.encode()).digest() for name in ("acme", "gamma")}
 
 LATER = Period(from_="2026-02-01T00:00:00Z", until="2027-02-01T00:00:00Z")
 
@@ -54,7 +50,7 @@ class Shelf:
     """The folders of the models, below ``folder``, by name. See the module."""
 
     def __init__(self, folder: Path) -> None:
-        self.world = World(secrets=SECRETS)
+        self.world = World()
         self.folder = folder
         self.models = {
             "first": self.world.deploy(folder / "first", run="run-first"),

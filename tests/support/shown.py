@@ -8,6 +8,7 @@ what an attacker would call them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,15 +62,16 @@ def fill(engine: Engine, url: str, folder: Path, *, hostile_too: bool = True) ->
     hostile = other.verify(path, at=None)
     first = shelf.verified("first")
     with Session(engine) as session:
-        index(session, first, shelf.root, key, folder, public=True)
-        index(session, monitored, world.root, key, folder)
+        secrets = shelf.world.secrets
+        index(session, first, shelf.root, key, folder, public=True, secrets=secrets)
+        index(session, monitored, world.root, key, folder, secrets=world.secrets)
         add_version(session, "python-source-gpt", first.digest)
         add_experiments(session, first.policy.digest)
         add_queue(session, LIVE)
         add_attested_runs(session, first, monitored)
         entry = add_hostile_entries(session, HOSTILE) if hostile_too else ""
         if hostile_too:
-            index(session, hostile, other.root, key, folder)
+            index(session, hostile, other.root, key, folder, secrets=other.secrets)
             add_version(session, HOSTILE, hostile.digest)
             add_hostile_run(session, hostile.policy.digest)
         session.commit()
@@ -88,6 +90,7 @@ def index(
     folder: Path,
     *,
     public: bool = False,
+    secrets: Mapping[str, bytes] | None = None,
 ) -> None:
     """A model and the tiles of its ledger, which are written below ``folder``."""
     tiles = folder / f"tiles-{model.digest[7:19]}"
@@ -102,6 +105,7 @@ def index(
         public=public,
         folder=str(model.path),
         tiles=str(tiles),
+        secrets=secrets,
     )
 
 

@@ -159,6 +159,11 @@ def safetensors(names: Sequence[str]) -> bytes:
     return len(text).to_bytes(8, "little") + text + bytes(4 * len(header))
 
 
+def secret_of(corpus: str) -> bytes:
+    """What a corpus's records are committed under, unless a test says otherwise."""
+    return hashlib.sha256(corpus.encode()).digest()
+
+
 @dataclass
 class Keys:
     """Everybody's keys. Suppliers sign with P-256, as an HSM would."""
@@ -192,13 +197,13 @@ class World:
         secrets: Mapping[str, bytes] | None = None,
     ) -> None:
         self.name = name
-        self.secrets = dict(secrets or {})  # corpora under commitments
+        corpora = corpora or {"acme": (9,), "alpha": (10, 8), "beta": (12,), "gamma": (11,)}
+        self.secrets = {name: secret_of(name) for name in corpora} | dict(secrets or {})
         self.keys = Keys()
         self.files = RecordFiles()  # of all that it deploys
         self.context = context
         self.steps = steps
         self.quotas = dict(quotas or {"everything": 3, "upper_half": 1, "removable": 1})
-        corpora = corpora or {"acme": (9,), "alpha": (10, 8), "beta": (12,), "gamma": (11,)}
         self.records = draw_records(corpora, longest=longest)
         self.root = self.sign_root()
         self.delegations = [self.delegate()]
@@ -305,7 +310,6 @@ class World:
         license_, category = LICENSES[base]
         hashes = [h for part in records or self.records[corpus] for h, _ in part]
         entries = [self.entry(corpus, each) for each in hashes]
-        secret = self.secrets.get(corpus)
         fields: dict[str, Any] = {
             "schema_version": "v1",
             "corpus": corpus,
@@ -317,9 +321,9 @@ class World:
             "valid": Period(from_="2026-01-01T00:00:00Z", until="2027-01-01T00:00:00Z"),
             "issuer": "acme-legal" if mine else "archive",
             "records": Records(
-                root=record_commitment.root(entries, committed=secret is not None),
+                root=record_commitment.root(entries),
                 count=len(entries),
-                commitment=record_commitment.commitment(secret) if secret else None,
+                commitment=record_commitment.commitment(self.secrets[corpus]),
             ),
         }
         signer = signer or (self.keys.acme if mine else self.keys.archive)
@@ -346,7 +350,7 @@ class World:
 
     def entry(self, corpus: str, sha256: str) -> bytes:
         """What stands in the manifest for the record with this SHA-256."""
-        return record_commitment.entry(bytes.fromhex(sha256), self.secrets.get(corpus))
+        return record_commitment.entry(bytes.fromhex(sha256), self.secrets[corpus])
 
     def _prepare(
         self, corpus: str, parts: list[list[tuple[str, int]]], credential: Verified[Credential]

@@ -88,7 +88,7 @@ def near(
         roots: Corpus → Merkle root of its records, for the corpora that are looked at.
         holds: Confirms the entry of each record that is found. A record on disk with another
             content is an error.
-        secrets: Corpus → what its records are committed under, for corpora where they are.
+        secrets: Corpus → what its records are committed under.
         least: Smallest overlap of an answer, in (0, 1].
         limit: Answers at most.
 
@@ -106,7 +106,7 @@ def near(
     asked = Question.of(words(text))
     answers: list[Near] = []
     for corpus, root in sorted(roots.items()):
-        folder, secret = corpora / corpus, secrets.get(corpus)
+        folder, secret = corpora / corpus, secrets[corpus]
         try:
             found = asked.answers(index_of(folder, root, secret), folder, secret, holds)
         except Damaged:

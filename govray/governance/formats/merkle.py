@@ -96,16 +96,6 @@ class BulkRoot:
         self._blocks = RunningRoot()
         self._rest = b""
 
-    def add(self, leaves: bytes, size: int) -> None:
-        """Append leaves of ``size`` bytes each, behind each other."""
-        start = hashlib.sha256(b"\x00")
-        found = []
-        for (leaf,) in iter_unpack(f"{size}s", leaves):
-            copy = start.copy()
-            copy.update(leaf)
-            found.append(copy.digest())
-        self.add_hashes(b"".join(found))
-
     def add_hashes(self, hashes: bytes) -> None:
         """Append leaves by their hashes, 32 bytes each, behind each other."""
         data = self._rest + hashes

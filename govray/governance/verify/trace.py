@@ -1,9 +1,9 @@
 """Was this record trained on, and where: record hash → corpora, rows, steps, layer groups.
 
 The answer is exact. The manifest has every record's entry, packing is arithmetic, and the batch
-plan is invertible. So only a hash table is searched. Where the records are under commitments
-(``policy/record_commitment.py``), the verified files alone tell nothing of a record. Whoever has
-the corpus's secret can search it, and an opening shows where its one record stands.
+plan is invertible. So only a hash table is searched. Records are under commitments
+(``policy/record_commitment.py``), so the verified files alone tell nothing of a record. The
+corpus's secret lets one search it, and an opening shows where its one record stands.
 
 One changed byte makes another record; similar ones are found by their text
 (``data/similarity/near_copies.py``), and `sighting` says where those stand.

@@ -1,8 +1,8 @@
 """``/v1/records``: was this text used, in which corpora, steps and layers, with proofs.
 
 A record is found by the SHA-256 of its exact bytes, nothing less: one changed byte is another
-record. Where records are under commitments, the index has their leaves. The store's masked secrets
-open those of the corpora that the caller may read. ``closed`` names the corpora without a secret or
+record. The index has the records' leaves. The store's masked secrets open those of the corpora that
+the caller may read. ``closed`` names the corpora without a secret or
 without records in the store.
 Records of confidential corpora are indexed by keyed hash, so the tables alone confirm no
 guess. Here only staff and the corpus's own supplier find them. For everyone else the answer is that

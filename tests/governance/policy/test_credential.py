@@ -37,7 +37,7 @@ JSON: dict[str, Any] = {
     "sensitivity": "confidential",
     "valid": {"from": "2026-01-01T00:00:00Z", "until": "2027-01-01T00:00:00Z"},
     "issuer": "acme",
-    "records": {"root": ROOT, "count": "4096"},
+    "records": {"root": ROOT, "count": "4096", "commitment": ROOT},
 }
 
 OPTIONAL: dict[str, Any] = {
@@ -158,8 +158,9 @@ def test_equal_classes_are_one_key() -> None:
         ({"sensitivity": "secret"}, "sensitivity"),
         ({"valid": {"from": "2027-01-01T00:00:00Z", "until": "2026-01-01T00:00:00Z"}}, "before"),
         ({"valid": {"from": "2026-01-01", "until": "2027-01-01T00:00:00Z"}}, "not a time"),
-        ({"records": {"root": ROOT, "count": 4096}}, "count"),
-        ({"records": {"root": ROOT.upper(), "count": "1"}}, "root"),
+        ({"records": {"root": ROOT, "count": 4096, "commitment": ROOT}}, "count"),
+        ({"records": {"root": ROOT.upper(), "count": "1", "commitment": ROOT}}, "root"),
+        ({"records": {"root": ROOT, "count": "1"}}, "commitment"),
         ({"languages": []}, "languages"),
         ({"url": "javascript:alert(1)"}, "url"),
         ({"personalData": None}, "null"),

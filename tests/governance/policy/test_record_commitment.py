@@ -19,7 +19,6 @@ from govray.governance.policy.record_commitment import (
     entry,
     leaf,
     opening,
-    read_secret,
     read_secrets,
     root,
 )
@@ -37,13 +36,9 @@ OPENING = (
 )
 
 
-def records_of(hashes: list[bytes], secret: bytes | None = SECRET) -> Records:
-    entries = [entry(each, secret) for each in hashes]
-    return Records(
-        root=root(entries, committed=secret is not None),
-        count=len(entries),
-        commitment=commitment(secret) if secret else None,
-    )
+def records_of(hashes: list[bytes]) -> Records:
+    entries = [entry(each, SECRET) for each in hashes]
+    return Records(root=root(entries), count=len(entries), commitment=commitment(SECRET))
 
 
 def hashes(count: int) -> list[bytes]:
@@ -69,7 +64,6 @@ def test_golden_values() -> None:
         entry(RECORD, SECRET).hex()
         == "816669239181e32816625cca05238b2e29cc291228d2ef1ba4b291b15c4f87fb"
     )
-    assert entry(RECORD, None) == RECORD
 
 
 def test_golden_opening() -> None:
@@ -80,7 +74,6 @@ def test_the_tree_is_that_of_rfc_9162_over_openings_and_hashes() -> None:
     made = hashes(5)
     leaves = [opening(SECRET, each) + each for each in made]
     assert records_of(made).root == "sha256:" + merkle.root(leaves).hex()
-    assert records_of(made, None).root == "sha256:" + merkle.root(made).hex()
 
 
 @given(st.integers(1, 40), st.data())
@@ -111,11 +104,6 @@ def test_a_changed_opening_shows_nothing(change: dict[str, object], says: str) -
     with pytest.raises(Refused, match=says) as refused:
         changed.verify(stated, where="x.json")
     assert "x.json" in str(refused.value)
-
-
-def test_an_opening_is_of_a_corpus_with_commitments_only() -> None:
-    with pytest.raises(Refused, match="under no commitments"):
-        opened().verify(records_of(hashes(3), None), where="x.json")
 
 
 def test_an_opening_is_made_of_the_records_that_were_signed_only() -> None:
@@ -154,8 +142,6 @@ def test_a_guess_cannot_be_tested_without_its_opening() -> None:
             tried.verify(stated, where="guess")
     assert leaf(opening(SECRET, guess), guess) in leaves
     opened(3, 8).verify(stated, where="control")
-    # Negative control: plain hashes do confirm a guess.
-    assert guess in {entry(each, None) for each in made}
 
 
 def test_corpora_have_different_leaves_of_one_record() -> None:
@@ -165,8 +151,7 @@ def test_corpora_have_different_leaves_of_one_record() -> None:
 
 def test_secrets_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
     stated = {name: records_of(hashes(3)) for name in ("here", "away", "other")}
-    stated["plain"] = records_of(hashes(3), None)
-    for name, secret in (("here", SECRET), ("other", bytes(32)), ("plain", b"any")):
+    for name, secret in (("here", SECRET), ("other", bytes(32))):
         (tmp_path / name).mkdir()
         path = tmp_path / name / SECRET_FILE
         path.touch(0o600)
@@ -175,7 +160,6 @@ def test_secrets_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
     assert found == {"here": SECRET}
     assert list(refused) == ["other"]
     assert read_secrets(None, stated) == ({}, {})
-    assert read_secret(tmp_path / "plain", None) is None
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,9 @@ def test_a_record_that_is_also_a_canary_is_refused():
         file=f"class={'0' * 12}/beta-00000.parquet",
         context=15,
     )
-    beta = PreparedCorpus(corpus="beta", credential=DIGEST, class_digest=DIGEST, parts=(part,))
+    beta = PreparedCorpus(
+        corpus="beta", credential=DIGEST, class_digest=DIGEST, commitment=DIGEST, parts=(part,)
+    )
     alpha = corpus("alpha", [[9, 3]], 15, reserve=NO_RESERVE)
     manifest = make_manifest(
         alpha.model_copy(update={"planted": planted()}), beta, context=15, reserve=NO_RESERVE

@@ -14,7 +14,7 @@ from govray.errors import Malformed
 from govray.governance.formats import canonical_json
 from govray.governance.formats.sip_hash import sip_hash
 from govray.governance.record.prepare_manifest import Manifest, Reserve
-from tests.support.manifests import RESERVE, corpus, make_manifest, records_of
+from tests.support.manifests import RESERVE, SECRET, corpus, make_manifest, records_of
 from tests.support.table import each_row
 
 shapes = st.lists(st.lists(st.integers(0, 20), max_size=8), min_size=1, max_size=3)
@@ -51,10 +51,11 @@ def test_find_gives_every_place() -> None:
         corpus("a", [[3, 3], [4]], 7, equal=2), corpus("b", [[5], [6], [7]], 7)
     )
     records = records_of(manifest)
-    twins, alone = records.record("a", 0).entry, records.record("a", 2).entry
-    assert records.find(twins) == (("a", 0), ("a", 1))
-    assert records.find(alone) == (("a", 2),)
-    assert records.find("00" * 32) == ()
+    twins, alone = (hashlib.sha256(each).hexdigest() for each in (b"a/0/0", b"a/1/0"))
+    secrets = dict.fromkeys("ab", SECRET)
+    assert records.find(twins, secrets) == (("a", 0), ("a", 1))
+    assert records.find(alone, secrets) == (("a", 2),)
+    assert records.find("00" * 32, secrets) == records.find(twins) == ()
 
 
 # The reserve

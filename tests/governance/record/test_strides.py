@@ -37,7 +37,7 @@ def test_a_phase_is_recomputed_and_traced(tmp_path: Path) -> None:
     seen = set()
     for part in world.records["acme"]:
         for digest, *_ in part:
-            [sighting] = trace(model, digest)
+            [sighting] = trace(model, digest, world.secrets)
             seen |= set(sighting.steps)
     assert seen == {2, 5}
 

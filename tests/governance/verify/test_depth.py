@@ -32,7 +32,7 @@ def test_with_its_records_it_is_full(world: World, untouched: Path) -> None:
     found = list(sightings(model))
     assert len(found) == sum(model.records.count(c) for c in world.records)
     assert {each.split for each in found} == {"train", "reserve", "empty"}
-    [seen] = trace(model, world.records["alpha"][0][0][0])
+    [seen] = trace(model, world.records["alpha"][0][0][0], world.secrets)
     assert (seen.corpus, seen.record) == ("alpha", 0)
 
 

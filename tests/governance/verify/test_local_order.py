@@ -35,7 +35,7 @@ def test_a_local_order_is_recomputed_and_traced(tmp_path: Path) -> None:
                     read.setdefault((corpus, span.record), set()).add(leaf.step)
     for corpus, parts in world.records.items():
         for number, digest in enumerate(digest for part in parts for digest, *_ in part):
-            for sighting in trace(model, digest):
+            for sighting in trace(model, digest, world.secrets):
                 assert set(sighting.steps) == read.get((corpus, number), set())
 
 

@@ -33,12 +33,12 @@ def recount(model: VerifiedModel, corpus: str, index: int) -> tuple[set[int], se
     return steps, tokens
 
 
-def test_every_record_is_found_where_it_was_read(verified: VerifiedModel) -> None:
+def test_every_record_is_found_where_it_was_read(verified: VerifiedModel, world: World) -> None:
     seen: dict[str, int] = {"train": 0, "reserve": 0, "empty": 0, "unread": 0}
     for corpus in verified.manifest.document.corpora:
-        for index in range(verified.records.count(corpus.corpus)):
+        for index, sha256 in enumerate(hashes(world, corpus.corpus)):
             record = verified.records.record(corpus.corpus, index)
-            [sighting] = trace(verified, record.entry)
+            [sighting] = trace(verified, sha256, world.secrets)
             steps, tokens = recount(verified, corpus.corpus, index)
             assert (sighting.corpus, sighting.record) == (corpus.corpus, index)
             assert sighting.split == record.split
@@ -52,18 +52,18 @@ def test_every_record_is_found_where_it_was_read(verified: VerifiedModel) -> Non
     assert all(seen.values()), seen
 
 
-def test_a_reserved_record_was_not_trained_on(verified: VerifiedModel) -> None:
+def test_a_reserved_record_was_not_trained_on(verified: VerifiedModel, world: World) -> None:
     reserved = next(each for each in sightings(verified) if each.split == "reserve")
-    record = verified.records.record(reserved.corpus, reserved.record)
-    [sighting] = trace(verified, record.entry)
+    record = hashes(world, reserved.corpus)[reserved.record]
+    [sighting] = trace(verified, record, world.secrets)
     assert (list(sighting.rows), sighting.steps, sighting.tokens) == ([], (), 0)
 
 
 def test_one_byte_makes_another_record(verified: VerifiedModel, world: World) -> None:
-    assert trace(verified, world.records["alpha"][0][0][0])
+    assert trace(verified, world.records["alpha"][0][0][0], world.secrets)
     text = b"alpha/0/0"
     assert world.records["alpha"][0][0][0] == hashlib.sha256(text).hexdigest()
-    assert trace(verified, hashlib.sha256(text + b"\n").hexdigest()) == []
+    assert trace(verified, hashlib.sha256(text + b"\n").hexdigest(), world.secrets) == []
 
 
 def test_a_record_in_two_corpora_is_found_twice(tmp_path: Path) -> None:
@@ -71,7 +71,8 @@ def test_a_record_in_two_corpora_is_found_twice(tmp_path: Path) -> None:
     world.records["beta"][0][0] = world.records["alpha"][0][0]
     world.credentials["beta"] = world.issue("beta")
     model = world.verify(world.deploy(tmp_path / "m"))
-    found = trace(model, "sha256:" + world.records["alpha"][0][0][0].upper())
+    asked = "sha256:" + world.records["alpha"][0][0][0].upper()
+    found = trace(model, asked, world.secrets)
     assert [(s.corpus, s.record) for s in found] == [("alpha", 0), ("beta", 0)]
 
 
@@ -80,7 +81,7 @@ def test_a_tombstone_was_not_read(tmp_path: Path) -> None:
     folder = world.deploy(tmp_path / "m", plan=lambda plan: plan.without("acme"))
     model = world.verify(folder)
     for sha256, _ in world.records["acme"][0]:
-        [sighting] = trace(model, sha256)
+        [sighting] = trace(model, sha256, world.secrets)
         assert (sighting.steps, sighting.groups, sighting.tokens) == ((), (), 0)
 
 
@@ -90,69 +91,51 @@ def test_what_is_no_hash_is_an_error(verified: VerifiedModel, text: str) -> None
         trace(verified, text)
 
 
-SECRETS = {name: hashlib.sha256(name.encode()).digest() for name in ("acme", "gamma")}
-
-
-@pytest.fixture(scope="module")
-def committed_world() -> World:
-    return World(secrets=SECRETS)
-
-
-@pytest.fixture(scope="module")
-def committed(committed_world: World, tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
-    folder = committed_world.deploy(tmp_path_factory.mktemp("committed") / "model")
-    return committed_world.verify(folder)
-
-
 def hashes(world: World, corpus: str) -> list[str]:
     return [sha256 for part in world.records[corpus] for sha256, _ in part]
 
 
 @pytest.mark.parametrize("corpus", ["acme", "gamma"])
-def test_records_under_commitments_are_found_with_the_secret_only(
-    committed: VerifiedModel, committed_world: World, corpus: str
+def test_records_are_found_with_the_secret_only(
+    verified: VerifiedModel, world: World, corpus: str
 ) -> None:
-    others = {name: secret for name, secret in SECRETS.items() if name != corpus}
-    wrong = dict.fromkeys(SECRETS, bytes(32))
-    for index, sha256 in enumerate(hashes(committed_world, corpus)):
+    others = {name: secret for name, secret in world.secrets.items() if name != corpus}
+    wrong = dict.fromkeys(world.secrets, bytes(32))
+    for index, sha256 in enumerate(hashes(world, corpus)):
         for secrets in (None, {}, others, wrong):
-            assert trace(committed, sha256, secrets) == []
-        [seen] = trace(committed, sha256, SECRETS)
+            assert trace(verified, sha256, secrets) == []
+        [seen] = trace(verified, sha256, world.secrets)
         assert (seen.corpus, seen.record) == (corpus, index)
         # Nor does the leaf, which anyone reads, pass for a record's hash.
-        leaf = committed.records.record(corpus, index).entry
-        assert trace(committed, leaf, SECRETS) == []
-    assert closed(committed, {}) == ("acme", "gamma")
-    assert closed(committed, others) == (corpus,)
-    # The control: the corpora without commitments are searched by anyone.
-    assert trace(committed, hashes(committed_world, "alpha")[0])
+        leaf = verified.records.record(corpus, index).entry
+        assert trace(verified, leaf, world.secrets) == []
+    assert closed(verified, {}) == ("acme", "alpha", "beta", "gamma")
+    assert closed(verified, others) == (corpus,)
 
 
 def test_an_opening_is_a_proof_against_the_credential_alone(
-    committed: VerifiedModel, committed_world: World
+    verified: VerifiedModel, world: World
 ) -> None:
-    stated = committed.credentials["gamma"].document.records
-    records = [bytes.fromhex(each) for each in hashes(committed_world, "gamma")]
+    stated = verified.credentials["gamma"].document.records
+    records = [bytes.fromhex(each) for each in hashes(world, "gamma")]
     for index, record in enumerate(records):
-        made = RecordOpening.make("gamma", SECRETS["gamma"], records, index, stated)
-        [seen] = trace(committed, record.hex(), SECRETS)
-        assert trace_opening(committed, made, where="opening") == seen
+        made = RecordOpening.make("gamma", world.secrets["gamma"], records, index, stated)
+        [seen] = trace(verified, record.hex(), world.secrets)
+        assert trace_opening(verified, made, where="opening") == seen
     for changes, says in (
         ({"corpus": "delta"}, "not trained on a corpus 'delta'"),
         ({"corpus": "acme"}, "another version"),
-        ({"corpus": "alpha"}, "under no commitments"),
     ):
         with pytest.raises(Refused, match=says):
-            trace_opening(committed, made.model_copy(update=changes), where="opening")
+            trace_opening(verified, made.model_copy(update=changes), where="opening")
 
 
-def test_a_manifest_states_the_commitment_of_its_credential(
-    committed_world: World, tmp_path: Path
-) -> None:
-    def plain(manifest: Manifest) -> Manifest:
-        corpora = [c.model_copy(update={"commitment": None}) for c in manifest.corpora]
+def test_a_manifest_states_the_commitment_of_its_credential(world: World, tmp_path: Path) -> None:
+    def other(manifest: Manifest) -> Manifest:
+        stated = "sha256:" + "00" * 32
+        corpora = [c.model_copy(update={"commitment": stated}) for c in manifest.corpora]
         return manifest.model_copy(update={"corpora": tuple(corpora)})
 
-    folder = committed_world.deploy(tmp_path / "model", manifest=plain)
+    folder = world.deploy(tmp_path / "model", manifest=other)
     with pytest.raises(VerificationFailed, match="prepared under another commitment"):
-        verify(folder, trust_root=committed_world.root, at=AT)
+        verify(folder, trust_root=world.root, at=AT)
