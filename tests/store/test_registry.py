@@ -334,7 +334,11 @@ def test_bytes_that_are_not_of_their_digest_open_no_gate(store: Engine, attestat
 def test_a_missing_credential_fails_the_share(store: Engine, attestation: str) -> None:
     with Session(store) as session:
         found = registry.evidence(session, attestation)
-        session.delete(session.exec(select(tables.Credential)).first())
+        credential = session.exec(select(tables.Credential)).first()
+        assert credential is not None
+        session.delete(session.get_one(tables.RecordCommitment, credential.digest))
+        session.flush()
+        session.delete(credential)
         session.flush()
         fewer = registry.evidence(session, attestation)
     gates = RACING.gates("production")
