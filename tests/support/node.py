@@ -25,7 +25,7 @@ process.stdout.write(JSON.stringify(await (async () => {{ {body} }})()));
 """
 
 
-def in_node(body: str, given: object, *, static: Path = STATIC) -> Any:
+def in_node(body: str, given: object) -> Any:
     """What the body of an async function returns for ``given``, beside the scripts.
 
     It is JSON there and back. ``known`` is what the server tells the verifiers. Where there is no
@@ -34,7 +34,6 @@ def in_node(body: str, given: object, *, static: Path = STATIC) -> Any:
     Args:
         body: It imports the scripts as ``./verify.js``.
         given: JSON.
-        static: The folder of the scripts.
     """
     node = shutil.which("node")
     if node is None:
@@ -42,7 +41,7 @@ def in_node(body: str, given: object, *, static: Path = STATIC) -> Any:
             pytest.fail("no node: CI has to install it")
         pytest.skip("no node here: apt-get install nodejs")
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(shutil.copytree(static, Path(folder, "static")))
+        place = Path(shutil.copytree(STATIC, Path(folder, "static")))
         (place / "package.json").write_text('{"type": "module"}')
         (place / "kinds.json").write_bytes(document_kinds.kinds())
         (place / "main.js").write_text(MAIN.format(body=body))
@@ -109,7 +108,7 @@ def asked(
     }
 
 
-def verified(questions: list[dict[str, Any]], static: Path = STATIC) -> list[dict[int, Any]]:
+def verified(questions: list[dict[str, Any]]) -> list[dict[int, Any]]:
     """The page's steps by number, for each question."""
-    answers = in_node(VERIFY, questions, static=static)
+    answers = in_node(VERIFY, questions)
     return [{step["number"]: step for step in steps} for steps in answers]

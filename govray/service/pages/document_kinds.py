@@ -33,8 +33,9 @@ _KINDS: dict[str, type[Document]] = {
 
 @lru_cache(maxsize=1)
 def kinds() -> bytes:
-    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``;
-    ``view``, the schema of a view, which is no signed document; and ``names``, the rules for what
+    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``.
+
+    ``view`` is the schema of a view, which is no signed document. ``names`` are the rules for what
     files of a model folder are called.
     """
     found = {
