@@ -50,7 +50,7 @@ LEFT_OUT = (".git", ".venv", "build", ".hypothesis", ".mypy_cache", ".ruff_cache
 class Mutant:
     """``text`` stands once in ``file``; with ``becomes`` in its place ``claim`` doesn't hold.
 
-    ``tests`` are those of a file that none imports: a page's script.
+    ``tests`` are named for a script: no test imports a page's.
     """
 
     name: str

@@ -130,9 +130,6 @@ def flip(path: Path) -> None:
     ("name", "step"),
     [
         ("trust/root.json", 2),
-        ("model/governance/attestation.dsse.json", 3),
-        ("model/governance/policy.dsse.json", 4),
-        ("model/governance/ledger.jsonl", 4),
         ("model/config.json", 4),
     ],
 )

@@ -58,11 +58,15 @@ RESERVED: Mapping[str, Sequence[str]] = {
 }
 INERT: Mapping[str, Sequence[str]] = {
     "folders": (".git", ".cache/huggingface"),
-    "names": (".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db")
-    + ("copying.lesser",),
+    "names": (
+        *(".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db"),
+        "copying.lesser",
+    ),
     "suffixes": (".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
-    "texts": ("readme", "license", "licence", "notice", "copying", "changelog", "authors")
-    + ("contributing", "citation", "notes", "todo"),
+    "texts": (
+        *("readme", "license", "licence", "notice", "copying", "changelog", "authors"),
+        *("contributing", "citation", "notes", "todo"),
+    ),
 }
 """Names in small letters. A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``.
 
