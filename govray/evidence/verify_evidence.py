@@ -59,12 +59,6 @@ MOST_BYTES = 1 << 40
 MOST_IN_MEMORY = 1 << 30
 MOST_JSON = 64 << 20  # bytes of one document
 MOST_VALUES = 1 << 22  # of one document: a value takes 60 bytes and more, its text as few as two
-OUTSIDERS = (
-    r"governance/replay-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\.dsse\.json"
-    r"|governance/timestamp-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\.tsr"
-    r"|governance/ledger\.witnessed"
-)
-"""Files that others signed about the attestation, which it does not pin."""
 REVOKED_BY = {
     "credential": "credential",
     "corpus": "credential",
@@ -74,28 +68,19 @@ REVOKED_BY = {
 """What an entry of a revocation list names → the role of its issuer. A delegation: any."""
 OF_A_STEP = ("gradientNorms", "entropyProfile")
 """Kinds of leaf that stand behind a step's own, and count no rows."""
-RESERVED = {
-    "folders": ("adapters", "governance"),
-    "names": ("config.json", "model.safetensors", "ema.safetensors"),
-}
-"""Where only attested files may stand, in small letters."""
-TENSORS = (".safetensors", ".bin", ".pt", ".pth")
-INERT = {
-    "folders": (".git", ".cache/huggingface"),
-    "names": (
-        *(".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db"),
-        "copying.lesser",
-    ),
-    "suffixes": (".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
-    "texts": (
-        *("readme", "license", "licence", "notice", "copying", "changelog", "authors"),
-        *("contributing", "citation", "notes", "todo"),
-    ),
-}
-"""What people read and no loader does: folders, names, suffixes, and names of plain texts."""
-SHAPES: dict[str, Any] = json.loads(
-    """
-{"attestation/provenance-coverage/v1":{"adapters":[{"corpora":[0], "name":0, "rank":0,
+TABLES: dict[str, Any] = json.loads(
+    r"""
+{"names":{"inert":{"folders":[".git", ".cache/huggingface"], "names":[".gitattributes",
+".gitignore", ".gitkeep", ".ds_store", "thumbs.db", "copying.lesser"], "suffixes":[".md", ".rst",
+".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"], "texts":["readme", "license",
+"licence", "notice", "copying", "changelog", "authors", "contributing", "citation", "notes",
+"todo"]},
+"outsiders":{"patterns":["governance/replay-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\\.dsse\\.json",
+"governance/timestamp-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\\.tsr",
+"governance/ledger\\.witnessed"]}, "reserved":{"folders":["adapters", "governance"],
+"names":["config.json", "model.safetensors", "ema.safetensors"]},
+"tensors":{"suffixes":[".safetensors", ".bin", ".pt", ".pth"]}},
+"shapes":{"attestation/provenance-coverage/v1":{"adapters":[{"corpora":[0], "name":0, "rank":0,
 "tensors":[0]}], "assuranceLevel":0, "buffers":[0], "corpora":[{"corpus":0, "credential":0,
 "credentialClass":{"corpus":0, "jurisdiction":0, "languages":[0], "license":0,
 "licenseCategory":0, "modality":[0], "optOut":0, "personalData":0, "sensitivity":0, "source":0,
@@ -171,10 +156,16 @@ SHAPES: dict[str, Any] = json.loads(
 "role":0, "scope":[{"corpus":0, "jurisdictions":[0], "licenseCategories":[0],
 "maxSensitivity":0}], "threshold":0}], "expires":0, "keys":[{"algorithm":0, "spki":0}], "name":0,
 "threshold":0, "timestampAuthorities":[{"certificates":[0], "name":0}], "version":0,
-"witnessPolicy":{"threshold":0, "witnesses":[{"key":{"algorithm":0, "spki":0}, "name":0}]}}}
+"witnessPolicy":{"threshold":0, "witnesses":[{"key":{"algorithm":0, "spki":0}, "name":0}]}}}}
 """
 )
-"""Kind of document → its fields; a list of one for members, 0 for what has none. Generated."""
+"""Generated from govray's own.
+
+``shapes``: kind of document → its fields; a list of one for members, 0 for what has none.
+``names``: what files are called, in small letters. People read what is inert, and no loader does.
+Only attested files stand where it is reserved. Outsiders sign files that it does not pin.
+"""
+SHAPES, NAMES = TABLES["shapes"], TABLES["names"]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -206,24 +197,30 @@ def digest_of_stream(stream: IO[bytes]) -> str:
 
 def inert(name: str) -> bool:
     """Whether a file of this name is of the few kinds that people read and no loader does."""
-    path = PurePosixPath(name.casefold())
-    if any(path.is_relative_to(folder) for folder in INERT["folders"]):
+    path, rule = PurePosixPath(name.casefold()), NAMES["inert"]
+    if any(path.is_relative_to(folder) for folder in rule["folders"]):
         return True
-    if path.name in INERT["names"] or path.suffix in INERT["suffixes"]:
+    if path.name in rule["names"] or path.suffix in rule["suffixes"]:
         return True
-    text = re.fullmatch(rf"({'|'.join(INERT['texts'])})([-_][a-z0-9._-]+)?", path.stem)
+    text = re.fullmatch(rf"({'|'.join(rule['texts'])})([-_][a-z0-9._-]+)?", path.stem)
     return path.suffix in ("", ".txt") and text is not None
 
 
 def reserved(name: str) -> bool:
     """Whether a file of this name stands where only attested files may."""
-    path = PurePosixPath(name.casefold())
-    return path.parts[0] in RESERVED["folders"] or str(path) in RESERVED["names"]
+    path, rule = PurePosixPath(name.casefold()), NAMES["reserved"]
+    return path.parts[0] in rule["folders"] or str(path) in rule["names"]
 
 
 def covered(name: str) -> bool:
     """Whether a file of this name makes a claim that an attestation must cover."""
-    return reserved(name) or PurePosixPath(name.casefold()).suffix in TENSORS
+    suffix = PurePosixPath(name.casefold()).suffix
+    return reserved(name) or suffix in NAMES["tensors"]["suffixes"]
+
+
+def by_outsiders(name: str) -> bool:
+    """Whether others signed a file of this name about the attestation, which does not pin it."""
+    return any(re.fullmatch(each, name) for each in NAMES["outsiders"]["patterns"])
 
 
 class Pack:
@@ -700,7 +697,7 @@ class Checks:
         spelt = {each.casefold() for each in known}
         for each in pack.names:
             name = each.removeprefix(below)
-            if not each.startswith(below) or name in known or re.fullmatch(OUTSIDERS, name):
+            if not each.startswith(below) or name in known or by_outsiders(name):
                 continue
             stands = reserved(name) or name.casefold() in spelt
             harmless = inert(name) or any(fnmatchcase(name, glob) for glob in let)

@@ -52,29 +52,31 @@ _PARTY = "([A-Za-z0-9][A-Za-z0-9._-]{0,127})"
 _REPLAY = rf"{GOVERNANCE}/replay-{_PARTY}\.dsse\.json"
 _TIMESTAMP = rf"{GOVERNANCE}/timestamp-{_PARTY}\.tsr"
 
-RESERVED: Mapping[str, Sequence[str]] = {
-    "folders": (ADAPTERS, GOVERNANCE),
-    "names": (CONFIG, WEIGHTS, EMA),
+NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "reserved": {"folders": (ADAPTERS, GOVERNANCE), "names": (CONFIG, WEIGHTS, EMA)},
+    "tensors": {"suffixes": (".safetensors", ".bin", ".pt", ".pth")},
+    "outsiders": {"patterns": (_REPLAY, _TIMESTAMP, re.escape(WITNESSED))},
+    "inert": {
+        "folders": (".git", ".cache/huggingface"),
+        "names": (
+            *(".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db"),
+            "copying.lesser",
+        ),
+        "suffixes": (
+            *(".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
+        ),
+        "texts": (
+            *("readme", "license", "licence", "notice", "copying", "changelog", "authors"),
+            *("contributing", "citation", "notes", "todo"),
+        ),
+    },
 }
-INERT: Mapping[str, Sequence[str]] = {
-    "folders": (".git", ".cache/huggingface"),
-    "names": (
-        *(".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db"),
-        "copying.lesser",
-    ),
-    "suffixes": (".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
-    "texts": (
-        *("readme", "license", "licence", "notice", "copying", "changelog", "authors"),
-        *("contributing", "citation", "notes", "todo"),
-    ),
-}
-"""Names in small letters. A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``.
+"""What files are called, in small letters; the other two verifiers get this table.
 
-The page's script gets these tables, and a test compares the evidence pack's.
+A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``.
 """
-TENSORS = (".safetensors", ".bin", ".pt", ".pth")
-OUTSIDERS = "|".join((_REPLAY, _TIMESTAMP, re.escape(WITNESSED)))
-_INERT_TEXT = re.compile(rf"({'|'.join(INERT['texts'])})([-_][a-z0-9._-]+)?")
+_RESERVED, _INERT = NAMES["reserved"], NAMES["inert"]
+_INERT_TEXT = re.compile(rf"({'|'.join(_INERT['texts'])})([-_][a-z0-9._-]+)?")
 
 MAX_FILES = 10_000
 MAX_DEPTH = 8
@@ -118,7 +120,7 @@ def by_outsiders(name: str) -> bool:
 
     No digest of the attestation covers it: the steps 14 to 16 judge it by its own signature.
     """
-    return re.fullmatch(OUTSIDERS, name) is not None
+    return any(re.fullmatch(each, name) for each in NAMES["outsiders"]["patterns"])
 
 
 def covered(name: str) -> bool:
@@ -128,13 +130,13 @@ def covered(name: str) -> bool:
     a file without need is as wrong as one that leaves it out.
     """
     path = PurePosixPath(name.casefold())  # some file systems know no case
-    return reserved(name) or path.suffix in TENSORS
+    return reserved(name) or path.suffix in NAMES["tensors"]["suffixes"]
 
 
 def reserved(name: str) -> bool:
     """Whether a file of this name stands where only attested files may: no exception allows it."""
     path = PurePosixPath(name.casefold())
-    return path.parts[0] in RESERVED["folders"] or str(path) in RESERVED["names"]
+    return path.parts[0] in _RESERVED["folders"] or str(path) in _RESERVED["names"]
 
 
 def inert(name: str) -> bool:
@@ -144,9 +146,9 @@ def inert(name: str) -> bool:
     another format's weights, or an unknown kind. So the list is of what is known to be harmless.
     """
     path = PurePosixPath(name.casefold())
-    if any(path.is_relative_to(folder) for folder in INERT["folders"]):
+    if any(path.is_relative_to(folder) for folder in _INERT["folders"]):
         return True  # what git and the Hub's downloads keep beside a model
-    if path.name in INERT["names"] or path.suffix in INERT["suffixes"]:
+    if path.name in _INERT["names"] or path.suffix in _INERT["suffixes"]:
         return True
     return path.suffix in ("", ".txt") and _INERT_TEXT.fullmatch(path.stem) is not None
 

@@ -47,11 +47,11 @@ def kinds() -> bytes:
     }
     steps = [{"number": step.number, "name": step.name} for step in STEPS]
     view = View.model_json_schema(by_alias=True)
-    names = {
-        "inert": model_folder.INERT,
-        "reserved": model_folder.RESERVED,
-        "tensors": model_folder.TENSORS,
-        "outsiders": model_folder.OUTSIDERS,
+    told = {
+        "disclaimer": DISCLAIMER,
+        "kinds": found,
+        "names": model_folder.NAMES,
+        "steps": steps,
+        "view": view,
     }
-    told = {"disclaimer": DISCLAIMER, "kinds": found, "names": names, "steps": steps, "view": view}
     return json.dumps(told, sort_keys=True).encode()

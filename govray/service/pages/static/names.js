@@ -11,31 +11,31 @@ const suffixAt = (last) => {
 };
 
 export class Names {
-  constructor({ inert, reserved, tensors, outsiders }) {
-    Object.assign(this, { tables: inert, places: reserved, tensors });
+  constructor(tables) {
+    const { inert, outsiders } = tables;
+    this.tables = tables;
     this.texts = new RegExp(`^(${inert.texts.join("|")})([-_][a-z0-9._-]+)?$`);
-    this.outsiders = new RegExp(`^(${outsiders})$`);
+    this.outsiders = new RegExp(`^(${outsiders.patterns.join("|")})$`);
   }
 
   // A file of this name stands where only attested files may.
   reserved(name) {
-    const path = folded(name);
-    return within(path, this.places.folders) || this.places.names.includes(path);
+    const [path, { folders, names }] = [folded(name), this.tables.reserved];
+    return within(path, folders) || names.includes(path);
   }
 
   // A file of this name makes a claim that an attestation must cover.
   covered(name) {
     const last = folded(name).split("/").pop();
-    return this.reserved(name) || this.tensors.includes(last.slice(suffixAt(last)));
+    return this.reserved(name) || this.tables.tensors.suffixes.includes(last.slice(suffixAt(last)));
   }
 
   // People read it, and no loader does.
   inert(name) {
-    const path = folded(name);
+    const [path, { folders, names, suffixes }] = [folded(name), this.tables.inert];
     const last = path.split("/").pop();
     const [stem, suffix] = [last.slice(0, suffixAt(last)), last.slice(suffixAt(last))];
-    if (within(path, this.tables.folders)) return true;
-    if (this.tables.names.includes(last) || this.tables.suffixes.includes(suffix)) return true;
+    if (within(path, folders) || names.includes(last) || suffixes.includes(suffix)) return true;
     return ["", ".txt"].includes(suffix) && this.texts.test(stem);
   }
 

@@ -1,6 +1,7 @@
-"""``python -m tests.support.pack_shapes`` writes the fields of documents into `verify_evidence.py`.
+"""``python -m tests.support.pack_tables`` writes tables of govray's into `verify_evidence.py`.
 
-The script imports nothing of govray. So it has a table of the fields, which a test compares.
+The script imports nothing of govray. So it has the fields of documents and the rules for names of
+files in it, and a test compares them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from govray.governance.attestation.model_attestation import Attestation
+from govray.governance.attestation.model_folder import NAMES
 from govray.governance.formats.document import Document
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
@@ -28,6 +30,12 @@ LINES: Mapping[str, tuple[type[Document], ...]] = {
     "gate": (Gate,),
     "leaf": (EntropyProfile, GradientNorms, Leaf),
 }
+
+
+def tables() -> dict[str, Any]:
+    """What the script has of govray, as JSON."""
+    made: dict[str, Any] = json.loads(json.dumps({"names": NAMES, "shapes": shapes()}))
+    return made
 
 
 def shapes() -> dict[str, Any]:
@@ -69,10 +77,8 @@ def _merged(shapes: list[Any]) -> Any:
 
 if __name__ == "__main__":
     file = ROOT / "govray" / "evidence" / "verify_evidence.py"
-    text = json.dumps(shapes(), separators=(",", ":"), sort_keys=True)
-    lines = textwrap.wrap(
-        text.replace(",", ", "), 98, break_long_words=False, break_on_hyphens=False
-    )
-    table = "\n".join(["SHAPES: dict[str, Any] = json.loads(", '    """', *lines, '"""', ")"])
-    old = r"SHAPES: dict\[str, Any\] = json\.loads\(.*?\n\)"
+    text = json.dumps(tables(), separators=(", ", ":"), sort_keys=True)
+    lines = textwrap.wrap(text, 98, break_long_words=False, break_on_hyphens=False)
+    table = "\n".join(["TABLES: dict[str, Any] = json.loads(", '    r"""', *lines, '"""', ")"])
+    old = r"TABLES: dict\[str, Any\] = json\.loads\(.*?\n\)"
     file.write_text(re.sub(old, lambda _: table, file.read_text(), count=1, flags=re.DOTALL))
