@@ -635,17 +635,6 @@ def fresh_root_without_delegations(world: World, folder: Path) -> None:
 # How signed bytes are written
 
 
-def reencoded(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """The signed payload in other bytes, under the signatures as they are."""
-
-    def edit_envelope(data: bytes) -> bytes:
-        value = json.loads(data)
-        value["payload"] = base64.b64encode(change(base64.b64decode(value["payload"]))).decode()
-        return canonical_json.encode(value)
-
-    return edit_envelope
-
-
 def resigned(change: Callable[[bytes], bytes]) -> Attack:
     """The operator signs the attestation's statement in other bytes."""
 

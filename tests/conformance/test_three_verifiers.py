@@ -18,6 +18,8 @@ from tests.conformance.vectors import Vector, vectors
 from tests.support.node import asked, verified
 from tests.support.world import AT, write
 
+pytestmark = pytest.mark.slow
+
 RECORDS_FROM = 7
 """The first step that reads records, where they are at hand."""
 

@@ -16,6 +16,7 @@ import pytest
 from govray.errors import GovrayError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json, merkle
+from tests.governance.verify.test_uncovered import FOLDERS, HARMLESS, LOADABLE
 from tests.support.node import asked, in_node, text, verified
 from tests.support.tree import ROOT
 from tests.support.world import World, write
@@ -119,6 +120,33 @@ def test_hashes_are_those_of_python() -> None:
         [text(each) for each in texts],
     )
     assert found == [f"sha256:{hashlib.sha256(each).hexdigest()}" for each in texts]
+
+
+def test_names_are_judged_as_python_judges_them() -> None:
+    names = [
+        *LOADABLE,
+        *HARMLESS,
+        "Adapters",
+        "adapter\u017f/README.md",
+        "GOVERNANCE/x",
+        "\u212a.md",
+    ]
+    names += [
+        "governance/timestamp-a.tsr",
+        "governance/replay-.dsse.json",
+        "governance/ledger_witnessed",
+    ]
+    names = [folder + name for folder in FOLDERS for name in names]
+    found = in_node(
+        """const {Names} = await import("./names.js");
+        const rules = new Names(known.names);
+        return given.map((name) => ["inert", "covered", "reserved", "byOutsiders"]
+          .map((rule) => rules[rule](name)));""",
+        names,
+    )
+    rules = (model_folder.inert, model_folder.covered, model_folder.reserved)
+    judged = [[rule(name) for rule in (*rules, model_folder.by_outsiders)] for name in names]
+    assert dict(zip(names, found, strict=True)) == dict(zip(names, judged, strict=True))
 
 
 REFUSED = (
