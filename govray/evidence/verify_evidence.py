@@ -29,6 +29,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -43,9 +44,14 @@ CONTENTS = "contents.json"
 ROOT = "trust/root.json"
 LISTS = "trust/revocations/"
 MODEL = "model/"
-G = MODEL + "governance/"
+G = "governance/"
+REQUIRED = (
+    *("policy.dsse.json", "manifest.dsse.json", "credentials.jsonl"),
+    *("ledger.jsonl", "ledger.checkpoint"),
+)
+OPTIONAL = ("delegations.jsonl", "gates.jsonl", "replays.jsonl")
+"""Governance files that the attestation pins, and those that it may pin."""
 IN_TOTO = "application/vnd.in-toto+json"
-OPENING = b'{"_type":"https://in-toto.io/Statement/v1","predicate":'
 KINDS = "https://govray.dev/"
 SENSITIVITIES = ("public", "internal", "confidential", "restricted")
 MOST_FILES = 100_000
@@ -53,36 +59,113 @@ MOST_BYTES = 1 << 40
 MOST_IN_MEMORY = 1 << 30
 MOST_JSON = 64 << 20  # bytes of one document
 MOST_VALUES = 1 << 22  # of one document: a value takes 60 bytes and more, its text as few as two
-OUTSIDERS = re.compile(
-    re.escape(G) + r"(replay-[\w.-]{1,128}\.dsse\.json|timestamp-[\w.-]{1,128}\.tsr)"
-)
-"""Files that others signed about the attestation, which it does not pin."""
+REVOKED_BY = {
+    "credential": "credential",
+    "corpus": "credential",
+    "policy": "policy",
+    "attestation": "operator",
+}
+"""What an entry of a revocation list names → the role of its issuer. A delegation: any."""
 OF_A_STEP = ("gradientNorms", "entropyProfile")
 """Kinds of leaf that stand behind a step's own, and count no rows."""
-INERT_NAMES = {
-    ".gitattributes",
-    ".gitignore",
-    ".gitkeep",
-    ".ds_store",
-    "thumbs.db",
-    "copying.lesser",
-}
-INERT_SUFFIXES = {
-    ".md",
-    ".rst",
-    ".pdf",
-    ".html",
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".gif",
-    ".svg",
-    ".webp",
-}
-INERT_STEM = re.compile(
-    r"(readme|licen[cs]e|notice|copying|changelog|authors|contributing|citation|notes|todo)"
-    r"([-_][a-z0-9._-]+)?"
+TABLES: dict[str, Any] = json.loads(
+    r"""
+{"names":{"inert":{"folders":[".git", ".cache/huggingface"], "names":[".gitattributes",
+".gitignore", ".gitkeep", ".ds_store", "thumbs.db", "copying.lesser"], "suffixes":[".md", ".rst",
+".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"], "texts":["readme", "license",
+"licence", "notice", "copying", "changelog", "authors", "contributing", "citation", "notes",
+"todo"]},
+"outsiders":{"patterns":["governance/replay-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\\.dsse\\.json",
+"governance/timestamp-([A-Za-z0-9][A-Za-z0-9._-]{0,127})\\.tsr",
+"governance/ledger\\.witnessed"]}, "reserved":{"folders":["adapters", "governance"],
+"names":["config.json", "model.safetensors", "ema.safetensors"]},
+"tensors":{"suffixes":[".safetensors", ".bin", ".pt", ".pth"]}},
+"shapes":{"attestation/provenance-coverage/v1":{"adapters":[{"corpora":[0], "name":0, "rank":0,
+"tensors":[0]}], "assuranceLevel":0, "buffers":[0], "corpora":[{"corpus":0, "credential":0,
+"credentialClass":{"corpus":0, "jurisdiction":0, "languages":[0], "license":0,
+"licenseCategory":0, "modality":[0], "optOut":0, "personalData":0, "sensitivity":0, "source":0,
+"use":0}, "fallback":{"profile":0, "route":{"adapter":{"name":0, "rank":0},
+"phases":[{"fromStep":0, "weights":[0]}], "weights":[0]}}, "profile":0,
+"route":{"adapter":{"name":0, "rank":0}, "phases":[{"fromStep":0, "weights":[0]}], "weights":[0]},
+"rules":[0]}], "coverage":[{"corpus":0, "gradientNormShare":0, "group":0, "records":0, "steps":0,
+"tokens":0, "weightedTokens":0}], "disclaimer":0, "domains":[[0]], "environment":{"codeDigest":0,
+"device":0, "packages":[0], "platform":0, "processor":0, "python":0, "seeds":[0], "settings":[0],
+"setup":{"image":0, "pip":0, "uvLock":0}, "source":{"commit":0, "digest":0, "dirty":0,
+"module":0}, "threads":0}, "files":[0], "groups":[{"group":0, "parameters":[0]}],
+"ledger":{"origin":0, "root":0, "size":0}, "levels":[[0]], "manifest":0,
+"memorization":{"branches":[0], "decisions":[{"action":0, "branch":0, "corpus":0, "e":0,
+"evidence":[0], "fallback":0, "layers":[0], "since":0, "step":0}], "measured":[0],
+"measures":[{"corpus":0, "deviation":0, "e":0, "layer":0, "p":0, "permutations":0,
+"probe":{"entropy":0, "minK":0, "rows":0, "surprise":0}, "reserve":{"entropy":0, "minK":0,
+"rows":0, "surprise":0}, "scores":{"probe":[0], "reserve":[0], "unit":0}}], "unmeasurable":[0]},
+"phaseExclusions":[[[[0]]]], "plan":{"context":0, "excluded":[0], "manifest":0, "maxSteps":0,
+"order":{"block":0, "window":0}, "seed":0, "streams":[{"corpora":[{"corpus":0, "draws":0,
+"rows":0}], "epochs":0, "every":0, "id":0, "phase":0, "profile":0, "quota":0}]},
+"policy":{"digest":0, "name":0, "version":0}, "pretrained":[[0]], "quarantine":[{"corpus":0,
+"reason":0, "records":0, "rule":0}], "removals":[{"adapter":0, "removed":0}],
+"replays":[{"corpus":0, "environment":{"codeDigest":0, "device":0, "packages":[0], "platform":0,
+"processor":0, "python":0, "seeds":[0], "settings":[0], "setup":{"image":0, "pip":0, "uvLock":0},
+"source":{"commit":0, "digest":0, "dirty":0, "module":0}, "threads":0}, "files":[0], "outcome":0,
+"party":0, "plan":0}], "run":{"ancestry":[{"root":0, "run":0, "size":0, "step":0}], "archive":0,
+"finished":0, "id":0, "initialWeights":[0], "name":0, "started":0, "submission":{"archive":0,
+"id":0, "policy":0, "project":0, "submitted":0, "user":0}}, "selectionTaint":[{"corpora":[0],
+"ended":0, "metric":0, "search":0, "statistic":0, "validation":[0]}], "taint":[{"direct":[0],
+"group":0, "transitive":[0]}], "trustRoot":{"digest":0, "name":0, "version":0},
+"validation":{"corpora":[0], "goal":0, "metric":0, "value":0}},
+"credential/v1":{"collectionPeriod":{"from":0, "until":0}, "corpus":0,
+"description":{"collected":{"first":0, "last":0}, "content":0, "crawlers":[{"behaviour":0,
+"name":0, "purpose":0}], "domains":{"sizes":[0], "total":0, "unit":0}, "generators":[0],
+"hours":0, "illegalContentMeasures":0, "languages":[0], "modality":[0], "optOut":0,
+"optOutCheck":{"agents":[0], "first":0, "last":0, "snapshot":0}, "optOutMeasures":0,
+"personalData":0, "source":0, "url":0}, "issuer":0, "jurisdiction":0, "languages":[0],
+"license":0, "licenseCategory":0, "modality":[0], "normalisation":[0], "optOut":0,
+"personalData":0, "piiScan":{"analyzer":0, "entities":[0], "score":0}, "records":{"commitment":0,
+"count":0, "root":0}, "rows":{"classes":0, "kind":0, "tensors":[{"dtype":0, "name":0,
+"shape":[0]}]}, "schemaVersion":0, "sensitivity":0, "sourceType":0, "url":0, "use":0,
+"valid":{"from":0, "until":0}}, "delegation/v1":{"authority":{"expires":0, "keys":[{"algorithm":0,
+"spki":0}], "maximumRevocationAgeHours":0, "minimumPolicyVersions":[0], "minimumRevocations":0,
+"name":0, "role":0, "scope":[{"corpus":0, "jurisdictions":[0], "licenseCategories":[0],
+"maxSensitivity":0}], "threshold":0}, "delegator":0}, "depth-policy/v1":{"groups":[[0]],
+"memorization":{"actions":[{"action":0, "fallback":0}], "bands":[{"high":0, "low":0}], "every":0,
+"fdr":0, "probeRows":0, "rollbacks":0, "rowScores":0, "rules":[0], "statistic":0, "turns":0},
+"name":0, "onExpiry":0, "profiles":[{"adapter":0, "layers":[0], "phases":[{"fromStep":0,
+"layers":[0]}], "rank":0}], "rules":[{"match":{"corpus":[0], "jurisdiction":[0], "languages":[0],
+"license":[0], "licenseCategory":[0], "modality":[0], "optOut":[0], "personalData":[0],
+"sensitivity":[0], "source":[0], "use":[0]}, "name":0, "profile":0}], "valid":{"from":0,
+"until":0}, "version":0}, "gate":{"branch":0, "corpus":0, "evidence":0, "fallback":0, "reason":0,
+"revocations":0, "since":0, "step":0, "time":0}, "leaf":{"branch":0, "corpora":[{"route":0,
+"rows":0, "targets":0}], "kind":0, "measures":[{"corpus":0, "deviation":0, "e":0, "layer":0,
+"p":0, "permutations":0, "probe":{"entropy":0, "minK":0, "rows":0, "surprise":0},
+"reserve":{"entropy":0, "minK":0, "rows":0, "surprise":0}, "scores":{"probe":[0], "reserve":[0],
+"unit":0}}], "passes":[{"corpora":[0], "rank":0, "stream":0}], "plan":0, "policy":0,
+"squaredNorms":[[0]], "statistic":0, "step":0, "streams":[[0]], "worldSize":0},
+"prepare-manifest/v2":{"context":0, "corpora":[{"classDigest":0, "commitment":0, "corpus":0,
+"credential":0, "parts":[{"file":0, "groupsDigest":0, "records":[0], "recordsDigest":0,
+"reserve":{"file":0, "groupsDigest":0, "rows":0, "rowsPerGroup":0, "tokens":0}, "rows":0,
+"rowsPerGroup":0, "source":0, "splits":{"empty":0, "reserve":0, "train":0}, "targets":{"digest":0,
+"total":0}, "tokens":0}], "planted":{"canaries":{"coin":0, "count":0, "digits":0, "format":0,
+"repeats":0, "seed":0}, "file":0, "records":[[0]], "rowGroups":[{"digest":0, "rows":0}]}}],
+"families":{"bands":0, "leastShingles":0, "method":0, "seed":0, "shingle":0, "similar":0,
+"values":0}, "quarantine":[{"corpus":0, "reason":0, "records":0, "rule":0}], "reserve":{"salt":0,
+"share":0}, "rows":{"classes":0, "kind":0, "tensors":[{"dtype":0, "name":0, "shape":[0]}]},
+"tokenizer":{"digest":0, "name":0, "separator":0, "vocabulary":0}},
+"revocations/v1":{"entries":[{"attestation":0, "corpus":0, "credential":0, "delegation":0,
+"policy":0, "reason":0, "since":0}], "issued":0, "issuer":0, "sequence":0},
+"trust-root/v1":{"authorities":[{"expires":0, "keys":[{"algorithm":0, "spki":0}],
+"maximumRevocationAgeHours":0, "minimumPolicyVersions":[0], "minimumRevocations":0, "name":0,
+"role":0, "scope":[{"corpus":0, "jurisdictions":[0], "licenseCategories":[0],
+"maxSensitivity":0}], "threshold":0}], "expires":0, "keys":[{"algorithm":0, "spki":0}], "name":0,
+"threshold":0, "timestampAuthorities":[{"certificates":[0], "name":0}], "version":0,
+"witnessPolicy":{"threshold":0, "witnesses":[{"key":{"algorithm":0, "spki":0}, "name":0}]}}}}
+"""
 )
+"""Generated from govray's own.
+
+``shapes``: kind of document → its fields; a list of one for members, 0 for what has none.
+``names``: what files are called, in small letters. People read what is inert, and no loader does.
+Only attested files stand where it is reserved. Outsiders sign files that it does not pin.
+"""
+SHAPES, NAMES = TABLES["shapes"], TABLES["names"]
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -114,19 +197,30 @@ def digest_of_stream(stream: IO[bytes]) -> str:
 
 def inert(name: str) -> bool:
     """Whether a file of this name is of the few kinds that people read and no loader does."""
-    path = PurePosixPath(name.casefold())
-    if path.parts[:1] == (".git",) or path.parts[:2] == (".cache", "huggingface"):
+    path, rule = PurePosixPath(name.casefold()), NAMES["inert"]
+    if any(path.is_relative_to(folder) for folder in rule["folders"]):
         return True
-    if path.name in INERT_NAMES or path.suffix in INERT_SUFFIXES:
+    if path.name in rule["names"] or path.suffix in rule["suffixes"]:
         return True
-    return path.suffix in ("", ".txt") and INERT_STEM.fullmatch(path.stem) is not None
+    text = re.fullmatch(rf"({'|'.join(rule['texts'])})([-_][a-z0-9._-]+)?", path.stem)
+    return path.suffix in ("", ".txt") and text is not None
 
 
 def reserved(name: str) -> bool:
     """Whether a file of this name stands where only attested files may."""
-    path = PurePosixPath(name.casefold())
-    alone = ("config.json", "model.safetensors", "ema.safetensors")
-    return path.parts[0] in ("adapters", "governance") or str(path) in alone
+    path, rule = PurePosixPath(name.casefold()), NAMES["reserved"]
+    return path.parts[0] in rule["folders"] or str(path) in rule["names"]
+
+
+def covered(name: str) -> bool:
+    """Whether a file of this name makes a claim that an attestation must cover."""
+    suffix = PurePosixPath(name.casefold()).suffix
+    return reserved(name) or suffix in NAMES["tensors"]["suffixes"]
+
+
+def by_outsiders(name: str) -> bool:
+    """Whether others signed a file of this name about the attestation, which does not pin it."""
+    return any(re.fullmatch(each, name) for each in NAMES["outsiders"]["patterns"])
 
 
 class Pack:
@@ -182,22 +276,67 @@ def lines_of(data: bytes) -> list[bytes]:
     return lines
 
 
+def decoded(text: str) -> bytes:
+    """The bytes of canonical base64."""
+    data = base64.b64decode(text, validate=True)
+    demand(base64.b64encode(data).decode() == text, "base64 that is not in its canonical form")
+    return data
+
+
 def parse(data: bytes) -> Any:
-    """JSON in which no name stands twice and no number is beyond JSON."""
-
-    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        demand(len({name for name, _ in items}) == len(items), "a name stands twice")
-        return dict(items)
-
-    def none(word: str) -> None:
-        raise DoesNotHold(f"{word} is no JSON")
-
+    """JSON in its one spelling (RFC 8785): UTF-8, and nothing stands twice or out of order."""
     values = data.count(b",") + data.count(b"[") + data.count(b"{")
     demand(len(data) <= MOST_JSON and values < MOST_VALUES, "a document is too large")
     try:
-        return json.loads(data, object_pairs_hook=pairs, parse_constant=none)
+        value = json.loads(data.decode())
+        same = canonical(value).encode() == data
     except (ValueError, RecursionError) as error:
-        raise DoesNotHold(f"no JSON: {error}") from None
+        raise DoesNotHold(f"no JSON in UTF-8: {error}") from None
+    demand(same, "JSON that is not in its canonical form")
+    return value
+
+
+def canonical(value: Any) -> str:
+    """RFC 8785: names sorted, numbers as ECMAScript writes them."""
+    if isinstance(value, dict):
+        pairs = sorted(value.items(), key=lambda pair: pair[0].encode("utf-16-be"))
+        return "{" + ",".join(f"{canonical(name)}:{canonical(each)}" for name, each in pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(canonical, value)) + "]"
+    if isinstance(value, int) and not isinstance(value, bool):
+        demand(abs(value) < 1 << 53, "an integer beyond 2^53 - 1")
+    if isinstance(value, float):
+        return number(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def number(value: float) -> str:
+    """A number as ECMAScript writes it (Number::toString)."""
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    demand(isinstance(exponent, int), "a number that is not finite")
+    text, minus = "".join(map(str, digits)), "-" * sign
+    point = len(text) + int(exponent)  # where it stands in the digits
+    if len(text) <= point <= 21:
+        return minus + text + "0" * (point - len(text))
+    if 0 < point <= 21:
+        return f"{minus}{text[:point]}.{text[point:]}"
+    if -6 < point <= 0:
+        return f"{minus}0.{'0' * -point}{text}"
+    more = f".{text[1:]}" if text[1:] else ""
+    return f"{minus}{text[0]}{more}e{point - 1:+d}"
+
+
+def closed(value: Any, shape: Any, where: str = "") -> None:
+    """Fail at a field that the shape has not."""
+    if isinstance(shape, list) and isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            closed(each, shape[0], where)
+    elif isinstance(shape, dict) and isinstance(value, dict):
+        for name, each in value.items():
+            demand(name in shape, f"the unknown field {where}{name}")
+            closed(each, shape[name], f"{where}{name}.")
+    else:
+        demand(not isinstance(value, dict), f"{where} has fields")
 
 
 # Keys and signatures
@@ -207,7 +346,7 @@ class Key:
     """A public key: Ed25519, or ECDSA P-256 with SHA-256. ``id`` is the SHA-256 of its DER."""
 
     def __init__(self, stated: dict[str, str]) -> None:
-        self.der = base64.b64decode(stated["spki"], validate=True)
+        self.der = decoded(stated["spki"])
         self.id = hashlib.sha256(self.der).hexdigest()
         try:
             self._key: Any = load_der_public_key(self.der)
@@ -246,18 +385,20 @@ class Statement:
 
     def __init__(self, data: bytes, kind: str) -> None:
         envelope = parse(data)
+        closed(envelope, {"payload": 0, "payloadType": 0, "signatures": [{"keyid": 0, "sig": 0}]})
         demand(envelope["payloadType"] == IN_TOTO, "the payload is no in-toto statement")
-        self.payload = base64.b64decode(envelope["payload"], validate=True)
+        self.payload = decoded(envelope["payload"])
         size = str(len(self.payload)).encode()
         self._message = b"DSSEv1 28 " + IN_TOTO.encode() + b" " + size + b" " + self.payload
-        self.signatures = [
-            base64.b64decode(each["sig"], validate=True) for each in envelope["signatures"][:16]
-        ]
+        demand(1 <= len(envelope["signatures"]) <= 16, "no signature, or more than 16")
+        self.signatures = [decoded(each["sig"]) for each in envelope["signatures"]]
+        self.hints = sorted(each.get("keyid", "") for each in envelope["signatures"])
         value = parse(self.payload)
         demand(value["_type"] == "https://in-toto.io/Statement/v1", "no in-toto Statement v1")
-        demand(
-            re.fullmatch(re.escape(KINDS + kind) + r"/v\d+", value["predicateType"]),
-            f"it is no {kind}, but {value['predicateType']}",
+        demand(value["predicateType"] == KINDS + kind, f"no {kind}, but {value['predicateType']}")
+        subject = [{"name": 0, "digest": {"sha256": 0}}]
+        closed(
+            value, {"_type": 0, "predicateType": 0, "subject": subject, "predicate": SHAPES[kind]}
         )
         self.document: dict[str, Any] = value["predicate"]
         self.digest = digest_of(self.payload)
@@ -274,10 +415,7 @@ class Statement:
 
     def names_itself(self, name: str) -> bool:
         """Whether its one subject is the document: the SHA-256 of the predicate's own bytes."""
-        demand(self.payload.startswith(OPENING), "the statement is not in its one spelling")
-        text = self.payload[len(OPENING) :].decode()
-        _, end = json.JSONDecoder().raw_decode(text)
-        return self.subjects == {name: digest_of(text[:end].encode())}
+        return self.subjects == {name: digest_of(canonical(self.document).encode())}
 
 
 # Trust
@@ -387,6 +525,15 @@ def covers(authority: dict[str, Any], stated: dict[str, Any]) -> bool:
     return any(inside(own, scope) for scope in authority.get("scope", ()))
 
 
+def may_revoke(issuer: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Whether an entry of a list names one thing that its issuer could have issued."""
+    named = [kind for kind in (*REVOKED_BY, "delegation") if kind in entry]
+    if len(named) != 1 or issuer["role"] != REVOKED_BY.get(named[0], issuer["role"]):
+        return False
+    scopes = issuer.get("scope", ())
+    return "corpus" not in entry or any(within(entry["corpus"], s["corpus"]) for s in scopes)
+
+
 # Routes and the ledger
 
 
@@ -407,17 +554,6 @@ def groups_of(route: dict[str, Any]) -> list[str]:
     """The layer groups that a route updates, its adapter's last."""
     adapter = [f"adapter:{route['adapter']['name']}"] if "adapter" in route else []
     return [*route["weights"], *adapter]
-
-
-def canonical(value: Any) -> str:
-    """A route in RFC 8785's spelling: names sorted, numbers as ECMAScript writes them."""
-    if isinstance(value, dict):
-        pairs = sorted(value.items(), key=lambda pair: pair[0].encode("utf-16-be"))
-        return "{" + ",".join(f"{canonical(name)}:{canonical(each)}" for name, each in pairs) + "}"
-    if isinstance(value, float):
-        demand(1e-6 <= value <= 1, "a weight that this script cannot spell")
-        return format(Decimal(repr(value)), "f").removesuffix(".0")
-    return json.dumps(value, ensure_ascii=False)
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -470,7 +606,7 @@ class Checks:
         """2: the trust root is signed by its own keys, and is the one that its owner gave."""
         own = self.pack.read(ROOT)
         data = self.given.trust_root.read_bytes() if self.given.trust_root else own
-        root = Statement(data, "trust-root")
+        root = Statement(data, "trust-root/v1")
         self.root_digest = root.digest
         self.trust = Trust(root, self.at)
         if self.given.root_digest:
@@ -480,7 +616,7 @@ class Checks:
                 f"whose trust root this is: ask its owner for it, or for its digest, {root.digest}"
             )
         self.trust.delegate(
-            [Statement(each, "delegation") for each in self._lines("delegations.jsonl")]
+            [Statement(each, "delegation/v1") for each in self._lines("delegations.jsonl")]
         )
         named = f"{root.document['name']} version {root.document['version']}, {root.digest}"
         return f"{named}; {len(self.trust.authorities)} authorities"
@@ -488,12 +624,18 @@ class Checks:
     def attestation(self) -> str:
         """3: an operator of the trust root signed the attestation."""
         self.attested = Statement(
-            self.pack.read(G + "attestation.dsse.json"), "attestation/provenance-coverage"
+            self.pack.read(MODEL + G + "attestation.dsse.json"),
+            "attestation/provenance-coverage/v1",
         )
         self.document = self.attested.document
         run = self.document["run"]
         self.operator = self.trust.signers(self.attested, "operator", [self.at])[0]
+        signed = self.attested.signed_by(self.operator["loaded"])
+        demand(self.attested.hints == sorted(signed), "signatures or key hints beside the signer's")
         demand(run["started"] <= run["finished"] <= self.at, "the run did not end before then")
+        for each in self.document["removals"]:
+            held = run["finished"] <= each["removed"] <= self.at
+            demand(held, f"adapter {each['adapter']} was not removed between the run and then")
         named = self.document["trustRoot"]
         demand(named["name"] == self.trust.root["name"], "the run was under another trust root")
         later = named["version"] < self.trust.root["version"]
@@ -507,24 +649,30 @@ class Checks:
     def pinned_files(self) -> str:
         """4: the model's files are those that the attestation covers, and there is no other."""
         files: dict[str, str] = self.document["files"]
-        for name in ("policy.dsse.json", "credentials.jsonl", "ledger.jsonl", "ledger.checkpoint"):
-            demand(f"governance/{name}" in files, f"the attestation pins no {name}")
+        subjects = self.attested.subjects
+        gone = {each["adapter"] for each in self.document["removals"]}
+        expected = {"config.json", "model.safetensors", *({"ema.safetensors"} & subjects.keys())}
+        for each in self.document["adapters"]:
+            if each["name"] not in gone:
+                place = f"adapters/{each['name']}/adapter_"
+                expected |= {f"{place}config.json", f"{place}model.safetensors"}
+        for name in expected ^ {name for name in subjects if covered(name)}:
+            raise DoesNotHold(f"{name}: covered without need, or not covered")
+        required = {G + name for name in REQUIRED}
+        demand(required <= files.keys(), "the attestation does not pin all governance files")
+        others = files.keys() - required - {G + name for name in OPTIONAL}
+        demand(not others, f"the attestation pins {sorted(others)}")
         for name, digest in files.items():
-            if name == "governance/manifest.dsse.json":
+            if name == G + "manifest.dsse.json" and digest == self.document["manifest"]:
                 continue  # by its statement, in step 7
-            data = self._bytes(name.removeprefix("governance/"))
+            data = self._bytes(name.removeprefix(G))
             demand(digest_of(data) == digest, f"{name} is not the file that was attested")
-        demand(
-            self._bytes("delegations.jsonl") == b"" or "governance/delegations.jsonl" in files,
-            "delegations that the attestation does not pin",
-        )
-        known = {MODEL + name for name in (*self.attested.subjects, *files)}
-        known |= {G + name for name in ("attestation.dsse.json", "ledger.witnessed")}
-        for name in (*self.pack.names, *self._given_names(known)):
-            held = not name.startswith(MODEL) or name in known or OUTSIDERS.fullmatch(name)
-            demand(held, f"{name}: the attestation does not cover it")
+        known = {*subjects, *files, G + "attestation.dsse.json"}
+        self._demand_covered(known, self.pack, MODEL)
+        if self.given.model is not None:
+            self._demand_covered(known, Pack(self.given.model, "the folder of --model"), "")
         seen, absent = 0, []
-        for name, digest in sorted(self.attested.subjects.items()):
+        for name, digest in sorted(subjects.items()):
             found = self._model_digest(name)
             if found is None and self.given.model is not None:
                 raise DoesNotHold(f"{name} is missing")
@@ -540,26 +688,24 @@ class Checks:
             )
         return f"{len(files)} governance files and {seen} model files"
 
-    def _given_names(self, known: set[str]) -> list[str]:
-        """Names below ``--model``, but for what no loader reads and what is let through.
+    def _demand_covered(self, known: set[str], pack: Pack, below: str) -> None:
+        """No other file, but for what no loader reads, what others signed and what is let through.
 
         No exception is made where attested files stand, or for another spelling of one's name.
         """
-        if self.given.model is None:
-            return []
         let = self.given.allow_uncovered or []
         spelt = {each.casefold() for each in known}
-        return [
-            MODEL + name
-            for name in Pack(self.given.model, "the folder of --model").names
-            if reserved(name)
-            or (MODEL + name).casefold() in spelt
-            or not (inert(name) or any(fnmatchcase(name, glob) for glob in let))
-        ]
+        for each in pack.names:
+            name = each.removeprefix(below)
+            if not each.startswith(below) or name in known or by_outsiders(name):
+                continue
+            stands = reserved(name) or name.casefold() in spelt
+            harmless = inert(name) or any(fnmatchcase(name, glob) for glob in let)
+            demand(harmless and not stands, f"{name}: the attestation does not cover it")
 
     def policy(self) -> str:
         """5: a policy authority signed the policy, and it was in force."""
-        policy = Statement(self._bytes("policy.dsse.json"), "depth-policy")
+        policy = Statement(self._bytes("policy.dsse.json"), "depth-policy/v1")
         found, named, run = policy.document, self.document["policy"], self.document["run"]
         times = [run["started"], run["finished"]]
         signer = self.trust.signers(policy, "policy", times)[0]
@@ -578,10 +724,12 @@ class Checks:
     def credentials(self) -> str:
         """6: each corpus has a credential, signed by its issuer within the issuer's scope."""
         run = self.document["run"]
-        self.gated = {parse(each)["corpus"] for each in self._lines("gates.jsonl")}
+        gates = [parse(each) for each in self._lines("gates.jsonl")]
+        closed(gates, [SHAPES["gate"]])
+        self.gated = {each["corpus"] for each in gates}
         self.issued: dict[str, Statement] = {}
         for line in self._lines("credentials.jsonl"):
-            credential = Statement(line, "credential")
+            credential = Statement(line, "credential/v1")
             stated = credential.document
             where = f"credential of {stated['corpus']}"
             # A gate leaves a corpus out from a step on, whose time only the ledger's order tells.
@@ -604,16 +752,21 @@ class Checks:
 
     def manifest(self) -> str:
         """7: an operator signed the manifest of what was read."""
-        manifest = Statement(self._bytes("manifest.dsse.json"), "prepare-manifest")
+        manifest = Statement(self._bytes("manifest.dsse.json"), "prepare-manifest/v2")
         self.trust.signers(manifest, "operator", [self.at])
         demand(manifest.digest == self.document["manifest"], "not the manifest that was attested")
-        for entry in manifest.document["corpora"]:
-            credential = self.issued.get(entry["corpus"])
-            demand(
-                credential is not None and entry["credential"] == credential.digest,
-                f"{entry['corpus']}: another credential in the manifest",
-            )
-        return f"{len(manifest.document['corpora'])} corpora"
+        found = {each["corpus"]: each for each in manifest.document["corpora"]}
+        demand(found.keys() == self.issued.keys(), "the manifest has other corpora")
+        same = manifest.document["quarantine"] == self.document["quarantine"]
+        demand(same, "the quarantine is not the manifest's")
+        for corpus, entry in found.items():
+            credential = self.issued[corpus]
+            same = entry["credential"] == credential.digest
+            demand(same, f"{corpus}: another credential in the manifest")
+            count = str(entry["parts"][-1]["records"][1] if entry["parts"] else 0)
+            same = count == credential.document["records"]["count"]
+            demand(same, f"{corpus}: the manifest has {count} records")
+        return f"{len(found)} corpora"
 
     def ledger(self) -> str:
         """8: the ledger's lines have the root that the attesting operator signed."""
@@ -628,6 +781,15 @@ class Checks:
         signed = any(self._note_signed(body, origin, each) for each in signatures.splitlines())
         demand(signed, "no key that signed the attestation signed the checkpoint")
         self.leaves = [parse(each) for each in lines]
+        closed(self.leaves, [SHAPES["leaf"]])
+        under = (
+            self.document["policy"]["digest"],
+            digest_of(canonical(self.document["plan"]).encode()),
+        )
+        for leaf in self.leaves:
+            if "kind" not in leaf:
+                same = (leaf["policy"], leaf["plan"]) == under
+                demand(same, "a step under another policy or plan")
         return f"{len(lines)} entries under a signed root"
 
     def coverage(self) -> str:
@@ -639,7 +801,6 @@ class Checks:
                 known = leaf["kind"] in OF_A_STEP and not {"corpora", "policy"} & leaf.keys()
                 demand(known, "an entry of the ledger of another kind")
                 continue
-            demand(leaf["policy"] == self.document["policy"]["digest"], "a step of another policy")
             for corpus, use in leaf["corpora"].items():
                 groups = routes.get(corpus, {}).get(use.get("route"))
                 demand(groups, f"rows of {corpus} took a route that the attestation does not have")
@@ -659,20 +820,29 @@ class Checks:
         """10: no list of the pack revokes the attestation, or what the run used, at its time."""
         run, later = self.document["run"], 0
         used = {corpus for leaf in self.leaves for corpus in leaf.get("corpora", {})}
-        named = [name for name in self.pack.names if name.startswith(LISTS)]
         mine = {
             "attestation": {self.attested.digest},
             "policy": {self.document["policy"]["digest"]},
             "credential": {each.digest for each in self.issued.values()},
             "corpus": set(self.issued),
         }
-        for name in named:
-            statement = Statement(self.pack.read(name), "revocations")
-            issuer = self.trust.authorities.get(statement.document["issuer"])
+        lists: dict[str, dict[str, Any]] = {}
+        given = {str(path): path.read_bytes() for path in self.given.revocations or ()}
+        packed = {name: self.pack.read(name) for name in self.pack.names if name.startswith(LISTS)}
+        for name, data in (packed | given).items():
+            statement = Statement(data, "revocations/v1")
+            each = statement.document
+            issuer = self.trust.authorities.get(each["issuer"])
             demand(issuer, f"{name}: its issuer is not known")
-            signed = statement.signed_by(issuer["loaded"]) if issuer else set()
-            demand(issuer and len(signed) >= issuer["threshold"], f"{name}: too few keys signed it")
-            for entry in statement.document["entries"]:
+            assert issuer is not None
+            signers = self.trust.signers(statement, issuer["role"], [self.at])
+            demand(issuer in signers, f"{name}: its issuer did not sign it")
+            demand(statement.names_itself(each["issuer"]), f"{name}: its subject is not the list")
+            demand(each["issued"] <= self.at, f"{name}: it was issued later")
+            newest = lists.setdefault(each["issuer"], each)
+            lists[each["issuer"]] = max(newest, each, key=lambda one: int(one["sequence"]))
+            for entry in each["entries"]:
+                demand(may_revoke(issuer, entry), f"{name}: more than its issuer could issue")
                 for kind, known in mine.items():
                     if entry.get(kind) not in known:
                         continue
@@ -684,12 +854,23 @@ class Checks:
                     later += 1
                 if entry.get("delegation"):
                     self.open.append(f"{name} revokes a delegation: run govray verify")
-        for each in self.trust.authorities.values():
-            if "minimumRevocations" in each or "maximumRevocationAgeHours" in each:
-                self.open.append(f"whether the list of {each['name']} is what the root asks for")
-        if not named:
-            return "not checked, since the pack has no list"
-        return f"{len(named)} lists; {later} entries name what the run used, from a later time"
+        for authority in self.trust.authorities.values():
+            if self._stale(authority, lists.get(authority["name"])):
+                self.open.append(
+                    f"what {authority['name']} revoked: the root asks for a list of it, or a newer "
+                    "one"
+                )
+        if not lists:
+            return "not known: neither the pack has a list, nor were any given"
+        return f"{len(lists)} lists; {later} entries name what the run used, from a later time"
+
+    def _stale(self, authority: dict[str, Any], given: dict[str, Any] | None) -> bool:
+        least = authority.get("minimumRevocations", 0)
+        hours = authority.get("maximumRevocationAgeHours")
+        if given is None:
+            return bool(least or hours)
+        age = datetime.fromisoformat(self.at) - datetime.fromisoformat(given["issued"])
+        return given["sequence"] < least or (hours is not None and age >= timedelta(hours=hours))
 
     def _corpus_of(self, kind: str, named: str) -> str | None:
         """The corpus that an entry of a revocation list is about, if it is about one."""
@@ -699,7 +880,8 @@ class Checks:
 
     def _bytes(self, name: str) -> bytes:
         """A governance file; one that is absent is empty where the attestation pins it so."""
-        return self.pack.read(G + name) if G + name in self.pack.names else b""
+        path = MODEL + G + name
+        return self.pack.read(path) if path in self.pack.names else b""
 
     def _lines(self, name: str) -> list[bytes]:
         return lines_of(self._bytes(name))
@@ -767,6 +949,12 @@ def main(words: list[str] | None = None) -> int:
         metavar="GLOB",
         action="append",
         help="files of --model that the attestation need not cover; this vouches for none",
+    )
+    parser.add_argument(
+        "--revocations",
+        type=Path,
+        action="append",
+        help="a list from its issuer, beside the pack's",
     )
     parser.add_argument("--at", help="judge as of then: YYYY-MM-DDTHH:MM:SSZ")
     given = parser.parse_args(words)

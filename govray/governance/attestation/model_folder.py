@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -47,19 +48,35 @@ REPLAYS = f"{GOVERNANCE}/replays.jsonl"
 WITNESSED = f"{GOVERNANCE}/ledger.witnessed"
 """The ledger's checkpoint with cosignatures of witnesses, which come after the attestation."""
 
-_REPLAY = re.compile(rf"{GOVERNANCE}/replay-([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})\.dsse\.json")
-_TIMESTAMP = re.compile(rf"{GOVERNANCE}/timestamp-([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})\.tsr")
+_PARTY = "([A-Za-z0-9][A-Za-z0-9._-]{0,127})"
+_REPLAY = rf"{GOVERNANCE}/replay-{_PARTY}\.dsse\.json"
+_TIMESTAMP = rf"{GOVERNANCE}/timestamp-{_PARTY}\.tsr"
 
-_INERT_NAMES = frozenset(
-    {".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db", "copying.lesser"}
-)
-_INERT_SUFFIXES = frozenset(
-    {".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"}
-)
-_INERT_STEM = re.compile(
-    r"(readme|licen[cs]e|notice|copying|changelog|authors|contributing|citation|notes|todo)"
-    r"([-_][a-z0-9._-]+)?"
-)
+NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "reserved": {"folders": (ADAPTERS, GOVERNANCE), "names": (CONFIG, WEIGHTS, EMA)},
+    "tensors": {"suffixes": (".safetensors", ".bin", ".pt", ".pth")},
+    "outsiders": {"patterns": (_REPLAY, _TIMESTAMP, re.escape(WITNESSED))},
+    "inert": {
+        "folders": (".git", ".cache/huggingface"),
+        "names": (
+            *(".gitattributes", ".gitignore", ".gitkeep", ".ds_store", "thumbs.db"),
+            "copying.lesser",
+        ),
+        "suffixes": (
+            *(".md", ".rst", ".pdf", ".html", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
+        ),
+        "texts": (
+            *("readme", "license", "licence", "notice", "copying", "changelog", "authors"),
+            *("contributing", "citation", "notes", "todo"),
+        ),
+    },
+}
+"""What files are called, in small letters; the other two verifiers get this table.
+
+A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``.
+"""
+_RESERVED, _INERT = NAMES["reserved"], NAMES["inert"]
+_INERT_TEXT = re.compile(rf"({'|'.join(_INERT['texts'])})([-_][a-z0-9._-]+)?")
 
 MAX_FILES = 10_000
 MAX_DEPTH = 8
@@ -83,7 +100,7 @@ def replay_file(party: str) -> str:
 
 def replay_party(name: str) -> str | None:
     """The party for which a file is named, if it is such a file."""
-    match = _REPLAY.fullmatch(name)
+    match = re.fullmatch(_REPLAY, name)
     return match[1] if match else None
 
 
@@ -94,7 +111,7 @@ def timestamp_file(authority: str) -> str:
 
 def timestamp_authority(name: str) -> str | None:
     """The authority for which a file is named, if it is such a file."""
-    match = _TIMESTAMP.fullmatch(name)
+    match = re.fullmatch(_TIMESTAMP, name)
     return match[1] if match else None
 
 
@@ -103,9 +120,7 @@ def by_outsiders(name: str) -> bool:
 
     No digest of the attestation covers it: the steps 14 to 16 judge it by its own signature.
     """
-    return (
-        replay_party(name) is not None or timestamp_authority(name) is not None or name == WITNESSED
-    )
+    return any(re.fullmatch(each, name) for each in NAMES["outsiders"]["patterns"])
 
 
 def covered(name: str) -> bool:
@@ -115,13 +130,13 @@ def covered(name: str) -> bool:
     a file without need is as wrong as one that leaves it out.
     """
     path = PurePosixPath(name.casefold())  # some file systems know no case
-    return reserved(name) or path.suffix in (".safetensors", ".bin", ".pt", ".pth")
+    return reserved(name) or path.suffix in NAMES["tensors"]["suffixes"]
 
 
 def reserved(name: str) -> bool:
     """Whether a file of this name stands where only attested files may: no exception allows it."""
     path = PurePosixPath(name.casefold())
-    return path.parts[0] in (ADAPTERS, GOVERNANCE) or str(path) in (CONFIG, WEIGHTS, EMA)
+    return path.parts[0] in _RESERVED["folders"] or str(path) in _RESERVED["names"]
 
 
 def inert(name: str) -> bool:
@@ -131,11 +146,11 @@ def inert(name: str) -> bool:
     another format's weights, or an unknown kind. So the list is of what is known to be harmless.
     """
     path = PurePosixPath(name.casefold())
-    if path.parts[:1] == (".git",) or path.parts[:2] == (".cache", "huggingface"):
+    if any(path.is_relative_to(folder) for folder in _INERT["folders"]):
         return True  # what git and the Hub's downloads keep beside a model
-    if path.name in _INERT_NAMES or path.suffix in _INERT_SUFFIXES:
+    if path.name in _INERT["names"] or path.suffix in _INERT["suffixes"]:
         return True
-    return path.suffix in ("", ".txt") and _INERT_STEM.fullmatch(path.stem) is not None
+    return path.suffix in ("", ".txt") and _INERT_TEXT.fullmatch(path.stem) is not None
 
 
 def check_name(name: str) -> str:

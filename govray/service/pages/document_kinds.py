@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
+from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import DISCLAIMER, Attestation
 from govray.governance.formats.document import Document
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.trust.authority import Delegation, TrustRoot
+from govray.governance.trust.revocation_list import RevocationList
 from govray.governance.verify.steps import STEPS
 from govray.views.disclosure import Disclosure
 from govray.views.view import View
@@ -24,16 +25,18 @@ _KINDS: dict[str, type[Document]] = {
     "credential": Credential,
     "delegation": Delegation,
     "disclosure": Disclosure,
-    "manifest": Manifest,
     "policy": Policy,
+    "revocations": RevocationList,
     "trustRoot": TrustRoot,
 }
 
 
 @lru_cache(maxsize=1)
 def kinds() -> bytes:
-    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``;
-    ``view``, the schema of a view, which is no signed document.
+    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``.
+
+    ``view`` is the schema of a view, which is no signed document. ``names`` are the rules for what
+    files of a model folder are called.
     """
     found = {
         name: {
@@ -44,5 +47,11 @@ def kinds() -> bytes:
     }
     steps = [{"number": step.number, "name": step.name} for step in STEPS]
     view = View.model_json_schema(by_alias=True)
-    told = {"disclaimer": DISCLAIMER, "kinds": found, "steps": steps, "view": view}
+    told = {
+        "disclaimer": DISCLAIMER,
+        "kinds": found,
+        "names": model_folder.NAMES,
+        "steps": steps,
+        "view": view,
+    }
     return json.dumps(told, sort_keys=True).encode()

@@ -67,13 +67,7 @@ def test_the_rule_for_what_is_harmless() -> None:
         assert not model_folder.covered(name), name
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "modeling_gpt.py", "model.gguf", "model.onnx", "weights.pkl", "tokenizer.json",
-        "sub/deep/MODEL.PKL", "model-00002.safetensors", "no-suffix", "chat_template.jinja",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["modeling_gpt.py", "sub/deep/MODEL.PKL"])
 def test_what_may_be_loaded_fails_the_folder(world: World, model: Path, name: str) -> None:
     verify(model, trust_root=world.root, at=AT)
     write(model / name, b"x")

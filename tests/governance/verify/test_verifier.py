@@ -128,17 +128,6 @@ def test_a_root_can_be_a_path_or_pinned(
     verify(untouched, at=AT)
 
 
-def test_a_newer_root_verifies_what_an_older_one_did(world: World, untouched: Path) -> None:
-    """Rotation: the run named version 1; whoever has version 2 of the same root can check it."""
-    verify(untouched, trust_root=world.sign_root(version=2), at=AT)
-
-
-def test_files_beside_the_model_are_reported(world: World, model: Path) -> None:
-    write(model / "README.md", b"x")
-    write(model / "plots" / "loss.png", b"x")
-    assert verify(model, trust_root=world.root, at=AT).uncovered == ("README.md", "plots/loss.png")
-
-
 def test_a_file_that_is_not_covered_does_not_verify_with_its_folder(
     world: World, model: Path
 ) -> None:

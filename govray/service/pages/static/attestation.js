@@ -8,7 +8,7 @@ import { check, FILES, state } from "./verify.js";
 const WORDS = {
   checked: ["checked", "good", "✓"],
   partly: ["partly checked", "good", "◐"],
-  waiting: ["not checked yet", "", null],
+  waiting: ["not yet", "", null],
   "not-checked": ["not checked here", "", "–"],
   failed: ["failed", "bad", "✕"],
   unsupported: ["this browser cannot", "bad", "!"],
@@ -16,14 +16,14 @@ const WORDS = {
 
 const place = byId("verifier");
 const digest = place.dataset.attestation;
-const page = { root: null, files: new Map(), names: null, running: 0 };
+const page = { root: null, lists: [], files: new Map(), names: null, running: 0 };
 
 const loaded = (async () => {
-  const [kinds, attestation] = await Promise.all([
+  const [told, attestation] = await Promise.all([
     fetchJson("/static/kinds.json"),
     fetchBytes(`/v1/attestations/${digest.replace("sha256:", "")}`),
   ]);
-  return { ...kinds, attestation };
+  return { told, attestation };
 })();
 
 async function update() {
@@ -38,10 +38,9 @@ async function update() {
   }
   const run = await check({
     root: page.root,
+    lists: page.lists,
     attestation: known.attestation,
-    kinds: known.kinds,
-    disclaimer: known.disclaimer,
-    steps: known.steps,
+    known: known.told,
     files: page.files,
     names: page.names,
     digest,
@@ -115,6 +114,7 @@ async function take(given, folder) {
     const name = folder ? path : (pinned.get(found) ?? whole(path, [...pinned.values()]));
     page.files.set(name, {
       digest: found,
+      size: file.size,
       bytes: async (start = 0, stop = file.size) =>
         new Uint8Array(await file.slice(start, stop).arrayBuffer()),
     });
@@ -163,10 +163,15 @@ byId("files").addEventListener("change", (event) =>
   take([...event.target.files].map((file) => ({ path: file.name, file })), false),
 );
 onDrop(byId("files-drop"), given);
+byId("lists").addEventListener("change", async (event) => {
+  const read = async (file) => new Uint8Array(await file.arrayBuffer());
+  page.lists = await Promise.all([...event.target.files].map(read));
+  await update();
+});
 
 const known = await loaded.catch(() => null);
 if (known) {
-  await rootControls(known.kinds, (root) => {
+  await rootControls(known.told.kinds, (root) => {
     page.root = root;
     return update();
   });

@@ -27,6 +27,8 @@ export class Trust {
     trust.digest = read.digest;
     trust.kinds = kinds;
     trust.authorities = new Map();
+    trust.delegations = []; // delegators before delegates
+    trust.revoked = new Map(); // name → what takes its delegation back
     for (const authority of root.authorities) await trust.add(authority, where);
     await trust.delegate(delegations);
     return trust;
@@ -51,13 +53,13 @@ export class Trust {
       const envelope = parseEnvelope(bytes, where);
       const read = readStatement(envelope, this.kinds.delegation, where);
       checkSelf(read, read.document.authority.name, where);
-      return { where, envelope, ...read.document };
+      return { where, envelope, digest: read.digest, ...read.document };
     });
     while (pending.length) {
       const ready = pending.filter((each) => this.authorities.has(each.delegator));
       if (!ready.length) throw new Error(`${pending[0].where}: its delegator is not known`);
       pending = pending.filter((each) => !ready.includes(each));
-      for (const { where, envelope, delegator, authority } of ready) {
+      for (const { where, envelope, digest, delegator, authority } of ready) {
         const parent = this.authorities.get(delegator);
         const signed = await signedBy(envelope, parent.loaded);
         if (signed.size < parent.threshold) {
@@ -65,25 +67,38 @@ export class Trust {
         }
         checkNarrows(authority, parent, where);
         await this.add(authority, where);
+        this.delegations.push({ digest, delegator, name: authority.name });
       }
     }
   }
 
-  // The envelope in `bytes` and the authorities of the role that signed it, each with its keys'
-  // ids and valid at every one of the times. The payload stays closed.
+  // Who an authority has its rights from, the nearest first; nobody for one of the root's own.
+  lineage(name) {
+    const found = [];
+    for (let at = name; at !== undefined; ) {
+      at = this.delegations.find((each) => each.name === at)?.delegator;
+      if (at !== undefined) found.push(at);
+    }
+    return found;
+  }
+
+  // The envelope in `bytes` and the authorities of the role (null: any) that signed it, each with
+  // its keys' ids and valid at every one of the times. The payload stays closed.
   async signers(bytes, role, times, where) {
     const envelope = parseEnvelope(bytes, where);
     const authorities = [];
     for (const authority of this.authorities.values()) {
-      if (authority.role !== role) continue;
+      if (role && authority.role !== role) continue;
       const keyids = await signedBy(envelope, authority.loaded);
       const until = authority.expires < this.root.expires ? authority.expires : this.root.expires;
-      if (keyids.size >= authority.threshold && times.every((at) => at < until)) {
+      const gone = this.revoked.get(authority.name);
+      const holds = (at) => at < until && !(gone && gone.since <= at);
+      if (keyids.size >= authority.threshold && times.every(holds)) {
         authorities.push({ authority, keyids });
       }
     }
     if (!authorities.length) {
-      throw new Error(`${where}: no ${role} authority of the trust root signed it`);
+      throw new Error(`${where}: no ${role ?? ""} authority of the trust root signed it`);
     }
     return { envelope, authorities, ...authorities[0] };
   }
@@ -125,6 +140,10 @@ export function covers(authority, stated) {
       rank(stated.sensitivity) <= rank(scope.maxSensitivity),
   );
 }
+
+// One of an authority's scopes is about this corpus, whatever else it restricts.
+export const names = (authority, corpus) =>
+  (authority.scope ?? []).some((scope) => within(corpus, scope.corpus));
 
 const rank = (sensitivity) => SENSITIVITIES.indexOf(sensitivity);
 
