@@ -363,7 +363,7 @@ class _Journal:
         self._held: events.Progress | None = None
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._held = events.Progress(at=now(), step=step, loss=metrics["loss"])
+        self._held = events.Progress(at=now(), step=step, loss=metrics.get("loss"))
         if time.monotonic() - self._written >= PROGRESS_S:
             self._written = time.monotonic()
             self.close()

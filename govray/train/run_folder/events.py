@@ -164,15 +164,16 @@ class Failed(Event):
 
 
 class Progress(Event):
-    """How far the run is, now and then: the last step done and its mean loss."""
+    """How far the run is, now and then: the last step done, and its mean loss if it has one."""
 
     kind: Literal["progress"] = "progress"
     step: Natural
-    loss: float
+    loss: float | None = None
 
     @property
     def text(self) -> str:
-        return f"step {self.step} done, loss {self.loss:.3f}"
+        loss = "" if self.loss is None else f", loss {self.loss:.3f}"
+        return f"step {self.step} done{loss}"
 
 
 class Committed(Event):

@@ -227,7 +227,7 @@ class Run:
             loss_fn: ``(model, tensors) -> (rows, tokens)`` losses, unreduced.
 
         Returns:
-            ``step``, ``loss`` (mean over all loss targets), ``targets``,
+            ``step``, ``loss`` (mean over all loss targets, NaN if the step has none), ``targets``,
             ``rows``, and ``seconds``; after a step that is measured also ``memorization``,
             the largest deviation of any corpus and layer, in robust units. After a step that is
             validated, ``validation/loss`` and the other metrics of the validation data.
@@ -258,11 +258,14 @@ class Run:
             self._memorization = metrics["memorization"] = seen.memorization
         if self._evaluation and self._judged(result.step + 1):
             metrics |= self._validate(self._evaluation, result.step, loss_fn)
-        if metrics["targets"]:  # rows of conversations may have none
+        said = metrics
+        if metrics["targets"]:
             self._losses.append(metrics["loss"])
+        else:  # as of conversations without an answer
+            said = {name: value for name, value in metrics.items() if name != "loss"}
         self._metrics = metrics
         if self._rank == 0:
-            self._on_step(result.step, metrics)
+            self._on_step(result.step, said)
         return metrics
 
     def _judged(self, done: int) -> Validation | None:

@@ -8,7 +8,7 @@ on the device before it is known what their step leaves out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep
@@ -62,6 +62,8 @@ ROUTE = Route(weights=dict.fromkeys(("embedding", "block.0", "final_norm", "head
 class Rows:
     """One worker's shard: every row of the plan."""
 
+    length = CONTEXT + 1
+
     def __init__(self, plan: BatchPlan, folder: Path) -> None:
         found = latest(folder)
         self.checkpoint, self.start_step = found or (None, 0)
@@ -75,7 +77,7 @@ class Rows:
             yield StepRows(
                 step=step,
                 tokens=np.stack([_tokens(corpus, row) for _, corpus, row in rows]),
-                lengths=np.full(len(rows), CONTEXT + 1),
+                lengths=np.full(len(rows), self.length),
                 streams=(ROUTE.digest,) * len(rows),
                 positions=np.arange(len(rows)),
                 corpora=tuple(corpus for _, corpus, _ in rows),
@@ -360,3 +362,16 @@ def test_what_cannot_be_read_ahead_is_told_at_its_own_step(
     [(said, done)] = process.run(failed_reading, tmp_path)
     assert said.startswith("rank 0, step 5: could not load its batch: OSError: the disk is gone")
     assert done == 5
+
+
+def test_a_step_without_loss_targets_is_told_without_a_loss(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN, which it was, is no JSON: it ended the driver's log of steps, and all callbacks."""
+    monkeypatch.setattr(Rows, "length", 1)
+    run, _ = start(tmp_path / "run")
+    told: list[Mapping[str, float]] = []
+    run._on_step = lambda step, metrics: told.append(metrics)
+    train(run, clock, until=2)
+    assert [(each["step"], each["targets"]) for each in told] == [(0, 0), (1, 0)]
+    assert not any("loss" in each for each in told)
