@@ -41,7 +41,7 @@ from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.logging.logging import LoggingManager
 
 from govray.engine.model.rng_state import seed_generators
-from govray.errors import GovrayError, InfrastructureFailed
+from govray.errors import GovrayError
 from govray.files.place import Place, place
 from govray.train.driver import failures, kept_output
 from govray.train.driver.gpu_request import backends
@@ -120,11 +120,11 @@ def fit(
         try:
             result = _fit(trainer, folder, received)
         except ray.train.ControllerError as error:
-            raise _raised_by_controller(error, order) from error
+            raise failures.ended(error.controller_failure, where=_name(order)) from error
         except ray.train.TrainingFailedError as error:
             raise GovrayError(str(error).splitlines()[-1], where=_name(order)) from error
         except ray.exceptions.RayError as error:
-            raise _ended_by_ray(error, order) from error
+            raise failures.ended(error, where=_name(order)) from error
         stopped = result.return_value  # type: ignore[attr-defined]
         return order.stop if stopped is None else int(stopped)
 
@@ -454,25 +454,6 @@ def _introduce(folder: Place, attempt: int) -> None:
             pid=os.getpid(),
             log=output if output.endswith(".out") else None,
         ),
-    )
-
-
-def _raised_by_controller(error: ray.train.ControllerError, order: Order) -> GovrayError:
-    cause = error.controller_failure
-    if isinstance(cause, GovrayError):
-        return cause
-    return GovrayError(
-        f"the training controller failed: {type(cause).__name__}: {cause}".splitlines()[0],
-        where=_name(order),
-        do="Whole checkpoints stay; logs are in the Ray dashboard",
-    )
-
-
-def _ended_by_ray(error: ray.exceptions.RayError, order: Order) -> GovrayError:
-    return InfrastructureFailed(
-        f"Ray failed: {type(error).__name__}: {error}".splitlines()[0],
-        where=_name(order),
-        do="Whole checkpoints stay; give the same command again",
     )
 
 
