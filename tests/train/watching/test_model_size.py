@@ -46,7 +46,9 @@ def planned(*routes: Route, rows: int = 1000) -> BatchPlan:
         context=8,
         order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
-            names, {"c0": 1000} | dict.fromkeys([*names][1:], rows), rows_per_step={f"p{i}": 2 for i in range(len(names))}
+            names,
+            {"c0": 1000} | dict.fromkeys([*names][1:], rows),
+            rows_per_step={f"p{i}": 2 for i in range(len(names))},
         ),
     )
 

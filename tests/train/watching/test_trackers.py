@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -336,3 +337,47 @@ def test_what_no_tracker_can_be_is_refused(tracking: Any, field: str, tmp_path: 
         parse_experiment(value, where="test")
     assert field in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+class Refusal(Exception):
+    """As MLflow's, whose import takes seconds."""
+
+    error_code = "INVALID_PARAMETER_VALUE"
+
+
+class Server:
+    """Stands for MLflow's client: it refuses names with a comma, and may be gone."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, list[int]] = {}
+        self.gone = False
+
+    def log_batch(self, run: str, metrics: Any = ()) -> None:
+        if self.gone:
+            raise OSError("the server is gone")
+        if any("," in each.key for each in metrics):
+            raise Refusal("Invalid name")
+        for each in metrics:
+            self.kept.setdefault(each.key, []).append(each.step)
+
+
+def test_a_name_that_mlflow_refuses_costs_that_metric_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    callback, server = MLflowCallback(), Server()
+    callback._client, callback._run = server, "r"
+    with caplog.at_level(logging.WARNING):
+        for step in range(3):
+            callback._waiting += [
+                SimpleNamespace(key=key, step=step) for key in ("loss", "a,b", "c")
+            ]
+            server.gone = step == 1
+            if server.gone:  # its metrics wait
+                with pytest.raises(OSError, match="gone"):
+                    callback._send()
+            else:
+                callback._send()
+    assert server.kept == {"loss": [0, 1, 2], "c": [0, 1, 2]}
+    assert [each.getMessage() for each in caplog.records] == [
+        "MLflow refuses a,b of the metrics, which it gets no more"
+    ]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -23,7 +24,7 @@ from govray.checkpoint import commit_folder
 from govray.data.step_reader import StepRows
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
-from govray.errors import RankFailed
+from govray.errors import InfrastructureFailed, RankFailed
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.gates import Gate, read_gates
@@ -375,3 +376,17 @@ def test_a_step_without_loss_targets_is_told_without_a_loss(
     train(run, clock, until=2)
     assert [(each["step"], each["targets"]) for each in told] == [(0, 0), (1, 0)]
     assert not any("loss" in each for each in told)
+
+
+def test_what_ray_kills_for_memory_is_tried_again(tmp_path: Path, clock: Clock) -> None:
+    """A task of Ray Data that reads rows; it counted as the loop's own failure."""
+    run, _ = start(tmp_path / "run")
+
+    def killed(rows: Rows) -> Iterator[StepRows]:
+        raise ray.exceptions.OutOfMemoryError("the node was running low on memory")
+        yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rows, "__iter__", killed)
+        with pytest.raises(InfrastructureFailed, match="low on memory"):
+            train(run, clock)
