@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from govray.store import resolutions as module
 from govray.store.resolutions import COARSE, resolutions
 
-
 LONG = 200_000
 
 
