@@ -40,6 +40,7 @@ from ray.train.v2._internal.execution.controller.controller import TrainControll
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.logging.logging import LoggingManager
 
+from govray.data.ray_failures import cause
 from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
 from govray.files.place import Place, place
@@ -283,7 +284,7 @@ class Supervisor(ray.train.UserCallback):
         attempt = run_lock.last_attempt(self._folder)
         if attempt == self._decided and any(map(failures.preempted, worker_exceptions.values())):
             return  # Ray looks again and again while it drains a preempted node
-        if any(isinstance(failures.cause(e), RolledBack) for e in worker_exceptions.values()):
+        if any(isinstance(cause(e), RolledBack) for e in worker_exceptions.values()):
             self._decided = attempt
             return  # decided, recorded and budgeted before it was raised
         failure = failures.classify(worker_exceptions, where=f"run {self._folder.name}")

@@ -83,7 +83,7 @@ def put_numbers(session: Session, trial: str, numbers: Sequence[MetricValue]) ->
         select(
             col(m.group), col(m.name), col(m.step), col(m.attempt),
             col(m.value), col(m.archived), col(m.at), col(m.resolution),
-        ).where(m.trial == trial)
+        ).where(col(m.trial) == trial)
     )  # fmt: skip
     held = {_Place(*row[:4]): _Held(*row[4:]) for row in rows}
     put = dict(held)

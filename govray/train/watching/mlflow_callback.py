@@ -104,7 +104,8 @@ class MLflowCallback(RunCallback):
     def _log(self, kind: Literal["params", "metrics"], batch: Sequence[Any]) -> None:
         """Send all of it but names that MLflow refuses, which are said once."""
         try:
-            self._client.log_batch(self._run, **{kind: batch})
+            given: Any = {kind: batch}
+            self._client.log_batch(self._run, **given)
         except Exception as error:
             if getattr(error, "error_code", None) not in _REFUSALS:
                 raise

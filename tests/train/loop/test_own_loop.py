@@ -131,7 +131,7 @@ def test_a_function_that_builds_a_model_still_does(here: Path) -> None:
     misspelt = own.model_copy(update={"hyperparameters": {"contxt": 8}})
     (here / "sized.py").write_text(factory.replace("**rest", "width=8"))
     sized = misspelt.model_copy(update={"entrypoint": "sized:train_loop"})
-    with pytest.raises(UsageError, match="takes no 'contxt', did you mean 'context'"):
+    with pytest.raises(UsageError, match=r"takes no 'contxt' \(did you mean 'context'"):
         load_entrypoint(sized)
     (here / "a_loop.py").write_text(LOOP)
     loop = own.model_copy(update={"entrypoint": "a_loop:train_loop"})
