@@ -27,7 +27,7 @@ import ray.data
 from govray.data import records_file, shard_file
 from govray.data.corpus import part_files, read_part, record_name
 from govray.data.prepared import finished_parts
-from govray.data.ray_failures import ray_failures_named
+from govray.data.prepared.ray_failures import ray_failures_named
 from govray.data.rows import chat, tensor_record
 from govray.data.shard_file import Rows
 from govray.data.tokenizer import Tokenizer

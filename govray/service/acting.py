@@ -129,8 +129,10 @@ def may_act(session: Session, caller: Caller, project: str, request: Act) -> Non
 
 
 def offered(session: Session, caller: Caller) -> str:
-    """The project that a form names at first: the default one, or the first by name of those where
-    the caller may submit; empty without any."""
+    """The project that a form names at first.
+
+    It is the default one, or the first by name where the caller may submit; empty without any.
+    """
     at, p = project_rules.changed_by(caller).at, tables.Project
     if may(caller, "submit", session.get(p, DEFAULT), at=at):
         return DEFAULT

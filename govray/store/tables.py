@@ -117,8 +117,8 @@ class Metric(SQLModel, table=True):
     A step that a restart or rollback ran again supersedes the numbers of the attempt before:
     those stay, ``archived``.
 
-    ``resolution`` is 0 for the few numbers of a line that show all of it, 1 for about as many more,
-    2 for twice as many, and so on: `govray.store.resolutions`.
+    ``resolution`` is 0 for the few numbers of a line that show all of it. It is 1 for about as many
+    more, and 2 for twice as many (`govray.train.index.resolutions`).
     """
 
     __table_args__ = (

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.store import resolutions as module
-from govray.store.resolutions import COARSE, resolutions
+from govray.train.index import resolutions as module
+from govray.train.index.resolutions import COARSE, resolutions
 
 LONG = 200_000
 

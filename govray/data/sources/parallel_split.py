@@ -33,7 +33,7 @@ from govray.data.corpus import (
     disk_errors,
     new_secret,
 )
-from govray.data.ray_failures import ray_failures_named
+from govray.data.prepared.ray_failures import ray_failures_named
 from govray.data.sources import reader
 from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import RecordSource

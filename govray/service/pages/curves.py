@@ -1,7 +1,7 @@
 """Curves of runs: what they measured, thinned to what a page draws, and the same in words.
 
 A page reads the resolutions that it draws: of a whole line the coarsest, of a part of the run finer
-ones (`govray.store.resolutions`). No more numbers stay in memory than are drawn.
+ones (`govray.train.index.resolutions`). No more numbers stay in memory than are drawn.
 """
 
 from __future__ import annotations

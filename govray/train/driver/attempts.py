@@ -40,7 +40,7 @@ from ray.train.v2._internal.execution.controller.controller import TrainControll
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.logging.logging import LoggingManager
 
-from govray.data.ray_failures import cause
+from govray.data.prepared.ray_failures import cause
 from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
 from govray.files.place import Place, place

@@ -22,7 +22,7 @@ import ray
 import torch.distributed as dist
 from ray.train.v2._internal.exceptions import RayTrainError
 
-from govray.data.ray_failures import cause, lost_by_ray
+from govray.data.prepared.ray_failures import cause, lost_by_ray
 from govray.errors import GovrayError, InfrastructureFailed, Refused
 from govray.train.run_folder.events import Failed
 

@@ -17,8 +17,8 @@ from govray.files.regular_file import open_regular
 from govray.governance.formats import canonical_json
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.store import tables
-from govray.store.resolutions import resolutions
 from govray.train.index.event_rows import Decided, MetricValue
+from govray.train.index.resolutions import resolutions
 from govray.train.run_folder.ledger_wal import FILE as WRITE_AHEAD
 
 _PROFILE = b'"kind":"entropyProfile"'

@@ -7,9 +7,9 @@ Invariants:
 
 * A number is kept whatever its type: a scalar of NumPy, torch or JAX is one. What is left out is
   named once in the worker's log: what is no finite number, or has too long a name.
-* Each reported step of the first `DENSE` lines is kept. Then steps are thinned as they are written:
-  of every few the lowest and the highest value of each metric, of more the longer the run. So a
-  million steps of one metric make some twenty thousand lines.
+* Each reported step of the first `DENSE` lines is kept. Then steps are thinned as they are written.
+  Of every few the lowest and the highest value of each metric stay; of more, the longer the run. So
+  a million steps of one metric make some twenty thousand lines.
 * Lines wait until `EVERY_S` has passed, or until they are flushed: each write is on the disk before
   training goes on.
 * A line that cannot be written is lost; the run goes on.

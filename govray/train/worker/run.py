@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from govray.checkpoint.commit_folder import Folder
 from govray.checkpoint.storage import shown_to_ray
-from govray.data.ray_failures import lost_by_ray
+from govray.data.prepared.ray_failures import lost_by_ray
 from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Agreement
 from govray.engine.gradients.forward import LossFn

@@ -11,7 +11,7 @@ from ray.train.v2._internal.exceptions import (
     WorkerHealthCheckFailedError,
 )
 
-from govray.data.ray_failures import ray_failures_named
+from govray.data.prepared.ray_failures import ray_failures_named
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, RankFailed, Refused
 from govray.train.driver.failures import MAX_STALLED, classify, decide, ended, preempted
 from govray.train.run_folder.events import Failed

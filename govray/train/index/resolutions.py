@@ -1,7 +1,7 @@
 """A line of numbers in several resolutions, so that a page reads about as many as it draws.
 
-A stretch of four steps keeps its lowest and its highest number in the next coarser resolution, one
-of eight steps in the one after that, and so on until `COARSE` numbers or fewer are left. So:
+A stretch of four steps keeps its lowest and its highest number in the next coarser resolution. One
+of eight steps does in the one after that, and so on, until `COARSE` numbers or fewer are left. So:
 
 * The extremes of every stretch are in every resolution; so are the line's first and last number.
 * A line is as dense at its end as at its beginning, wherever its numbers were thinned before.
