@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 
 from govray.errors import GovrayError
 from govray.governance.submission.submission import read_submission
@@ -44,9 +45,7 @@ def main() -> int:
             new=arguments.new,
             submission=submission,
             archive=arguments.archive,
-            on_step=lambda step, metrics: print(
-                f"step {step + 1}/{experiment.max_steps}  loss {metrics['loss']:.3f}", flush=True
-            ),
+            on_step=said,
             on_wait=lambda line: print(printable(line), flush=True),
         )
         if trainer.resume:
@@ -57,6 +56,12 @@ def main() -> int:
         return error.exit_code
     print(printable(f"model  {run}/model"))
     return 0
+
+
+def said(step: int, metrics: Mapping[str, float]) -> None:
+    """A line for each step that is seen; one without loss targets has no loss."""
+    loss = f"{metrics['loss']:.3f}" if "loss" in metrics else "none"
+    print(f"step {step + 1}  loss {loss}", flush=True)
 
 
 if __name__ == "__main__":

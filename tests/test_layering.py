@@ -200,7 +200,8 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.attest": frozenset({"torch"}),
     "train.replay": frozenset({"ray", "torch"}),
     "train.influence": frozenset({"torch", "numpy"}),
-    "train.index": frozenset({"sqlmodel", "sqlalchemy"}),
+    # numpy finds the extremes of each stretch of a line of numbers.
+    "train.index": frozenset({"sqlmodel", "sqlalchemy", "numpy"}),
     "train.integrations": frozenset({"ray", "torch", "transformers", "lightning"}),
     # It answers for Ray where a loop runs without its worker.
     "train.jax": frozenset({"ray", "torch", "jax", "flax", "optax", "numpy"}),

@@ -20,6 +20,15 @@ from govray.errors import InfrastructureFailed, Refused
 Resolve = Callable[..., list[tuple[Any, ...]]]
 """As `socket.getaddrinfo`."""
 
+_NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        ("fec0::/10", "3fff::/20", "5f00::/16", "64:ff9b:1::/48", "192.88.99.0/24"),
+    )
+)
+"""What Python 3.11 takes for global: site-local, documentation, segment routing, local NAT64, and
+the 6to4 relays."""
+
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -64,6 +73,8 @@ def is_public(address: str) -> bool:
     An IPv6 address may carry one of IPv4: mapped, 6to4, Teredo or NAT64.
     """
     parsed = ipaddress.ip_address(address.partition("%")[0])
+    if any(parsed in network for network in _NOT_PUBLIC):
+        return False
     if not parsed.is_global or parsed.is_multicast or parsed.is_reserved:
         return False
     if isinstance(parsed, ipaddress.IPv6Address):

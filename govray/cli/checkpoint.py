@@ -157,6 +157,12 @@ def unpin(checkpoint: Checkpoint) -> None:
 
     folder = _of_a_disk(checkpoint)
     with _writing(folder):
+        if not folder.is_dir() and folder.name not in pins.read_pins(folder.parent):
+            raise UsageError(
+                "no such checkpoint, and no pin of that name",
+                where=str(checkpoint),
+                do=f"See govray checkpoint ls {quote(str(folder.parent))}",
+            )
         pins.unpin(folder.parent, folder.name)
     report({"checkpoint": str(checkpoint), "pin": None})
     line(f"{folder.name}  is not pinned")

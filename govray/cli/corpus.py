@@ -91,8 +91,10 @@ def build(
     ] = None,
     sensitivity: Annotated[
         Sensitivity,
-        typer.Option("--sensitivity", help="The sensitivity of the most sensitive record."),
-    ] = "public",
+        typer.Option(
+            "--sensitivity", help="Of the most sensitive record. Nobody is taken to say public."
+        ),
+    ] = "restricted",
     use: Annotated[
         Use | None,
         typer.Option("--use", help="What the terms allow. Default: what follows from the licence."),

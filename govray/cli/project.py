@@ -98,4 +98,6 @@ def settings(
             session.commit()
         found = dict(row.settings)
     report({"project": name, "settings": found})
-    line(written(found).rstrip() if found else "No limits: everything may be submitted.")
+    text = written(found).rstrip() if found else "No limits: everything may be submitted."
+    for each in text.split("\n"):
+        line(each)

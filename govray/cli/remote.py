@@ -335,7 +335,8 @@ def _tell_cost(cost: ExperimentCheck) -> None:
     line(f"{cost.name}: {cost.kind}, for project {cost.project} in pool {cost.pool}")
     field("workers", f"{cost.slots} at once, {cost.gpus:g} GPUs")
     together = f", of {cost.trials:,} trials together" if cost.trials > 1 else ""
-    field("steps", f"at most {int(cost.steps):,}{together}")
+    if cost.steps is not None:
+        field("steps", f"at most {int(cost.steps):,}{together}")
     field("rows", f"{cost.rows_per_step:g} a step")
     if cost.tokens is not None:
         field("tokens", f"{int(cost.tokens):,}")

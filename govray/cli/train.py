@@ -96,24 +96,25 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     operator_key.take(experiment.attestation_key)
     sizes: list[ModelSize] = []
     left, expected = TimeLeft(), False
-    with StageBar(experiment.name, experiment.max_steps) as bar, ray_running(meanwhile=TRAINER):
+    steps = 0  # until the plan says how many
+    with StageBar(experiment.name, steps) as bar, ray_running(meanwhile=TRAINER):
 
         def on_size(size: ModelSize) -> None:
+            nonlocal steps
+            steps = size.steps
+            bar.update(0, steps)
             sizes.append(size)
             note(f"model  {size.text}")
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
             nonlocal expected
-            text, seconds = (
-                f"loss {metrics['loss']:.3f}",
-                left.after(step + 1, experiment.max_steps),
-            )
-            if seconds is not None:
+            text = f"loss {metrics['loss']:.3f}" if "loss" in metrics else "no loss target"
+            if (seconds := left.after(step + 1, steps)) is not None:
                 text += f"  {hours(seconds)} left"
                 if not expected and seconds > SAID_ABOVE_S:  # where there is no bar, this remains
                     note(f"time   about {hours(seconds)} from step {step + 1} on")
                 expected = True
-            bar.update(step + 1, experiment.max_steps, text)
+            bar.update(step + 1, steps, text)
 
         trainer = make(on_step=on_step, on_size=on_size, on_wait=note)
         if trainer.resume is not None:
@@ -125,7 +126,7 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
     line(f"Trained and attested: {run / 'model'}")
     if (ended := read_record(run).ended) is not None:
         metric = experiment.validation.metric_name if experiment.validation else "its metric"
-        line(f"Ended early, after {ended} of {experiment.max_steps} steps: {metric} got no better")
+        line(f"Ended early, after {ended} of {steps} steps: {metric} got no better")
     line(following)
 
 

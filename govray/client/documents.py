@@ -372,8 +372,8 @@ class ExperimentCheck(Answered):
     """Devices at once."""
     trials: int
     """1 without a search."""
-    steps: str
-    """Of all trials together, if none ends early."""
+    steps: str | None = None
+    """Of all trials together, if none ends early; null: the run ends with its data."""
     rows_per_step: float = Field(alias="rowsPerStep")
     """Of one trial, one route stream a profile."""
     tokens: str | None = None

@@ -24,8 +24,8 @@ class Operations(Connection):
         return answer
 
     def check_ready(self) -> documents.Probe:
-        """Whether requests should be sent here: the store answers, its secret is there. For
-        everyone.
+        """Whether requests should be sent here: the store answers, its secret is there, and so is
+        room on the disk. For everyone.
 
         503 otherwise, with what is missing.
         """

@@ -27,6 +27,7 @@ import ray.data
 from govray.data import records_file, shard_file
 from govray.data.corpus import part_files, read_part, record_name
 from govray.data.prepared import finished_parts
+from govray.data.prepared.ray_failures import ray_failures_named
 from govray.data.rows import chat, tensor_record
 from govray.data.shard_file import Rows
 from govray.data.tokenizer import Tokenizer
@@ -302,8 +303,9 @@ def _results(work: PartWork, sizes: Mapping[Item, int]) -> Iterator[tuple[Item, 
     ).map_batches(work, batch_size=None, batch_format="pyarrow", num_cpus=1)
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
-    for row in dataset.iter_rows():
-        yield pickle.loads(row["result"])  # noqa: S301  made by our own task
+    with ray_failures_named("preparing data"):
+        for row in dataset.iter_rows():
+            yield pickle.loads(row["result"])  # noqa: S301  made by our own task
 
 
 def _bundles(sizes: Mapping[Item, int]) -> list[list[Item]]:

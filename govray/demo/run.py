@@ -124,7 +124,7 @@ def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
     with screen.bar(3, "training", steps) as bar, _timing(training):
 
         def on_step(step: int, metrics: Mapping[str, float]) -> None:
-            losses.append(metrics["loss"])
+            losses.append(metrics["loss"])  # its data are text, so each step has one
             bar.update(step + 1, steps, f"loss {losses[0]:.2f} → {losses[-1]:.2f}")
 
         run = Path(from_experiment(experiment, on_step=on_step).fit().path)

@@ -25,7 +25,7 @@ from govray.service import project_rules
 from govray.service.caller import Caller
 from govray.service.experiment_check import FILE, Check, ExperimentFacts, facts, file_text
 from govray.service.problems import Problem, not_valid
-from govray.service.roles import may
+from govray.service.roles import may, places
 from govray.service.visibility import experiments, find_policy, find_submission
 from govray.store import submissions, tables
 from govray.store.database import begin_writing
@@ -126,6 +126,20 @@ def may_act(session: Session, caller: Caller, project: str, request: Act) -> Non
             f"{request.owner} submitted it, and only {request.owner} or an admin can "
             f"{request.verb} it",
         )
+
+
+def offered(session: Session, caller: Caller) -> str:
+    """The project that a form names at first.
+
+    It is the default one, or the first by name where the caller may submit; empty without any.
+    """
+    at, p = project_rules.changed_by(caller).at, tables.Project
+    if may(caller, "submit", session.get(p, DEFAULT), at=at):
+        return DEFAULT
+    where = places(caller, "submit")
+    here = col(p.name).in_(where["project"]) | col(p.workspace).in_(where["workspace"])
+    rows = session.exec(select(p).where(here, col(p.archived).is_(False)).order_by(col(p.name)))
+    return next((row.name for row in rows if may(caller, "submit", row, at=at)), "")
 
 
 def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Ready:

@@ -54,8 +54,8 @@ class ExperimentFacts(Protocol):
         """1 without a search."""
 
     @property
-    def steps(self) -> int:
-        """Of all trials together, at most."""
+    def steps(self) -> int | None:
+        """Of all trials together, at most; None where they end with the data."""
 
     @property
     def rows_per_step(self) -> float:

@@ -116,7 +116,14 @@ class Metric(SQLModel, table=True):
 
     A step that a restart or rollback ran again supersedes the numbers of the attempt before:
     those stay, ``archived``.
+
+    ``resolution`` is 0 for the few numbers of a line that show all of it. It is 1 for about as many
+    more, and 2 for twice as many (`govray.train.index.resolutions`).
     """
+
+    __table_args__ = (
+        Index("ix_metric_drawn", "trial", "archived", "resolution", "group", "name", "step"),
+    )
 
     trial: str = Field(primary_key=True, foreign_key="trial.id")
     group: str = Field(primary_key=True)
@@ -125,6 +132,7 @@ class Metric(SQLModel, table=True):
     attempt: int = Field(primary_key=True)
     value: float
     archived: bool = False
+    resolution: int = 0
     at: str | None = None
 
 

@@ -15,7 +15,7 @@ from govray.errors import UsageError
 from govray.governance.formats.keys import is_outside
 from govray.governance.formats.strict_yaml import Source, read_yaml
 from govray.governance.submission.yaml_overrides import read_mapping
-from govray.train.inputs.experiment_config import Experiment, parse_experiment
+from govray.train.inputs.experiment_config import DATA, Experiment, parse_experiment
 from govray.tune.search_config import SearchFile, parse_search
 
 _TIME = "worker hours: how long a step takes is measured when it runs"
@@ -23,6 +23,7 @@ _STREAMS = (
     "rows and tokens, exactly: a profile reads its rows for each of its route streams, which "
     "follow from the policy and the corpora's credentials"
 )
+_LENGTH = "steps: the run ends with its data, which are admitted when it begins"
 _TRIALS = "steps, exactly: a search ends trials early, and the figures are of none that does"
 
 
@@ -39,9 +40,10 @@ class ExperimentCost:
             every search does.
         gpus: At once.
         trials: 1 without a search.
-        steps: Of all trials together, if none ends early.
+        steps: Of all trials together, if none ends early; None where they end with the data.
         rows_per_step: Of one trial, if each profile has one route stream.
-        tokens: Of all trials together, likewise; None for rows that are no text.
+        tokens: Of all trials together, likewise; None for rows that are no text, and where
+            steps are.
         policy: Where the signed depth policy lies, as the file has it.
         pool: Where it is to run, if the file says so.
         priority: Of its pool's queue, likewise.
@@ -55,7 +57,7 @@ class ExperimentCost:
     least: int | None
     gpus: float
     trials: int
-    steps: int
+    steps: int | None
     rows_per_step: float
     tokens: int | None
     policy: str
@@ -101,8 +103,9 @@ def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) ->
         )
     resources = experiment.resources
     workers = resources.most
-    at_once, trials, longest = 1, 1, experiment.max_steps
-    unknown = [_TIME, _STREAMS]
+    at_once, trials = 1, 1
+    longest = None if experiment.max_steps == DATA else experiment.max_steps
+    unknown = [_TIME, _STREAMS, *([_LENGTH] if longest is None else [])]
     if found is not None:
         trials, longest = found.search.max_trials, found.max_time
         if found.most_at_once is None:
@@ -114,7 +117,7 @@ def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) ->
         at_once = min(trials, found.most_at_once)
         unknown.append(_TRIALS)
     rows = sum(quota.rows / quota.every for quota in experiment.data.rows_per_step.values())
-    steps = trials * longest
+    steps = None if longest is None else trials * longest
     text = experiment.data.rows != "images"
     return ExperimentCost(
         kind="train" if found is None else "tune",
@@ -126,7 +129,7 @@ def cost_of(experiment: Experiment, found: SearchFile | None, source: Source) ->
         trials=trials,
         steps=steps,
         rows_per_step=rows,
-        tokens=round(steps * rows * experiment.context) if text else None,
+        tokens=round(steps * rows * experiment.context) if text and steps else None,
         policy=str(experiment.governance.policy),
         pool=resources.pool,
         priority=resources.priority,

@@ -431,7 +431,7 @@ def _search(
     base = base_trainer(record)
     shared = base.share(record.started)
     shared = replace(shared, selection=_selection(record, shared))
-    compared = min(rungs, default=file.experiment.max_steps)
+    compared = min(rungs, default=file.experiment.steps)
     check_limit(file.search.memorization, shared.inputs.policy.document, compared)
     if not begun:
         record.write()

@@ -24,6 +24,7 @@ from govray.governance.formats.bounds import Positive
 from govray.governance.formats.strict_yaml import Source
 from govray.train.experiment.section import Section
 from govray.train.inputs.experiment_config import (
+    DATA,
     DiskPath,
     Experiment,
     Seed,
@@ -190,7 +191,7 @@ class SearchFile:
     @property
     def max_time(self) -> int:
         """Steps of the longest trial."""
-        return self.search.max_time or self.experiment.max_steps
+        return self.search.max_time or self.experiment.steps
 
     def trial(self, values: Mapping[str, Any]) -> Experiment:
         """The experiment of one trial: ``values`` by dotted name, in place of the shared ones.
@@ -270,6 +271,12 @@ def parse_search(value: Any, *, where: str, source: Source | None = None) -> Sea
         raise UsageError("no search section", where=where, do="See jobs/tune.yaml")
     shared = {k: v for k, v in value.items() if k != "search"}
     experiment = parse_experiment(shared, where=where, source=source)
+    if experiment.max_steps == DATA:
+        raise UsageError(
+            "max_steps: data is for one run; trials are compared at equal steps",
+            where=where,
+            do="Write a number",
+        )
     try:
         found = SearchFile(experiment, Search.model_validate(value["search"]))
     except ValidationError as error:
@@ -278,7 +285,7 @@ def parse_search(value: Any, *, where: str, source: Source | None = None) -> Sea
             where=line_of(error, source, "search") or f"{where}, search",
             do="`govray schema experiment` lists it",
         ) from None
-    if found.max_time > experiment.max_steps:
+    if found.max_time > experiment.steps:
         raise UsageError(
             f"search.max_time {found.max_time} is above max_steps {experiment.max_steps}",
             where=where,

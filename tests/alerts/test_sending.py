@@ -28,6 +28,11 @@ from tests.support.receiver import Receiver, receiving
 INSIDE = [
     "127.0.0.1",
     "10.1.2.3",
+    "fec0::1",
+    "3fff:fff::1",
+    "5f00::1",
+    "64:ff9b:1::808:808",
+    "192.88.99.1",
     "172.16.0.1",
     "192.168.1.1",
     "169.254.169.254",  # the metadata service of clouds

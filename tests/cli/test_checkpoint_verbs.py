@@ -65,6 +65,7 @@ def test_a_person_pins_and_unpins(run: Run, folder: Path) -> None:
     refused = run("checkpoint", "unpin", folder / folder_name(10), code=1).err
     assert "released" in refused
     assert "no such commit" in run("checkpoint", "pin", commit, code=1).err
+    assert "no such checkpoint" in run("checkpoint", "unpin", commit, code=2).err
 
 
 def test_nothing_of_a_held_run_goes_until_each_case_released_it(run: Run, folder: Path) -> None:

@@ -40,7 +40,8 @@ def test_the_root_is_over_the_files_in_order_of_their_names(run: Run, source: Pa
     leaves = [entry(bytes.fromhex(sha256(text)[7:]), secret) for text in (b"one", b"two")]
     assert told["root"] == f"sha256:{merkle.root_of(leaves).hex()}"
     assert told["records"] == 2
-    assert Path(told["credential"]).is_file()
+    stated = Path(told["credential"]).read_text()
+    assert "sensitivity: restricted\n" in stated  # nobody said otherwise
 
 
 @settings(

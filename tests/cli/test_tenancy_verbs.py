@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from sqlmodel import Session, select
 
 from govray.store.database import open_store
@@ -57,6 +58,8 @@ def test_an_organisation_is_set_up_by_commands(run: Run, url: str, tmp_path: Pat
     policy.write_text("max_slots: 8\nfixed: {seed: 17}\n")
     assert said("project", "settings", "vision", str(policy))["settings"]["max_slots"] == 8
     assert said("project", "settings", "vision")["settings"]["fixed"] == {"seed": 17}
+    shown = run("project", "settings", "vision", "--store", url).out
+    assert yaml.safe_load(shown) == {"fixed": {"seed": 17}, "max_slots": 8}
     file = tmp_path / "small.yaml"
     file.write_text("name: gpt\nseed: 1\n")
     said("template", "put", "vision", "small", str(file))

@@ -476,3 +476,15 @@ def test_the_same_on_both_databases(store_url: str) -> None:
         copy = running.client("public", **PAGE)
         copy.cookies.set(COOKIE, cookie)
         assert copy.get("/queue").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/sign-in", "/search", "/new", "/experiments/e-1/tags"])
+def test_a_form_of_any_size_is_an_answer(service: Service, path: str) -> None:
+    """Nine fields were an error of the service."""
+    for count, malformed in ((9, False), (40, True)):
+        given = {f"field-{number}": "x" for number in range(count)}
+        answer = client(service).post(path, data=given, headers={"Accept": "text/html"})
+        assert answer.status_code < 500
+        assert (answer.status_code == 400) == (malformed and answer.status_code != 404)
+    raw = client(service).post(path, content=b"text=%ff", headers={"Accept": "text/html"})
+    assert raw.status_code in (400, 404)

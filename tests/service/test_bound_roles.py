@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 from sqlalchemy import true
 from sqlmodel import Session
 
-from govray.service import access, places, visibility, visible_runs
+from govray.service import access, acting, places, visibility, visible_runs
 from govray.service.bound_roles import bound
 from govray.service.caller import SCOPES, Caller, PlaceRole, Role
 from govray.service.roles import ACTIONS, NEEDS, may, role_in
 from govray.store import role_bindings
+from govray.store.database import open_store
 from govray.store.role_bindings import ROLES, Grant
-from govray.store.tables import Project, RoleBinding
+from govray.store.tables import Project, RoleBinding, Workspace
 from tests.support.library import library
 from tests.support.people import NOW
 from tests.support.places import BY, GRANTS, READS, RUNS, UNTIL, Places, placed
@@ -290,6 +292,36 @@ def test_an_action_needs_a_role_and_a_scope(action: str, scope: str) -> None:
         allowed = enough and role in ACTIONS[action]  # type: ignore[index]
         assert may(caller, action, PLACES[0], at=AT) == allowed  # type: ignore[arg-type]
         assert not may(caller, action, PLACES[1], at=AT)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("role", "bound", "first"),
+    [
+        ("engineer", (), "default"),
+        ("member", (PlaceRole(role="engineer", reach="project", place="vision"),), "vision"),
+        ("member", (PlaceRole(role="engineer", reach="workspace", place="research"),), "text"),
+        ("member", (PlaceRole(role="viewer", reach="project", place="vision"),), ""),
+        ("viewer", (), ""),
+    ],
+)
+def test_a_form_offers_a_project_that_the_caller_may_use(
+    tmp_path: Path, role: Role, bound: tuple[PlaceRole, ...], first: str
+) -> None:
+    made = open_store(f"sqlite:///{tmp_path / 'store.db'}", create=True)
+    with Session(made) as session:
+        session.add(Workspace(name="research", description="", created=AT, user=""))
+        session.flush()
+        for name in ("vision", "text", "old"):
+            session.add(
+                Project(
+                    name=name, workspace="research", settings={}, created=AT, user="",
+                    archived=name == "old",
+                )
+            )  # fmt: skip
+        session.flush()
+        caller = Caller(name="x", role=role, scopes=frozenset(SCOPES), bound=bound)
+        assert acting.offered(session, caller) == first
+    made.dispose()
 
 
 ROWS = st.fixed_dictionaries(

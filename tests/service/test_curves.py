@@ -19,8 +19,11 @@ from govray.service.pages.downsampling import downsample
 from govray.store import tables
 from govray.store.database import open_store
 from govray.store.states import ExperimentState, TrialState
+from govray.train.index.event_rows import MetricValue
+from govray.train.index.trial_rows import put_numbers
 from tests.support.shown import ZERO, add_experiment, add_trial
 
+DONE = TrialState.COMPLETED
 SPIKE, DIP = (501, 7.5), (500, -3.0)
 
 
@@ -115,3 +118,35 @@ def test_a_long_curve_is_thinned_in_little_memory() -> None:
     tracemalloc.stop()
     assert len(kept) <= 100
     assert peak < 200_000
+
+
+def test_a_page_reads_as_many_numbers_as_it_draws(tmp_path: Path) -> None:
+    """Of a million it read each one, which took longer than a request may."""
+    made = open_store(f"sqlite:///{tmp_path / 'store.db'}", create=True)
+
+    def measured(step: int, attempt: int = 1, *, archived: bool = False) -> MetricValue:
+        value = 99.0 if step == 4001 else float(step % 97)
+        return MetricValue(
+            group="training", name="loss", step=step, attempt=attempt, value=value,
+            archived=archived,
+        )  # fmt: skip
+
+    with Session(made) as session:
+        add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
+        add_trial(session, "t", "e", ZERO, steps=1, floor=1.0, hyperparameters={}, state=DONE)
+        session.get_one(tables.Trial, "t").step = 8000
+        put_numbers(session, "t", [measured(step) for step in range(6000)])
+        again = [measured(step, archived=step >= 5000) for step in range(6000)]
+        put_numbers(session, "t", [*again, *(measured(step, 2) for step in range(5000, 8000))])
+        whole = curves.lines_of(session, "t")["loss", "training"]
+        part = curves.line_of_each(session, ["t"], "training", "loss", first=4000, last=4100)["t"]
+        names = curves.names_of(session, ["t"])
+    made.dispose()
+    assert 500 < whole.steps <= 1000
+    assert whole.thinned
+    assert whole.finer
+    assert [whole.points[0], whole.points[-1]] == [(0, 0.0), (7999, float(7999 % 97))]
+    assert (4001, 99.0) in whole.points
+    assert part.points == [(step, measured(step).value) for step in range(4000, 4101)]
+    assert not part.thinned
+    assert names == [("training", "loss")]

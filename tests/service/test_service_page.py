@@ -70,6 +70,7 @@ def test_the_page_states_the_bounds_that_hold() -> None:
         f"| {default.burst} at once, then {default.rate:g} a second | 429 |",
         f"| {pagination.MAX_LIMIT} | 422 |",
         f"| {default.max_streams} | 503 |",
+        f"| the same of one user | {live_metrics.MOST_OF_ONE} | 429 |",
         f"| {live_metrics.MAX_SECONDS / 60:g} minutes",
         f"for {access.REMEMBERED:g} seconds",
         " or ".join((", ".join(oidc.ALGORITHMS[:-1]), oidc.ALGORITHMS[-1])),

@@ -26,6 +26,12 @@ def test_a_run_takes_its_workers_and_steps() -> None:
     assert found.tokens == 300 * sum(rows.values()) * 256
 
 
+def test_nobody_knows_beforehand_how_long_data_last() -> None:
+    found = cost(TRAIN, "max_steps=data")
+    assert (found.steps, found.tokens) == (None, None)
+    assert any("the run ends with its data" in each for each in found.unknown)
+
+
 def test_an_elastic_run_may_hold_its_most() -> None:
     elastic = cost(TRAIN, "resources.num_workers=[2, 6]")
     assert (elastic.slots, elastic.least) == (6, 2)

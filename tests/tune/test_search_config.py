@@ -164,6 +164,11 @@ def test_a_mistake_in_the_search_is_named(change: dict[str, Any], message: str) 
     assert "here.yaml" in str(caught.value) or "trial" in str(caught.value)
 
 
+def test_trials_are_of_equal_length() -> None:
+    with pytest.raises(UsageError, match="max_steps: data is for one run"):
+        parse_search({**with_search(), "max_steps": "data"}, where="here.yaml")
+
+
 def test_a_search_ends_its_trials_itself() -> None:
     judged = {"corpora": "held-out", "every_steps": 1}
     found = parse_search(with_search(metric="validation/loss") | {"validation": judged}, where="x")

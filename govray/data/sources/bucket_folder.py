@@ -223,6 +223,11 @@ def _reaching(where: str) -> Iterator[None]:
             raise UsageError(
                 what, where=where, do=f"Ask for the right to read. {credentials}"
             ) from error
+        if "empty path segment" in text:
+            what = "a key below it has an empty name between two slashes, so it can't be listed"
+            raise UsageError(
+                f"{what}: {text}", where=where, do="Rename that object, or name a folder beside it."
+            ) from error
         if "status code: 404" in text:
             what = "no such bucket"
             raise UsageError(

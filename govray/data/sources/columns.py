@@ -111,6 +111,15 @@ class ColumnMapping:
                         f"There are: {', '.join(schema.names)}.",
                     )
                 continue
+            if pa.types.is_null(kind) and attribute not in CONTENT[self.rows]:
+                continue  # no row states anything there
+            if pa.types.is_null(kind):
+                raise UsageError(
+                    f"column {path!r} has no value at all, so no row has the {attribute}",
+                    where=where,
+                    do=f"Name the column that has it with --column {attribute}=COLUMN, or leave "
+                    "the file out.",
+                )
             if not _readable(attribute, kind):
                 raise UsageError(
                     f"column {path!r} is of type {kind}, which cannot be the {attribute}",

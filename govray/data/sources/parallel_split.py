@@ -33,6 +33,7 @@ from govray.data.corpus import (
     disk_errors,
     new_secret,
 )
+from govray.data.prepared.ray_failures import ray_failures_named
 from govray.data.sources import reader
 from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import RecordSource
@@ -242,9 +243,10 @@ def _results(source: RecordSource, task: Task) -> Iterator[TaskResult]:
     dataset.context.enable_progress_bars = False
     dataset.context.print_on_execution_start = False
     batches: Iterable[Any] = dataset.iter_batches(batch_size=None, batch_format="pyarrow")
-    for batch in batches:
-        for data in batch.column("result").to_pylist():
-            yield pickle.loads(data)  # noqa: S301  made by our own task
+    with ray_failures_named("reading the source"):
+        for batch in batches:
+            for data in batch.column("result").to_pylist():
+                yield pickle.loads(data)  # noqa: S301  made by our own task
 
 
 def bundles(source: RecordSource) -> Iterator[RecordSource]:

@@ -142,6 +142,11 @@ class StreamPlan(Document):
         """Positions in all epochs."""
         return self.n * self.epochs
 
+    @property
+    def readings(self) -> int:
+        """Turns until it is silent."""
+        return -(-self.length // self.quota)
+
     def positions(self, step: int) -> range:
         """The positions read at ``step``; empty off the stride and after the last epoch."""
         if step % self.every != self.phase:

@@ -7,7 +7,6 @@ answers the form. Whoever has the address sees the standing and the answer, and 
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import HTMLResponse, Response
@@ -18,9 +17,8 @@ from govray.governance.formats.statement import read
 from govray.service.access import CallerDep
 from govray.service.case_desk import DeskDep
 from govray.service.checked_fields import checked
+from govray.service.pages.form_fields import form_of
 from govray.service.pages.rendering import HEADERS, render
-from govray.service.pages.signing_in import from_own_page
-from govray.service.problems import Problem
 from govray.service.project_rules import NowDep, changed_by
 from govray.service.routes.attestations import DSSE
 from govray.service.routes.cases import AskedCase, answer_bytes, received, shown_case
@@ -49,26 +47,11 @@ def form(request: Request, desk: DeskDep, caller: CallerDep) -> HTMLResponse:
     )
 
 
-async def _asked(request: Request) -> dict[str, str]:
-    """The fields of the form, as the browser had them: it sends lines with CRLF.
-
-    Raises:
-        Problem: 403, another site sent it; 422, it is not UTF-8.
-    """
-    from_own_page(request)
-    try:
-        text = (await request.body()).decode("ascii")
-        given = parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=8)
-    except ValueError:
-        raise Problem(422, "Not valid", "The form is not UTF-8", "Ask over HTTP instead") from None
-    return {name: values[-1].replace("\r\n", "\n") for name, values in given.items()}
-
-
 @router.post("/ask")
 def ask(
     request: Request,
     caller: CallerDep,  # before a body is read
-    fields: Annotated[dict[str, str], Depends(_asked)],
+    fields: Annotated[dict[str, str], Depends(form_of)],
     desk: DeskDep,
     session: SessionDep,
     at: NowDep,

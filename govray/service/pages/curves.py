@@ -1,7 +1,7 @@
 """Curves of runs: what they measured, thinned to what a page draws, and the same in words.
 
-One query reads the numbers of all runs that a page draws, in the order of the index. No more of
-them stay in memory than are drawn.
+A page reads the resolutions that it draws: of a whole line the coarsest, of a part of the run finer
+ones (`govray.train.index.resolutions`). No more numbers stay in memory than are drawn.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from itertools import count, groupby
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from govray.service.pages.downsampling import Point, downsample
-from govray.store.tables import Metric
+from govray.store.tables import Metric, Trial
 
 MOST_POINTS = 1000
 """Of one curve."""
@@ -54,19 +55,22 @@ class Summary:
     least: float
     last: float
     steps: int
+    finer: bool
 
 
 @dataclass(frozen=True)
 class DrawnLine:
-    """One metric of one group: how many steps measured it, and the points that are drawn."""
+    """One metric of one group: the points that are drawn, of at least so many steps."""
 
     steps: int
     points: list[Point]
+    finer: bool = False
+    """Whether there are more steps, in finer resolutions."""
 
     @property
     def thinned(self) -> bool:
         """Whether there are more numbers than are drawn."""
-        return self.steps > len(self.points)
+        return self.finer or self.steps > len(self.points)
 
 
 Lines = Mapping[tuple[str, str], DrawnLine]
@@ -80,20 +84,13 @@ def lines_of(
     Args:
         first, last: The steps to read, both included; None: from the first, or up to the last.
     """
-    rows = session.execute(
-        _within(
-            select(col(Metric.group), col(Metric.name), col(Metric.step), col(Metric.value)).where(
-                col(Metric.trial) == trial, col(Metric.archived).is_(False)
-            ),
-            first,
-            last,
-        )
-        .order_by(col(Metric.group), col(Metric.name), col(Metric.step))
-        .execution_options(yield_per=_ROWS_AT_ONCE)
-    )
+    finest = _finest(session, [trial], first, last)
+    places = col(Metric.group), col(Metric.name)
+    rows = _read(session, [trial], places, (), finest, first, last)
+    more = _more(session, [trial], places, (), finest, first, last)
     found = {}
     for (group, name), measured in groupby(rows, key=lambda row: (row[0], row[1])):
-        line = _drawn((row[2], row[3]) for row in measured)
+        line = _drawn(((row[2], row[3]) for row in measured), (group, name) in more)
         if line is not None:
             found[name, group] = line
     return found
@@ -113,45 +110,95 @@ def line_of_each(
     Args:
         first, last: As `lines_of` has them.
     """
-    rows = session.execute(
-        _within(
-            select(col(Metric.trial), col(Metric.step), col(Metric.value)).where(
-                col(Metric.trial).in_(trials),
-                col(Metric.group) == group,
-                col(Metric.name) == name,
-                col(Metric.archived).is_(False),
-            ),
-            first,
-            last,
-        )
-        .order_by(col(Metric.trial), col(Metric.step))
-        .execution_options(yield_per=_ROWS_AT_ONCE)
-    )
+    finest = _finest(session, trials, first, last)
+    places, named = (col(Metric.trial),), (col(Metric.group) == group, col(Metric.name) == name)
+    rows = _read(session, trials, places, named, finest, first, last)
+    more = _more(session, trials, places, named, finest, first, last)
     found = {}
     for trial, measured in groupby(rows, key=lambda row: row[0]):
-        line = _drawn((row[1], row[2]) for row in measured)
+        line = _drawn(((row[1], row[2]) for row in measured), (trial,) in more)
         if line is not None:
             found[trial] = line
     return found
 
 
-def _within(statement: Any, first: int | None, last: int | None) -> Any:
-    if first is not None:
-        statement = statement.where(col(Metric.step) >= first)
-    return statement if last is None else statement.where(col(Metric.step) <= last)
+def _finest(session: Session, trials: Collection[str], first: int | None, last: int | None) -> int:
+    """The finest resolution that a part of a run is drawn from: one more for each halving."""
+    steps = session.scalar(select(func.max(col(Trial.step))).where(col(Trial.id).in_(trials))) or 0
+    begin, end = first or 0, steps if last is None else min(last, steps)
+    part = max(end - begin, 0) + 1
+    return max(0, math.ceil(math.log2(max(steps, 1) / part)))
 
 
-def _drawn(measured: Iterator[Point]) -> DrawnLine | None:
+def _where(
+    trials: Collection[str], named: Sequence[Any], first: int | None, last: int | None
+) -> list[Any]:
+    # An IN of one trial would keep the index from giving the order.
+    of = [col(Metric.trial) == each for each in trials] if len(trials) == 1 else []
+    found = [*(of or [col(Metric.trial).in_(trials)]), col(Metric.archived).is_(False), *named]
+    found += [] if first is None else [col(Metric.step) >= first]
+    return found + ([] if last is None else [col(Metric.step) <= last])
+
+
+def _read(
+    session: Session,
+    trials: Collection[str],
+    places: Sequence[Any],
+    named: Sequence[Any],
+    finest: int,
+    first: int | None,
+    last: int | None,
+) -> Iterator[Any]:
+    """(*places, step, value) in their order, from each resolution in the order of the index."""
+    return merge(
+        *(
+            session.execute(
+                select(*places, col(Metric.step), col(Metric.value))
+                .where(*_where(trials, named, first, last), col(Metric.resolution) == resolution)
+                .order_by(*places, col(Metric.step))
+                .execution_options(yield_per=_ROWS_AT_ONCE)
+            )
+            for resolution in range(finest + 1)
+        ),
+        key=lambda row: row[:-1],
+    )
+
+
+def _more(
+    session: Session,
+    trials: Collection[str],
+    places: Sequence[Any],
+    named: Sequence[Any],
+    finest: int,
+    first: int | None,
+    last: int | None,
+) -> set[tuple[Any, ...]]:
+    """The lines that have finer numbers than those that are read."""
+    rows = session.execute(
+        select(*places)
+        .where(*_where(trials, named, first, last), col(Metric.resolution) == finest + 1)
+        .distinct()
+    )
+    return {tuple(row) for row in rows}
+
+
+def _drawn(measured: Iterator[Point], finer: bool) -> DrawnLine | None:
     steps = count()
     finite = (point for point in measured if math.isfinite(point[1]))
     points = downsample((point for point, _ in zip(finite, steps, strict=False)), MOST_POINTS)
-    return DrawnLine(next(steps), points) if points else None
+    return DrawnLine(next(steps), points, finer) if points else None
 
 
 def names_of(session: Session, trials: Collection[str]) -> list[tuple[str, str]]:
     """(Group, name) of everything that any of the trials measured, sorted. One query."""
     rows = session.execute(
-        select(col(Metric.group), col(Metric.name)).where(col(Metric.trial).in_(trials)).distinct()
+        select(col(Metric.group), col(Metric.name))
+        .where(
+            col(Metric.trial).in_(trials),
+            col(Metric.archived).is_(False),
+            col(Metric.resolution) == 0,
+        )
+        .distinct()
     )
     return sorted((group, name) for group, name in rows)
 
@@ -195,6 +242,7 @@ def summary(group: str, name: str, line: DrawnLine) -> Summary:
         least=min(value for _, value in line.points),
         last=line.points[-1][1],
         steps=line.steps,
+        finer=line.finer,
     )
 
 

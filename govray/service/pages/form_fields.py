@@ -8,8 +8,8 @@ from urllib.parse import parse_qs
 from fastapi import Depends, Request
 from fastapi.responses import RedirectResponse
 
+from govray.service.access import is_own_page
 from govray.service.pages.rendering import HEADERS
-from govray.service.pages.signing_in import from_own_page
 from govray.service.problems import Problem
 
 MOST_FIELDS = 32
@@ -17,11 +17,28 @@ MOST_FIELDS = 32
 Fields = dict[str, str]
 
 
-async def _fields(request: Request) -> Fields:
-    """The fields of a form, each once.
+def from_own_page(request: Request) -> None:
+    """Refuse a form that another site sent.
 
     Raises:
-        Problem: 403, another site sent it; 400, it is no form.
+        Problem: 403.
+    """
+    if not is_own_page(request):
+        raise Problem(
+            403,
+            "Another site",
+            "This form was not sent by a page of this service",
+            "Open this service yourself and try again",
+        )
+
+
+async def form_of(request: Request) -> Fields:
+    """The fields of a form, each once, as somebody typed them: a browser sends lines with CRLF.
+
+    The one parser of forms, for a form that is none must be the same answer everywhere.
+
+    Raises:
+        Problem: 403, another site sent it; 400, it is no form, or has more than `MOST_FIELDS`.
     """
     from_own_page(request)
     try:
@@ -29,7 +46,11 @@ async def _fields(request: Request) -> Fields:
         given = parse_qs(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except ValueError:
         raise Problem(400, "Malformed", "This is no form of a page of this service") from None
-    return {name: values[-1].strip() for name, values in given.items()}
+    return {name: values[-1].replace("\r\n", "\n") for name, values in given.items()}
+
+
+async def _fields(request: Request) -> Fields:
+    return {name: value.strip() for name, value in (await form_of(request)).items()}
 
 
 FormDep = Annotated[Fields, Depends(_fields)]

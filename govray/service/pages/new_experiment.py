@@ -110,7 +110,7 @@ def form(
     project: Annotated[str, Query(max_length=64)] = "",
     template: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    filled = Filled(project=project or DEFAULT)
+    filled = Filled(project=project or acting.offered(session, caller))
     if template:
         text = find_template(session, caller, filled.project, template).text
         filled = replace(filled, file=text)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from typing import Annotated
-from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
 from govray.service.access import AuditDep, CallerDep
+from govray.service.pages.form_fields import form_of
 from govray.service.pages.rendering import render
-from govray.service.pages.signing_in import from_own_page
-from govray.service.problems import Problem
 from govray.service.routes.records import answer_of
 from govray.service.session import SessionDep
 from govray.service.visibility import CORPUS_READERS, reads_corpora
@@ -36,19 +34,9 @@ async def _text(request: Request) -> bytes:
     """The text of the form as the browser had it: a form sends its lines with CRLF.
 
     Raises:
-        Problem: 403, the form is of another site; 422, it is not UTF-8.
+        Problem: As `form_of`.
     """
-    from_own_page(request)
-    body = await request.body()
-    try:
-        fields = parse_qs(
-            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=4
-        )
-    except ValueError:
-        raise Problem(
-            422, "Not valid", "The form is not UTF-8", "Search for a file on the page instead"
-        ) from None
-    return fields.get("text", [""])[0].replace("\r\n", "\n").encode()
+    return (await form_of(request)).get("text", "").encode()
 
 
 @router.post("/search", dependencies=[CORPUS_READERS])

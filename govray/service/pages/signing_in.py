@@ -8,15 +8,16 @@ changes something is taken from our own pages only.
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from govray.service import session_cookie
-from govray.service.access import AccessGate, is_own_page
+from govray.service.access import AccessGate
 from govray.service.browser_sessions import LASTS
 from govray.service.caller import PUBLIC
+from govray.service.pages.form_fields import form_of, from_own_page
 from govray.service.pages.rendering import HEADERS, render
 from govray.service.problems import Problem
 from govray.service.session_cookie import COOKIE, FORMER
@@ -31,10 +32,9 @@ def form(request: Request, next: Annotated[str, Query(max_length=2048)] = "/") -
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    from_own_page(request)
-    fields = parse_qs((await request.body()).decode("latin-1"), max_num_fields=8)
-    text = fields.get("token", [""])[0].strip()
-    following = own_path(fields.get("next", ["/"])[0])
+    fields = await form_of(request)
+    text = fields.get("token", "").strip()
+    following = own_path(fields.get("next", "/"))
     error = "Type a token."
     if text:
         gate: AccessGate = request.app.state.gate
@@ -94,18 +94,3 @@ def own_path(text: str) -> str:
     plain = text.startswith("/") and not text.startswith(("//", "/\\")) and "\\" not in text
     printable = text.isprintable()
     return text if plain and printable and not parts.scheme and not parts.netloc else "/"
-
-
-def from_own_page(request: Request) -> None:
-    """Refuse a form that another site sent.
-
-    Raises:
-        Problem: 403.
-    """
-    if not is_own_page(request):
-        raise Problem(
-            403,
-            "Another site",
-            "This form was not sent by a page of this service",
-            "Open this service yourself and try again",
-        )

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import RedirectResponse, Response
 
 from govray.service.access import AuditDep, CallerDep
 from govray.service.pages.experiments import experiment_page
+from govray.service.pages.form_fields import form_of
 from govray.service.pages.rendering import HEADERS
-from govray.service.pages.signing_in import from_own_page
 from govray.service.routes.experiments import KnownExperiment
 from govray.service.routes.tags import TAGGERS, check_tagging, tag
 from govray.service.session import SessionDep
@@ -28,9 +28,7 @@ _LONGEST = 2000
 
 
 async def _given(request: Request) -> str:
-    from_own_page(request)
-    fields = parse_qs((await request.body()).decode("latin-1"), max_num_fields=8)
-    return fields.get("tags", [""])[0][:_LONGEST]
+    return (await form_of(request)).get("tags", "")[:_LONGEST]
 
 
 @router.post("/experiments/{experiment}/tags")

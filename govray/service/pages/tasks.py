@@ -108,7 +108,8 @@ def listing(
     state: Annotated[str, Query(max_length=32)] = "",
     user: Annotated[str, Query(max_length=256)] = "",
 ) -> HTMLResponse:
-    return _tasks(request, caller, session, page, TaskForm(), state=state, user=user)
+    filled = TaskForm(project=acting.offered(session, caller))
+    return _tasks(request, caller, session, page, filled, state=state, user=user)
 
 
 @router.post("/tasks", dependencies=[ACTS])

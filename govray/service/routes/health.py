@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from shutil import disk_usage
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import make_url
 
 from govray import __version__
 from govray.service.problems import Problem
 from govray.service.prometheus import CONTENT_TYPE, Measures
 from govray.service.revocations import Lists
 from govray.service.session import SessionDep
+from govray.service.settings import Settings
 from govray.service.visibility import STAFF_ONLY
 from govray.store.secret_fingerprint import trouble
 
 NO_KEY = "the store's secret, without which records of confidential corpora are not found"
+
+LEAST_FREE = 16 * 1024 * 1024
+"""Bytes of a disk that is not full: of a body at most (`Settings.max_body`)."""
 
 router = APIRouter(tags=["service"])
 metrics = APIRouter(tags=["service"])
@@ -66,14 +73,29 @@ async def live() -> Probe:
 
 @router.get("/ready")
 def ready(request: Request, session: SessionDep) -> Probe:
-    """Whether requests should be sent here: the store answers, its secret is there. For everyone.
+    """Whether requests should be sent here: the store answers, its secret is there, and so is room
+    on the disk. For everyone.
 
     503 otherwise, with what is missing.
     """
-    if trouble(session, request.app.state.settings.store):
+    settings: Settings = request.app.state.settings
+    if trouble(session, settings.store):
         do = "Its operator puts the secret's file back; see /v1/health"
         raise Problem(503, "Not ready", f"This service lacks {NO_KEY}", do)
+    if disk_is_full(settings):
+        raise Problem(503, "Not ready", "A disk that it writes to is full", "Make room on it")
     return Probe()
+
+
+def disk_is_full(settings: Settings) -> bool:
+    """Whether less than `LEAST_FREE` is left where this service writes: the file of its store, and
+    its storage, if those lie on a disk here."""
+    store = make_url(settings.store)
+    file = store.database if store.get_backend_name() == "sqlite" else None
+    written = [Path(file).absolute().parent] if file else []
+    if isinstance(settings.storage, Path):
+        written.append(settings.storage)
+    return any(each.is_dir() and disk_usage(each).free < LEAST_FREE for each in written)
 
 
 @router.get("/health")

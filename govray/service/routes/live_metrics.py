@@ -15,6 +15,7 @@ import asyncio
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from sqlalchemy import Engine, tuple_
 from sqlmodel import Session, col, select
 from starlette.concurrency import run_in_threadpool
 
+from govray.service.access import CallerDep
 from govray.service.problems import Problem
 from govray.service.routes.experiments import KnownTrial
 from govray.service.stream_reader import StreamReader
@@ -31,6 +33,8 @@ from govray.service.visibility import RUN_READERS
 from govray.store.states import TrialState
 from govray.store.tables import Metric, Trial
 
+MOST_OF_ONE = 12
+"""Live streams that one caller may have open at the same time, with whichever tokens."""
 POLL_SECONDS = 1.0
 MAX_SECONDS = 600.0
 MAX_ROWS = 5_000
@@ -51,16 +55,26 @@ class Streams:
     def __init__(self, most: int) -> None:
         self.most = most
         self.open = 0
+        self.of = Counter[str]()
+        """Those of each caller."""
         self.stopping = False
 
 
-async def slot(request: Request) -> AsyncIterator[None]:
+async def slot(request: Request, caller: CallerDep) -> AsyncIterator[None]:
     """Hold a place among the live streams, for as long as a request lasts.
 
     Raises:
-        Problem: 503, there is none.
+        Problem: 429, the caller has `MOST_OF_ONE`; 503, there is none.
     """
     streams: Streams = request.app.state.streams
+    if streams.of[caller.name] >= MOST_OF_ONE:
+        raise Problem(
+            429,
+            "Too many streams",
+            f"{MOST_OF_ONE} live streams of {caller.name} are open",
+            "Close one, or poll the metrics",
+            headers={"Retry-After": "10"},
+        )
     if streams.open >= streams.most:
         raise Problem(
             503,
@@ -70,11 +84,13 @@ async def slot(request: Request) -> AsyncIterator[None]:
             headers={"Retry-After": "10"},
         )
     streams.open += 1
+    streams.of[caller.name] += 1
     request.app.state.measures.streams(streams.open)
     try:
         yield
     finally:
         streams.open -= 1
+        streams.of -= Counter({caller.name: 1})
         request.app.state.measures.streams(streams.open)
 
 

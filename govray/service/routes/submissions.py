@@ -242,7 +242,10 @@ class ExperimentCheck(Answer):
     slots: int = Field(description="Workers at once, of all trials together.")
     gpus: float = Field(description="Devices at once.")
     trials: int = Field(description="1 without a search.")
-    steps: str = Field(description="Of all trials together, if none ends early.")
+    steps: str | None = Field(
+        default=None,
+        description="Of all trials together, if none ends early; null: the run ends with its data.",
+    )
     rows_per_step: float = Field(description="Of one trial, one route stream a profile.")
     tokens: str | None = Field(default=None, description="Of all trials together; null for images.")
     worker_hours: float | None = Field(default=None, description="null: not known.")
@@ -413,7 +416,7 @@ def estimate(session: Session, caller: Caller, ready: Ready) -> ExperimentCheck:
         slots=facts.slots,
         gpus=facts.gpus,
         trials=facts.trials,
-        steps=str(facts.steps),
+        steps=None if facts.steps is None else str(facts.steps),
         rows_per_step=facts.rows_per_step,
         tokens=None if facts.tokens is None else str(facts.tokens),
         policy_place=facts.policy,

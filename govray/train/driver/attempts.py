@@ -40,8 +40,9 @@ from ray.train.v2._internal.execution.controller.controller import TrainControll
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2._internal.logging.logging import LoggingManager
 
+from govray.data.prepared.ray_failures import cause
 from govray.engine.model.rng_state import seed_generators
-from govray.errors import GovrayError, InfrastructureFailed
+from govray.errors import GovrayError
 from govray.files.place import Place, place
 from govray.train.driver import failures, kept_output
 from govray.train.driver.gpu_request import backends
@@ -120,11 +121,11 @@ def fit(
         try:
             result = _fit(trainer, folder, received)
         except ray.train.ControllerError as error:
-            raise _raised_by_controller(error, order) from error
+            raise failures.ended(error.controller_failure, where=_name(order)) from error
         except ray.train.TrainingFailedError as error:
             raise GovrayError(str(error).splitlines()[-1], where=_name(order)) from error
         except ray.exceptions.RayError as error:
-            raise _ended_by_ray(error, order) from error
+            raise failures.ended(error, where=_name(order)) from error
         stopped = result.return_value  # type: ignore[attr-defined]
         return order.stop if stopped is None else int(stopped)
 
@@ -283,7 +284,7 @@ class Supervisor(ray.train.UserCallback):
         attempt = run_lock.last_attempt(self._folder)
         if attempt == self._decided and any(map(failures.preempted, worker_exceptions.values())):
             return  # Ray looks again and again while it drains a preempted node
-        if any(isinstance(failures.cause(e), RolledBack) for e in worker_exceptions.values()):
+        if any(isinstance(cause(e), RolledBack) for e in worker_exceptions.values()):
             self._decided = attempt
             return  # decided, recorded and budgeted before it was raised
         failure = failures.classify(worker_exceptions, where=f"run {self._folder.name}")
@@ -363,7 +364,7 @@ class _Journal:
         self._held: events.Progress | None = None
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._held = events.Progress(at=now(), step=step, loss=metrics["loss"])
+        self._held = events.Progress(at=now(), step=step, loss=metrics.get("loss"))
         if time.monotonic() - self._written >= PROGRESS_S:
             self._written = time.monotonic()
             self.close()
@@ -454,25 +455,6 @@ def _introduce(folder: Place, attempt: int) -> None:
             pid=os.getpid(),
             log=output if output.endswith(".out") else None,
         ),
-    )
-
-
-def _raised_by_controller(error: ray.train.ControllerError, order: Order) -> GovrayError:
-    cause = error.controller_failure
-    if isinstance(cause, GovrayError):
-        return cause
-    return GovrayError(
-        f"the training controller failed: {type(cause).__name__}: {cause}".splitlines()[0],
-        where=_name(order),
-        do="Whole checkpoints stay; logs are in the Ray dashboard",
-    )
-
-
-def _ended_by_ray(error: ray.exceptions.RayError, order: Order) -> GovrayError:
-    return InfrastructureFailed(
-        f"Ray failed: {type(error).__name__}: {error}".splitlines()[0],
-        where=_name(order),
-        do="Whole checkpoints stay; give the same command again",
     )
 
 

@@ -22,6 +22,7 @@ import ray
 import torch.distributed as dist
 from ray.train.v2._internal.exceptions import RayTrainError
 
+from govray.data.prepared.ray_failures import cause, lost_by_ray
 from govray.errors import GovrayError, InfrastructureFailed, Refused
 from govray.train.run_folder.events import Failed
 
@@ -83,6 +84,19 @@ def classify(errors: Mapping[int, BaseException], *, where: str) -> AttemptFailu
     )
 
 
+def ended(error: BaseException, *, where: str) -> GovrayError:
+    """The error of a run that Ray Train gave up, outside of its workers' loops."""
+    if isinstance(error, GovrayError):
+        return error
+    what = f"the training controller failed: {type(error).__name__}: {error}".splitlines()[0]
+    if _kind(cause(error)) == "infrastructure":
+        do = "Whole checkpoints stay; give the same command again"
+        return InfrastructureFailed(what, where=where, do=do)
+    return GovrayError(
+        what, where=where, do="Whole checkpoints stay; logs are in the Ray dashboard"
+    )
+
+
 def preempted(error: BaseException) -> bool:
     """Whether a worker died because its node was taken away."""
     cause = getattr(error, "health_check_failure", error)
@@ -124,21 +138,13 @@ def decide(
     )
 
 
-def cause(error: BaseException) -> BaseException:
-    """What a task or actor of Ray's raised, without Ray's wrapping."""
-    while isinstance(error, ray.exceptions.RayTaskError) and error.cause is not None:
-        error = error.cause
-    return error
-
-
 def _kind(error: BaseException) -> Kind:
     if isinstance(error, Refused):
         return "refused"
     if isinstance(error, InfrastructureFailed | dist.DistError | RayTrainError):
         return "infrastructure"
-    if isinstance(error, ray.exceptions.RayError):
-        # A task's own exception comes from the user's code; all others are Ray's.
-        return "user" if isinstance(error, ray.exceptions.RayTaskError) else "infrastructure"
+    if lost_by_ray(error):
+        return "infrastructure"
     if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _GLOO):
         return "infrastructure"
     return "user"

@@ -51,7 +51,7 @@ class Latest:
 class ProgressWatch:
     """Context manager on the driver that calls back with each new step.
 
-    A callback that raises is logged and not called again; the run goes on.
+    A callback that raises costs that step: it is logged, and the next one is told. The run goes on.
 
     Args:
         on_step: Gets the newest step.
@@ -62,6 +62,7 @@ class ProgressWatch:
         self.actor: Any = Latest.remote()  # type: ignore[attr-defined]
         self._on_step = on_step
         self._on_report = on_report
+        self._failed = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="govray-progress", daemon=True)
 
@@ -80,19 +81,26 @@ class ProgressWatch:
             last = self._stop.wait(POLL_S)
             try:
                 newest = ray.get(self.actor.get.remote(), timeout=5)
-                if self._on_report:
-                    for report in ray.get(self.actor.take.remote(), timeout=5):
-                        self._on_report(*report)
+                reports = ray.get(self.actor.take.remote(), timeout=5) if self._on_report else []
             except ray.exceptions.GetTimeoutError:  # a busy machine
-                newest = None
+                newest, reports = None, []
             except Exception:  # the cluster is shutting down
                 return
+            for report in reports:
+                self._tell(self._on_report, *report)
             if newest and newest[0] != seen:
                 seen = newest[0]
-                try:
-                    self._on_step(*newest)
-                except Exception:
-                    _log.exception("on_step failed at step %d and is called no more", seen)
-                    return
+                self._tell(self._on_step, *newest)
             if last:
                 return
+
+    def _tell(self, callback: StepCallback | None, step: int, metrics: Mapping[str, float]) -> None:
+        try:
+            if callback:
+                callback(step, metrics)
+        except Exception:
+            _log.log(
+                logging.DEBUG if self._failed else logging.ERROR,
+                "a callback failed at step %d; later failures are not logged", step, exc_info=True,
+            )  # fmt: skip
+            self._failed = True

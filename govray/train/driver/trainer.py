@@ -57,10 +57,12 @@ from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import (
     APART,
+    DATA,
     Experiment,
     Quota,
     Reader,
     ReserveBy,
+    StepCount,
 )
 from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order, ValidationTask
@@ -113,7 +115,8 @@ class GovernedTrainer(RunSettings):
         trust_root: Signed trust root.
         delegations: Envelopes that delegate an authority.
         revocations: Revocation lists; workers read the files again while the run goes on.
-        max_steps: Optimizer steps; with ``rows_per_step`` it fixes what is read.
+        max_steps: Optimizer steps; with ``rows_per_step`` it fixes what is read. ``"data"`` ends
+            with the last step that has rows; an experiment's loop gets the number.
         rows_per_step: Profile name to rows (or `Quota`) of each of its route streams.
         context: Loss targets of a row.
         tokenizer: ``"bytes"`` or a path to a Hugging Face ``tokenizer.json``.
@@ -162,7 +165,7 @@ class GovernedTrainer(RunSettings):
     corpora: str | Place
     policy: str | Place
     trust_root: str | Place
-    max_steps: int
+    max_steps: StepCount
     rows_per_step: Mapping[str, int | Quota]
     train_loop_config: Mapping[str, Any] | None = None
     scaling_config: ray.train.ScalingConfig | None = None
@@ -207,11 +210,8 @@ class GovernedTrainer(RunSettings):
         super().__post_init__()
         if self.archive is not None:
             check_digest(self.archive)
-        if self.profiling and self.profiling.range.stop > self.max_steps:
-            raise UsageError(
-                f"profiling.steps {self.profiling.steps!r}: the run has {self.max_steps} steps",
-                do="Give steps that it does",
-            )
+        if self.max_steps != DATA:
+            self._check_length(self.max_steps)
         paths = ("tokenizer", "pretrained", "attestation_key_password_file")
         places = ("corpora", "policy", "trust_root", "delegations", "revocations", "resume")
         given = {name: getattr(self, name) for name in (*paths, *places)}
@@ -223,6 +223,14 @@ class GovernedTrainer(RunSettings):
                     check(each)
                 except ValueError as error:
                     raise UsageError(str(error), where=name) from None
+
+    def _check_length(self, steps: int) -> None:
+        """Raises ``UsageError`` for a profile of steps that a run of this length doesn't do."""
+        if self.profiling and self.profiling.range.stop > steps:
+            raise UsageError(
+                f"profiling.steps {self.profiling.steps!r}: the run has {steps} steps",
+                do="Give steps that it does",
+            )
 
     def fit(self) -> ray.train.Result:
         """Train, and leave an attested model in ``<result.path>/model``.
@@ -323,6 +331,9 @@ class GovernedTrainer(RunSettings):
                 }
             )
         config = dict(self.train_loop_config or {})
+        by_data = self.max_steps == DATA
+        if by_data and self.experiment:
+            config["max_steps"] = 1  # any will do until the plan is made
         with cpu_platform() if self.framework == "jax" else nullcontext():
             found = discover(
                 self.train_loop_per_worker,
@@ -359,6 +370,12 @@ class GovernedTrainer(RunSettings):
             mixture=self.mixture,
             order=record.plan.order if record else local_order(prepared.manifest.width - 1),
         )
+        if by_data:
+            self._check_length(planned.plan.max_steps)
+            if self.experiment:
+                config["max_steps"] = steps = planned.plan.max_steps
+                optimizer = check_optimizer(self.experiment.optimizer)
+                check_schedule(self.experiment.schedule, optimizer, steps)
         for each in advice(planned.plan):
             logging.getLogger(__name__).warning(each)
         self.on_size(self._size(found, planned))
@@ -409,7 +426,7 @@ class GovernedTrainer(RunSettings):
             if told:
                 told.start(self._run_started(order, config))
             if not record.finished:
-                done = self._fit(replace(order, driver=driver), told)
+                done = self._fit(replace(order, driver=driver), config, told)
                 early = done if done < order.stop else None
                 record.end(folder, instant(), ended=early)
                 events.append(folder, events.Finished(at=now(), step=done))
@@ -432,12 +449,12 @@ class GovernedTrainer(RunSettings):
             policy=order.policy_digest,
         )
 
-    def _fit(self, order: Order, told: Told | None = None) -> int:
+    def _fit(self, order: Order, config: Mapping[str, Any], told: Told | None = None) -> int:
         """Train to the end; returns how many steps that was."""
         step = attempts.fit(
             order,
             self.train_loop_per_worker,
-            config=self.train_loop_config,
+            config=config,
             scaling=self.scaling_config,
             run_config=self._ray_run_config(order.run_id),
             on_step=self.on_step,
@@ -729,7 +746,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
         Refused: A governed step can't call its optimizer.
     """
     optimizer = check_optimizer(experiment.optimizer)
-    check_schedule(experiment.schedule, optimizer, experiment.max_steps)
+    check_schedule(experiment.schedule, optimizer, experiment.steps_in(1))
     tokenizer = load_words(tokenizer_path(experiment.data.tokenizer), experiment.data.rows)
     resolved = experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
     resources, data, governance = experiment.resources, experiment.data, experiment.governance

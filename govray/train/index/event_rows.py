@@ -54,8 +54,8 @@ def numbers(log: Iterable[events.AnyEvent]) -> list[MetricValue]:
                     if number.step >= event.step and number.attempt != attempt:
                         found[place] = replace(number, archived=True)
                 continue
-            case events.Progress():
-                said, group, values = attempt, "training", {"loss": event.loss}
+            case events.Progress(loss=float(loss)):
+                said, group, values = attempt, "training", {"loss": loss}
             case events.Reported():
                 said, group, values = event.attempt, event.group, event.values
             case _:

@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import NamedTuple
 
-from sqlalchemy import delete, insert
-from sqlmodel import Session, col, select
+import numpy as np
+from sqlalchemy import bindparam, delete, insert, select, update
+from sqlmodel import Session, col
 
 from govray.files.place import Place
 from govray.files.regular_file import open_regular
@@ -17,6 +18,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.store import tables
 from govray.train.index.event_rows import Decided, MetricValue
+from govray.train.index.resolutions import resolutions
 from govray.train.run_folder.ledger_wal import FILE as WRITE_AHEAD
 
 _PROFILE = b'"kind":"entropyProfile"'
@@ -53,27 +55,79 @@ def profiles(folder: Place) -> Iterator[MetricValue]:
             )
 
 
+class _Place(NamedTuple):
+    """Which number of a trial."""
+
+    group: str
+    name: str
+    step: int
+    attempt: int
+
+
+class _Held(NamedTuple):
+    """The rest of its row."""
+
+    value: float
+    archived: bool
+    at: str | None
+    resolution: int
+
+
 def put_numbers(session: Session, trial: str, numbers: Sequence[MetricValue]) -> None:
     """Add what is new and archive what was superseded. No row is deleted.
 
     Infinities and NaN are left out: not every JSON reader accepts them.
     """
-    held = {
-        (each.group, each.name, each.step, each.attempt): each
-        for each in session.exec(select(tables.Metric).where(tables.Metric.trial == trial))
-    }
-    new: dict[Any, dict[str, Any]] = {}
+    m = tables.Metric
+    rows = session.execute(
+        select(
+            col(m.group), col(m.name), col(m.step), col(m.attempt),
+            col(m.value), col(m.archived), col(m.at), col(m.resolution),
+        ).where(col(m.trial) == trial)
+    )  # fmt: skip
+    held = {_Place(*row[:4]): _Held(*row[4:]) for row in rows}
+    put = dict(held)
     for number in numbers:
-        if not math.isfinite(number.value):
-            continue
-        place = (number.group, number.name, number.step, number.attempt)
-        row = held.get(place)
-        if row is None:
-            new[place] = {"trial": trial, **asdict(number)}
-        elif (row.archived, row.value, row.at) != (number.archived, number.value, number.at):
-            row.archived, row.value, row.at = number.archived, number.value, number.at
+        if math.isfinite(number.value):
+            place = _Place(number.group, number.name, number.step, number.attempt)
+            before = put.get(place)
+            now = _Held(
+                number.value, number.archived, number.at, before.resolution if before else 0
+            )
+            if now != before:
+                put[place] = now
+    changed = {place[:2] for place, row in put.items() if row is not held.get(place)}
+    lines: dict[tuple[str, str], list[_Place]] = {}
+    for place, row in put.items():
+        if place[:2] in changed and not row.archived:
+            lines.setdefault(place[:2], []).append(place)
+    for line in lines.values():
+        line.sort(key=lambda place: place.step)
+        steps = np.array([place.step for place in line])
+        found = resolutions(steps, np.array([put[place].value for place in line]))
+        for place, resolution in zip(line, found.tolist(), strict=True):
+            if put[place].resolution != resolution:
+                put[place] = put[place]._replace(resolution=resolution)
+    new = [
+        {"trial": trial, **place._asdict(), **row._asdict()}
+        for place, row in put.items()
+        if place not in held
+    ]
+    other = [
+        {f"of_{name}": value for name, value in place._asdict().items()} | row._asdict()
+        for place, row in put.items()
+        if place in held and row is not held[place]
+    ]
     if new:
-        session.connection().execute(insert(tables.Metric), list(new.values()))
+        session.connection().execute(insert(m), new)
+    if other:
+        places = [getattr(m, name) == bindparam(f"of_{name}") for name in _Place._fields]
+        session.connection().execute(
+            update(m)
+            .where(col(m.trial) == trial, *places)
+            .values({name: bindparam(name) for name in _Held._fields}),
+            other,
+        )
 
 
 def put_decisions(session: Session, trial: str, source: str, made: Sequence[Decided]) -> None:

@@ -23,9 +23,8 @@ def step_rates(experiment: Experiment, steps: int) -> list[float]:
     """
     make = describe_schedule(experiment.schedule)
     if make is None:
-        return [
-            learning_rate(experiment.optimizer, step, experiment.max_steps) for step in range(steps)
-        ]
+        length = experiment.steps_in(steps)
+        return [learning_rate(experiment.optimizer, step, length) for step in range(steps)]
     optimizer = make_optimizer(experiment.optimizer, [nn.Parameter(torch.zeros(2, 2))])
     scheduler = make_schedule(make, optimizer, 0)
     rates: list[float] = []

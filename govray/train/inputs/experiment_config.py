@@ -75,6 +75,13 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """What every generator of torch and numpy takes."""
 
 
+DATA: Literal["data"] = "data"
+"""``max_steps`` of a run that ends with its data."""
+
+StepCount = Positive | Literal["data"]
+"""Optimizer steps of a run, or ``"data"``."""
+
+
 class Quota(Section):
     """Rows that one route stream contributes to a step, over all workers."""
 
@@ -216,7 +223,9 @@ class Experiment(Section):
         None,
         description="an average of the weights, kept beside them; by default none",
     )
-    max_steps: Positive
+    max_steps: StepCount = Field(
+        description="optimizer steps; data ends with the last step that has rows"
+    )
     max_rows: Positive | None = Field(
         None,
         description="rows of one forward pass; a larger slice is accumulated over several "
@@ -299,6 +308,21 @@ class Experiment(Section):
     def context(self) -> int:
         """Loss targets of a full row (T); a row of text holds T + 1 tokens."""
         return 1 if self.data.rows == "images" else int(self.hyperparameters["context"])
+
+    def steps_in(self, planned: int) -> int:
+        """How long its schedule runs: ``max_steps``, or the steps that its plan found data for."""
+        return planned if self.max_steps == DATA else self.max_steps
+
+    @property
+    def steps(self) -> int:
+        """How long its schedule runs, in the configuration that a loop gets.
+
+        Raises:
+            ValueError: ``max_steps`` is ``"data"``, and nothing is planned yet.
+        """
+        if self.max_steps == DATA:
+            raise ValueError("max_steps: data is no number before the run is planned")
+        return self.max_steps
 
     def trains_as(self, other: Experiment) -> bool:
         """Whether both are the same but for what people see of a run, and for when it starts."""

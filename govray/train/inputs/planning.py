@@ -9,6 +9,7 @@ from itertools import count
 
 from govray.data.shard_file import rows_per_group
 from govray.errors import UsageError
+from govray.governance.formats.bounds import MAX_EXACT
 from govray.governance.policy.corpus_routes import CorpusRoutes, resolve_all
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy, PolicyDecision
@@ -16,7 +17,7 @@ from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan, plan_streams, stream_phase
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.row_order import RowOrder
-from govray.train.inputs.experiment_config import Quota
+from govray.train.inputs.experiment_config import DATA, Quota, StepCount
 
 MOST_DUE = 16
 """With more streams of one profile at one step, `advice` warns. Each stream in a domain of its own
@@ -85,7 +86,7 @@ def make_plan(
     epochs: int,
     exclude: Sequence[str],
     seed: int,
-    max_steps: int,
+    max_steps: StepCount,
     order: RowOrder,
     mixture: Mapping[str, float] | None = None,
 ) -> Planned:
@@ -93,14 +94,14 @@ def make_plan(
 
     ``order`` is `local_order` for a new run, and for one that goes on what its plan states.
     ``mixture`` says of corpora how often an epoch of their stream reads them, 1 by default.
+    ``max_steps`` of ``"data"`` ends with the last step that has rows.
 
     Raises:
         UsageError: A profile in use has no quota, or a quota names an unknown profile. A corpus of
-            ``exclude`` or ``mixture`` was not admitted.
+            ``exclude`` or ``mixture`` was not admitted. No corpus has a row, or the data end
+            before ``max_steps``.
     """
-    routes = routes.until(max_steps)
     prepared = {c.corpus for c in manifest.corpora}
-    labels = {c: (routes[c].digest, decisions[c].label) for c in sorted(prepared)}
     for where, named in (("exclude", set(exclude)), ("mixture", set(mixture or {}))):
         if odd := sorted(named - prepared):
             raise UsageError(
@@ -108,46 +109,112 @@ def make_plan(
                 where=where,
                 do=f"There are: {', '.join(sorted(prepared)[:8])}, …",
             )
-    if odd := sorted(set(quotas) - set(profiles) - {label for _, label in labels.values()}):
-        raise UsageError(
-            f"the policy has no profile {odd[0]!r}",
-            where="rows_per_step",
-            do=f"It has: {', '.join(sorted(profiles))}",
+
+    def planned(steps: int) -> Planned:
+        kept = routes.until(steps).of(sorted(prepared))
+        labels = {c: (kept[c].digest, decisions[c].label) for c in sorted(prepared)}
+        if odd := sorted(set(quotas) - set(profiles) - {label for _, label in labels.values()}):
+            raise UsageError(
+                f"the policy has no profile {odd[0]!r}",
+                where="rows_per_step",
+                do=f"It has: {', '.join(sorted(profiles))}",
+            )
+        plan = BatchPlan(
+            seed=seed,
+            max_steps=steps,
+            manifest=manifest_digest,
+            context=manifest.context,
+            excluded=tuple(sorted(exclude)),
+            order=order,
+            streams=plan_streams(
+                labels,
+                {c: manifest.train_rows(c) for c in prepared},
+                rows_per_step={label: q.rows for label, q in quotas.items()},
+                every={label: q.every for label, q in quotas.items()},
+                epochs=dict.fromkeys(quotas, epochs),
+                draws={
+                    c: max(1, round(weight * rows)) if (rows := manifest.train_rows(c)) else 0
+                    for c, weight in (mixture or {}).items()
+                },
+            ),
         )
-    plan = BatchPlan(
-        seed=seed,
-        max_steps=max_steps,
-        manifest=manifest_digest,
-        context=manifest.context,
-        excluded=tuple(sorted(exclude)),
-        order=order,
-        streams=plan_streams(
-            labels,
-            {c: manifest.train_rows(c) for c in prepared},
-            rows_per_step={label: q.rows for label, q in quotas.items()},
-            every={label: q.every for label, q in quotas.items()},
-            epochs=dict.fromkeys(quotas, epochs),
-            draws={
-                c: max(1, round(weight * manifest.train_rows(c))) if manifest.train_rows(c) else 0
-                for c, weight in (mixture or {}).items()
-            },
-        ),
+        return Planned(plan, {c: decisions[c] for c in kept}, kept)
+
+    # Phases that a run doesn't reach may part its streams, so the length comes first.
+    found = planned(MAX_EXACT if max_steps == DATA else max_steps)
+    refuse_short_data(found.plan, endless=max_steps == DATA)
+    return planned(last_read(found.plan) + 1) if max_steps == DATA else found
+
+
+def last_read(plan: BatchPlan) -> int:
+    """The last step that has rows; −1 if none has."""
+    turns = [
+        (s, min(s.readings, -(-(plan.max_steps - s.phase) // s.every))) for s in _reading(plan)
+    ]
+    return max((s.phase + (turn - 1) * s.every for s, turn in turns), default=-1)
+
+
+def refuse_short_data(plan: BatchPlan, *, endless: bool = False) -> None:
+    """Refuse a plan whose last steps would have no row because every stream ended before.
+
+    Steps between two turns of a stream that is read now and then may have none. A stream of
+    excluded corpora alone brings none.
+
+    Args:
+        plan: The plan.
+        endless: Whether the run ends with its data, however early.
+
+    Raises:
+        UsageError: Names the last step with rows, and the epochs that would do.
+    """
+    steps, reading = plan.max_steps, _reading(plan)
+    if not reading:
+        raise UsageError(
+            "no step would have a row: corpora are empty, held back in the reserve or excluded, or "
+            "their first turn comes later",
+            where="data",
+            do="Give corpora with more records, a smaller reserve, or fewer steps between turns",
+        )
+    if endless or any(s.phase + s.readings * s.every >= steps for s in reading):
+        return
+    last = last_read(plan)
+    enough = min(-(-((-(-(steps - s.phase) // s.every) - 1) * s.quota + 1) // s.n) for s in reading)
+    raise UsageError(
+        f"the data end before the run: step {last} is the last with rows, and {steps - last - 1} "
+        "steps would come after it",
+        where=f"max_steps: {steps}",
+        do=f"Write max_steps: {last + 1}, or max_steps: data, which is as many; or epochs: "
+        f"{enough}",
     )
-    kept = routes.of(sorted(prepared))
-    return Planned(plan, {c: decisions[c] for c in kept}, kept)
+
+
+def _reading(plan: BatchPlan) -> list[StreamPlan]:
+    """The streams that bring rows to some step of the plan."""
+    return [
+        stream
+        for stream in plan.streams
+        if stream.phase < plan.max_steps
+        and any(c.rows for c in stream.corpora if c.corpus not in plan.excluded)
+    ]
 
 
 def advice(plan: BatchPlan) -> tuple[str, ...]:
-    """Warnings about quotas that may be a mistake, one or two sentences for each profile.
+    """Warnings: corpora without a row, and quotas that may be a mistake.
 
     A quota counts for each route stream. A profile with an adapter for each corpus has as many
     streams as corpora.
     """
+    found = []
     by_profile: dict[str, list[StreamPlan]] = {}
     for stream in plan.streams:
         if any(corpus.corpus not in plan.excluded for corpus in stream.corpora):
             by_profile.setdefault(stream.profile, []).append(stream)
-    found = []
+        found += [
+            f"corpus {each.corpus!r} has no row to train on: its records are empty, or all held "
+            "back in the reserve. Nothing of it is read, and it trains no layer."
+            for each in stream.corpora
+            if not each.rows and each.corpus not in plan.excluded
+        ]
     for profile, streams in sorted(by_profile.items()):
         ids = [stream.id for stream in streams]
         due = busiest(ids, streams[0].every)

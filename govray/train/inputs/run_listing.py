@@ -80,7 +80,7 @@ def inspect(folder: Place) -> ListedRun:
                 world_size, attempts = event.world_size, attempts + 1
                 step = event.step
             case events.Progress():
-                step, loss = event.step + 1, event.loss
+                step, loss = event.step + 1, loss if event.loss is None else event.loss
             case events.Stopped() | events.Finished():
                 step = event.step
     state, why = _state(folder, record, log)

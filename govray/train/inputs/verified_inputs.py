@@ -130,7 +130,12 @@ def load_inputs(
     """
     root_bytes = read(trust_root, "trust root", "govray sign policies/root.yaml")
     delegated = tuple(read(path, "delegation", "govray sign FILE") for path in delegations)
-    trust = TrustState.load(root_bytes, at=at, delegations=delegated)
+    try:
+        trust = TrustState.load(root_bytes, at=at, delegations=delegated)
+    except Untrusted as error:
+        if error.where == "trust root":  # which of those that lie about
+            raise Untrusted(error.what, where=f"trust root {trust_root}", do=error.do) from error
+        raise
     lists, given, today = None, read_lists(revocations), instant() if resumed else at
     if given:
         before = kept_lists(resumed, trust, at=today) if resumed else None

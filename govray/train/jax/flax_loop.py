@@ -83,7 +83,7 @@ def optimizer_of(experiment: Experiment) -> optax.GradientTransformation:
                 do="Leave it out, or write a training loop with an optimizer of Optax",
             )
     return optax.adamw(
-        _Rate(described, experiment.max_steps),
+        _Rate(described, experiment.steps),
         b1=described.betas[0],
         b2=described.betas[1],
         weight_decay=described.weight_decay,

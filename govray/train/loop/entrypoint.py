@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from govray.engine.gradients.forward import LossFn
-from govray.errors import GovrayError, UsageError
+from govray.errors import GovrayError, UsageError, suggestion
 from govray.train.experiment.import_path import import_named
 from govray.train.inputs.experiment_config import Experiment
 
@@ -111,6 +111,15 @@ def find_entrypoint(experiment: Experiment) -> tuple[Callable[[], nn.Module], Lo
             where="data.attention",
             do="Leave the field out, or give the class an argument `separator`: the token id that "
             "begins a record",
+        )
+    names = [each.name for each in known if each.kind is not each.POSITIONAL_ONLY]
+    odd = sorted(experiment.hyperparameters.keys() - names)
+    if odd and not any(each.kind is each.VAR_KEYWORD for each in known):
+        # Before what is missing: one of them may be what was meant.
+        raise UsageError(
+            f"hyperparameters: the model takes no {odd[0]!r}{suggestion(odd[0], names)}",
+            where=f"entrypoint {experiment.entrypoint}",
+            do=f"It takes {', '.join(names)}; a training loop has one parameter called config",
         )
     try:
         signature(factory).bind(**experiment.hyperparameters)

@@ -42,7 +42,7 @@ def schedule_of(config: dict[str, Any]) -> MakeScheduler:
     """The schedule that an experiment file describes, as `govern` takes it: for a ``config``."""
     experiment = Experiment.model_validate(config)
     return describe_schedule(experiment.schedule) or partial(
-        CosineWithWarmup, described=experiment.optimizer, max_steps=experiment.max_steps
+        CosineWithWarmup, described=experiment.optimizer, max_steps=experiment.steps
     )
 
 
@@ -68,5 +68,5 @@ def train_loop(config: dict[str, Any]) -> None:
     for batch in run.batches():
         if scheduler is None:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(experiment.optimizer, batch.step, experiment.max_steps)
+                group["lr"] = learning_rate(experiment.optimizer, batch.step, experiment.steps)
         run.report(run.step(batch, loss))

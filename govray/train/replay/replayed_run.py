@@ -305,7 +305,7 @@ def _begin(order: Order, inputs: RecordedInputs, began: commit_folder.Committed 
         started=datetime.now(UTC).replace(microsecond=0),
         finished=None,
         plan=order.plan,
-        config=_config(inputs),
+        config=_config(inputs, order),
         environment=environment_here(
             seed=order.settings.seed,
             threads=order.settings.threads,
@@ -329,15 +329,16 @@ def _pin(folder: Path, steps: Iterable[int]) -> None:
     write_pins(folder, names)
 
 
-def _config(inputs: RecordedInputs) -> dict[str, Any]:
-    """The loop's configuration, from the experiment and the tokenizer that made the rows."""
+def _config(inputs: RecordedInputs, order: Order) -> dict[str, Any]:
+    """The loop's configuration, from the experiment, the plan and the tokenizer of the rows."""
     tokenizer = inputs.manifest.document.tokenizer
     resolved = inputs.experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
-    return resolved.model_dump(mode="json")
+    steps = resolved.steps_in(order.plan.max_steps)
+    return resolved.model_dump(mode="json") | {"max_steps": steps}
 
 
 def _fit(order: Order, inputs: RecordedInputs, part: Segment, on_step: StepCallback) -> None:
-    experiment = inputs.experiment
+    experiment, config = inputs.experiment, _config(inputs, order)
     trainer = from_experiment(
         experiment.model_copy(
             update={
@@ -352,7 +353,7 @@ def _fit(order: Order, inputs: RecordedInputs, part: Segment, on_step: StepCallb
                 ),
             }
         ),
-        train_loop_config=_config(inputs),
+        train_loop_config=config,
         on_step=on_step,
         run_config=ray.train.RunConfig(
             name=order.run_id,
@@ -360,7 +361,7 @@ def _fit(order: Order, inputs: RecordedInputs, part: Segment, on_step: StepCallb
             failure_config=ray.train.FailureConfig(max_failures=experiment.max_restarts),
         ),
     )
-    trainer._fit(replace(order, until=part.stop))
+    trainer._fit(replace(order, until=part.stop), config)
     if part.stop not in commits(Path(order.folder)):
         raise CouldNotCheck(
             f"the replay ended without a checkpoint of step {part.stop}", where=order.folder

@@ -26,7 +26,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal, TypeAlias
 
-from pydantic import Field, RootModel, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer, RootModel, ValidationError
 
 from govray.errors import Malformed
 from govray.files.atomic_file import sync_folder
@@ -51,6 +51,13 @@ Text = Annotated[str, Field(max_length=4096)]
 
 MAX_NAME = 128
 MetricName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+
+Number = Annotated[
+    float,
+    BeforeValidator(lambda value: float(value) if isinstance(value, str) else value),
+    PlainSerializer(lambda value: value if abs(value) < 2.0**53 else repr(value)),
+]
+"""Canonical JSON has no numbers from 2^53 to 1e21, so those stand as text."""
 
 
 class Event(Document):
@@ -164,15 +171,16 @@ class Failed(Event):
 
 
 class Progress(Event):
-    """How far the run is, now and then: the last step done and its mean loss."""
+    """How far the run is, now and then: the last step done, and its mean loss if it has one."""
 
     kind: Literal["progress"] = "progress"
     step: Natural
-    loss: float
+    loss: Number | None = None
 
     @property
     def text(self) -> str:
-        return f"step {self.step} done, loss {self.loss:.3f}"
+        loss = "" if self.loss is None else f", loss {self.loss:.3f}"
+        return f"step {self.step} done{loss}"
 
 
 class Committed(Event):
@@ -194,7 +202,7 @@ class Reported(Event):
     attempt: Natural
     step: Natural
     group: MetricName
-    values: Annotated[dict[MetricName, float], Field(min_length=1)]
+    values: Annotated[dict[MetricName, Number], Field(min_length=1)]
 
     @property
     def text(self) -> str:
@@ -354,13 +362,13 @@ class _Line(RootModel[Annotated[AnyEvent, Field(discriminator="kind")]]):
     pass
 
 
-def append(run_folder: Place, event: AnyEvent) -> None:
-    """Write one event behind the others, on the disk when this returns.
+def append(run_folder: Place, *new: AnyEvent) -> None:
+    """Write events behind the others, on the disk when this returns.
 
     Raises:
         OSError: The log can't be written.
     """
-    line = canonical_json.encode(event.to_json()) + b"\n"
+    line = b"".join(canonical_json.encode(event.to_json()) + b"\n" for event in new)
     if isinstance(run_folder, BucketPath):
         _append_object(run_folder, line)
         return

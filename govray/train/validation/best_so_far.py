@@ -17,8 +17,10 @@ from govray.checkpoint.commit_folder import open_commit
 from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.train.experiment.validation import Validation
-from govray.train.run_folder.loop_metrics import LARGEST
 from govray.train.state import snapshot
+
+LARGEST = 2.0**53
+"""Canonical JSON has no numbers from here to 1e21, and a commit has the best as one."""
 
 
 @dataclass(frozen=True, kw_only=True)

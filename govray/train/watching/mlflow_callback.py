@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 from govray.errors import UsageError
 from govray.train.watching.run_callback import RunCallback, RunStarted
@@ -17,10 +18,15 @@ TAG = "govray.run"
 EVERY_S = 5.0
 MOST = 900
 """Metrics of one request; MLflow takes 1,000."""
+HELD = 100_000
+"""Metrics that wait while the server does not answer; older ones are lost."""
 PARAMS = 100
 """Settings of one request; MLflow takes no more."""
 PARAM_CHARS = 500
 """Of a setting; stores of old take no more."""
+
+_REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+_logger = logging.getLogger(__name__)
 
 
 class MLflowCallback(RunCallback):
@@ -44,6 +50,7 @@ class MLflowCallback(RunCallback):
         self._uri = tracking_uri
         self._experiment = experiment
         self._waiting: list[Any] = []
+        self._refused: set[str] = set()
         self._sent = 0.0
 
     def start(self, run: RunStarted) -> int | None:
@@ -71,22 +78,50 @@ class MLflowCallback(RunCallback):
 
         params = [Param(name, str(value)[:PARAM_CHARS]) for name, value in settings.items()]
         for first in range(0, len(params), PARAMS):
-            self._client.log_batch(self._run, params=params[first : first + PARAMS])
+            self._log("params", params[first : first + PARAMS])
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a step, together with others every few seconds."""
         from mlflow.entities import Metric
 
         at = int(time.time() * 1000)
-        self._waiting += [Metric(name, value, at, step) for name, value in metrics.items()]
-        if len(self._waiting) >= MOST or time.monotonic() - self._sent >= EVERY_S:
+        self._waiting += [
+            Metric(name, value, at, step)
+            for name, value in metrics.items()
+            if name not in self._refused
+        ]
+        del self._waiting[:-HELD]
+        if time.monotonic() - self._sent >= EVERY_S:
             self._send()
 
     def _send(self) -> None:
-        while self._waiting:
-            self._client.log_batch(self._run, metrics=self._waiting[:MOST])
-            del self._waiting[:MOST]
+        # A server that does not answer is asked again as late as one that does.
         self._sent = time.monotonic()
+        while self._waiting:
+            self._log("metrics", self._waiting[:MOST])
+            del self._waiting[:MOST]
+
+    def _log(self, kind: Literal["params", "metrics"], batch: Sequence[Any]) -> None:
+        """Send all of it but names that MLflow refuses, which are said once."""
+        try:
+            given: Any = {kind: batch}
+            self._client.log_batch(self._run, **given)
+        except Exception as error:
+            if getattr(error, "error_code", None) not in _REFUSALS:
+                raise
+            by_name: dict[str, list[Any]] = {}
+            for each in batch:
+                by_name.setdefault(each.key, []).append(each)
+            if len(by_name) == 1:
+                [name] = by_name
+                if name not in self._refused:
+                    self._refused.add(name)
+                    _logger.warning(
+                        "MLflow refuses %s of the %s, which it gets no more", name, kind
+                    )
+                return
+            for named in by_name.values():
+                self._log(kind, named)
 
     def attested(self, files: Mapping[str, bytes]) -> None:
         """Keep what was signed as artifacts."""

@@ -42,6 +42,7 @@ class ModelSize:
     """How large a run is.
 
     Attributes:
+        steps: Of the plan.
         parameters: Of the model and its adapters.
         trainable: Those of them that some route updates.
         weight_bytes, gradient_bytes: Of one rank, at most.
@@ -54,6 +55,7 @@ class ModelSize:
         ratio: The same divided by those of plain training on the same rows.
     """
 
+    steps: int
     parameters: int
     trainable: int
     weight_bytes: int
@@ -87,6 +89,7 @@ class ModelSize:
     def to_json(self) -> dict[str, Any]:
         """For machines; sizes in bytes."""
         return {
+            "steps": self.steps,
             "parameters": self.parameters,
             "trainable": self.trainable,
             "bytesPerRank": {
@@ -149,6 +152,7 @@ def model_size(
         )
         ratio = flops / (plain * sum(rows.values())) if plain else None
     return ModelSize(
+        steps=plan.max_steps,
         parameters=sum(p.numel() for p in parameters.values()) + adapted,
         trainable=sum(p.numel() for p in permitted) + adapted,
         weight_bytes=-(-sum(map(_bytes, parameters.values())) // shards) + adapted_bytes,
@@ -175,6 +179,8 @@ def _by_phase(stream: StreamPlan, plan: BatchPlan, route: Route) -> Iterator[tup
 def _rows(stream: StreamPlan, plan: BatchPlan, stop: int) -> int:
     """Rows that the plan reads of a stream before a step; of one with tombstones, as many as their
     share."""
+    if not stream.n:
+        return 0
     readings = max(0, -(-(stop - stream.phase) // stream.every))
     kept = sum(c.drawn for c in stream.corpora if c.corpus not in plan.excluded)
     return round(min(readings * stream.quota, stream.length) * kept / stream.n)

@@ -2,8 +2,8 @@
 
 Invariants:
 
-* A callback never holds a run up and never stops it. Each has a thread of its own, and one that
-  raises is left with one warning.
+* A callback never holds a run up and never stops it. Each has a thread of its own. One that raises
+  loses that call, with a warning the first time; one whose `start` raises is told nothing more.
 * Steps come in order, each once. One that runs again after a restart or a rollback is not told
   again, so the first values stay.
 """
@@ -58,7 +58,7 @@ class RunCallback:
         return None
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step was done and reported."""
+        """A step was done and reported. One without loss targets has no ``loss``."""
 
     def attested(self, files: Mapping[str, bytes]) -> None:
         """The model is signed; ``files`` has the attestation and the policy, by name."""
@@ -113,6 +113,7 @@ class _Line:
         self._thread = threading.Thread(target=self._run, name=f"govray-{self._name}", daemon=True)
         self._last: int | None = None
         self._begun = False
+        self._started = False
 
     def start(self, run: RunStarted) -> None:
         self._begun = True
@@ -120,6 +121,7 @@ class _Line:
 
         def begin(callback: RunCallback) -> None:
             self._last = callback.start(run)
+            self._started = True
 
         self.call(begin)
 
@@ -147,16 +149,24 @@ class _Line:
                 _log.warning("%s has not ended after %.0f s and is left", self._name, LAST_S)
 
     def _run(self) -> None:
-        failed = False
+        failures = 0
         while (call := self._calls.get()) is not None:
-            if failed:
+            if failures and not self._started:
                 continue
             try:
                 call(self._callback)
             except Exception as error:
-                failed = True
-                said = str(error).strip().splitlines() or [""]
-                _log.warning(
-                    "%s failed and is told no more; the run goes on: %s: %s",
-                    self._name, type(error).__name__, said[0],
-                )  # fmt: skip
+                failures += 1
+                if failures == 1:
+                    said = str(error).strip().splitlines() or [""]
+                    _log.warning(
+                        "%s failed%s; the run goes on: %s: %s",
+                        self._name,
+                        " and loses that call"
+                        if self._started
+                        else " to start, and is told no more",
+                        type(error).__name__,
+                        said[0],
+                    )
+        if failures > 1:
+            _log.warning("%s failed %d times in all", self._name, failures)

@@ -5,6 +5,7 @@ What goes wrong here is carried into the next agreement, so that all ranks stop 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -18,7 +19,7 @@ from govray.train.experiment.validation import GROUP
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.events import EndedEarly, Gated, Memorized, Reported, append
 from govray.train.run_folder.ledger_wal import FILE, WriteAhead
-from govray.train.run_folder.loop_metrics import LARGEST, MetricLog
+from govray.train.run_folder.loop_metrics import MetricLog
 from govray.train.run_folder.run_lock import Fence
 from govray.train.worker.memorization_watch import Seen
 
@@ -93,9 +94,14 @@ class Recorder:
                         )
             self._metrics.note(step, metrics, known)
 
+    def flush(self) -> None:
+        """Write what was reported and waits."""
+        if self._writes:
+            self._metrics.flush()
+
     def validated(self, step: int, metrics: Mapping[str, float]) -> None:
         """What validation data gave after a step."""
-        values = {name: value for name, value in metrics.items() if abs(value) < LARGEST}
+        values = {name: value for name, value in metrics.items() if math.isfinite(value)}
         if self._writes and values:
             with self._noting_trouble():
                 append(

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from govray.checkpoint.commit_folder import Folder
 from govray.checkpoint.storage import shown_to_ray
+from govray.data.prepared.ray_failures import lost_by_ray
 from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Agreement
 from govray.engine.gradients.forward import LossFn
@@ -39,6 +40,7 @@ from govray.train.inputs.revocation_feed import RevocationFeed
 from govray.train.run_folder import resize_request
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.events import EndedEarly
+from govray.train.run_folder.loop_metrics import number
 from govray.train.run_folder.requests import Requests
 from govray.train.state.committer import Commits
 from govray.train.state.resume_point import RolledBack
@@ -209,7 +211,8 @@ class Run:
                     corpora={},
                     error=_describe(error),
                     refused=isinstance(error, Refused),
-                    unreachable=isinstance(error, InfrastructureFailed | StoreFailed),
+                    unreachable=isinstance(error, InfrastructureFailed | StoreFailed)
+                    or lost_by_ray(error),
                 )
             if self._rank == 0:
                 batch = replace(
@@ -227,7 +230,7 @@ class Run:
             loss_fn: ``(model, tensors) -> (rows, tokens)`` losses, unreduced.
 
         Returns:
-            ``step``, ``loss`` (mean over all loss targets), ``targets``,
+            ``step``, ``loss`` (mean over all loss targets, NaN if the step has none), ``targets``,
             ``rows``, and ``seconds``; after a step that is measured also ``memorization``,
             the largest deviation of any corpus and layer, in robust units. After a step that is
             validated, ``validation/loss`` and the other metrics of the validation data.
@@ -258,11 +261,14 @@ class Run:
             self._memorization = metrics["memorization"] = seen.memorization
         if self._evaluation and self._judged(result.step + 1):
             metrics |= self._validate(self._evaluation, result.step, loss_fn)
-        if metrics["targets"]:  # rows of conversations may have none
+        said = metrics
+        if metrics["targets"]:
             self._losses.append(metrics["loss"])
+        else:  # as of conversations without an answer
+            said = {name: value for name, value in metrics.items() if name != "loss"}
         self._metrics = metrics
         if self._rank == 0:
-            self._on_step(result.step, metrics)
+            self._on_step(result.step, said)
         return metrics
 
     def _judged(self, done: int) -> Validation | None:
@@ -337,7 +343,7 @@ class Run:
         in the run's folder, and the service draws it. Ray does not get it.
 
         Args:
-            metrics: By name.
+            metrics: By name. A scalar of NumPy, torch or JAX is a number too.
             reduce: Metric → ``mean``, ``sum``, ``min``, ``max`` (over ranks) or ``last`` (rank
                 0's). Each rank must name the same ones, and report these metrics.
 
@@ -357,9 +363,14 @@ class Run:
             raise UsageError("report() was called before step()")
         done = self._last.step + 1
         section = self._judged(done)
-        own = {name: each for name, each in metrics.items() if not isinstance(each, Figure)}
+        own: dict[str, Any] = {
+            name: each if (plain := number(each)) is None else plain
+            for name, each in metrics.items()
+            if not isinstance(each, Figure)
+        }
         numbers = self._reduced(own, reduce or {}, section)
-        self._recorder.reported(self._last.step, {**metrics, **numbers}, self._metrics)
+        counted = self._metrics.keys() - ({"loss"} if self._metrics["targets"] else set())
+        self._recorder.reported(self._last.step, {**metrics, **numbers}, counted)
         if self._on_report and self._rank == 0:
             self._on_report(*scalars(self._last, self._metrics, numbers, self._labels))
         if section is not None:
@@ -371,6 +382,7 @@ class Run:
         due = last or pause or done % every == 0 or done in at
         said: Mapping[str, Any] = numbers
         if due:
+            self._recorder.flush()
             # What was measured since the commit before would else never be reported.
             seen = {} if self._memorization is None else {"memorization": self._memorization}
             seen |= {"step": float(self._last.step), **self._measured}

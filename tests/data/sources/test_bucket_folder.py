@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -265,3 +265,13 @@ def test_a_file_may_be_as_jsonl_says(bucket: Bucket, tmp_path: Path) -> None:
     bucket.take(tmp_path, "in")
     assert find(bucket.url("in")).format == "files"
     assert len(list(reader.read(find(bucket.url("in"), "jsonl")))) == len(ROWS)
+
+
+def test_a_key_with_an_empty_name_is_named_and_is_no_failure_of_the_network(bucket: Bucket) -> None:
+    bucket.put("in/a.txt", b"x")
+    # Past obstore, which puts no such key.
+    key = f"http://127.0.0.1:{bucket.server.port}/{bucket.name}/in//b.txt"
+    urlopen(Request(key, data=b"y", method="PUT")).close()
+    folder, _ = open_bucket(bucket.url("in/"))
+    with pytest.raises(UsageError, match=r"an empty name between two slashes.*in//b\.txt"):
+        folder.list()

@@ -151,6 +151,14 @@ def test_text_of_any_arrow_type_is_read(tmp_path: Path, kind: pa.DataType) -> No
     assert [each.content for each in records(tmp_path)] == [b"x", b"y"]
 
 
+def test_a_column_without_any_value_states_nothing(tmp_path: Path) -> None:
+    """As one of text whose values are all null; it was refused, with advice to name it again."""
+    table = {"text": ["x"], "license": pa.nulls(1), "url": pa.nulls(1)}
+    parquet(tmp_path / "a.parquet", pa.table(table))
+    [found] = records(tmp_path)
+    assert (found.content, dict(found.stated)) == (b"x", {})
+
+
 @pytest.mark.parametrize(
     ("columns", "table", "says"),
     [
@@ -160,6 +168,7 @@ def test_text_of_any_arrow_type_is_read(tmp_path: Path, kind: pa.DataType) -> No
         ((), {"text": [1]}, "'text' is of type int64"),
         ((), {"text": [["a"]]}, "'text' is of type list"),
         ((), {"text": ["a"], "license": [1.5]}, "'license' is of type double"),
+        ((), {"text": pa.nulls(1)}, "column 'text' has no value at all, so no row has the text"),
         (("license=meta.l",), {"text": ["a"], "meta": [{"m": "x"}]}, "no column 'meta.l'"),
     ],
 )

@@ -30,3 +30,13 @@ def test_without_a_step_nothing_is_written_and_none_is_written_twice(tmp_path: P
     with closing(_Journal(tmp_path, lambda *_: None)) as journal:
         journal(3, {"loss": 1.0})
     assert steps(tmp_path) == [3]
+
+
+def test_a_step_without_a_loss_is_in_the_log(tmp_path: Path) -> None:
+    with closing(_Journal(tmp_path, lambda *_: None)) as journal:
+        journal(3, {"targets": 0.0})
+    [event] = events.read(tmp_path)
+    assert (event.to_json(), event.text) == (
+        {"at": event.at, "kind": "progress", "step": 3},
+        "step 3 done",
+    )

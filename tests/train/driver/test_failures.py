@@ -6,13 +6,26 @@ import pytest
 import ray
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupFailedError,
+    WorkerHealthCheckFailedError,
+)
 
+from govray.data.prepared.ray_failures import ray_failures_named
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, RankFailed, Refused
-from govray.train.driver.failures import MAX_STALLED, classify, decide, preempted
+from govray.train.driver.failures import MAX_STALLED, classify, decide, ended, preempted
 from govray.train.run_folder.events import Failed
 
+
+class Unpickled(Exception):
+    """A task's own error that Ray can't send, and replaces by a bare error of its own."""
+
+    def __reduce__(self) -> str:
+        raise TypeError("not serializable")
+
+
 DEAD = WorkerHealthCheckFailedError("worker died", ray.exceptions.RayActorError())
+KILLED = ray.exceptions.OutOfMemoryError("Task was killed due to the node running low on memory.")
 GLOO = RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]")
 
 
@@ -23,6 +36,10 @@ GLOO = RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by pe
         ({0: InfrastructureFailed("a collective broke off"), 1: DEAD}, "infrastructure", 0),
         ({0: GLOO}, "infrastructure", 0),
         ({0: ray.exceptions.ObjectLostError("00", None, "")}, "infrastructure", 0),
+        ({0: KILLED}, "infrastructure", 0),
+        ({0: ray.exceptions.RayTaskError("load", "", KILLED)}, "infrastructure", 0),
+        ({0: ray.exceptions.UserCodeException("a bug")}, "user", 0),
+        ({0: ray.exceptions.RayTaskError("load", "", Unpickled())}, "user", 0),
         ({1: ValueError("a bug")}, "user", 1),
         ({0: GLOO, 1: ValueError("a bug")}, "user", 1),
         ({0: RankFailed("ValueError: a bug", where="rank 1, step 3")}, "user", 0),
@@ -40,6 +57,36 @@ def test_the_class_of_a_failure(errors: dict[int, Exception], kind: str, rank: i
 def test_an_error_of_the_users_names_its_rank_and_run() -> None:
     failure = classify({3: ValueError("a bug\nand more")}, where="run x")
     assert str(failure.error).startswith("run x: rank 3 failed: ValueError: a bug. ")
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (KILLED, 69),
+        (ray.exceptions.RayTaskError("pack", "", KILLED), 69),
+        (ray.exceptions.ActorDiedError(), 69),
+        (WorkerGroupStartupFailedError("no room"), 69),
+        (ValueError("a bug"), 1),
+        (Refused("no"), Refused.exit_code),
+    ],
+)
+def test_what_ends_the_controller_is_a_bug_only_if_no_machine_failed(
+    error: Exception, exit_code: int
+) -> None:
+    assert ended(error, where="run x").exit_code == exit_code
+
+
+def test_what_ray_kills_while_data_are_prepared_is_no_bug() -> None:
+    """It was one: exit 70, and never tried again."""
+    for error in (KILLED, ray.exceptions.RayTaskError("pack", "", KILLED)):
+        killed = pytest.raises(InfrastructureFailed, match="low on memory")
+        with killed, ray_failures_named("preparing data"):
+            raise error
+    for bug in (ray.exceptions.UserCodeException("a bug"), ValueError("a bug")):
+        with pytest.raises(type(bug), match="a bug"), ray_failures_named("preparing data"):
+            raise bug
+    with pytest.raises(Refused), ray_failures_named("preparing data"):
+        raise ray.exceptions.RayTaskError("pack", "", Refused("no"))
 
 
 def failed(kind: str, step: int = 0) -> Failed:

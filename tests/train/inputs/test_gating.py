@@ -352,3 +352,10 @@ def test_a_run_goes_on_without_what_ends_and_a_restart_repeats_it(
     assert any("open-one" in used[step] for step in range(4))
     assert all("open-two" in used[step] for step in range(12))
     assert set(model.revoked) == {"weak-one"}
+
+
+def test_a_root_that_expired_is_named_by_its_file(tmp_path: Path) -> None:
+    here = Deployment(tmp_path)
+    with pytest.raises(Untrusted, match="the trust root expired at") as refused:
+        load_inputs(here.corpora, here.policy, here.root, [], at=here.at + timedelta(days=99))
+    assert refused.value.where == f"trust root {here.root}"

@@ -5,10 +5,19 @@ from __future__ import annotations
 import pytest
 
 from govray.data.shard_file import rows_per_group
+from govray.errors import UsageError
 from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.row_order import RowOrder
-from govray.train.inputs.planning import MOST_DUE, WINDOW_TOKENS, advice, busiest, local_order
+from govray.train.inputs.planning import (
+    MOST_DUE,
+    WINDOW_TOKENS,
+    advice,
+    busiest,
+    last_read,
+    local_order,
+    refuse_short_data,
+)
 
 
 def plan(customers: int, every: int, max_steps: int = 2000, excluded: int = 0) -> BatchPlan:
@@ -77,3 +86,69 @@ def test_windows_hold_whole_blocks_of_whole_row_groups(context: int) -> None:
 def test_the_order_of_a_common_context() -> None:
     """The numbers that docs/streams.md has."""
     assert local_order(512) == RowOrder(block=126, window=8190)
+
+
+def reads(*streams: tuple[int, int, int], max_steps: int, epochs: int = 1) -> BatchPlan:
+    """A plan of streams of (rows, quota, every), the first of corpus a, the next of b."""
+    corpora = dict(zip("abcdef", streams, strict=False))
+    return BatchPlan(
+        seed=1,
+        max_steps=max_steps,
+        manifest=canonical_json.sha256(b""),
+        context=8,
+        order=RowOrder(block=1, window=1 << 20),
+        streams=plan_streams(
+            {name: (canonical_json.sha256(name.encode()), name) for name in corpora},
+            {name: rows for name, (rows, _, _) in corpora.items()},
+            rows_per_step={name: quota for name, (_, quota, _) in corpora.items()},
+            every={name: every for name, (_, _, every) in corpora.items()},
+            epochs=dict.fromkeys(corpora, epochs),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("streams", "epochs", "last", "enough"),
+    [
+        (((9, 2, 1),), 1, 4, 23),
+        (((9, 2, 1), (3, 1, 1)), 2, 8, 23),  # the longest counts
+        (((4, 2, 30),), 1, 49, 2),  # turns 19, 49 and then 79
+        (((9, 2, 1), (4, 1, 400)), 1, 4, 23),  # the other's first turn is step 157
+        (((9, 2, 1), (0, 1, 1)), 1, 4, 23),  # empty records, or all of them in the reserve
+    ],
+)  # fmt: skip
+def test_data_that_end_before_the_run_are_refused_and_enough_epochs_are_enough(
+    streams: tuple[tuple[int, int, int], ...], epochs: int, last: int, enough: int
+) -> None:
+    short = reads(*streams, max_steps=100, epochs=epochs)
+    assert last_read(short) == last == max(step for step in range(100) if short.positions(step))
+    with pytest.raises(UsageError) as refused:
+        refuse_short_data(short)
+    assert f"step {last} is the last with rows, and {99 - last} steps" in str(refused.value)
+    assert refused.value.where == "max_steps: 100"
+    assert f"max_steps: {last + 1}, or max_steps: data" in str(refused.value.do)
+    assert f"epochs: {enough}" in str(refused.value.do)
+    refuse_short_data(reads(*streams, max_steps=100, epochs=enough))
+    with pytest.raises(UsageError):
+        refuse_short_data(reads(*streams, max_steps=100, epochs=enough - 1))
+    refuse_short_data(reads(*streams, max_steps=last + 1, epochs=epochs))
+
+
+def test_steps_between_turns_may_have_no_row() -> None:
+    """The tail of a run too, if no turn is missed there."""
+    sparse = reads((4, 2, 30), max_steps=60)
+    assert (last_read(sparse), sparse.positions(59)) == (49, {})
+    refuse_short_data(sparse)
+
+
+def test_a_run_without_any_row_is_refused() -> None:
+    for empty in (reads((0, 2, 1), max_steps=5), reads((9, 2, 1), max_steps=5).without("a")):
+        with pytest.raises(UsageError, match="no step would have a row"):
+            refuse_short_data(empty, endless=True)
+
+
+def test_a_corpus_without_rows_is_said() -> None:
+    plan = reads((9, 2, 1), (0, 1, 1), max_steps=5)
+    [said] = advice(plan)
+    assert "corpus 'b' has no row to train on" in said
+    assert advice(plan.without("b")) == ()

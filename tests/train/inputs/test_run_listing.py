@@ -102,6 +102,7 @@ def test_states_follow_the_files(run: Path, record: RunRecord) -> None:
         assert inspect(run).state == "stopping"
         events.append(run, events.AttemptStarted(at=AT, attempt=1, world_size=2, step=0))
         events.append(run, events.Progress(at=AT, step=4, loss=2.5))
+        events.append(run, events.Progress(at=AT, step=5))  # without loss targets
         events.append(run, events.Stopped(at=AT, step=7))
     stopped = inspect(run)
     assert (stopped.state, stopped.step, stopped.loss) == ("stopped", 7, 2.5)

@@ -128,6 +128,11 @@ def test_a_function_that_builds_a_model_still_does(here: Path) -> None:
     own = written(here, factory, name="factory")
     assert own_loop(own) is None
     assert load_entrypoint(own)[1] is print
+    misspelt = own.model_copy(update={"hyperparameters": {"contxt": 8}})
+    (here / "sized.py").write_text(factory.replace("**rest", "width=8"))
+    sized = misspelt.model_copy(update={"entrypoint": "sized:train_loop"})
+    with pytest.raises(UsageError, match=r"takes no 'contxt' \(did you mean 'context'"):
+        load_entrypoint(sized)
     (here / "a_loop.py").write_text(LOOP)
     loop = own.model_copy(update={"entrypoint": "a_loop:train_loop"})
     with pytest.raises(UsageError, match="is a training loop"):

@@ -37,7 +37,7 @@ def gpt() -> GPT:
     return GPT(context=8, vocabulary=257, blocks=2, width=16, heads=2)
 
 
-def planned(*routes: Route) -> BatchPlan:
+def planned(*routes: Route, rows: int = 1000) -> BatchPlan:
     names = {f"c{i}": (route.digest, f"p{i}") for i, route in enumerate(routes)}
     return BatchPlan(
         seed=1,
@@ -46,7 +46,9 @@ def planned(*routes: Route) -> BatchPlan:
         context=8,
         order=RowOrder(block=1, window=1 << 20),
         streams=plan_streams(
-            names, dict.fromkeys(names, 1000), rows_per_step={f"p{i}": 2 for i in range(len(names))}
+            names,
+            {"c0": 1000} | dict.fromkeys([*names][1:], rows),
+            rows_per_step={f"p{i}": 2 for i in range(len(names))},
         ),
     )
 
@@ -54,13 +56,14 @@ def planned(*routes: Route) -> BatchPlan:
 def size_of(
     *routes: Route,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    rows: int = 1000,
     **more: Any,
 ) -> ModelSize:
     with torch.device("meta"):
         model = gpt()
         made = optimizer(model.parameters(), lr=0.1)
     groups = layer_groups(model)
-    plan = planned(*routes)
+    plan = planned(*routes, rows=rows)
     return model_size(model, made, groups, plan, {r.digest: r for r in routes}, **more)
 
 
@@ -235,8 +238,14 @@ def test_rows_of_images_state_no_flops() -> None:
     assert "FLOPs" not in size.text
 
 
+def test_a_stream_without_rows_adds_no_tokens() -> None:
+    """A supplier of empty records, or of one that the reserve takes."""
+    assert size_of(ALL, UPPER, rows=0).tokens == size_of(ALL).tokens == STEPS * 2 * 8
+
+
 def test_the_line_reads_well() -> None:
     size = ModelSize(
+        steps=300,
         parameters=812_345,
         trainable=812_345,
         weight_bytes=3_249_380,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -228,33 +229,47 @@ class Fails(RunCallback):
     def __init__(self, where: str) -> None:
         self.where = where
         self.ended: list[str] = []
+        self.heard: list[int] = []
 
     def start(self, run: RunStarted) -> int | None:
         self._meet("start")
         return None
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._meet("step")
+        self._meet(str(step))
+        self.heard.append(step)
 
     def end(self, outcome: str) -> None:
+        self._meet("end")
         self.ended.append(outcome)
 
     def _meet(self, where: str) -> None:
-        if where == self.where:
+        if where == self.where or (where.isdigit() and where in self.where):
             raise OSError("the tracker's server is gone\nat length")
 
 
-@pytest.mark.parametrize("where", ["start", "step"])
-def test_a_tracker_that_fails_stops_nothing_and_says_so_once(
-    where: str, here: Deployment, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("where", "heard", "said"),
+    [
+        ("start", [], [" to start, and is told no more"]),
+        ("1", [0, 2, 3], [" and loses that call"]),
+        ("12", [0, 3], [" and loses that call", "2 times"]),
+        ("end", [0, 1, 2, 3], [" and loses that call"]),
+    ],
+)
+def test_a_tracker_that_fails_loses_that_call_and_says_so_once(
+    where: str, heard: list[int], said: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        run = replace(trainer_of(here), callbacks=[Fails(where)]).train(attest=True)
-    assert (run / "model").is_dir()
-    said = [each.getMessage() for each in caplog.records if "told no more" in each.getMessage()]
-    assert said == [
-        "Fails failed and is told no more; the run goes on: OSError: the tracker's server is gone"
-    ]
+    fails = Fails(where)
+    with caplog.at_level(logging.WARNING), Told([fails]) as told:
+        told.start(started(tmp_path))
+        for step in range(4):
+            told.step(step, {})
+    assert fails.heard == heard
+    messages = [each.getMessage() for each in caplog.records]
+    assert len(messages) == len(said)
+    assert all(each in message for each, message in zip(said, messages, strict=True))
+    assert messages[0].endswith("the run goes on: OSError: the tracker's server is gone")
 
 
 def test_a_slow_tracker_holds_nothing_up(tmp_path: Path) -> None:
@@ -322,3 +337,47 @@ def test_what_no_tracker_can_be_is_refused(tracking: Any, field: str, tmp_path: 
         parse_experiment(value, where="test")
     assert field in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+class Refusal(Exception):
+    """As MLflow's, whose import takes seconds."""
+
+    error_code = "INVALID_PARAMETER_VALUE"
+
+
+class Server:
+    """Stands for MLflow's client: it refuses names with a comma, and may be gone."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, list[int]] = {}
+        self.gone = False
+
+    def log_batch(self, run: str, metrics: Any = ()) -> None:
+        if self.gone:
+            raise OSError("the server is gone")
+        if any("," in each.key for each in metrics):
+            raise Refusal("Invalid name")
+        for each in metrics:
+            self.kept.setdefault(each.key, []).append(each.step)
+
+
+def test_a_name_that_mlflow_refuses_costs_that_metric_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    callback, server = MLflowCallback(), Server()
+    callback._client, callback._run = server, "r"
+    with caplog.at_level(logging.WARNING):
+        for step in range(3):
+            callback._waiting += [
+                SimpleNamespace(key=key, step=step) for key in ("loss", "a,b", "c")
+            ]
+            server.gone = step == 1
+            if server.gone:  # its metrics wait
+                with pytest.raises(OSError, match="gone"):
+                    callback._send()
+            else:
+                callback._send()
+    assert server.kept == {"loss": [0, 1, 2], "c": [0, 1, 2]}
+    assert [each.getMessage() for each in caplog.records] == [
+        "MLflow refuses a,b of the metrics, which it gets no more"
+    ]

@@ -297,7 +297,7 @@ def test_a_records_file_whose_counts_are_gone_is_refused(
 
 def test_a_mixture_reads_a_corpus_more_often_and_moves_no_other_stream(rows: Rows) -> None:
     def uses(**data: Any) -> list[dict[str, int]]:
-        run = rows.trainer(data=data, max_steps=40).train(attest=True)
+        run = rows.trainer(data=data, max_steps="data").train(attest=True)
         model = govray.verify(run / "model", trust_root=rows.root)
         leaves = model.ledger.steps
         return [{c: use.rows for c, use in leaf.corpora.items()} for leaf in leaves]
@@ -306,6 +306,7 @@ def test_a_mixture_reads_a_corpus_more_often_and_moves_no_other_stream(rows: Row
         return sum(step.get(corpus, 0) for step in steps)
 
     plain, mixed = uses(epochs=1), uses(epochs=1, mixture={"open-one": 2.0, "open-two": 0.5})
+    assert len(plain) == len(mixed) == sum("acme" in step for step in plain)  # the longest
     for corpus in ("weak-one", "acme"):  # streams of their own
         assert [s.get(corpus) for s in plain] == [s.get(corpus) for s in mixed]
     if rows.kind == "images":  # the epoch of the stream ends within the run

@@ -579,9 +579,16 @@ def upgrade() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("value", sa.Float(), nullable=False),
         sa.Column("archived", sa.Boolean(), nullable=False),
+        sa.Column("resolution", sa.Integer(), nullable=False),
         sa.Column("at", sa.String(), nullable=True),
         sa.ForeignKeyConstraint(["trial"], ["trial.id"]),
         sa.PrimaryKeyConstraint("trial", "group", "name", "step", "attempt"),
+    )
+    op.create_index(
+        "ix_metric_drawn",
+        "metric",
+        ["trial", "archived", "resolution", "group", "name", "step"],
+        unique=False,
     )
     op.create_table(
         "modelversion",
