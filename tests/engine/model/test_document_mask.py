@@ -179,7 +179,9 @@ def test_routes_hold_as_without_a_mask(sliced: bool, monkeypatch: pytest.MonkeyP
     seen: dict[str, Tensor] = {}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer.register_step_pre_hook(
-        lambda *_: seen.update({n: p.grad.clone() for n, p in model.named_parameters()})
+        lambda *_: seen.update(
+            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        )
     )
     run = governed(model, optimizer, [everything, upper])
     run(step_batch(0, [micro_batch(route, batch) for route, batch in batches.items()]), loss)

@@ -546,6 +546,71 @@ class OutOfMemory(torch.optim.SGD):
         raise torch.OutOfMemoryError("no room")
 
 
+def clips_all(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    nn.utils.clip_grad_norm_(held, 1.0)
+
+
+def by_hook(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.register_step_pre_hook(clips_all)
+
+
+def by_wrapper(optimizer: torch.optim.Optimizer) -> None:
+    step = optimizer.step
+
+    def clipped() -> None:
+        clips_all(optimizer)
+        step()
+
+    optimizer.step = clipped
+
+
+def after_it(optimizer: torch.optim.Optimizer) -> None:
+    """Moves what has no gradient."""
+
+    def decay(*_: Any) -> None:
+        for group in optimizer.param_groups:
+            torch._foreach_mul_([p.data for p in group["params"]], 0.999)
+
+    optimizer.register_step_post_hook(decay)
+
+
+@each_row("put_on", [by_hook, by_wrapper, after_it])
+def test_what_is_put_on_an_optimizer_may_not_couple_domains(
+    put_on: Callable[[torch.optim.Optimizer], None],
+) -> None:
+    """A clip of all gradients acts from its threshold on, and small ones lie below."""
+    with pytest.raises(Refused, match=r"AdamW: .*other domains"):
+        optimize(torch.optim.AdamW, [UPPER, LOWER], put_on)
+
+
+def test_what_hooks_keep_is_as_if_the_trial_had_not_been() -> None:
+    """Averaged weights, counts, and a schedule that moves at each step: ten steps are ten."""
+
+    def kept(*, tried: bool) -> list[Any]:
+        model = gpt()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        rates: list[float] = []
+
+        def after(*_: Any) -> None:
+            schedule.step()
+            averaged.update_parameters(model)
+            rates.append(optimizer.param_groups[0]["lr"])
+
+        optimizer.register_step_post_hook(after)
+        run = governed(model, optimizer, [UPPER, LOWER])
+        run._try_optimizer._tried = not tried
+        for step in range(3):
+            rows = micro_batch(UPPER, token_rows(2, CONTEXT, VOCABULARY, step))
+            run(step_batch(step, [rows]), loss)
+        assert len(rates) == 3
+        return [torch.tensor(rates), *model.parameters(), *averaged.parameters()]
+
+    assert all(map(torch.equal, kept(tried=True), kept(tried=False)))
+
+
 def test_what_the_machine_lacks_is_no_refusal() -> None:
     """A refusal is never tried again; the next attempt may have the room."""
     with pytest.raises(RankFailed, match="no room"):
@@ -568,9 +633,15 @@ def test_a_rank_that_could_not_load_tries_the_optimizer_as_the_others_do(
 LOWER = Route({"embedding": 1.0, "block.0": 1.0})
 
 
-def optimize(kind: type[torch.optim.Optimizer], routes: list[Route]) -> None:
+def optimize(
+    kind: type[torch.optim.Optimizer],
+    routes: list[Route],
+    put_on: Callable[[torch.optim.Optimizer], None] = lambda _: None,
+) -> None:
     model = gpt()
-    run = governed(model, kind(model.parameters(), lr=1e-2), routes)
+    optimizer = kind(model.parameters(), lr=1e-2)
+    put_on(optimizer)
+    run = governed(model, optimizer, routes)
     rows = [micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 1)) for route in routes]
     run(step_batch(0, rows), loss)
 
