@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
-from govray.engine.gradients.gradient_gap import Gradients, first_apart
+from govray.engine.gradients.gradient_gap import REPEATED, Gradients, first_apart, rounding
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.graphs.cuda_graph import GraphCapture
@@ -194,9 +194,13 @@ class PassGraphs:
         (loss,) = self._forward.losses(each, loss_fn)
         return loss, self._gradients(loss, each)
 
-    def _gradients(self, loss: PartLoss, each: Pass) -> Gradients:
+    def _gradients(
+        self, loss: PartLoss, each: Pass, factor: float | None = None, *, keep: bool = False
+    ) -> Gradients:
+        """Of a factor times the loss; it can be done again only if the graph behind it is kept."""
         learning = [self._parameters[name] for name in each.weights]
-        found = torch.autograd.grad(loss.sum, learning, allow_unused=True)
+        begin = None if factor is None else torch.full_like(loss.sum, factor)
+        found = torch.autograd.grad(loss.sum, learning, begin, retain_graph=keep, allow_unused=True)
         return {name: g for name, g in zip(each.weights, found, strict=True) if g is not None}
 
     def _launched(self, graph: _PassGraph, each: Pass, step: int) -> PartLoss:
@@ -223,7 +227,8 @@ class PassGraphs:
             (loss,) = self._forward.losses(each, loss_fn)
             drawn = [name for name in before.drawn_until(generators()) if name != "cuda"]
             dtypes = watch_dtypes([loss.sum])
-            expected = self._gradients(loss, each)
+            expected = self._gradients(loss, each, keep=True)
+            repeated = [self._gradients(loss, each, factor, keep=True) for factor in REPEATED]
         if drawn:
             whose = "torch's CPU" if drawn[0] == "torch" else drawn[0]
             raise Refused(
@@ -236,12 +241,13 @@ class PassGraphs:
         dtypes |= {loss.sum.dtype} | {gradient.dtype for gradient in expected.values()}
         exact = torch.are_deterministic_algorithms_enabled()
         tolerance = 0.0 if exact else coarsest(dtypes) ** 0.5
+        rounded = rounding(expected, repeated)
         both = (
             ({"the loss": loss.sum.detach()}, {"the loss": found.sum}),
             (expected, graph.gradients),
         )
         for as_ever, launched in both:
-            if apart := first_apart(as_ever, launched, tolerance):
+            if apart := first_apart(as_ever, launched, tolerance, rounded):
                 name, share = apart
                 raise Refused(
                     f"{name} differs by {share:.1e} when a pass of stream {each.parts[0].route} "

@@ -320,10 +320,28 @@ class NoiseAndMean(Noise):
         return super().change(hidden - 0.1 * hidden.mean(0))
 
 
+class NoiseAndEarlierRows(Noise):
+    """The first row sees no other."""
+
+    def change(self, hidden: Tensor) -> Tensor:
+        return super().change(hidden + 0.01 * (hidden.cumsum(0) - hidden))
+
+
+class NoiseAndGradientOfLaterRows(Noise):
+    """Losses stay, and the gradient of each row but the last holds a part of another's."""
+
+    def change(self, hidden: Tensor) -> Tensor:
+        later = hidden.roll(1, 0)
+        return super().change(hidden + 0.1 * (later - later.detach()))
+
+
 def test_draws_of_the_global_generators_are_allowed_and_coupling_beside_them_is_not() -> None:
     train(gpt(Noise))
-    with pytest.raises(Refused, match=r"blocks\.0: a row's loss differs by"):
-        train(gpt(NoiseAndMean))
+    for kind in (NoiseAndMean, NoiseAndEarlierRows):
+        with pytest.raises(Refused, match=r"blocks\.0: a row's loss differs by"):
+            train(gpt(kind))
+    with pytest.raises(Refused, match=r"a row's gradient of \S+ differs by"):
+        train(gpt(NoiseAndGradientOfLaterRows))
 
 
 @pytest.mark.parametrize("keyed", [True, False])
@@ -446,7 +464,7 @@ def test_every_stream_is_tried_once_when_it_first_comes() -> None:
     everything, upper = batch(model)
     loss_fn, calls = counted()
     run(step_batch(0, [everything]), loss_fn)
-    assert sum(calls) == 11 + 4
+    assert sum(calls) == 15 + 4
     calls.clear()
     run(step_batch(1, [everything]), loss_fn)
     assert calls == [4]
