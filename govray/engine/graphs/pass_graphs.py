@@ -38,7 +38,13 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
-from govray.engine.gradients.gradient_gap import REPEATED, Gradients, first_apart, rounding
+from govray.engine.gradients.gradient_gap import (
+    REPEATED,
+    Gradients,
+    due_again,
+    first_apart,
+    rounding,
+)
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.graphs.cuda_graph import GraphCapture
@@ -53,9 +59,6 @@ _SEEN = 64
 """Kinds that came once and are remembered: a loss function may be another one in every step."""
 
 _ANOTHER_STEP = -1
-
-_FIRST_AGAIN, _EVERY = 16, 512
-"""The launch from which on each power of two is compared, and how often from then on."""
 
 Kind = tuple[object, ...]
 
@@ -135,7 +138,7 @@ class PassGraphs:
         if graph is None or graph.addresses != self._addresses(each):
             graph = self._captured(each, loss_fn)
         graph.launches += 1
-        if _to_compare(graph.launches):
+        if graph.launches == 1 or due_again(graph.launches):
             found = self._compared(graph, each, step, loss_fn)
         else:
             found = self._launched(graph, each, step)
@@ -281,9 +284,3 @@ def _held(module: nn.Module) -> Iterator[Tensor]:
     """Buffers of a module, and tensors among its attributes."""
     yield from (buffer for buffer in module._buffers.values() if buffer is not None)
     yield from (value for value in vars(module).values() if isinstance(value, Tensor))
-
-
-def _to_compare(launches: int) -> bool:
-    power_of_two = launches & (launches - 1) == 0
-    early = launches == 1 or (launches >= _FIRST_AGAIN and power_of_two)
-    return early if launches < _EVERY else launches % _EVERY == 0

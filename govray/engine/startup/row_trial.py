@@ -2,7 +2,8 @@
 
 Exact routing rests on what no scan of modules can see. So before a process first trains on a
 stream, at step 0 or after a resume, the stream's first rows run forward and backward. Nothing is
-learned from them. What must hold:
+learned from them. It is done again with more rows at a stream's 16th, 32nd, … 512th step, and then
+at each 512th. Data may take another branch by then. What must hold:
 
 1. Nothing stays behind: parameters and buffers are the same tensors with the same content,
    generators and the attributes of modules are as they were.
@@ -24,14 +25,15 @@ that may update no more are tried by their losses.
 Invariants: the trial changes no number. It writes no weight, restores every generator, and
 leaves no gradient. It is one rank's own affair: what it refuses, the agreement carries.
 
-A difference below rounding is not seen. Neither is one that comes later: from a branch that these
-rows do not take, or a layer without effect on the loss yet.
+A difference below rounding is not seen. Neither is one that comes from a branch that these rows do
+not take, or from a layer without effect on the loss yet.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
@@ -41,7 +43,13 @@ from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
-from govray.engine.gradients.gradient_gap import REPEATED, Gradients, first_apart, rounding
+from govray.engine.gradients.gradient_gap import (
+    REPEATED,
+    Gradients,
+    due_again,
+    first_apart,
+    rounding,
+)
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.compiled_blocks import without_graphs
@@ -52,9 +60,11 @@ from govray.errors import GovrayError, Refused
 from govray.steps.routed import Routed
 
 ROWS = 3
-"""Rows of a trial: fewer could hide what depends on which others there are."""
+"""Rows of a first trial: fewer could hide what depends on which others there are."""
 
-_SHARES = (1.0, 0.5, 2.0)
+_LATER_ROWS = 6
+
+_SHARES = (1.0, 0.5, 2.0, 0.25, 4.0, 0.125)
 """Of each row in the sum that backward starts from: unequal, and exact in every dtype."""
 
 
@@ -79,6 +89,8 @@ class StartupTrial:
         self._model = model
         self._routed = routed
         self._most = min(ROWS, max_rows or ROWS)
+        self._later = min(_LATER_ROWS, max_rows or _LATER_ROWS)
+        self._steps_with: Counter[str] = Counter()
         self._rows_tried: dict[str, int] = {}
         # What gradients were compared of: base parameters, and whether of an adapter.
         self._compared: set[str] = set()
@@ -86,13 +98,14 @@ class StartupTrial:
         self._looked_at_content = False
 
     def __call__(self, parts: Sequence[MicroBatch], step: int, loss_fn: LossFn) -> None:
-        """Try the streams of these rows that were not tried yet.
+        """Try the streams of these rows that were not tried yet, or are due again.
 
         A stream of which there was one row only is tried once more when there are several.
 
         Raises:
             Refused: A row learns from others, or leaves something behind.
         """
+        self._forget_some({part.route for part in parts})
         due = {
             stream: rows
             for stream, rows in self._due(parts).items()
@@ -105,6 +118,18 @@ class StartupTrial:
             # Those that may update most come first: the others have less to compare then.
             for stream in sorted(due, key=lambda s: (-len(self._routed[s].weights), s)):
                 rows = self._compare(stream, due[stream], own[stream], step, loss_fn)
+                self._rows_tried[stream] = self._most if rows > 1 else 1
+
+    def _forget_some(self, streams: Set[str]) -> None:
+        """Of these streams of a step, what was found of those that are to be tried again."""
+        self._steps_with.update(streams)
+        again = {stream for stream in streams if due_again(self._steps_with[stream])}
+        if again:
+            self._most = self._later
+            self._compared, self._compared_adapter = set(), False
+            for stream in again:
+                self._rows_tried.pop(stream, None)
+            for stream, rows in self._rows_tried.items():
                 self._rows_tried[stream] = self._most if rows > 1 else 1
 
     def _compare(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from govray.engine import step as step_module
 from govray.engine.collective.step_settings import StepSettings
-from govray.engine.gradients import pass_planner
+from govray.engine.gradients import gradient_gap, pass_planner
 from govray.engine.graphs import pass_graphs
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
@@ -345,7 +345,7 @@ def test_what_changes_later_is_refused_at_the_next_comparison(
         return loss(model, rows) * factor[0]
 
     monkeypatch.setattr(RerunCapture, "__call__", frozen)
-    monkeypatch.setattr(pass_graphs, "_FIRST_AGAIN", 4)
+    monkeypatch.setattr(gradient_gap, "_FIRST_AGAIN", 4)
     training = Training(cuda_graphs=True)
     for step in range(8):
         training.step(step, choosing)
@@ -360,7 +360,7 @@ def test_what_changes_later_is_refused_at_the_next_comparison(
 
 
 def test_it_is_compared_at_powers_of_two() -> None:
-    compared = [each for each in range(1, 1600) if pass_graphs._to_compare(each)]
+    compared = [each for each in range(1, 1600) if each == 1 or gradient_gap.due_again(each)]
     assert compared == [1, 16, 32, 64, 128, 256, 512, 1024, 1536]
 
 

@@ -153,6 +153,18 @@ class History(Counter):
         return hidden
 
 
+class CountsForAll(Counter):
+    """By its class, which other modules of it read."""
+
+    calls = 0
+
+    def prepare(self) -> None: ...
+
+    def change(self, hidden: Tensor) -> Tensor:
+        type(self).calls += 1
+        return hidden * 2 if self.calls > 1000 else hidden
+
+
 class SwitchesMode(Changed):
     def prepare(self) -> None:
         self.inner = nn.Identity()
@@ -237,6 +249,7 @@ REFUSED: dict[str, tuple[type[nn.Module] | None, Callable[[], LossFn], str]] = {
     "numpy generator": (OwnNumpyGenerator, lambda: loss, r"attribute blocks\.0\.generator"),
     "counter": (Counter, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.calls"),
     "history": (History, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.kept"),
+    "count of a class": (CountsForAll, lambda: loss, r"attribute CountsForAll\.calls"),
     "mode": (SwitchesMode, lambda: loss, r"attribute blocks\.0\.inner\.training"),
     "mixing loss": (None, lambda: mixing_loss, r"loss_fn: a row's loss differs by"),
     "averaged loss": (None, lambda: averaged_loss, r"loss_fn: a row's loss differs by"),
@@ -473,6 +486,28 @@ def test_every_stream_is_tried_once_when_it_first_comes() -> None:
     calls.clear()
     run(step_batch(3, [upper]), loss_fn)
     assert calls == [2]
+
+
+class MixesLate(Changed):
+    """From the sixth row on, once somebody says so: as another branch would."""
+
+    late = False
+
+    def change(self, hidden: Tensor) -> Tensor:
+        mixes = self.late and len(hidden) > 5
+        return hidden + 0.01 * hidden.mean(0) if mixes else hidden
+
+
+def test_every_stream_is_tried_again_with_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gpt(MixesLate)
+    run = run_of(model)
+    rows = micro_batch(allow_all(model), token_rows(6, CONTEXT, VOCABULARY, 1))
+    run(step_batch(0, [rows]), loss)
+    monkeypatch.setattr(MixesLate, "late", True)
+    for step in range(1, 15):
+        run(step_batch(step, [rows]), loss)
+    with pytest.raises(Refused, match=r"step 15: blocks\.0: a row's loss differs by"):
+        run(step_batch(15, [rows]), loss)
 
 
 def test_one_row_is_tried_again_when_there_are_more() -> None:
