@@ -22,7 +22,9 @@ Invariants:
 * A pass that draws on the host is refused: what it drew when it was captured would stay.
 * A pass in which something is measured runs as ever, which its caller decides. So does one whose
   rows are on another device, and one of a kind beyond the first ``_KINDS`` that were captured.
-* A graph is made anew if a tensor that a module holds lies elsewhere than when it was captured.
+* A graph is made anew if a tensor or number that it read may be another one than when it was
+  captured. Looked at are attributes of modules, the loss function's closure and the object that it
+  belongs to, and containers in these. What such a tensor lies in is not freed before.
 
 Only homogeneous passes are captured. What Python does beside, such as logging, is not done when a
 graph is launched.
@@ -30,9 +32,11 @@ graph is launched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +64,11 @@ _SEEN = 64
 
 _ANOTHER_STEP = -1
 
+_DEPTH = 4
+_PLAIN = (type(None), bool, int, float, complex, str, torch.dtype)
+# What nn.Module itself keeps. Buffers and modes are seen to.
+_MODULES_OWN = frozenset(vars(nn.Module()))
+
 Kind = tuple[object, ...]
 
 
@@ -73,7 +82,8 @@ class _PassGraph:
         part: The loss.
         gradients: All that the pass gives.
         launch: Fills loss and gradients.
-        addresses: Of all that it reads beside these.
+        reads: What it reads beside these, as it was.
+        storages: What the tensors among these lie in.
         launches: How often it was launched.
     """
 
@@ -82,7 +92,8 @@ class _PassGraph:
     part: PartLoss
     gradients: Gradients
     launch: Callable[[], None]
-    addresses: tuple[int, ...]
+    reads: tuple[object, ...]
+    storages: list[torch.UntypedStorage]
     launches: int = 0
 
 
@@ -135,7 +146,7 @@ class PassGraphs:
         graph = self._graphs.pop(kind, None)  # back in only if it does what it should
         if graph is None and not self._to_capture(kind):
             return None
-        if graph is None or graph.addresses != self._addresses(each):
+        if graph is None or graph.reads != tuple(map(_as_it_is, self._beside(each, loss_fn))):
             graph = self._captured(each, loss_fn)
         graph.launches += 1
         if graph.launches == 1 or due_again(graph.launches):
@@ -167,10 +178,15 @@ class PassGraphs:
         self._seen[kind] = None
         return False
 
-    def _addresses(self, each: Pass) -> tuple[int, ...]:
-        parameters = self._forward.reached([each]).values()
-        held = (tensor for module in self._modules for tensor in _held(module))
-        return tuple(tensor.data_ptr() for tensor in (*parameters, *held))
+    def _beside(self, each: Pass, loss_fn: LossFn) -> Iterator[object]:
+        """Tensors and numbers that a pass may read beside its rows."""
+        yield from self._forward.reached([each]).values()
+        for module in self._modules:
+            yield from (buffer for buffer in module._buffers.values() if buffer is not None)
+            for name, value in vars(module).items():
+                if name not in _MODULES_OWN:
+                    yield from _inside(value, _DEPTH)
+        yield from _inside(loss_fn, _DEPTH)
 
     def _captured(self, each: Pass, loss_fn: LossFn) -> _PassGraph:
         """The graph of a pass like this one."""
@@ -190,7 +206,10 @@ class PassGraphs:
             partial(self._computed, like, loss_fn),
         )
         loss = replace(loss, sum=loss.sum.detach())
-        return _PassGraph(tensors, keys, loss, gradients, launch, self._addresses(each))
+        beside = list(self._beside(each, loss_fn))
+        storages = [t.untyped_storage() for t in beside if _is_strided(t)]
+        reads = tuple(map(_as_it_is, beside))
+        return _PassGraph(tensors, keys, loss, gradients, launch, reads, storages)
 
     def _computed(self, each: Pass, loss_fn: LossFn) -> tuple[PartLoss, Gradients]:
         """Loss and gradients of a pass; call it inside ``Forward.holding``."""
@@ -280,7 +299,35 @@ class PassGraphs:
             torch._foreach_add_(sums, new)
 
 
-def _held(module: nn.Module) -> Iterator[Tensor]:
-    """Buffers of a module, and tensors among its attributes."""
-    yield from (buffer for buffer in module._buffers.values() if buffer is not None)
-    yield from (value for value in vars(module).values() if isinstance(value, Tensor))
+def _inside(value: Any, depth: int) -> Iterator[object]:
+    """Tensors and plain values in an attribute, a container or a function."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, (Tensor, *_PLAIN)):
+        yield value
+    elif isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        parts = (*cells, *(value.__defaults__ or ()), value.__kwdefaults__)
+    elif isinstance(value, MethodType):
+        own = value.__self__
+        # A module's are looked at already, if it is the model's.
+        parts = (value.__func__, None if isinstance(own, type) else getattr(own, "__dict__", None))
+    elif isinstance(value, partial):
+        parts = (value.func, value.args, value.keywords)
+    if depth:
+        for part in parts:
+            yield from _inside(part, depth - 1)
+
+
+def _is_strided(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _as_it_is(value: object) -> object:
+    """What differs where a graph would have to be another one."""
+    if _is_strided(value):
+        return value.data_ptr(), value.shape, value.stride()
+    return id(value) if isinstance(value, Tensor) else (type(value), repr(value))
