@@ -169,7 +169,7 @@ class _Linear(_LowPrecision):
         if not self._transposed:
             return F.linear(inputs, weight, bias), ()
         flat = torch.addmm(bias, inputs.reshape(-1, inputs.shape[-1]), weight)
-        return flat.view(*inputs.shape[:-1], -1), ()
+        return flat.view(*inputs.shape[:-1], flat.shape[-1]), ()
 
     def backward(self, layer: Any, rows: BackwardRows) -> dict[str, Tensor]:
         d_output = rows.grad_output.reshape(-1, rows.grad_output.shape[-1])

@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -211,7 +211,8 @@ class _SlicedFunction(torch.autograd.Function):
         )
         ctx.call, ctx.names, ctx.pieces, ctx.shape = call, names, pieces, inputs.shape
         ctx.autocast = _autocast_state(inputs.device.type)
-        return output
+        # No view: what a model then does in place, a view made in here would refuse.
+        return cast(Tensor, torch.ops.aten._unsafe_view(output, output.shape))
 
     @staticmethod
     @once_differentiable

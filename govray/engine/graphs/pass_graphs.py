@@ -22,7 +22,9 @@ Invariants:
 * A pass that draws on the host is refused: what it drew when it was captured would stay.
 * A pass in which something is measured runs as ever, which its caller decides. So does one whose
   rows are on another device, and one of a kind beyond the first ``_KINDS`` that were captured.
-* A graph is made anew if a tensor that a module holds lies elsewhere than when it was captured.
+* A graph is made anew if a tensor or number that it read may be another one than when it was
+  captured. Looked at are attributes of modules, the loss function's closure and the object that it
+  belongs to, and containers in these. What such a tensor lies in is not freed before.
 
 Only homogeneous passes are captured. What Python does beside, such as logging, is not done when a
 graph is launched.
@@ -30,15 +32,23 @@ graph is launched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
-from govray.engine.gradients.gradient_gap import Gradients, first_apart
+from govray.engine.gradients.gradient_gap import (
+    REPEATED,
+    Gradients,
+    due_again,
+    first_apart,
+    rounding,
+)
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.graphs.cuda_graph import GraphCapture
@@ -54,8 +64,10 @@ _SEEN = 64
 
 _ANOTHER_STEP = -1
 
-_FIRST_AGAIN, _EVERY = 16, 512
-"""The launch from which on each power of two is compared, and how often from then on."""
+_DEPTH = 4
+_PLAIN = (type(None), bool, int, float, complex, str, torch.dtype)
+# What nn.Module itself keeps. Buffers and modes are seen to.
+_MODULES_OWN = frozenset(vars(nn.Module()))
 
 Kind = tuple[object, ...]
 
@@ -70,7 +82,8 @@ class _PassGraph:
         part: The loss.
         gradients: All that the pass gives.
         launch: Fills loss and gradients.
-        addresses: Of all that it reads beside these.
+        reads: What it reads beside these, as it was.
+        storages: What the tensors among these lie in.
         launches: How often it was launched.
     """
 
@@ -79,7 +92,8 @@ class _PassGraph:
     part: PartLoss
     gradients: Gradients
     launch: Callable[[], None]
-    addresses: tuple[int, ...]
+    reads: tuple[object, ...]
+    storages: list[torch.UntypedStorage]
     launches: int = 0
 
 
@@ -132,10 +146,10 @@ class PassGraphs:
         graph = self._graphs.pop(kind, None)  # back in only if it does what it should
         if graph is None and not self._to_capture(kind):
             return None
-        if graph is None or graph.addresses != self._addresses(each):
+        if graph is None or graph.reads != tuple(map(_as_it_is, self._beside(each, loss_fn))):
             graph = self._captured(each, loss_fn)
         graph.launches += 1
-        if _to_compare(graph.launches):
+        if graph.launches == 1 or due_again(graph.launches):
             found = self._compared(graph, each, step, loss_fn)
         else:
             found = self._launched(graph, each, step)
@@ -164,10 +178,15 @@ class PassGraphs:
         self._seen[kind] = None
         return False
 
-    def _addresses(self, each: Pass) -> tuple[int, ...]:
-        parameters = self._forward.reached([each]).values()
-        held = (tensor for module in self._modules for tensor in _held(module))
-        return tuple(tensor.data_ptr() for tensor in (*parameters, *held))
+    def _beside(self, each: Pass, loss_fn: LossFn) -> Iterator[object]:
+        """Tensors and numbers that a pass may read beside its rows."""
+        yield from self._forward.reached([each]).values()
+        for module in self._modules:
+            yield from (buffer for buffer in module._buffers.values() if buffer is not None)
+            for name, value in vars(module).items():
+                if name not in _MODULES_OWN:
+                    yield from _inside(value, _DEPTH)
+        yield from _inside(loss_fn, _DEPTH)
 
     def _captured(self, each: Pass, loss_fn: LossFn) -> _PassGraph:
         """The graph of a pass like this one."""
@@ -187,16 +206,23 @@ class PassGraphs:
             partial(self._computed, like, loss_fn),
         )
         loss = replace(loss, sum=loss.sum.detach())
-        return _PassGraph(tensors, keys, loss, gradients, launch, self._addresses(each))
+        beside = list(self._beside(each, loss_fn))
+        storages = [t.untyped_storage() for t in beside if _is_strided(t)]
+        reads = tuple(map(_as_it_is, beside))
+        return _PassGraph(tensors, keys, loss, gradients, launch, reads, storages)
 
     def _computed(self, each: Pass, loss_fn: LossFn) -> tuple[PartLoss, Gradients]:
         """Loss and gradients of a pass; call it inside ``Forward.holding``."""
         (loss,) = self._forward.losses(each, loss_fn)
         return loss, self._gradients(loss, each)
 
-    def _gradients(self, loss: PartLoss, each: Pass) -> Gradients:
+    def _gradients(
+        self, loss: PartLoss, each: Pass, factor: float | None = None, *, keep: bool = False
+    ) -> Gradients:
+        """Of a factor times the loss; it can be done again only if the graph behind it is kept."""
         learning = [self._parameters[name] for name in each.weights]
-        found = torch.autograd.grad(loss.sum, learning, allow_unused=True)
+        begin = None if factor is None else torch.full_like(loss.sum, factor)
+        found = torch.autograd.grad(loss.sum, learning, begin, retain_graph=keep, allow_unused=True)
         return {name: g for name, g in zip(each.weights, found, strict=True) if g is not None}
 
     def _launched(self, graph: _PassGraph, each: Pass, step: int) -> PartLoss:
@@ -223,7 +249,8 @@ class PassGraphs:
             (loss,) = self._forward.losses(each, loss_fn)
             drawn = [name for name in before.drawn_until(generators()) if name != "cuda"]
             dtypes = watch_dtypes([loss.sum])
-            expected = self._gradients(loss, each)
+            expected = self._gradients(loss, each, keep=True)
+            repeated = [self._gradients(loss, each, factor, keep=True) for factor in REPEATED]
         if drawn:
             whose = "torch's CPU" if drawn[0] == "torch" else drawn[0]
             raise Refused(
@@ -236,12 +263,13 @@ class PassGraphs:
         dtypes |= {loss.sum.dtype} | {gradient.dtype for gradient in expected.values()}
         exact = torch.are_deterministic_algorithms_enabled()
         tolerance = 0.0 if exact else coarsest(dtypes) ** 0.5
+        rounded = rounding(expected, repeated)
         both = (
             ({"the loss": loss.sum.detach()}, {"the loss": found.sum}),
             (expected, graph.gradients),
         )
         for as_ever, launched in both:
-            if apart := first_apart(as_ever, launched, tolerance):
+            if apart := first_apart(as_ever, launched, tolerance, rounded):
                 name, share = apart
                 raise Refused(
                     f"{name} differs by {share:.1e} when a pass of stream {each.parts[0].route} "
@@ -271,13 +299,35 @@ class PassGraphs:
             torch._foreach_add_(sums, new)
 
 
-def _held(module: nn.Module) -> Iterator[Tensor]:
-    """Buffers of a module, and tensors among its attributes."""
-    yield from (buffer for buffer in module._buffers.values() if buffer is not None)
-    yield from (value for value in vars(module).values() if isinstance(value, Tensor))
+def _inside(value: Any, depth: int) -> Iterator[object]:
+    """Tensors and plain values in an attribute, a container or a function."""
+    parts: Iterable[Any] = ()
+    if isinstance(value, (Tensor, *_PLAIN)):
+        yield value
+    elif isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        parts = (*cells, *(value.__defaults__ or ()), value.__kwdefaults__)
+    elif isinstance(value, MethodType):
+        own = value.__self__
+        # A module's are looked at already, if it is the model's.
+        parts = (value.__func__, None if isinstance(own, type) else getattr(own, "__dict__", None))
+    elif isinstance(value, partial):
+        parts = (value.func, value.args, value.keywords)
+    if depth:
+        for part in parts:
+            yield from _inside(part, depth - 1)
 
 
-def _to_compare(launches: int) -> bool:
-    power_of_two = launches & (launches - 1) == 0
-    early = launches == 1 or (launches >= _FIRST_AGAIN and power_of_two)
-    return early if launches < _EVERY else launches % _EVERY == 0
+def _is_strided(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _as_it_is(value: object) -> object:
+    """What differs where a graph would have to be another one."""
+    if _is_strided(value):
+        return value.data_ptr(), value.shape, value.stride()
+    return id(value) if isinstance(value, Tensor) else (type(value), repr(value))

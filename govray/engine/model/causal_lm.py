@@ -37,7 +37,7 @@ from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError
@@ -212,10 +212,15 @@ class CausalLM(nn.Module):
             # Rows of one shape, so that nothing but the first record can tell them apart.
             rows = [torch.tensor([[separator, each, separator, one]]) for each in (one, other)]
             self.eval()
-            with torch.no_grad():
-                first, second = (self(row.to(parameters[0].device))[:, 2:] for row in rows)
+            try:
+                with torch.no_grad():
+                    first, second = (self(row.to(parameters[0].device))[:, 2:] for row in rows)
+            except RuntimeError as error:  # sizes that don't fit each other show in a forward
+                raise _refused(error, {}, "hyperparameters") from error
             self.train()
-            apart = torch.equal(first, second)
+            # Experts add up their tokens in another order when others come to them.
+            rounding = 64 * torch.finfo(first.dtype).eps * first.abs().max()
+            apart = bool((first - second).abs().max() <= rounding)
         if not apart:
             raise UsageError(
                 f"{type(self.language_model).__name__} does not keep the records of a row apart",
@@ -288,7 +293,7 @@ def _from_folder(
         )
     model = _build(transformers, configuration, context, where)
     if torch.get_default_device().type != "meta":
-        model = _load(type(model), configuration, files, where)
+        model = _load(model, configuration, files, where)
     if missing > 0:
         # Separator and markers are ids of ours. Fresh rows are drawn as the model draws them.
         model.resize_token_embeddings(vocabulary, mean_resizing=False)
@@ -362,8 +367,12 @@ def _build(transformers: ModuleType, configuration: Any, context: int, where: st
     return model
 
 
-def _load(kind: Any, configuration: Any, files: list[Path], where: str) -> Any:
-    """A model with the weights of these files, each of its tensors from exactly one of them."""
+def _load(fresh: Any, configuration: Any, files: list[Path], where: str) -> Any:
+    """A model with the weights of these files, each of its tensors from exactly one of them.
+
+    Args:
+        fresh: The same with other weights, as its configuration has it.
+    """
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:
@@ -377,7 +386,7 @@ def _load(kind: Any, configuration: Any, files: list[Path], where: str) -> Any:
         tensors |= read
     try:
         # No name, so that the library looks for no file.
-        model, report = kind.from_pretrained(
+        model, report = type(fresh).from_pretrained(
             None,
             config=configuration,
             state_dict=tensors,
@@ -400,7 +409,68 @@ def _load(kind: Any, configuration: Any, files: list[Path], where: str) -> Any:
                 where=where,
                 do="Weights must fit config.json; save both with save_pretrained",
             )
+    _require_loaded(model, tensors, _ties(fresh), where)
     return model
+
+
+def _ties(model: Any) -> dict[str, str]:
+    """Name of a tied parameter → the first name of the same one."""
+    first: dict[nn.Parameter, str] = {}
+    return {
+        name: first[parameter]
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if first.setdefault(parameter, name) != name
+    }
+
+
+def _require_loaded(
+    model: Any, tensors: Mapping[str, Tensor], ties: Mapping[str, str], where: str
+) -> None:
+    """Return if every tensor of the files is in the model, number by number.
+
+    A head may differ from the embedding to which the configuration ties it. The library drops it,
+    or keeps it until the embedding gets another row. It also renames, splits and joins tensors;
+    then the numbers must be found somewhere.
+
+    Raises:
+        UsageError: Names the tensor.
+    """
+    held: dict[str, Tensor] = model.state_dict()
+    for name, first in ties.items():
+        if not torch.equal(held[name], held[first]):
+            _refuse_own(name, first, where)
+    prefix = f"{model.base_model_prefix}."
+    converted: Mapping[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        names = (name, prefix + name, name.removeprefix(prefix))
+        known = next((each for each in names if each in held), None)
+        if known is None and not converted:
+            from transformers.core_model_loading import revert_weight_conversion
+
+            converted = revert_weight_conversion(model, dict(held))
+        among = [held[known]] if known else [*held.values(), *converted.values()]
+        if any(
+            each.shape == tensor.shape and torch.equal(tensor.to(each.dtype), each)
+            for each in among
+        ):
+            continue
+        if known in ties:
+            _refuse_own(name, ties[known], where)
+        ignored = model._keys_to_ignore_on_load_unexpected or ()  # such as masks of old files
+        if known or not any(re.search(pattern, name) for pattern in ignored):
+            raise UsageError(
+                f"tensor {name} has other numbers in the folder than in the model",
+                where=where,
+                do="Save the model with save_pretrained, by the installed transformers",
+            )
+
+
+def _refuse_own(name: str, first: str, where: str) -> NoReturn:
+    raise UsageError(
+        f"tensor {name} is not {first}, to which config.json ties it",
+        where=where,
+        do="If the folder's own is meant, set tie_word_embeddings to false in config.json",
+    )
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -88,7 +88,8 @@ class _Adapted(torch.autograd.Function):
         y = F.linear(x, w, c).addmm_(low, b_t, alpha=scale)
         ctx.save_for_backward(x, w, a, b_t, low)
         ctx.scale, ctx.shape = scale, inputs.shape
-        return y.view(*inputs.shape[:-1], -1)
+        # No view: what a model then does in place, a view made in here would refuse.
+        return cast(Tensor, torch.ops.aten._unsafe_view(y, (*inputs.shape[:-1], len(w))))
 
     @staticmethod
     @once_differentiable

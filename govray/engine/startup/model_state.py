@@ -114,7 +114,7 @@ Attributes = dict[str, object]
 
 
 def attributes(model: nn.Module) -> Attributes:
-    """What modules keep as attributes of Python.
+    """What modules and their classes keep as attributes of Python.
 
     Compare two with `changed_attribute`, which knows how to treat tensors.
     """
@@ -124,6 +124,11 @@ def attributes(model: nn.Module) -> Attributes:
         for name, value in vars(module).items():
             if name not in _OWN:
                 found[f"{fqn}.{name}" if fqn else name] = _seen(value, _DEPTH, frozenset())
+    for kind in {kind: None for module in model.modules() for kind in type(module).__mro__}:
+        if not kind.__module__.startswith(("builtins", "torch.")):
+            for name, value in vars(kind).items():
+                if not name.startswith("__") and not callable(value):
+                    found[f"{kind.__qualname__}.{name}"] = _seen(value, _DEPTH, frozenset())
     return found
 
 

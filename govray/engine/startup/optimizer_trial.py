@@ -10,17 +10,21 @@ stepped, and put back:
 2. A domain's parameters and state become the same bits whether the others step with it,
    before it or after it.
 
-Invariants: everything is as before afterwards: parameters, states, groups, generators. Hooks
-of the optimizer and wrappers around its ``step`` do not run, so no schedule moves. Ranks must
-do it together, for shards may be gathered in a step.
+The hooks of the optimizer and wrappers around its ``step`` run, as they will in training. The
+others' gradients are ten thousand times larger. So what acts from a threshold on, such as a clip of
+all gradients, acts there and not on a domain alone.
 
-A coupling that needs more than two steps, or larger parameters, is not found.
+Invariants: everything is as before afterwards: parameters, states, groups, generators, and what
+hooks keep (``put_back.py``). Ranks must do it together, for shards may be gathered in a step.
+
+A coupling that needs more than two steps, or larger parameters, is not found. Nor is a hook that
+is registered after the first step.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
@@ -34,11 +38,23 @@ from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.model.rng_state import generators, restore_generators
 from govray.engine.startup.model_state import contents
+from govray.engine.startup.put_back import put_back
 from govray.errors import GovrayError, Refused
 
 _DOMAINS = 3
 _LARGEST_RATE = 1e-3
 """Learning rate of the trial where a schedule begins with none: nothing would move."""
+
+_LARGER = 1e4
+"""Gradients of other domains, by those of the one that is watched."""
+
+_SCHEDULED = ("lr", "momentum", "betas", "weight_decay")
+"""What a schedule may move in a group. It follows the steps, which all domains share."""
+
+_GLOBAL_HOOKS = [
+    getattr(sys.modules[torch.optim.Optimizer.__module__], f"_global_optimizer_{when}_hooks", None)
+    for when in ("pre", "post")
+]
 
 Names = Sequence[str]
 Bits = dict[str, int]
@@ -100,9 +116,11 @@ def try_optimizer(
         raise  # the last two are the machine's, and another attempt may go on
     except Exception as error:
         raise Refused(
-            f"the optimizer can't step a part of what it holds: {type(error).__name__}: {error}",
+            "the optimizer, with its hooks, can't step a part of what it holds: "
+            f"{type(error).__name__}: {error}",
             where=type(optimizer).__name__,
-            do="Use one of torch.optim, such as AdamW or SGD",
+            do="Use one of torch.optim, such as AdamW or SGD, and let hooks pass over parameters "
+            "whose .grad is None",
         ) from error
 
 
@@ -118,16 +136,24 @@ def _try(
     mine = {name: parameters[name] for name in chosen}
     start = _bits(optimizer, mine)
 
+    first, *rest = units
+    groups = optimizer.param_groups
+    # `_put_back` sees to these, and nothing may move the others.
+    leave = [optimizer.state, groups, *groups, *parameters.values()]
+
     def after(*turns: Iterable[Names]) -> list[Bits]:
         """The bits of what was chosen after each turn, a step of some units."""
         seen = []
-        with _put_back(optimizer, mine):
+        with put_back([optimizer, *_GLOBAL_HOOKS], leave), _put_back(optimizer, mine):
+            scheduled = [_scheduled(group) for group in optimizer.param_groups]
             for turn in turns:
-                _step(optimizer, [parameters[n] for names in turn for n in names], adapters)
+                for group, settings in zip(optimizer.param_groups, scheduled, strict=True):
+                    group.update(settings)
+                sizes = {n: 1.0 if n in first else _LARGER for names in turn for n in names}
+                _step(optimizer, {n: parameters[n] for n in sizes}, sizes, adapters)
                 seen.append(_bits(optimizer, mine))
         return seen
 
-    first, *rest = units
     alone, *both = after([first], rest) if rest else after([first])
     pairs = [
         ({k: v for k, v in start.items() if _owner(k) not in first}, alone),
@@ -153,16 +179,22 @@ def _small(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Paramet
 
 
 def _step(
-    optimizer: torch.optim.Optimizer, moving: Sequence[nn.Parameter], adapters: Set[int]
+    optimizer: torch.optim.Optimizer,
+    moving: Mapping[str, nn.Parameter],
+    sizes: Mapping[str, float],
+    adapters: Set[int],
 ) -> None:
     with torch.no_grad():
-        for parameter in moving:
-            parameter.grad = 0.5 * parameter.detach() + 0.01
-        with optimizer_view(optimizer, moving, adapters):
-            # The class's own, under what hooks and schedules put around it.
-            inspect.unwrap(type(optimizer).step)(optimizer)
-        for parameter in moving:
+        for name, parameter in moving.items():
+            parameter.grad = sizes[name] * (0.5 * parameter.detach() + 0.01)
+        with optimizer_view(optimizer, moving.values(), adapters):
+            optimizer.step()
+        for parameter in moving.values():
             parameter.grad = None
+
+
+def _scheduled(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: copy.deepcopy(group[key]) for key in _SCHEDULED if key in group}
 
 
 def _bits(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> Bits:
@@ -209,7 +241,6 @@ def _put_back(
         if parameter in known
     ]
     groups = [_copied(group) for group in optimizer.param_groups]
-    own = {name: value for name, value in vars(optimizer).items() if _is_plain(value)}
     for group in optimizer.param_groups:
         if "lr" in group and not float(group["lr"]):
             group["lr"] = _LARGEST_RATE
@@ -228,7 +259,6 @@ def _put_back(
         for group, settings in zip(optimizer.param_groups, groups, strict=True):
             group.clear()
             group.update(settings)
-        vars(optimizer).update(own)
         restore_generators(drawn)
 
 
@@ -247,7 +277,3 @@ def _restored(value: Any, copied: Any) -> Any:
 
 def _copied(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: v if key == "params" else copy.deepcopy(v) for key, v in group.items()}
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, (type(None), bool, int, float, str))

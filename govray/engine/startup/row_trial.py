@@ -2,17 +2,19 @@
 
 Exact routing rests on what no scan of modules can see. So before a process first trains on a
 stream, at step 0 or after a resume, the stream's first rows run forward and backward. Nothing is
-learned from them. What must hold:
+learned from them. It is done again with more rows at a stream's 16th, 32nd, … 512th step, and then
+at each 512th. Data may take another branch by then. What must hold:
 
 1. Nothing stays behind: parameters and buffers are the same tensors with the same content,
    generators and the attributes of modules are as they were.
 2. The same row gives the same loss again.
 3. A row gives the same loss and the same gradient alone, among others, and in another order. The
-   bound is √ε, with ε of the coarsest dtype inside the loss (``precision.py``).
+   bound of losses is √ε, with ε of the coarsest dtype inside the loss (``precision.py``). That of
+   gradients is each parameter's own: it rests on its repetitions (``gradient_gap.py``).
 
 Where the loss draws from torch's, Python's or numpy's global generator, a row meets other draws in
-another place. Then the rows beside it are exchanged instead, in as many places, and its loss and
-gradient must stay.
+another place. Then each row stays in its place, and meets the same draws there. The others are
+exchanged, and its loss and gradient must stay.
 
 What ``torch.compile`` has in hand runs without a graph in the trial, which would need more
 graphs than training.
@@ -23,14 +25,15 @@ that may update no more are tried by their losses.
 Invariants: the trial changes no number. It writes no weight, restores every generator, and
 leaves no gradient. It is one rank's own affair: what it refuses, the agreement carries.
 
-A difference below rounding is not seen. Neither is one that comes later: from a branch that these
-rows do not take, or a layer without effect on the loss yet.
+A difference below rounding is not seen. Neither is one that comes from a branch that these rows do
+not take, or from a layer without effect on the loss yet.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import NoReturn
@@ -40,7 +43,13 @@ from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
-from govray.engine.gradients.gradient_gap import Gradients, first_apart
+from govray.engine.gradients.gradient_gap import (
+    REPEATED,
+    Gradients,
+    due_again,
+    first_apart,
+    rounding,
+)
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.compiled_blocks import without_graphs
@@ -51,9 +60,11 @@ from govray.errors import GovrayError, Refused
 from govray.steps.routed import Routed
 
 ROWS = 3
-"""Rows of a trial: fewer could hide what depends on which others there are."""
+"""Rows of a first trial: fewer could hide what depends on which others there are."""
 
-_SHARES = (1.0, 0.5, 2.0)
+_LATER_ROWS = 6
+
+_SHARES = (1.0, 0.5, 2.0, 0.25, 4.0, 0.125)
 """Of each row in the sum that backward starts from: unequal, and exact in every dtype."""
 
 
@@ -78,6 +89,8 @@ class StartupTrial:
         self._model = model
         self._routed = routed
         self._most = min(ROWS, max_rows or ROWS)
+        self._later = min(_LATER_ROWS, max_rows or _LATER_ROWS)
+        self._steps_with: Counter[str] = Counter()
         self._rows_tried: dict[str, int] = {}
         # What gradients were compared of: base parameters, and whether of an adapter.
         self._compared: set[str] = set()
@@ -85,13 +98,14 @@ class StartupTrial:
         self._looked_at_content = False
 
     def __call__(self, parts: Sequence[MicroBatch], step: int, loss_fn: LossFn) -> None:
-        """Try the streams of these rows that were not tried yet.
+        """Try the streams of these rows that were not tried yet, or are due again.
 
         A stream of which there was one row only is tried once more when there are several.
 
         Raises:
             Refused: A row learns from others, or leaves something behind.
         """
+        self._forget_some({part.route for part in parts})
         due = {
             stream: rows
             for stream, rows in self._due(parts).items()
@@ -104,6 +118,18 @@ class StartupTrial:
             # Those that may update most come first: the others have less to compare then.
             for stream in sorted(due, key=lambda s: (-len(self._routed[s].weights), s)):
                 rows = self._compare(stream, due[stream], own[stream], step, loss_fn)
+                self._rows_tried[stream] = self._most if rows > 1 else 1
+
+    def _forget_some(self, streams: Set[str]) -> None:
+        """Of these streams of a step, what was found of those that are to be tried again."""
+        self._steps_with.update(streams)
+        again = {stream for stream in streams if due_again(self._steps_with[stream])}
+        if again:
+            self._most = self._later
+            self._compared, self._compared_adapter = set(), False
+            for stream in again:
+                self._rows_tried.pop(stream, None)
+            for stream, rows in self._rows_tried.items():
                 self._rows_tried[stream] = self._most if rows > 1 else 1
 
     def _compare(
@@ -211,51 +237,106 @@ class _Comparison:
     def run(self) -> None:
         """Raises Refused."""
         together = tuple(range(len(self._rows)))
-        losses = self._losses(together, backward=True)
-        gradients = self._taken()
-        among: list[tuple[tuple[int, ...], list[float], Gradients]] = []
-        if self._draws or len(together) == 1:
-            alone, expected = losses[:1], gradients
-            others = [(0,) * len(together)] if len(together) > 1 else []
-            same = together
+        losses, gradients = self._pass(together, backward=True)
+        noise = self._repeat(together, losses, gradients)
+        if len(together) == 1:
+            if self._trial._most > 1:
+                return
+        elif self._draws:
+            self._compare_in_place(together, losses)
         else:
-            alone = [self._losses((row,), backward=self._deep)[0] for row in together]
-            expected = self._taken()
-            among.append((together, losses, gradients))
-            others = [(together[-1], *together[:-1])]
-            same = together[:1]
-        for order in others:
-            among.append((order, self._losses(order, backward=self._deep), self._taken()))
-        # Twice, for what a forward sets anew each time, such as the number of rows, is no state.
-        self._losses(same, backward=False)
-        kept = attributes(self._trial._model)
-        again = self._losses(same, backward=False)
-        if changed := changed_attribute(kept, attributes(self._trial._model)):
-            fqn = changed.rpartition(".")[0]
-            _refuse_kept(
-                f"the forward pass changed the attribute {changed}",
-                fqn or type(self._trial._model).__name__,
-            )
-        self._require_same_again(same, alone[0], again[0])
-        for order, found, took in among:
-            self._require_independent(order, alone, found)
-            if self._deep:
-                self._require_equal(expected, took)
-        if self._deep and (among or self._trial._most == 1):
+            self._compare_alone(together, losses, gradients, noise)
+        if self._deep:
             self._trial._compared |= self._own
             self._trial._compared_adapter |= self._adapts
 
-    def _losses(self, order: Sequence[int], *, backward: bool) -> list[float]:
+    def _repeat(
+        self, order: Sequence[int], losses: Sequence[float], gradients: Gradients
+    ) -> Mapping[str, float]:
+        """The same pass again; how much of its gradients is rounding."""
+        model = self._trial._model
+        repeated = []
+        # Twice, for what a forward sets anew each time, such as the number of rows, is no state.
+        for factor in REPEATED:
+            kept = attributes(model)
+            again, found = self._pass(order, factor=factor, backward=self._deep)
+            repeated.append(found)
+        if changed := changed_attribute(kept, attributes(model)):
+            fqn = changed.rpartition(".")[0]
+            _refuse_kept(
+                f"the forward pass changed the attribute {changed}", fqn or type(model).__name__
+            )
+        self._require_same_again(order, losses[0], again[0])
+        return rounding(gradients, repeated) if self._deep else {}
+
+    def _compare_alone(
+        self,
+        together: Sequence[int],
+        losses: Sequence[float],
+        gradients: Gradients,
+        noise: Mapping[str, float],
+    ) -> None:
+        """Each row by itself, against all of them in two orders."""
+        alone = [self._losses((row,), backward=self._deep)[0] for row in together]
+        expected = self._taken()
+        turned = (together[-1], *together[:-1])
+        for order, (found, took) in (
+            (together, (losses, gradients)),
+            (turned, self._pass(turned, backward=self._deep)),
+        ):
+            for place, row in enumerate(order):
+                self._require_independent((row,), 0, alone, order, place, found)
+            if self._deep:
+                self._require_equal(expected, took, noise)
+
+    def _compare_in_place(self, together: Sequence[int], losses: Sequence[float]) -> None:
+        """Each row where it is, so that it meets the same draws, beside other rows."""
+        for place in together:
+            order = tuple(row if row == place else (row + 1) % len(together) for row in together)
+            found, took = self._pass(order, backward=self._deep, only=place)
+            self._require_independent(together, place, losses, order, place, found)
+            if self._deep:
+                expected, *repeated = (
+                    self._pass(together, backward=True, only=place, factor=factor)[1]
+                    for factor in (1.0, *REPEATED)
+                )
+                self._require_equal(expected, took, rounding(expected, repeated))
+
+    def _pass(
+        self,
+        order: Sequence[int],
+        *,
+        backward: bool,
+        only: int | None = None,
+        factor: float = 1.0,
+    ) -> tuple[list[float], Gradients]:
+        """Losses of some rows by place, and the gradients of one of them or all, if wanted."""
+        return self._losses(order, backward=backward, only=only, factor=factor), self._taken()
+
+    def _losses(
+        self,
+        order: Sequence[int],
+        *,
+        backward: bool,
+        only: int | None = None,
+        factor: float = 1.0,
+    ) -> list[float]:
         """The losses of some rows, by place, all in one pass."""
         rows = [self._rows[index] for index in order]
+        if self._draws:  # what is drawn belongs to a place: generators are seeded by positions
+            places = zip(rows, self._rows, strict=False)
+            rows = [replace(row, positions=there.positions) for row, there in places]
         with self._trial._forward(self._trial._pass(rows), self._step, self._watched) as parts:
             sums = [part.sum for part in parts]
             self._dtypes.update(each.dtype for each in sums)
             if backward:
                 seen = watch_dtypes(sums)
-                shares = [_SHARES[index] for index in order]
-                chosen = [s * share for s, share in zip(sums, shares, strict=True)]
-                torch.autograd.backward(sums[0] if self._draws else torch.stack(chosen).sum())
+                chosen = [
+                    each * (factor * _SHARES[index])
+                    for place, (each, index) in enumerate(zip(sums, order, strict=True))
+                    if only in (None, place)
+                ]
+                torch.autograd.backward(torch.stack(chosen).sum())
                 self._dtypes |= seen
         return [float(each.detach()) for each in sums]
 
@@ -294,20 +375,26 @@ class _Comparison:
             )
 
     def _require_independent(
-        self, order: Sequence[int], alone: Sequence[float], losses: Sequence[float]
+        self,
+        reference: Sequence[int],
+        at: int,
+        alone: Sequence[float],
+        order: Sequence[int],
+        place: int,
+        losses: Sequence[float],
     ) -> None:
+        """The row at a place of an order has the loss that it has in the reference."""
+        expected = alone[order[place]]
         largest = max((abs(each) for each in alone if math.isfinite(each)), default=0.0)
-        for place, (row, loss) in enumerate(zip(order, losses, strict=True)):
-            if self._draws and place:
-                break  # the one row that stayed comes first
-            gap = _apart(alone[row], loss, 0.5 * (abs(alone[row]) + largest))
-            if gap > self._tolerance:
-                reference = list(range(len(order))) if self._draws else [row]
-                where = self._where(reference, 0, order, place, self._tolerance)
-                _refuse_mixed(f"a row's loss differs by {gap:.1e} with the rows beside it", where)
+        gap = _apart(expected, losses[place], 0.5 * (abs(expected) + largest))
+        if gap > self._tolerance:
+            where = self._where(reference, at, order, place, self._tolerance)
+            _refuse_mixed(f"a row's loss differs by {gap:.1e} with the rows beside it", where)
 
-    def _require_equal(self, expected: Gradients, found: Gradients) -> None:
-        apart = first_apart(expected, found, self._tolerance)
+    def _require_equal(
+        self, expected: Gradients, found: Gradients, noise: Mapping[str, float]
+    ) -> None:
+        apart = first_apart(expected, found, self._tolerance, noise)
         if apart is not None:
             name, share = apart
             _refuse_mixed(

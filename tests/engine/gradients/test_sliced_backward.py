@@ -536,6 +536,23 @@ def test_where_all_rows_are_equal_any_first_dimension_is_exact():
     assert torch.equal(table.weight.grad, torch.ones(5, 4))
 
 
+def test_a_model_may_write_into_what_a_layer_returns():
+    """As ``nn.ReLU(inplace=True)`` and ``hidden += x`` do."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 4)).double()
+    x = torch.randn(3, 2, 4, dtype=torch.float64)
+    lower = RowWeights.of([1.0, 0.0, 0.0], [True] * 3)
+    permitted = {name: lower for name, _ in layers.named_parameters()}
+    with sliced(layers, 3, permitted):
+        hidden = layers(x)
+        hidden += x
+        hidden.square().sum().backward()
+    found = [p.grad for p in layers.parameters()]
+    alone = (layers(x[:1]) + x[:1]).square().sum()
+    for ours, theirs in zip(found, torch.autograd.grad(alone, [*layers.parameters()]), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
 class RawUse(nn.Module):
     """Reads a layer's tensor, beside calling the layer or not."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from govray.engine import step as step_module
 from govray.engine.collective.step_settings import StepSettings
-from govray.engine.gradients import pass_planner
+from govray.engine.gradients import gradient_gap, pass_planner
 from govray.engine.graphs import pass_graphs
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
@@ -309,47 +310,79 @@ def replace_a_tensor(model: GPT) -> None:
     model.blocks[0].extra = torch.zeros(3)
 
 
-@pytest.mark.parametrize("change", [silence, replace_a_tensor])
+def replace_one_in_a_list(model: GPT) -> None:
+    model.blocks[0].kept = [torch.ones(3), {"scale": torch.zeros(3)}]
+
+
+def replace_a_number(model: GPT) -> None:
+    model.blocks[0].scale = 0.5
+
+
+@pytest.mark.parametrize(
+    "change", [silence, replace_a_tensor, replace_one_in_a_list, replace_a_number]
+)
 def test_a_module_that_changes_is_captured_anew(
     captures: list[RerunCapture], change: Callable[[GPT], None]
 ) -> None:
-    training, ran = trained(cuda_graphs=True), trained()
+    training, same, ran = trained(cuda_graphs=True), trained(cuda_graphs=True), trained()
     for each in (training, ran):
         change(each.model)
-    before = captures[0].captured
     for step in range(STEPS, STEPS + 5):
-        training.step(step)
-        ran.step(step)
-    assert captures[0].captured > before
+        for each in (training, same, ran):
+            each.step(step)
+    assert captures[0].captured > captures[1].captured
     assert not differ(training, ran)
+
+
+@pytest.mark.parametrize("changed", [torch.tensor(0.5), 0.5])
+def test_what_a_loss_closes_over_is_captured_anew(
+    captures: list[RerunCapture], changed: Tensor | float
+) -> None:
+    """Each would be read where it was, freed or not, until the next comparison."""
+    first = torch.tensor(1.0) if isinstance(changed, Tensor) else 1.0
+    factors = {"first": [first]}
+
+    def choosing(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        return loss(model, rows) * factors["first"][0]
+
+    def captured(*, after: int) -> int:
+        factors["first"][0] = first
+        training = Training(cuda_graphs=True)
+        for step in range(8):
+            if step == after:
+                factors["first"][0] = changed
+            training.step(step, choosing)
+        return captures[-1].captured
+
+    assert captured(after=6) > captured(after=8)
 
 
 def test_what_changes_later_is_refused_at_the_next_comparison(
     captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph keeps what Python chose when it was captured; the stand-in would follow it."""
-    factor, kept = [1.0], [1.0]
+    held = SimpleNamespace(factor=1.0)  # no container, so nobody looks into it
     capture = RerunCapture.__call__
 
     def frozen(self: RerunCapture, holding: Any, work: Any) -> Any:
         found, launch = capture(self, holding, work)
 
         def as_captured() -> None:
-            now, factor[:] = [*factor], kept
+            now, held.factor = held.factor, 1.0
             launch()
-            factor[:] = now
+            held.factor = now
 
         return found, as_captured
 
     def choosing(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        return loss(model, rows) * factor[0]
+        return loss(model, rows) * held.factor
 
     monkeypatch.setattr(RerunCapture, "__call__", frozen)
-    monkeypatch.setattr(pass_graphs, "_FIRST_AGAIN", 4)
+    monkeypatch.setattr(gradient_gap, "_FIRST_AGAIN", 4)
     training = Training(cuda_graphs=True)
     for step in range(8):
         training.step(step, choosing)
-    factor[0] = 0.5
+    held.factor = 0.5
 
     def later() -> None:
         for step in range(8, 40):
@@ -360,7 +393,7 @@ def test_what_changes_later_is_refused_at_the_next_comparison(
 
 
 def test_it_is_compared_at_powers_of_two() -> None:
-    compared = [each for each in range(1, 1600) if pass_graphs._to_compare(each)]
+    compared = [each for each in range(1, 1600) if each == 1 or gradient_gap.due_again(each)]
     assert compared == [1, 16, 32, 64, 128, 256, 512, 1024, 1536]
 
 

@@ -323,6 +323,41 @@ def test_a_bad_folder_is_refused_by_name(folder: Path, spoil: Any, message: str)
         CausalLM(CONTEXT, VOCABULARY, path=str(folder))
 
 
+def with_a_head_of_its_own(folder: Path) -> Tensor:
+    """As a merge of a fine-tune leaves it, which trained the head and not the embedding."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    head = tensors["transformer.wte.weight"] + 1.0
+    save_file(tensors | {"lm_head.weight": head}, file)
+    return head
+
+
+def test_a_head_of_the_folder_s_own_is_not_dropped(folder: Path) -> None:
+    head = with_a_head_of_its_own(folder)
+    with pytest.raises(UsageError, match=r"lm_head\.weight is not transformer\.wte\.weight, to"):
+        CausalLM(CONTEXT, VOCABULARY + 1, path=str(folder))
+    configured(folder, tie_word_embeddings=False)
+    model = CausalLM(CONTEXT, VOCABULARY + 1, path=str(folder))
+    assert torch.equal(model.lm_head.weight[:-1], head)
+    assert not torch.equal(model.transformer.wte.weight[:-1], head)
+
+
+def test_a_folder_whose_tensors_the_library_renames_or_joins_is_not_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    """GPT-2 as it was published, masks included, and the experts of Mixtral, which are joined."""
+    file = folder / "model.safetensors"
+    tensors = {n.removeprefix("transformer."): t for n, t in load_file(file).items()}
+    save_file(tensors | {"h.0.attn.bias": torch.ones(1, 1, CONTEXT, CONTEXT)}, file)
+    CausalLM(CONTEXT, VOCABULARY, path=str(folder))
+    fields = LLAMA | {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
+    joined = CausalLM(CONTEXT, VOCABULARY, config=fields)
+    joined.language_model.save_pretrained(tmp_path / "mixtral")
+    assert any("experts.1.w2" in name for name in load_file(tmp_path / "mixtral/model.safetensors"))
+    model = CausalLM(CONTEXT, VOCABULARY, path=str(tmp_path / "mixtral"))
+    assert all(map(torch.equal, model.parameters(), joined.parameters()))
+
+
 def test_a_missing_folder_is_not_looked_for_elsewhere() -> None:
     with pytest.raises(UsageError, match="nothing is downloaded"):
         CausalLM(CONTEXT, VOCABULARY, path="gpt2")

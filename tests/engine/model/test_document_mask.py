@@ -132,6 +132,17 @@ def test_a_model_whose_records_meet_is_refused(kind: str, fields: dict[str, int]
         transformer(kind, **fields)
 
 
+def test_experts_are_not_refused_for_another_order_of_sums() -> None:
+    torch.manual_seed(0)
+    config = GATED | {"model_type": "mixtral", "hidden_size": 16, "num_hidden_layers": 2}
+    CausalLM(CONTEXT, VOCABULARY, config=config, separator=SEPARATOR)
+
+
+def test_sizes_that_do_not_fit_each_other_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"hyperparameters: transformers refuses it: RuntimeError"):
+        transformer("llama", **GATED | {"num_attention_heads": 4, "num_key_value_heads": 3})
+
+
 def test_a_model_that_forgot_its_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the library says: positions that never begin anew mask nothing."""
     monkeypatch.setattr(
@@ -179,7 +190,9 @@ def test_routes_hold_as_without_a_mask(sliced: bool, monkeypatch: pytest.MonkeyP
     seen: dict[str, Tensor] = {}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     optimizer.register_step_pre_hook(
-        lambda *_: seen.update({n: p.grad.clone() for n, p in model.named_parameters()})
+        lambda *_: seen.update(
+            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        )
     )
     run = governed(model, optimizer, [everything, upper])
     run(step_batch(0, [micro_batch(route, batch) for route, batch in batches.items()]), loss)

@@ -90,3 +90,36 @@ def test_an_override_by_somebody_else_stays_and_ours_goes():
         assert "forward" not in vars(learns)
     assert theirs.forward is kept
     assert "forward" not in vars(model.blocks[0].mlp.down)
+
+
+class InPlace(nn.Module):
+    """Writes into what its layers return, and has an expert that gets no token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.layers[0](x)
+        hidden += x
+        hidden = self.layers[1](torch.relu_(hidden)).mul_(2.0)
+        return hidden.sum() + self.layers[2](x.flatten(0, -2)[:0]).sum()
+
+
+def test_a_model_may_write_into_what_an_adapted_layer_returns(monkeypatch):
+    torch.manual_seed(0)
+    model = InPlace().requires_grad_(False)
+    held = Adapters(model, {"notes": 2}, seed=1)
+    parameters = dict(held.named_parameters())
+    for parameter in parameters.values():
+        nn.init.normal_(parameter)
+    found = []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr(module, "fits", lambda *_: False)
+        with held.active("notes"):
+            output = model(torch.arange(24.0).sub(12).div(12).view(2, 2, 6))
+            found.append(torch.autograd.grad(output, [*parameters.values()]))
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-5)
+    assert all(gradient.any() for gradient in found[0][:4])
+    assert not any(gradient.any() for gradient in found[0][4:])

@@ -153,6 +153,18 @@ class History(Counter):
         return hidden
 
 
+class CountsForAll(Counter):
+    """By its class, which other modules of it read."""
+
+    calls = 0
+
+    def prepare(self) -> None: ...
+
+    def change(self, hidden: Tensor) -> Tensor:
+        type(self).calls += 1
+        return hidden * 2 if self.calls > 1000 else hidden
+
+
 class SwitchesMode(Changed):
     def prepare(self) -> None:
         self.inner = nn.Identity()
@@ -237,6 +249,7 @@ REFUSED: dict[str, tuple[type[nn.Module] | None, Callable[[], LossFn], str]] = {
     "numpy generator": (OwnNumpyGenerator, lambda: loss, r"attribute blocks\.0\.generator"),
     "counter": (Counter, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.calls"),
     "history": (History, lambda: loss, r"blocks\.0: .*attribute blocks\.0\.kept"),
+    "count of a class": (CountsForAll, lambda: loss, r"attribute CountsForAll\.calls"),
     "mode": (SwitchesMode, lambda: loss, r"attribute blocks\.0\.inner\.training"),
     "mixing loss": (None, lambda: mixing_loss, r"loss_fn: a row's loss differs by"),
     "averaged loss": (None, lambda: averaged_loss, r"loss_fn: a row's loss differs by"),
@@ -320,10 +333,28 @@ class NoiseAndMean(Noise):
         return super().change(hidden - 0.1 * hidden.mean(0))
 
 
+class NoiseAndEarlierRows(Noise):
+    """The first row sees no other."""
+
+    def change(self, hidden: Tensor) -> Tensor:
+        return super().change(hidden + 0.01 * (hidden.cumsum(0) - hidden))
+
+
+class NoiseAndGradientOfLaterRows(Noise):
+    """Losses stay, and the gradient of each row but the last holds a part of another's."""
+
+    def change(self, hidden: Tensor) -> Tensor:
+        later = hidden.roll(1, 0)
+        return super().change(hidden + 0.1 * (later - later.detach()))
+
+
 def test_draws_of_the_global_generators_are_allowed_and_coupling_beside_them_is_not() -> None:
     train(gpt(Noise))
-    with pytest.raises(Refused, match=r"blocks\.0: a row's loss differs by"):
-        train(gpt(NoiseAndMean))
+    for kind in (NoiseAndMean, NoiseAndEarlierRows):
+        with pytest.raises(Refused, match=r"blocks\.0: a row's loss differs by"):
+            train(gpt(kind))
+    with pytest.raises(Refused, match=r"a row's gradient of \S+ differs by"):
+        train(gpt(NoiseAndGradientOfLaterRows))
 
 
 @pytest.mark.parametrize("keyed", [True, False])
@@ -446,7 +477,7 @@ def test_every_stream_is_tried_once_when_it_first_comes() -> None:
     everything, upper = batch(model)
     loss_fn, calls = counted()
     run(step_batch(0, [everything]), loss_fn)
-    assert sum(calls) == 11 + 4
+    assert sum(calls) == 15 + 4
     calls.clear()
     run(step_batch(1, [everything]), loss_fn)
     assert calls == [4]
@@ -455,6 +486,28 @@ def test_every_stream_is_tried_once_when_it_first_comes() -> None:
     calls.clear()
     run(step_batch(3, [upper]), loss_fn)
     assert calls == [2]
+
+
+class MixesLate(Changed):
+    """From the sixth row on, once somebody says so: as another branch would."""
+
+    late = False
+
+    def change(self, hidden: Tensor) -> Tensor:
+        mixes = self.late and len(hidden) > 5
+        return hidden + 0.01 * hidden.mean(0) if mixes else hidden
+
+
+def test_every_stream_is_tried_again_with_more_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gpt(MixesLate)
+    run = run_of(model)
+    rows = micro_batch(allow_all(model), token_rows(6, CONTEXT, VOCABULARY, 1))
+    run(step_batch(0, [rows]), loss)
+    monkeypatch.setattr(MixesLate, "late", True)
+    for step in range(1, 15):
+        run(step_batch(step, [rows]), loss)
+    with pytest.raises(Refused, match=r"step 15: blocks\.0: a row's loss differs by"):
+        run(step_batch(15, [rows]), loss)
 
 
 def test_one_row_is_tried_again_when_there_are_more() -> None:
@@ -546,6 +599,71 @@ class OutOfMemory(torch.optim.SGD):
         raise torch.OutOfMemoryError("no room")
 
 
+def clips_all(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    nn.utils.clip_grad_norm_(held, 1.0)
+
+
+def by_hook(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.register_step_pre_hook(clips_all)
+
+
+def by_wrapper(optimizer: torch.optim.Optimizer) -> None:
+    step = optimizer.step
+
+    def clipped() -> None:
+        clips_all(optimizer)
+        step()
+
+    optimizer.step = clipped
+
+
+def after_it(optimizer: torch.optim.Optimizer) -> None:
+    """Moves what has no gradient."""
+
+    def decay(*_: Any) -> None:
+        for group in optimizer.param_groups:
+            torch._foreach_mul_([p.data for p in group["params"]], 0.999)
+
+    optimizer.register_step_post_hook(decay)
+
+
+@each_row("put_on", [by_hook, by_wrapper, after_it])
+def test_what_is_put_on_an_optimizer_may_not_couple_domains(
+    put_on: Callable[[torch.optim.Optimizer], None],
+) -> None:
+    """A clip of all gradients acts from its threshold on, and small ones lie below."""
+    with pytest.raises(Refused, match=r"AdamW: .*other domains"):
+        optimize(torch.optim.AdamW, [UPPER, LOWER], put_on)
+
+
+def test_what_hooks_keep_is_as_if_the_trial_had_not_been() -> None:
+    """Averaged weights, counts, and a schedule that moves at each step: ten steps are ten."""
+
+    def kept(*, tried: bool) -> list[Any]:
+        model = gpt()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        rates: list[float] = []
+
+        def after(*_: Any) -> None:
+            schedule.step()
+            averaged.update_parameters(model)
+            rates.append(optimizer.param_groups[0]["lr"])
+
+        optimizer.register_step_post_hook(after)
+        run = governed(model, optimizer, [UPPER, LOWER])
+        run._try_optimizer._tried = not tried
+        for step in range(3):
+            rows = micro_batch(UPPER, token_rows(2, CONTEXT, VOCABULARY, step))
+            run(step_batch(step, [rows]), loss)
+        assert len(rates) == 3
+        return [torch.tensor(rates), *model.parameters(), *averaged.parameters()]
+
+    assert all(map(torch.equal, kept(tried=True), kept(tried=False)))
+
+
 def test_what_the_machine_lacks_is_no_refusal() -> None:
     """A refusal is never tried again; the next attempt may have the room."""
     with pytest.raises(RankFailed, match="no room"):
@@ -568,9 +686,15 @@ def test_a_rank_that_could_not_load_tries_the_optimizer_as_the_others_do(
 LOWER = Route({"embedding": 1.0, "block.0": 1.0})
 
 
-def optimize(kind: type[torch.optim.Optimizer], routes: list[Route]) -> None:
+def optimize(
+    kind: type[torch.optim.Optimizer],
+    routes: list[Route],
+    put_on: Callable[[torch.optim.Optimizer], None] = lambda _: None,
+) -> None:
     model = gpt()
-    run = governed(model, kind(model.parameters(), lr=1e-2), routes)
+    optimizer = kind(model.parameters(), lr=1e-2)
+    put_on(optimizer)
+    run = governed(model, optimizer, routes)
     rows = [micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 1)) for route in routes]
     run(step_batch(0, rows), loss)
 
