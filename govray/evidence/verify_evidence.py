@@ -159,7 +159,7 @@ TABLES: dict[str, Any] = json.loads(
 "witnessPolicy":{"threshold":0, "witnesses":[{"key":{"algorithm":0, "spki":0}, "name":0}]}}}}
 """
 )
-"""Generated from govray's own.
+"""Generated: python -m tests.support.pack_tables.
 
 ``shapes``: kind of document → its fields; a list of one for members, 0 for what has none.
 ``names``: what files are called, in small letters. People read what is inert, and no loader does.

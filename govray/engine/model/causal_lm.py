@@ -454,7 +454,7 @@ def _require_loaded(
             for each in among
         ):
             continue
-        if known in ties:
+        if known is not None and known in ties:
             _refuse_own(name, ties[known], where)
         ignored = model._keys_to_ignore_on_load_unexpected or ()  # such as masks of old files
         if known or not any(re.search(pattern, name) for pattern in ignored):
