@@ -61,7 +61,8 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def validations(run: Path) -> list[events.Reported]:
-    return [e for e in events.read(run) if isinstance(e, events.Reported)]
+    log = events.read(run)
+    return [e for e in log if isinstance(e, events.Reported) and e.group == "validation"]
 
 
 def test_validation_changes_no_bit(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
