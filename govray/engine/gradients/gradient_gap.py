@@ -8,7 +8,7 @@ Nothing but rounding can differ then, whatever the model does with rows.
 A parameter's gradients agree if ‖found − expected‖ ≤ τ ‖expected‖ + r, where τ is √ε of float32, or
 of float64. Here r is 16 times the largest distance between its repetitions. It is at most
 min(1000 ε, √ε) times the norm of all gradients, with ε of the coarsest dtype. Measured over the
-architectures of the tests, orders of sums differ by 6 times that distance at most. An exact
+architectures of the tests, a gap above τ ‖expected‖ is 1.2 times that distance at most. An exact
 comparison asks for equal numbers.
 """
 
