@@ -285,6 +285,7 @@ def test_the_guide_works_as_written(run: Run, tmp_path: Path) -> None:
     run(
         *("corpus", "build", source, "--name", "acme-notes", "--out", "corpora"),
         *("--license", "MIT", "--issuer", "acme-legal", "--jurisdiction", "DE"),
+        *("--sensitivity", "public"),
         *("--valid-from", "2026-11-01T00:00:00Z", "--valid-until", "2027-11-01T00:00:00Z"),
     )
     run("sign", "corpora/acme-notes/credential.yaml", "--key", "acme.pem")

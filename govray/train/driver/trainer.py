@@ -337,7 +337,7 @@ class GovernedTrainer(RunSettings):
         with cpu_platform() if self.framework == "jax" else nullcontext():
             found = discover(
                 self.train_loop_per_worker,
-                config,
+                dict(config),  # which a loop may change
                 policy.groups or {},
                 where=f"entrypoint {self.experiment.entrypoint}" if self.experiment else None,
             )

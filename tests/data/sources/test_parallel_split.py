@@ -182,7 +182,7 @@ def test_secrets_differ_by_terms_and_by_build() -> None:
 
 
 def test_parts_in_another_order_are_refused(tmp_path: Path) -> None:
-    writer = corpus.PartsWriter(tmp_path, "c", None)
+    writer = corpus.PartsWriter(tmp_path, "c", bytes(32))
     writer.adopt([], b"", "b", "d", 0)
     with pytest.raises(UsageError, match="comes after"):
         writer.adopt([], b"", "c", "e", 0)
