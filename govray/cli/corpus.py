@@ -91,9 +91,7 @@ def build(
     ] = None,
     sensitivity: Annotated[
         Sensitivity,
-        typer.Option(
-            "--sensitivity", help="Of the most sensitive record. Nobody is taken to say public."
-        ),
+        typer.Option("--sensitivity", help="The sensitivity of the most sensitive record."),
     ] = "restricted",
     use: Annotated[
         Use | None,
