@@ -47,6 +47,7 @@ from govray.errors import CouldNotCheck, InfrastructureFailed
 from govray.governance.formats import merkle
 from govray.service import tokens
 from govray.store.database import open_store
+from govray.store.record_key import KEY_ENV, key_file
 
 EMPTY = "empty"
 WITHIN = "empty within"
@@ -179,6 +180,7 @@ def server(kind: str, data: Data) -> Iterator[int]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", **os.environ}
+    environment[KEY_ENV] = str(key_file(data.url))
     words = [sys.executable, "-m", "benchmarks.service_app", kind, data.url, str(port)]
     words += [str(REPLICAS)]
     with tempfile.TemporaryFile() as log:

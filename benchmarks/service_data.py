@@ -24,14 +24,16 @@ from sqlalchemy import Table, insert
 from sqlmodel import Session
 
 from govray.governance.formats import merkle
+from govray.governance.policy import record_commitment
 from govray.store import tables
 from govray.store.database import open_store
+from govray.store.record_key import load_key, mask_secret
 from govray.store.tiles import HEIGHT, WIDTH, TileName, edge, encode_bundle
 
 GROUPS = ("embedding", *(f"block.{n}" for n in range(10)), "final_norm", "head")
 AT = "2026-11-21T12:00:00Z"
 
-_FORM = 1
+_FORM = 2
 _BATCH = 20_000
 
 
@@ -241,6 +243,7 @@ def _fill(data: Data, tiles: Path) -> None:
         session.flush()
         _insert(session, tables.Corpus, _corpora(sizes))
         _insert(session, tables.Credential, _credentials(sizes))
+        _insert(session, tables.RecordCommitment, _commitments(sizes, load_key(data.url)))
         _insert(session, tables.Attestation, (_attestation(data, n, zero) for n in _all(sizes)))
         _insert(session, tables.Ledger, (_ledger(data, n, tiles) for n in _all(sizes)))
         _insert(session, tables.Model, (_model(data, n) for n in _all(sizes)))
@@ -279,6 +282,17 @@ def _corpora(sizes: Sizes) -> Iterator[dict[str, Any]]:
 
 def _credential(n: int) -> str:
     return "sha256:" + hashlib.sha256(f"credential {n}".encode()).hexdigest()
+
+
+def _secret(corpus: int) -> bytes:
+    return hashlib.sha256(f"secret of {corpus}".encode()).digest()
+
+
+def _commitments(sizes: Sizes, key: bytes) -> Iterator[dict[str, Any]]:
+    for n in range(sizes.corpora):
+        stated = record_commitment.commitment(_secret(n))
+        secret = mask_secret(_secret(n), stated, key)
+        yield {"credential": _credential(n), "commitment": stated, "secret": secret}
 
 
 def _credentials(sizes: Sizes) -> Iterator[dict[str, Any]]:
@@ -396,8 +410,9 @@ def _coverage(data: Data) -> Iterator[dict[str, Any]]:
 def _records(data: Data) -> Iterator[dict[str, Any]]:
     for number in range(data.sizes.records):
         c = number % data.sizes.corpora
+        record = bytes.fromhex(data.record(number))
         yield {
-            "record_key": data.record(number),
+            "record_key": record_commitment.entry(record, _secret(c)).hex(),
             "attestation": data.digest(c % data.sizes.models),
             "corpus": f"corpus-{c}",
             "record": number // data.sizes.corpora,
