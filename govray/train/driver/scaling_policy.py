@@ -75,10 +75,10 @@ def policy_of(scaling: Any, run_folder: Place) -> FixedScalingPolicy | ElasticSc
 class Fixed(FixedScalingPolicy):
     """Ray's policy for a number of workers, which waits for nobody.
 
-    What it asks for tells elastic runs what they can't have. An actor of Ray keeps account of that,
-    and starts with the first request, which takes seconds. Where it is not there yet, no elastic
-    run is either, so the first request is left out. A cluster that began with this process needs no
-    account.
+    What it asks for tells elastic runs what they can't have. An actor of Ray keeps account of that.
+    Where it is not there yet, no elastic run is either, so nothing is asked. A request would start
+    it, for ever and on this node: that of a trial would never go. A cluster that began with this
+    process needs no account.
     """
 
     _asked = -math.inf
@@ -90,8 +90,8 @@ class Fixed(FixedScalingPolicy):
         return super().make_decision_for_non_running_worker_group()
 
     def _send_resource_request(self) -> None:
-        first, self._asked = self._asked == -math.inf, time_monotonic()
-        if begun_here() or (first and not _account_is_kept()):
+        self._asked = time_monotonic()
+        if begun_here() or not _account_is_kept():
             return
         send = super()._send_resource_request
         threading.Thread(target=send, name="govray-request", daemon=True).start()
