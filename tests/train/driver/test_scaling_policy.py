@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,6 +156,19 @@ def test_nothing_is_reserved_for_a_job_that_has_ended(
         assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
         jobs["01"] = True
         assert isinstance(policy.make_decision_for_non_running_worker_group(), NoopDecision)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_fixed_run_starts_no_account_of_room(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    """Ray's request would start it on this node, which an autoscaler could never take back."""
+    asked = threading.Semaphore(0)
+    monkeypatch.setattr(scaling_policy, "begun_here", lambda: False)
+    monkeypatch.setattr(scaling_policy, "_account_is_kept", lambda: kept)
+    monkeypatch.setattr(FixedScalingPolicy, "_send_resource_request", lambda self: asked.release())
+    policy = Fixed(ScalingConfig(num_workers=2))
+    for _ in range(2):
+        policy._send_resource_request()
+    assert [asked.acquire(timeout=30 if kept else 0) for _ in range(2)] == [kept, kept]
 
 
 class SetPolicy(Fixed):
