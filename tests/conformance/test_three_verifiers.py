@@ -65,7 +65,7 @@ OPEN_IN_THE_SCRIPT = {"delegation revoked"}
 """It says that it could not check this."""
 
 LINKED = "weights linked"
-"""Neither a browser nor a pack has links: a pack with one is none (`tests/evidence`)."""
+"""Neither a browser nor a pack has links: a pack with one is refused (`tests/evidence`)."""
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def from_own_page(request: Request) -> None:
 async def form_of(request: Request) -> Fields:
     """The fields of a form, each once, as somebody typed them: a browser sends lines with CRLF.
 
-    The one parser of forms, for a form that is none must be the same answer everywhere.
+    The one parser of forms: what cannot be read has the same answer everywhere.
 
     Raises:
         Problem: 403, another site sent it; 400, it is no form, or has more than `MOST_FIELDS`.
