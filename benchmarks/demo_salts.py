@@ -27,15 +27,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.command import positive, run
-from govray.demo import parts_list
-from govray.demo.deployment import deploy, own_policy
-from govray.demo.run import WORKERS, experiment_of
+from govray.cli.demo import parts_list
+from govray.cli.demo.deployment import deploy, own_policy
+from govray.cli.demo.run import WORKERS, experiment_of
 from govray.errors import UsageError
-from govray.files.place import place
 from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record import e_process
 from govray.governance.record.entropy_profile import EntropyProfile, MonitoredCorpus
 from govray.governance.record.incidents import Incidents, flaggable
+from govray.storage.place import place
 from govray.train.driver.ray_cluster import ray_running
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.recorded_inputs import recorded_inputs

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from govray.engine.steps.batch import MicroBatch, StepBatch
+from govray.engine.steps.step_result import StepResult
 from govray.governance.formats.canonical_json import sha256
 from govray.governance.policy.route import Route
 from govray.governance.record.ledger import CorpusUse, Leaf
-from govray.steps.batch import MicroBatch, StepBatch
-from govray.steps.step_result import StepResult
 
 POLICY = sha256(b"benchmark policy")
 PLAN = sha256(b"benchmark plan")

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import StepSettings
@@ -32,6 +31,7 @@ from govray.errors import UsageError
 from govray.governance.formats.canonical_json import sha256
 from govray.governance.policy.route import Route
 from govray.governance.policy.selector import parse_selector
+from govray.train.checkpoint.optimizer_state import optimizer_state
 
 EVERYTHING = ("asyncio", "email", "encodings", "unittest", "xml")
 UPPER_HALF = ("importlib", "multiprocessing")

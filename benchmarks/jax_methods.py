@@ -24,9 +24,9 @@ from benchmarks.batch import Batch
 from benchmarks.cases import LEARNING_RATE, SEED
 from benchmarks.governed_rows import PLAN, POLICY, leaf, step_batch
 from benchmarks.jax_workload import JaxWorkload
-from govray.jax import build_step
-from govray.jax.gpt import loss
-from govray.steps.first_exchange import Terms
+from govray.engine.jax import build_step
+from govray.engine.jax.gpt import loss
+from govray.engine.steps.first_exchange import Terms
 from govray.train.run_folder.ledger_wal import WriteAhead
 
 Tree = Any

@@ -16,7 +16,7 @@ from benchmarks.jax_methods import METHODS, GovernedFlax, JaxMethod
 from benchmarks.jax_workload import JaxWorkload
 from benchmarks.rounds import WARM_UP, Seconds, time_rounds
 from benchmarks.step_table import LEDGER
-from govray.jax.processes import Processes
+from govray.engine.jax.processes import Processes
 
 EVERY_ROUND = ("fused", "governed")
 

@@ -13,9 +13,9 @@ from flax import nnx
 
 from benchmarks.batch import Batch
 from benchmarks.cases import SEED, Shape, case_routes, deal, row_counts
+from govray.engine.jax.gpt import FlaxGPT
+from govray.engine.jax.layer_groups import layer_groups
 from govray.governance.policy.route import Route
-from govray.jax.gpt import FlaxGPT
-from govray.jax.layer_groups import layer_groups
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,11 @@ from govray.data.group_cache import GroupCache
 from govray.data.prepared.task_reader import TaskReader
 from govray.data.shard_file import Rows, ShardFile, rows_per_group
 from govray.data.step_reader import StepReader, plan_items, planned_rows, step_rows
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.row_order import RowOrder
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
 
 ROWS = 64
 """Rows of a step."""

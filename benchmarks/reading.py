@@ -41,10 +41,10 @@ from benchmarks.readers import (
 from govray.data.admission import prepare
 from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.data.tokenizer import ByteTokenizer
-from govray.files.bucket_path import BucketPath
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.trust.trust_state import TrustState
+from govray.storage.bucket_path import BucketPath
 from govray.train.driver.ray_cluster import ray_running
 from govray.train.inputs.planning import local_order
 from tests.support import object_server

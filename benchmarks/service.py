@@ -45,9 +45,9 @@ from benchmarks.service_data import QUICK, Data, Sizes, entry, generated
 from benchmarks.service_load import Answer, Client, Query, at_once, one_by_one
 from govray.errors import CouldNotCheck, InfrastructureFailed
 from govray.governance.formats import merkle
-from govray.service import tokens
-from govray.store.database import open_store
-from govray.store.record_key import KEY_ENV, key_file
+from govray.platform.service.identity import tokens
+from govray.platform.store.database import open_store
+from govray.platform.store.record_key import KEY_ENV, key_file
 
 EMPTY = "empty"
 WITHIN = "empty within"

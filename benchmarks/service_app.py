@@ -17,9 +17,9 @@ from typing import Any
 from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from govray.service.access import require
-from govray.service.app import create_app
-from govray.service.settings import Settings
+from govray.platform.service.app import create_app
+from govray.platform.service.http.settings import Settings
+from govray.platform.service.identity.access import require
 
 READY = "READY"
 UNLIMITED = 10**9

@@ -25,10 +25,10 @@ from sqlmodel import Session
 
 from govray.governance.formats import merkle
 from govray.governance.policy import record_commitment
-from govray.store import tables
-from govray.store.database import open_store
-from govray.store.record_key import load_key, mask_secret
-from govray.store.tiles import HEIGHT, WIDTH, TileName, edge, encode_bundle
+from govray.platform.store import tables
+from govray.platform.store.database import open_store
+from govray.platform.store.record_key import load_key, mask_secret
+from govray.platform.store.tiles import HEIGHT, WIDTH, TileName, edge, encode_bundle
 
 GROUPS = ("embedding", *(f"block.{n}" for n in range(10)), "final_norm", "head")
 AT = "2026-11-21T12:00:00Z"
@@ -148,7 +148,8 @@ def generated(folder: Path, sizes: Sizes) -> Data:
 
 
 def write_ledger(folder: Path, sizes: Sequence[int]) -> dict[int, bytes]:
-    """Write the tiles of a log, in the form of `govray.store.tiles`, and the edge of every size.
+    """Write the tiles of a log, in the form of `govray.platform.store.tiles`, and the edge of every
+    size.
 
     Returns:
         Size → root.

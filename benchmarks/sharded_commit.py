@@ -27,9 +27,9 @@ from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
 from benchmarks.memory import peak_bytes
 from benchmarks.ranks import run_ranks
-from govray.checkpoint.optimizer_state import optimizer_state
-from govray.checkpoint.tensor_shards import held_here, shard, whole
 from govray.engine.model import gpt
+from govray.train.checkpoint.optimizer_state import optimizer_state
+from govray.train.checkpoint.tensor_shards import held_here, shard, whole
 
 SHAPE = Shape(blocks=8, width=512, tokens=64, rows=2)
 QUICK = Shape(blocks=2, width=32, tokens=16, rows=2)

@@ -33,8 +33,6 @@ from benchmarks.cases import SEED
 from benchmarks.command import run
 from benchmarks.memory import peak_bytes
 from benchmarks.ranks import run_ranks
-from govray.checkpoint.sharded_init import rows_of
-from govray.checkpoint.tensor_shards import shard, take_rows, units
 from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import StepSettings
@@ -43,6 +41,8 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import build_step
 from govray.governance.policy.route import Route
+from govray.train.checkpoint.sharded_init import rows_of
+from govray.train.checkpoint.tensor_shards import shard, take_rows, units
 
 _PROCESSES = 2
 _PROFILED = 2

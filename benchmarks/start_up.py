@@ -27,7 +27,7 @@ import yaml
 from benchmarks.command import positive, run
 from benchmarks.one_corpus import OneCorpus
 from benchmarks.process_tree import processor_seconds, tree
-from govray.store.database import open_store
+from govray.platform.store.database import open_store
 
 STAGES = ("process", "driver", "attempt", "workers", "step", "finished", "attested")
 """The driver's process; all inputs verified; an attempt; its two workers; a step; and the end."""

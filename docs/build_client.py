@@ -1,8 +1,9 @@
-"""The typed Python client: ``python docs/build_client.py`` writes two modules of ``govray/client``.
+"""The typed Python client: ``python docs/build_client.py`` writes two modules of
+``govray/platform/client``.
 
 They follow from the service's OpenAPI description. `documents` has a class for each answer, and
 `operations` a method for each operation, by the name that the description gives it. An operation
-with pages becomes an iterator. ``tests/client`` writes them again and compares.
+with pages becomes an iterator. ``tests/platform/client`` writes them again and compares.
 
 Our own, since a client for everybody needs only what the base install has. The generator
 openapi-python-client writes code for httpx and attrs, and joins no pages.
@@ -63,7 +64,7 @@ def documents(description: Json) -> Iterator[str]:
     yield "from __future__ import annotations\n"
     yield "from typing import Any, Literal, TypeAlias\n"
     yield "from pydantic import Field\n"
-    yield "from govray.client.answered import Answered\n"
+    yield "from govray.platform.client.answered import Answered\n"
     for name in names:
         if "enum" in schemas[name]:
             yield f"{name}: TypeAlias = {typed(schemas[name])}"
@@ -100,8 +101,8 @@ def operations(description: Json) -> Iterator[str]:
     yield "from __future__ import annotations\n"
     yield "from collections.abc import Iterator"
     yield "from typing import Any, Literal\n"
-    yield "from govray.client import documents"
-    yield "from govray.client.connection import Connection, segment\n\n"
+    yield "from govray.platform.client import documents"
+    yield "from govray.platform.client.connection import Connection, segment\n\n"
     yield "class Operations(Connection):"
     yield '    """The operations of a service, over one connection."""'
     schemas = description["components"]["schemas"]

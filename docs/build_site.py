@@ -91,9 +91,9 @@ def commands() -> str:
 
 def openapi() -> Json:
     """The service's description of itself, over an empty store."""
-    from govray.service.app import create_app
-    from govray.service.settings import Settings
-    from govray.store.database import open_store
+    from govray.platform.service.app import create_app
+    from govray.platform.service.http.settings import Settings
+    from govray.platform.store.database import open_store
 
     with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/empty.db"

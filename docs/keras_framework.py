@@ -1,4 +1,4 @@
-"""A Keras 3 model over JAX in the seven functions of `govray.steps.framework`: docs/jax.md.
+"""A Keras 3 model over JAX in the seven functions of `govray.engine.steps.framework`: docs/jax.md.
 
 Run by hand with Keras 3.15.1 and ``KERAS_BACKEND=jax``. Keras is no dependency, so no test runs it.
 """
@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from govray.engine.jax import domain_gradients
+from govray.engine.jax.group_optimizer import GroupOptimizer
+from govray.engine.jax.processes import Processes
+from govray.engine.steps.batch import IGNORED, MicroBatch
+from govray.engine.steps.routed import Routed
 from govray.errors import Refused
-from govray.jax import domain_gradients
-from govray.jax.group_optimizer import GroupOptimizer
-from govray.jax.processes import Processes
-from govray.steps.batch import IGNORED, MicroBatch
-from govray.steps.routed import Routed
 
 Arrays = Mapping[str, Array]
 

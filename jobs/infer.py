@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 from govray.errors import GovrayError, UsageError
-from govray.inference.batch import BatchAnswers, load_for
+from govray.platform.inference.batch import BatchAnswers, load_for
+from govray.platform.tasks.task_file import InferenceTask, read_task
 from govray.printable import printable
-from govray.tasks.task_file import InferenceTask, read_task
 
 ROWS = 16
 """Prompts of one call."""

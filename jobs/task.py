@@ -17,11 +17,11 @@ from pathlib import Path
 from threading import Event
 
 from govray.errors import GovrayError, UsageError
-from govray.files.place import place
+from govray.platform.tasks.finite_task import run_command
+from govray.platform.tasks.task_file import CommandTask, InferenceTask, check_id, read_task
+from govray.platform.tasks.watched_program import run_watched
 from govray.printable import printable
-from govray.tasks.finite_task import run_command
-from govray.tasks.task_file import CommandTask, InferenceTask, check_id, read_task
-from govray.tasks.watched_program import run_watched
+from govray.storage.place import place
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
 """The HTTP service on Ray Serve: ``serve run serve.app:app``, ``serve deploy serve/config.yaml``.
 
-Each replica builds `govray.service.app.create_app` for itself, over the same store. Authentication
-is always on, since Ray's own token does not protect Serve's port. For one person without tokens
-there is ``govray serve --no-auth``.
+Each replica builds `govray.platform.service.app.create_app` for itself, over the same store.
+Authentication is always on, since Ray's own token does not protect Serve's port. For one person
+without tokens there is ``govray serve --no-auth``.
 
 A replica that cannot reach its store is unhealthy, and Ray replaces it. Each replica counts rates
 for itself. Numbers for Prometheus go to Ray's metrics agent, which has those of all replicas.
@@ -18,10 +18,10 @@ from ray import serve
 from ray.serve import Application
 
 from govray.errors import UsageError
-from govray.files.storage_url import check_path
-from govray.service.case_file import read_cases
-from govray.service.provider_file import read_provider
-from govray.store.database import open_store
+from govray.platform.service.acting.case_file import read_cases
+from govray.platform.service.identity.provider_file import read_provider
+from govray.platform.store.database import open_store
+from govray.storage.storage_url import check_path
 
 # No `from __future__ import annotations`: Ray Serve reads the class of `app`'s argument.
 
@@ -78,9 +78,9 @@ def app(arguments: Arguments) -> Application:
         from ray.serve import metrics
         from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-        from govray.service.app import create_app
-        from govray.service.prometheus import Forwarded
-        from govray.service.settings import Settings
+        from govray.platform.service.app import create_app
+        from govray.platform.service.http.prometheus import Forwarded
+        from govray.platform.service.http.settings import Settings
         from govray.tune.experiment_cost import experiment_cost
 
         settings = Settings(

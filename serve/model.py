@@ -14,9 +14,9 @@ from ray import serve
 from ray.serve import Application
 
 from govray.errors import UsageError
-from govray.files.storage_url import check_path
-from govray.inference.adapter_rights import AdapterRights, read_rights
-from govray.store.database import open_store
+from govray.platform.inference.adapter_rights import AdapterRights, read_rights
+from govray.platform.store.database import open_store
+from govray.storage.storage_url import check_path
 
 # No `from __future__ import annotations`: Ray Serve reads the class of `app`'s argument.
 
@@ -71,9 +71,9 @@ def app(arguments: Arguments) -> Application:
     entrypoints, seconds = list(arguments.entrypoints), arguments.seconds
 
     def build() -> FastAPI:
-        from govray.inference.app import InferenceSettings, create_inference_app
-        from govray.inference.served_model import load
-        from govray.inference.standing import ModelStanding
+        from govray.platform.inference.app import InferenceSettings, create_inference_app
+        from govray.platform.inference.served_model import load
+        from govray.platform.inference.standing import ModelStanding
 
         served = load(
             folder,

@@ -17,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support.ranks import four_ranks, one_rank, two_ranks
 
 if TYPE_CHECKING:
-    from govray.files.bucket_path import BucketPath
+    from govray.storage.bucket_path import BucketPath
     from tests.support.forked_workers import Forked
     from tests.support.object_server import Server
 
@@ -48,10 +48,10 @@ ON_RAY = (
     "tests/data/test_step_reader.py",
     "tests/faults/test_fault_controls.py",
     "tests/faults/test_fault_schedules.py",
-    "tests/inference/test_batch.py::test_prompts_are_answered",
-    "tests/inference/test_serve_model.py::test_a_model_answers",
-    "tests/reconciler/test_queue_on_cluster.py",
-    "tests/service/test_serve_app.py",
+    "tests/platform/inference/test_batch.py::test_prompts_are_answered",
+    "tests/platform/inference/test_serve_model.py::test_a_model_answers",
+    "tests/platform/queue/test_queue_on_cluster.py",
+    "tests/platform/service/test_serve_app.py",
     "tests/train/driver/test_autoscaled_run.py",
     "tests/train/driver/test_driver_key.py::test_no_process",
     "tests/train/driver/test_elastic.py",
@@ -71,7 +71,7 @@ ON_RAY = (
 """Tests that start a Ray cluster, here or in a process of their own. They get the mark ``ray``."""
 
 OWN_PORTS = (
-    "tests/reconciler/test_queue_on_cluster.py",
+    "tests/platform/queue/test_queue_on_cluster.py",
     "tests/train/driver/test_autoscaled_run.py",
     "tests/tune/test_search_from_no_node.py",
 )
@@ -135,11 +135,11 @@ def pytest_collection_finish() -> None:
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What every store, application of a service and run would make or draw anew."""
     with pytest.MonkeyPatch.context() as patch:
-        if "govray.service.app" in sys.modules:
+        if "govray.platform.service.app" in sys.modules:
             from tests.support.route_memory import remember
 
             remember(patch)
-        if "govray.store.database" in sys.modules:
+        if "govray.platform.store.database" in sys.modules:
             from tests.support.copied_tables import copy_tables
 
             copy_tables(patch, tmp_path_factory.mktemp("tables"))
@@ -209,7 +209,7 @@ def store_server() -> Iterator[Server]:
 @pytest.fixture
 def store(store_server: Server) -> BucketPath:
     """A path below a new bucket."""
-    from govray.files.bucket_path import BucketPath
+    from govray.storage.bucket_path import BucketPath
 
     name = f"paths-{time.monotonic_ns()}"
     store_server.bucket(name)

@@ -13,7 +13,7 @@ PACKAGE = Path(govray.__file__).parent
 
 # A row of the store, and the answer of a route, have the name of what they are a row or answer of.
 # The client's documents are those answers.
-SAME = ("store.tables", "service.routes.", "client.documents")
+SAME = ("platform.store.tables", "platform.service.routes.", "platform.client.documents")
 
 # Other names that are used twice, and why.
 REASONS = {
@@ -46,5 +46,9 @@ def test_a_name_means_one_thing_or_has_a_reason() -> None:
 
 
 def test_a_second_meaning_is_found() -> None:
-    classes = [("Order", "train.inputs.order"), ("Order", "store.tables"), ("Order", "tune.points")]
+    classes = [
+        ("Order", "train.inputs.order"),
+        ("Order", "platform.store.tables"),
+        ("Order", "tune.points"),
+    ]
     assert repeated(iter(classes)) == {"Order": ["train.inputs.order", "tune.points"]}

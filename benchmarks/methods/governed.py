@@ -30,8 +30,8 @@ from govray.engine.collective.step_settings import StepSettings
 from govray.engine.gradients import pass_planner
 from govray.engine.model.adapters import Adapters
 from govray.engine.step import build_step
+from govray.engine.steps.step_result import StepResult
 from govray.governance.record.ledger import GradientNorms, Leaf
-from govray.steps.step_result import StepResult
 from govray.train.run_folder.ledger_wal import WriteAhead
 from govray.train.worker.ledger_norms import gradient_norms
 

@@ -80,8 +80,8 @@ def remove(
     from govray.governance.trust.revocation_list import Revocation
     from govray.governance.verify.cosign import missing_signatures
     from govray.governance.verify.verifier import verify, verify_to_cosign
-    from govray.holds import check_not_held
-    from govray.pins import locked
+    from govray.train.checkpoint.holds import check_not_held
+    from govray.train.checkpoint.pins import locked
 
     signer = signing_key.load(key, password_file)
     anchor = trust.anchor(trust_root, revocations)
@@ -199,7 +199,7 @@ def _put(staged: Path, path: Path, entry: Revocation) -> None:
     Raises:
         UsageError: The system refuses; the list stays where it is.
     """
-    from govray.files.atomic_file import sync_folder
+    from govray.storage.atomic_file import sync_folder
 
     try:
         staged.replace(path)
@@ -287,8 +287,8 @@ def export(
     at: At = None,
 ) -> None:
     """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
-    from govray.files.staged_folder import staged_folder
     from govray.governance.attestation import model_folder
+    from govray.storage.staged_folder import staged_folder
 
     verified = trust.verify_model(
         model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at

@@ -17,7 +17,7 @@ from govray.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from govray.alerts.reverification import Verify
+    from govray.platform.alerts.reverification import Verify
 
 app = typer.Typer(help="Tell webhooks what happened, and verify registered models again.")
 
@@ -62,10 +62,10 @@ def run(
     import socket
     import threading
 
-    from govray.alerts.delivery import Deliverer
-    from govray.alerts.rounds import Rounds
-    from govray.store.database import open_store
-    from govray.store.secret_fingerprint import indexing_key
+    from govray.platform.alerts.delivery import Deliverer
+    from govray.platform.alerts.rounds import Rounds
+    from govray.platform.store.database import open_store
+    from govray.platform.store.secret_fingerprint import indexing_key
 
     if every is None and (trust_root is not None or revocations):
         raise UsageError(

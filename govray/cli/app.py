@@ -29,7 +29,6 @@ from govray.cli import (
     checkpoint,
     corpus,
     cosign,
-    demo,
     disclose,
     evidence,
     export,
@@ -67,8 +66,9 @@ from govray.cli import (
     witness,
     workspace,
 )
+from govray.cli.demo import command as demo
 from govray.errors import UsageError
-from govray.files.storage_url import check_path
+from govray.storage.storage_url import check_path
 
 HELP = ("--help", "-h")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from govray.cli import trust
 
 if TYPE_CHECKING:
-    from govray.store.audit_log import ChangedBy
+    from govray.platform.store.audit_log import ChangedBy
 
 
 def changer(user: str | None = None) -> ChangedBy:
@@ -18,6 +18,6 @@ def changer(user: str | None = None) -> ChangedBy:
         user: In whose name; the user of this machine without.
     """
     from govray.governance.formats.document import format_time
-    from govray.store.audit_log import ChangedBy
+    from govray.platform.store.audit_log import ChangedBy
 
     return ChangedBy(user=user or getpass.getuser(), at=format_time(trust.reference_time(None)))

@@ -39,11 +39,10 @@ def ls(run: Run) -> None:
 
     Reads names, sizes and manifests, but no tensors.
     """
-    from govray.checkpoint.retention import kept
-    from govray.holds import read_holds
-    from govray.pins import read_pins
-    from govray.train.index import event_rows
-    from govray.train.run_folder import events
+    from govray.train.checkpoint.holds import read_holds
+    from govray.train.checkpoint.pins import read_pins
+    from govray.train.checkpoint.retention import kept
+    from govray.train.run_folder import event_rows, events
     from govray.train.state.garbage_collection import inventory
 
     found, pins, held = inventory(run), read_pins(run), read_holds(run)
@@ -103,8 +102,8 @@ def gc(
     ] = False,
 ) -> None:
     """Delete the checkpoints that no rule, pin or hold keeps, and what a crash left behind."""
-    from govray.checkpoint.storage import OBJECTS, storage_of
-    from govray.holds import read_holds
+    from govray.train.checkpoint.holds import read_holds
+    from govray.train.checkpoint.storage import OBJECTS, storage_of
     from govray.train.run_folder.run_lock import driving
     from govray.train.state.garbage_collection import apply, inventory, surplus, sweep
 
@@ -141,7 +140,7 @@ def pin(checkpoint: Checkpoint, reason: Reason = "") -> None:
     """Keep a checkpoint whatever the run's rules say."""
     from getpass import getuser
 
-    from govray import pins
+    from govray.train.checkpoint import pins
 
     folder = _of_a_disk(checkpoint)
     with _writing(folder):
@@ -153,7 +152,7 @@ def pin(checkpoint: Checkpoint, reason: Reason = "") -> None:
 @app.command("unpin")
 def unpin(checkpoint: Checkpoint) -> None:
     """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
-    from govray import pins
+    from govray.train.checkpoint import pins
 
     folder = _of_a_disk(checkpoint)
     with _writing(folder):

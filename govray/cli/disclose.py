@@ -54,10 +54,10 @@ def disclose(
     Views of it are made from that with govray view make, without the key. Whoever has the secret
     can open every part. The same model and secret give the same commitments.
     """
+    from govray.evidence.views.disclosure import sign_disclosure
+    from govray.evidence.views.disclosure_secret import read_secret
+    from govray.evidence.views.view import verify_disclosure
     from govray.governance.verify.cosign import missing_signatures
-    from govray.views.disclosure import sign_disclosure
-    from govray.views.disclosure_secret import read_secret
-    from govray.views.view import verify_disclosure
 
     found = trust.verify_model(
         model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at

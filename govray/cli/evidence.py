@@ -38,7 +38,7 @@ def evidence(
     has this verifier's wheel, and a script that needs only Python and cryptography. Names of
     corpora are in it; keys, records and secrets are not. The same --at gives the same bytes.
     """
-    from govray.evidence.evidence_pack import write_pack
+    from govray.evidence.packs.evidence_pack import write_pack
     from govray.governance.attestation.model_folder import MODEL, find_model
 
     if not path.exists():

@@ -67,8 +67,8 @@ def export(
 
     Nothing is written unless MODEL verifies. Equal models give equal bytes, signatures apart.
     """
-    from govray.exports.export_format import SIGNED, export_format
-    from govray.exports.verified_facts import VerifiedFacts
+    from govray.evidence.exports.export_format import SIGNED, export_format
+    from govray.evidence.exports.verified_facts import VerifiedFacts
 
     signing = name == SIGNED or key is not None or password_file is not None
     signer = signing_key.load(key or DEFAULT_KEY, password_file) if signing else None
@@ -121,7 +121,7 @@ def _write_folder(target: Path, files: Mapping[str, bytes], suffix: str, *, repl
     Raises:
         UsageError: A folder there holds what is no earlier export, or the system refuses.
     """
-    from govray.files.staged_folder import staged_folder
+    from govray.storage.staged_folder import staged_folder
 
     try:
         there = os.listdir(target) if os.path.lexists(target) else []

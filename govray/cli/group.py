@@ -19,7 +19,7 @@ User = Annotated[str, typer.Argument(metavar="USER")]
 @app.command()
 def add(group: Group, user: User, store: Store = DEFAULT_STORE) -> None:
     """Put a user into a group, which its first member makes."""
-    from govray.store import role_bindings
+    from govray.platform.store import role_bindings
 
     with opened_session(store) as session:
         role_bindings.add_member(session, group, user, by=changer())
@@ -31,7 +31,7 @@ def add(group: Group, user: User, store: Store = DEFAULT_STORE) -> None:
 @app.command()
 def remove(group: Group, user: User, store: Store = DEFAULT_STORE) -> None:
     """Take a user out of a group."""
-    from govray.store import role_bindings
+    from govray.platform.store import role_bindings
 
     with opened_session(store) as session:
         role_bindings.remove_member(session, group, user, by=changer())
@@ -45,7 +45,7 @@ def ls(store: Store = DEFAULT_STORE) -> None:
     """List groups and who is in them; an identity provider's own are not known here."""
     from sqlmodel import col, select
 
-    from govray.store.tables import GroupMember
+    from govray.platform.store.tables import GroupMember
 
     with opened_session(store) as session:
         found = select(GroupMember).order_by(col(GroupMember.group), col(GroupMember.user))

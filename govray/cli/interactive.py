@@ -17,7 +17,7 @@ from govray.cli.place_argument import Given, given_place
 from govray.errors import Stopped, UsageError
 
 if TYPE_CHECKING:
-    from govray.tasks.endpoint import Endpoint
+    from govray.platform.tasks.endpoint import Endpoint
 
 Storage = Annotated[
     Given,
@@ -61,8 +61,8 @@ def _run(kind: str, storage: Any, idle_minutes: float) -> None:
     from contextlib import suppress
     from threading import Event
 
-    from govray.tasks.task_file import read_task
-    from govray.tasks.watched_program import run_watched
+    from govray.platform.tasks.task_file import read_task
+    from govray.platform.tasks.watched_program import run_watched
 
     task = read_task(f"kind: {kind}\nidle_minutes: {idle_minutes}\n", where="--idle-minutes")
     stop = Event()

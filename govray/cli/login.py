@@ -18,8 +18,8 @@ from govray.cli.server_option import VARIABLE
 from govray.errors import Refused, UsageError
 
 if TYPE_CHECKING:
-    from govray.client.device_flow import Code
-    from govray.client.logins import Login
+    from govray.platform.client.device_flow import Code
+    from govray.platform.client.logins import Login
 
 Server = Annotated[
     str | None,
@@ -38,8 +38,8 @@ def login(
 
     It is kept in govray/logins.json of your configuration folder, for you alone.
     """
-    from govray.client import Client
-    from govray.client.logins import Login, keep_login
+    from govray.platform.client import Client
+    from govray.platform.client.logins import Login, keep_login
 
     address = _address(server)
     if token not in (None, "-"):
@@ -64,7 +64,7 @@ def login(
 
 def logout(server: Server = None) -> None:
     """Forget the token of a service. It stays good until it ends or is revoked there."""
-    from govray.client.logins import forget_login
+    from govray.platform.client.logins import forget_login
 
     address = _address(server)
     known = forget_login(address)
@@ -74,7 +74,7 @@ def logout(server: Server = None) -> None:
 
 def _address(server: str | None) -> str:
     from govray.cli import server_option
-    from govray.client.connection import checked_url
+    from govray.platform.client.connection import checked_url
 
     given = server or server_option.chosen() or os.environ.get(VARIABLE)
     if not given:
@@ -86,9 +86,9 @@ def _signed_in(address: str) -> Login:
     """Sign in at the provider that the service names; the token that the service accepts."""
     import time
 
-    from govray.client import Client
-    from govray.client.device_flow import sign_in
-    from govray.client.logins import Login
+    from govray.platform.client import Client
+    from govray.platform.client.device_flow import sign_in
+    from govray.platform.client.logins import Login
 
     place = Client(address).get_sign_in()
     if place.issuer is None or place.client_id is None:
@@ -119,7 +119,7 @@ def _show(code: Code) -> None:
 
 def _check(client: object) -> None:
     """Return if the service accepts the client's token: a listing that everybody may read."""
-    from govray.client import Client
+    from govray.platform.client import Client
 
     assert isinstance(client, Client)
     next(client.list_models(), None)

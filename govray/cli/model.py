@@ -33,8 +33,8 @@ from govray.errors import CouldNotCheck, Refused, UsageError
 if TYPE_CHECKING:
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.verify.verifier import VerifiedModel
-    from govray.store.promotion_gates import PromotionPolicy
-    from govray.store.tables import ModelVersion
+    from govray.platform.store.promotion_gates import PromotionPolicy
+    from govray.platform.store.tables import ModelVersion
 
 app = typer.Typer(help="Versions of models: register, list, promote, download.")
 
@@ -71,10 +71,10 @@ def register(
     """
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.verifier import verify
-    from govray.store import registry
-    from govray.store.model_index import index_model
-    from govray.store.secret_fingerprint import indexing_key
-    from govray.store.semantic_version import parse_version
+    from govray.platform.store import registry
+    from govray.platform.store.model_index import index_model
+    from govray.platform.store.secret_fingerprint import indexing_key
+    from govray.platform.store.semantic_version import parse_version
 
     anchor = trust.anchor(trust_root, revocations)
     registry.check_name(name)
@@ -126,7 +126,7 @@ def versions(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """List the versions of a model, the highest first, or the models."""
-    from govray.store import registry
+    from govray.platform.store import registry
 
     with opened_session(store) as session:
         if name is None:
@@ -171,8 +171,8 @@ def promote(
     Exit code 1: gates failed; each is named, and nothing was changed. 3: the version's trust root
     asks for a revocation list that is not given.
     """
-    from govray.store import registry
-    from govray.store.standing import standing
+    from govray.platform.store import registry
+    from govray.platform.store.standing import standing
 
     with opened_session(store) as session:
         if to == "archived":
@@ -225,8 +225,8 @@ def download(
 
     DIR appears only once the whole copy verifies.
     """
-    from govray.store import registry
-    from govray.store.tables import Attestation
+    from govray.platform.store import registry
+    from govray.platform.store.tables import Attestation
 
     anchor = trust.anchor(trust_root, revocations)
     with opened_session(store) as session:
@@ -276,9 +276,9 @@ def copy(
         UsageError: ``folder`` is there already, or the disk refuses.
         Refused: The copy does not verify, or is of another attestation.
     """
-    from govray.files.staged_folder import staged_folder
     from govray.governance.attestation.model_folder import Bundle
     from govray.governance.verify.verifier import verify
+    from govray.storage.staged_folder import staged_folder
 
     # A dangling link counts as existing.
     if os.path.lexists(folder):
@@ -308,7 +308,7 @@ def copy(
 
 
 def _gates(path: Path) -> PromotionPolicy:
-    from govray.store.promotion_gates import read_promotion_policy
+    from govray.platform.store.promotion_gates import read_promotion_policy
 
     if not path.is_file():
         raise UsageError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from govray.errors import UsageError
-from govray.files.place import Place, place
+from govray.storage.place import Place, place
 
 
 def given_place(text: str) -> Place:

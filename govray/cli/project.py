@@ -27,7 +27,7 @@ def new(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Make a project. Runs that named it before are its own from then on."""
-    from govray.store import tenancy
+    from govray.platform.store import tenancy
 
     with opened_session(store) as session:
         tenancy.make_project(
@@ -43,7 +43,7 @@ def ls(store: Store = DEFAULT_STORE) -> None:
     """List projects."""
     from sqlmodel import col, select
 
-    from govray.store.tables import Project
+    from govray.platform.store.tables import Project
 
     with opened_session(store) as session:
         rows = [
@@ -65,7 +65,7 @@ def archive(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Archive a project: it takes no submissions, and its runs stay."""
-    from govray.store import tenancy
+    from govray.platform.store import tenancy
 
     with opened_session(store) as session:
         row = tenancy.get_project(session, name)
@@ -86,8 +86,8 @@ def settings(
 ) -> None:
     """Show a project's config policy, or replace it by a file's."""
     from govray.governance.submission.yaml_overrides import read_mapping, written
-    from govray.store import tenancy
-    from govray.store.project_settings import parse_settings
+    from govray.platform.store import tenancy
+    from govray.platform.store.project_settings import parse_settings
 
     with opened_session(store) as session:
         row = tenancy.get_project(session, name)

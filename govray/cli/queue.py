@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from sqlmodel import Session
 
-    from govray.reconciler.reconcile import QueuePass, Reconciler
-    from govray.store.tables import Submission
+    from govray.platform.queue.reconcile import QueuePass, Reconciler
+    from govray.platform.store.tables import Submission
 
 app = typer.Typer(help="Queue experiments in front of a plain Ray cluster, by priority and share.")
 
@@ -56,13 +56,13 @@ def run(
     """Start, stop and follow jobs as the queue's order says, until SIGTERM or SIGINT."""
     from threading import Event
 
-    from govray.files.place import place
-    from govray.reconciler.progress import committed_below
-    from govray.reconciler.ray_jobs import RayJobs
-    from govray.reconciler.reconcile import Reconciler
-    from govray.reconciler.run_limits import RunLimits
-    from govray.reconciler.settings import read_queue
-    from govray.store.database import open_store
+    from govray.platform.queue.progress import committed_below
+    from govray.platform.queue.ray_jobs import RayJobs
+    from govray.platform.queue.reconcile import Reconciler
+    from govray.platform.queue.run_limits import RunLimits
+    from govray.platform.queue.settings import read_queue
+    from govray.platform.store.database import open_store
+    from govray.storage.place import place
     from govray.train.run_folder.clock import instant
 
     tell = _teller(log_format)
@@ -110,7 +110,7 @@ def ls(
     from sqlalchemy.orm import defer
     from sqlmodel import col, select
 
-    from govray.store.tables import Submission
+    from govray.platform.store.tables import Submission
 
     statement = select(Submission).options(defer(Submission.config))  # type: ignore[arg-type]
     if project is not None:
@@ -183,7 +183,7 @@ def submit(
 ) -> None:
     """Put an experiment into the queue, straight into the store."""
     from govray.governance.submission.code_archive import archive_folder
-    from govray.store import submissions
+    from govray.platform.store import submissions
     from govray.tune.experiment_cost import experiment_cost
 
     text = _read(file)
@@ -294,7 +294,7 @@ def _teller(log_format: str) -> Tell:
         return lambda text, **_facts: note(text)
     import logging
 
-    from govray.service.request_log import log_as_json
+    from govray.platform.service.identity.request_log import log_as_json
 
     log_as_json()
     log = logging.getLogger("govray.queue")
@@ -409,7 +409,7 @@ def _with_room(session: Session, text: str, name: str, pool: str | None) -> str:
     """The file, with how many workers a search may have where it does not say."""
     from govray.governance.submission.search_room import lacks_room, stated_pool, with_room
     from govray.governance.submission.yaml_overrides import read_mapping, written
-    from govray.store.pools import search_room
+    from govray.platform.store.pools import search_room
 
     config = read_mapping(text, name=name)
     if not lacks_room(config):
@@ -419,7 +419,7 @@ def _with_room(session: Session, text: str, name: str, pool: str | None) -> str:
 
 
 def _ask(id: str, what: str, user: str | None, store: str) -> None:
-    from govray.store import submissions
+    from govray.platform.store import submissions
 
     with opened_session(store) as session:
         row = submissions.ask(session, _find(session, id), what, by=changer(user))
@@ -429,7 +429,7 @@ def _ask(id: str, what: str, user: str | None, store: str) -> None:
 
 
 def _find(session: Session, id: str) -> Submission:
-    from govray.store.tables import Submission
+    from govray.platform.store.tables import Submission
 
     row = session.get(Submission, id)
     if row is None:

@@ -1,6 +1,6 @@
 """Verbs that act through a service: ``govray --server URL train|tune|runs|model``.
 
-Each is one or two calls of `govray.client`. What it prints is what the service answered.
+Each is one or two calls of `govray.platform.client`. What it prints is what the service answered.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from govray.cli.progress import StageBar
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
-    from govray.client import Client
-    from govray.client.documents import ExperimentCheck, QueueEntry
+    from govray.platform.client import Client
+    from govray.platform.client.documents import ExperimentCheck, QueueEntry
 
 app = typer.Typer(
     name="govray --server URL",
@@ -242,7 +242,7 @@ app.command("logout")(login.logout)
 
 
 def _client() -> Client:
-    from govray.client import connect
+    from govray.platform.client import connect
 
     return connect(server_option.chosen())
 

@@ -1,7 +1,7 @@
 """``govray report``: drafts for regulators from a verified model and what its provider signed.
 
 Everything is verified first: the model folder, then the provider's statement under the same trust
-root. `govray.reports` makes the drafts.
+root. `govray.evidence.reports` makes the drafts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from govray.cli.output import report as print_report
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
+    from govray.evidence.reports.annex_xi import CountedFlops
+    from govray.evidence.reports.draft import Draft
+    from govray.evidence.reports.provider_statement import ProviderStatement
     from govray.governance.trust.trust_state import Verified
     from govray.governance.verify.verifier import VerifiedModel
-    from govray.reports.annex_xi import CountedFlops
-    from govray.reports.draft import Draft
-    from govray.reports.provider_statement import ProviderStatement
 
 app = typer.Typer(help="Draft the EU's training summary and technical documentation of a model.")
 
@@ -63,7 +63,7 @@ def eu_summary(
 
     Fields come from the model's records, or from --provider. All others are marked missing.
     """
-    from govray.reports.eu_summary import eu_summary as draft_of
+    from govray.evidence.reports.eu_summary import eu_summary as draft_of
 
     verified, statement = _verified(model, provider, trust_root, revocations, allow_uncovered, at)
     _write(draft_of(verified, statement), out, form, force)
@@ -90,8 +90,8 @@ def annex_xi(
     force: Force = False,
 ) -> None:
     """Draft the technical documentation of Annex XI, section 1, of the EU's AI Act."""
-    from govray.reports.annex_xi import annex_xi as draft_of
-    from govray.reports.annex_xi import read_files
+    from govray.evidence.reports.annex_xi import annex_xi as draft_of
+    from govray.evidence.reports.annex_xi import read_files
 
     verified, statement = _verified(model, provider, trust_root, revocations, allow_uncovered, at)
     files = read_files(verified)
@@ -114,9 +114,9 @@ def provider_template(
     force: Force = False,
 ) -> None:
     """Write the file in which a provider states what no record of MODEL does. Then sign it."""
-    from govray.reports.annex_xi import annex_xi, read_files
-    from govray.reports.eu_summary import eu_summary
-    from govray.reports.provider_template import provider_template as template_of
+    from govray.evidence.reports.annex_xi import annex_xi, read_files
+    from govray.evidence.reports.eu_summary import eu_summary
+    from govray.evidence.reports.provider_template import provider_template as template_of
 
     verified, _ = _verified(model, None, trust_root, revocations, allow_uncovered, at)
     drafts = [eu_summary(verified), annex_xi(verified, read_files(verified))]
@@ -144,7 +144,7 @@ def _verified(
     at: str | None,
 ) -> tuple[VerifiedModel, Verified[ProviderStatement] | None]:
     """The model, and what its provider signed of it."""
-    from govray.reports.provider_statement import verify_statement
+    from govray.evidence.reports.provider_statement import verify_statement
 
     model = trust.verify_model(
         path, root=root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
@@ -176,11 +176,11 @@ def _write(draft: Draft, out: Path, given: Form | None, force: bool) -> None:
     """Write a draft, and tell what lacks."""
     form = _form(out, given)
     if form == "html":
-        from govray.reports.web_page import web_page
+        from govray.evidence.reports.web_page import web_page
 
         data = web_page(draft)
     elif form == "docx":
-        from govray.reports.word_file import word_file
+        from govray.evidence.reports.word_file import word_file
 
         data = word_file(draft)
     else:
@@ -207,7 +207,7 @@ def _write(draft: Draft, out: Path, given: Form | None, force: bool) -> None:
 
 def _count(config: Any) -> CountedFlops:
     """The operations of a row of the model that a configuration names."""
-    from govray.reports.annex_xi import CountedFlops
+    from govray.evidence.reports.annex_xi import CountedFlops
     from govray.train.attest.counted_flops import HOW, row_flops
 
     return CountedFlops(row_flops(config), HOW)

@@ -57,8 +57,8 @@ def bind(
 ) -> None:
     """Give a role, in the whole organisation if no place is named."""
     from govray.governance.formats.document import format_time
-    from govray.store import role_bindings
-    from govray.store.role_bindings import Grant
+    from govray.platform.store import role_bindings
+    from govray.platform.store.role_bindings import Grant
 
     if (user is None) == (group is None):
         raise UsageError("a role is for a user or for a group", do="Say --user or --group")
@@ -96,7 +96,7 @@ def ls(
     """List roles that are bound, ended ones too. Roles of accounts: govray token ls."""
     from sqlmodel import col, select
 
-    from govray.store.tables import RoleBinding
+    from govray.platform.store.tables import RoleBinding
 
     b = RoleBinding
     statement = select(b).order_by(col(b.scope), col(b.place), col(b.subject), col(b.role))
@@ -128,7 +128,7 @@ def unbind(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Take a role away. A running service forgets it within two seconds."""
-    from govray.store import role_bindings
+    from govray.platform.store import role_bindings
 
     with opened_session(store) as session:
         row = role_bindings.unbind(session, binding, by=changer())

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from govray.errors import GovrayError
-from govray.files.place import Place, place
-from govray.files.regular_file import read_regular
+from govray.storage.place import Place, place
+from govray.storage.regular_file import read_regular
 
 
 def run_corpora(model: Place) -> Place | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from govray.errors import CouldNotCheck, GovrayError, UsageError
-from govray.files.place import Place
-from govray.files.regular_file import read_regular
+from govray.storage.place import Place
+from govray.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
     from govray.governance.record.prepared_records import ReadPart

@@ -15,7 +15,7 @@ from govray.cli.output import RevocationLists, TrustRoot, field, line, print_tab
 from govray.cli.place_argument import Run, Storage
 from govray.cli.train import drive
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
-from govray.files.place import Place
+from govray.storage.place import Place
 
 if TYPE_CHECKING:
     from govray.governance.submission.submission import Submission
@@ -75,7 +75,7 @@ def list_all(
 @app.command("show")
 def show(run: Run) -> None:
     """Show the state of a run, and what happened to it."""
-    from govray.holds import read_holds
+    from govray.train.checkpoint.holds import read_holds
     from govray.train.inputs import run_listing
     from govray.train.inputs.run_record import read_record
     from govray.train.run_folder import events
@@ -118,7 +118,7 @@ def logs(
     ] = False,
 ) -> None:
     """Show the end of each worker's output: as the run's folder keeps it, or from this machine."""
-    from govray.store import run_logs
+    from govray.platform.store import run_logs
     from govray.train.inputs import run_listing
     from govray.train.run_folder.shipped_log import worker_log
 
@@ -195,7 +195,7 @@ def hold(run: Run, case: Case) -> None:
     """Keep all that a run has: nothing deletes its checkpoints or its model's adapters."""
     from getpass import getuser
 
-    from govray import holds
+    from govray.train.checkpoint import holds
     from govray.train.run_folder import clock
 
     found = holds.hold(_on_a_disk(run), case, by=getuser(), at=clock.now())
@@ -205,7 +205,7 @@ def hold(run: Run, case: Case) -> None:
 @app.command("release")
 def release(run: Run, case: Case) -> None:
     """Release the hold of a case. Others stay."""
-    from govray import holds
+    from govray.train.checkpoint import holds
 
     _tell_holds(run, holds.release(_on_a_disk(run), case))
 
@@ -292,7 +292,7 @@ def _resume_carried(
     """Go on with what the newest checkpoint carries, under a trust root from elsewhere."""
     from dataclasses import replace
 
-    from govray.checkpoint.storage import recorded_url
+    from govray.train.checkpoint.storage import recorded_url
     from govray.train.driver.trainer import from_experiment
     from govray.train.inputs.run_record import read_record
     from govray.train.state.carried_inputs import carried_inputs

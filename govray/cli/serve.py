@@ -17,7 +17,7 @@ from govray.cli.output import RevocationLists, TrustRoot, line, note, report
 from govray.cli.place_argument import Given, given_place
 from govray.cli.store import DEFAULT_STORE, Store, indexing_settings, keep_indexed
 from govray.errors import Refused, UsageError
-from govray.files.place import Place
+from govray.storage.place import Place
 
 if TYPE_CHECKING:
     import socket
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from starlette.types import ASGIApp
 
-    from govray.service.connections import BoundedSocket
-    from govray.service.near_records import NearSearch
-    from govray.train.index.indexer import IndexSettings as Indexing
+    from govray.platform.indexing.indexer import IndexSettings as Indexing
+    from govray.platform.service.http.connections import BoundedSocket
+    from govray.platform.service.visible.near_records import NearSearch
 
 GRACE_SECONDS = 5
 """How long requests in flight may go on after SIGTERM or SIGINT. Live streams end with it."""
@@ -110,12 +110,12 @@ def serve(
     from sqlmodel import Session, col, select
 
     from govray.cli.task_proxy import serving_tasks, task_origins
-    from govray.service.app import create_app
-    from govray.service.case_file import read_cases
-    from govray.service.provider_file import read_provider
-    from govray.service.settings import Settings
-    from govray.store.database import open_store
-    from govray.store.tables import Token
+    from govray.platform.service.acting.case_file import read_cases
+    from govray.platform.service.app import create_app
+    from govray.platform.service.http.settings import Settings
+    from govray.platform.service.identity.provider_file import read_provider
+    from govray.platform.store.database import open_store
+    from govray.platform.store.tables import Token
     from govray.tune.experiment_cost import experiment_cost
 
     if log_format not in ("text", "json"):
@@ -245,7 +245,7 @@ def _run(
             super().handle_exit(sig, frame)
 
     if as_json:
-        from govray.service.request_log import log_as_json
+        from govray.platform.service.identity.request_log import log_as_json
 
         log_as_json()
     server = Stopping(server_config(app, proxies, own_log=not as_json))
@@ -275,7 +275,7 @@ def server_config(
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
-    from govray.service.connections import Bounds, bounded
+    from govray.platform.service.http.connections import Bounds, bounded
 
     return uvicorn.Config(
         app,

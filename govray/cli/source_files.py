@@ -155,7 +155,7 @@ def _revocations(path: Path, value: dict[str, Any], source: Source | None) -> Un
 
 
 def _provider(path: Path, value: dict[str, Any], source: Source | None) -> Unsigned:
-    from govray.reports.provider_statement import SCHEMA, ProviderStatement, seal_statement
+    from govray.evidence.reports.provider_statement import SCHEMA, ProviderStatement, seal_statement
 
     value = _without_schema(value, path, SCHEMA, source)
     statement = _read(ProviderStatement, value, path, source)

@@ -16,7 +16,7 @@ from govray.cli.place_argument import Given, Storage, given_place
 from govray.cli.run_corpora import run_corpora
 from govray.cli.run_records import run_records
 from govray.errors import Refused, UsageError
-from govray.files.place import Place
+from govray.storage.place import Place
 
 if TYPE_CHECKING:
     from threading import Event
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sqlmodel import Session
 
     from govray.governance.trust.anchor import TrustAnchor
-    from govray.train.index.indexer import IndexReport, IndexSettings
+    from govray.platform.indexing.indexer import IndexReport, IndexSettings
 
 app = typer.Typer(help="Make, fill and rebuild the index of runs and models.")
 
@@ -55,8 +55,8 @@ User = Annotated[
 @app.command("upgrade")
 def upgrade(store: Store = DEFAULT_STORE) -> None:
     """Make a store, or upgrade its tables."""
-    from govray.store import database
-    from govray.store import schema_upgrade as upgrading
+    from govray.platform.store import database
+    from govray.platform.store import schema_upgrade as upgrading
 
     address = database.parse_url(store)
     shown = address.render_as_string(hide_password=True)
@@ -85,7 +85,7 @@ def index(
     """Index the runs below a storage path, and their models that verify."""
     from threading import Event
 
-    from govray.store.database import open_store
+    from govray.platform.store.database import open_store
 
     settings = indexing_settings(storage, trust_root, revocations, project, user, store)
     with opened(open_store(store, create=True)) as engine:
@@ -127,12 +127,12 @@ def rebuild(
     """
     from sqlmodel import Session
 
-    from govray.store.database import open_store
-    from govray.store.rebuild import rebuild as make_again
-    from govray.store.rebuild import registered_folders
-    from govray.store.record_key import load_key
-    from govray.train.index.indexer import LEFT_OUT, IndexReport, why_left_out
-    from govray.train.index.model_rows import index_folder
+    from govray.platform.indexing.indexer import LEFT_OUT, IndexReport, why_left_out
+    from govray.platform.indexing.model_rows import index_folder
+    from govray.platform.store.database import open_store
+    from govray.platform.store.rebuild import rebuild as make_again
+    from govray.platform.store.rebuild import registered_folders
+    from govray.platform.store.record_key import load_key
 
     whole = IndexReport()
     key = load_key(store)  # also a new one: the old index goes
@@ -175,7 +175,7 @@ def opened(engine: Engine) -> Iterator[Engine]:
     """``engine``, whose driver's errors become ones that a user can read."""
     from sqlalchemy.exc import DBAPIError
 
-    from govray.store.database import unreachable
+    from govray.platform.store.database import unreachable
 
     try:
         yield engine
@@ -190,7 +190,7 @@ def opened_session(store: str, *, create: bool = False) -> Iterator[Session]:
     """A session on the store at this URL, made first if ``create`` says so."""
     from sqlmodel import Session
 
-    from govray.store.database import open_store
+    from govray.platform.store.database import open_store
 
     with (
         opened(open_store(store, create=create)) as engine,
@@ -221,7 +221,7 @@ def indexing_settings(
 
     import getpass
 
-    from govray.train.index.indexer import IndexSettings
+    from govray.platform.indexing.indexer import IndexSettings
 
     root = trust.root_path(trust_root)
     if isinstance(storage, Path) and root.resolve().is_relative_to(storage.resolve()):
@@ -250,21 +250,21 @@ def _key(store: str) -> bytes:
         UsageError: It is missing.
         Refused: It is another one.
     """
-    from govray.store.secret_fingerprint import indexing_key
+    from govray.platform.store.secret_fingerprint import indexing_key
 
     with opened_session(store, create=True) as session:
         return indexing_key(session, store)
 
 
 def _index(engine: Engine, storage: Place, settings: IndexSettings) -> IndexReport:
-    from govray.train.index.indexed_search import IndexedSearch
-    from govray.train.index.indexer import index_storage
+    from govray.platform.indexing.indexed_search import IndexedSearch
+    from govray.platform.indexing.indexer import index_storage
 
     found: list[IndexedSearch] = []
     left_out: dict[str, str] = {}
     # Searches lie on a disk; what reads them loads Ray.
     if isinstance(storage, Path) and any(storage.glob("*/search.json")):
-        from govray.tune.index_source import searches
+        from govray.platform.indexing.index_source import searches
 
         found, left_out = searches(storage)
     done = index_storage(engine, storage, settings, found)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from govray.cli.output import note
 from govray.errors import UsageError
-from govray.files.place import Place
+from govray.storage.place import Place
 
 if TYPE_CHECKING:
-    from govray.service.tasks.origin import TaskOrigins
+    from govray.platform.service.http.origin import TaskOrigins
 
 END_SECONDS = 10.0
 
@@ -38,7 +38,7 @@ def task_origins(
     Raises:
         UsageError: Something is missing that has no safe default, or is wrong.
     """
-    from govray.service.tasks.origin import TaskOrigins, network
+    from govray.platform.service.http.origin import TaskOrigins, network
 
     if storage is None:
         raise UsageError(
@@ -70,9 +70,9 @@ def serving_tasks(
     import uvicorn
 
     from govray.cli.serve import server_config
-    from govray.service.connections import BoundedSocket
-    from govray.service.tasks.app import ProxyBounds, create_tasks_app
-    from govray.store.database import open_store
+    from govray.platform.service.http.connections import BoundedSocket
+    from govray.platform.service.tasks.app import ProxyBounds, create_tasks_app
+    from govray.platform.store.database import open_store
 
     app = create_tasks_app(open_store(store), origins)
     server = uvicorn.Server(

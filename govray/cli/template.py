@@ -26,7 +26,7 @@ def put(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Make a template of an experiment file, or replace it."""
-    from govray.store import project_templates, tenancy
+    from govray.platform.store import project_templates, tenancy
 
     text = read_text(file)
     with opened_session(store) as session:
@@ -42,8 +42,8 @@ def ls(project: Project, store: Store = DEFAULT_STORE) -> None:
     """List a project's templates."""
     from sqlmodel import col, select
 
-    from govray.store import tenancy
-    from govray.store.tables import Template
+    from govray.platform.store import tenancy
+    from govray.platform.store.tables import Template
 
     with opened_session(store) as session:
         tenancy.get_project(session, project)
@@ -72,7 +72,7 @@ def fill(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Print the experiment file that a template makes, with overrides."""
-    from govray.store import project_templates
+    from govray.platform.store import project_templates
 
     with opened_session(store) as session:
         row = project_templates.get(session, project, name)
@@ -84,7 +84,7 @@ def fill(
 @app.command()
 def drop(project: Project, name: Name, store: Store = DEFAULT_STORE) -> None:
     """Delete a template."""
-    from govray.store import project_templates
+    from govray.platform.store import project_templates
 
     with opened_session(store) as session:
         project_templates.drop(session, project, name, by=changer())

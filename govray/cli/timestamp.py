@@ -36,10 +36,10 @@ def timestamp(
     """
     from datetime import UTC, datetime
 
+    from govray.evidence.notaries.timestamping import ask_timestamp
     from govray.governance.attestation import model_folder
     from govray.governance.formats.document import format_time
     from govray.governance.notary.timestamp import check_timestamps
-    from govray.notaries.timestamping import ask_timestamp
 
     found = trust.verify_model(
         model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=None

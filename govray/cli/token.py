@@ -38,7 +38,7 @@ def new(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Make a token, and its user if that is new. The token is printed once."""
-    from govray.service import tokens
+    from govray.platform.service.identity import tokens
 
     with opened_session(store) as session:
         text = tokens.new(
@@ -62,7 +62,7 @@ def new(
 @app.command("ls")
 def ls(store: Store = DEFAULT_STORE) -> None:
     """List users and their tokens, without secrets."""
-    from govray.service import tokens
+    from govray.platform.service.identity import tokens
 
     with opened_session(store) as session:
         rows = tokens.listed(session, at=datetime.now(UTC))
@@ -84,7 +84,7 @@ def revoke(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Revoke a token, for ever. A running service refuses it within two seconds."""
-    from govray.service import tokens
+    from govray.platform.service.identity import tokens
 
     with opened_session(store) as session:
         row = tokens.revoke(session, token, at=datetime.now(UTC))
@@ -113,7 +113,7 @@ def enable(
 
 
 def _set_disabled(user: str, disabled: bool, store: str) -> None:
-    from govray.service import tokens
+    from govray.platform.service.identity import tokens
 
     with opened_session(store) as session:
         tokens.set_disabled(session, user, disabled)
@@ -128,7 +128,7 @@ def sign_out(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """End the sessions that a user has in browsers, also one of an identity provider."""
-    from govray.service import browser_sessions
+    from govray.platform.service.identity import browser_sessions
 
     with opened_session(store) as session:
         ended = browser_sessions.end_all(session, user)

@@ -23,7 +23,7 @@ from govray.cli.output import (
 from govray.cli.place_argument import Run
 from govray.cli.progress import StageBar
 from govray.errors import UsageError
-from govray.files.place import Place
+from govray.storage.place import Place
 
 if TYPE_CHECKING:
     from govray.train.driver.trainer import GovernedTrainer

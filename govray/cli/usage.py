@@ -34,7 +34,7 @@ def usage(
 ) -> None:
     """Show governed accelerator-hours and attested artifacts, by project, user or workspace."""
     from govray.governance.formats.document import format_time
-    from govray.store.usage import usage as used
+    from govray.platform.store.usage import usage as used
 
     start = format_time(given_time(since, "--since")) if since else None
     with opened_session(store) as session:

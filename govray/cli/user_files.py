@@ -10,8 +10,8 @@ import hashlib
 from pathlib import Path
 
 from govray.errors import UsageError
-from govray.files import atomic_file
-from govray.files.place import Place
+from govray.storage import atomic_file
+from govray.storage.place import Place
 
 # Documents that verbs read whole: policies, envelopes, keys. Bundles have bounds of their own.
 LIMIT = 64 * 1024 * 1024

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from govray.cli.output import field, line
-from govray.files.place import Place
+from govray.storage.place import Place
 
 if TYPE_CHECKING:
     from govray.governance.attestation.selection_taint import Selection

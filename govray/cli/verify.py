@@ -28,7 +28,7 @@ from govray.cli.output import (
 from govray.cli.place_argument import Given, given_place
 from govray.cli.run_records import given_records
 from govray.errors import CouldNotCheck, Refused, UsageError
-from govray.files.place import Place
+from govray.storage.place import Place
 
 if TYPE_CHECKING:
     from govray.governance.trust.trust_state import TrustState

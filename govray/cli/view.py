@@ -22,8 +22,8 @@ from govray.errors import Refused
 from govray.printable import json_text
 
 if TYPE_CHECKING:
-    from govray.views.attestation_facts import Fact
-    from govray.views.view import VerifiedView
+    from govray.evidence.views.attestation_facts import Fact
+    from govray.evidence.views.view import VerifiedView
 
 app = typer.Typer(help="Show an audience a part of an attestation, and verify such a part.")
 
@@ -55,13 +55,13 @@ def make(
 
     Nothing is written if a name that is withheld stands in what would be shown.
     """
+    from govray.evidence.views.attestation_facts import names_of
+    from govray.evidence.views.audience import Audience
+    from govray.evidence.views.disclosure import disclosed_facts, weights_of
+    from govray.evidence.views.disclosure_secret import read_secret
+    from govray.evidence.views.view import View, delegations_to, verify_disclosure, verify_view
     from govray.governance.attestation import model_folder
     from govray.governance.attestation.model_folder import Bundle
-    from govray.views.attestation_facts import names_of
-    from govray.views.audience import Audience
-    from govray.views.disclosure import disclosed_facts, weights_of
-    from govray.views.disclosure_secret import read_secret
-    from govray.views.view import View, delegations_to, verify_disclosure, verify_view
 
     asked = Audience.read(user_files.read(audience), name=str(audience))
     anchor, time = trust.anchor(trust_root, revocations), trust.reference_time(at)
@@ -142,8 +142,8 @@ def check(
 
     That takes the whole model and the secret: for an auditor, who is shown everything.
     """
-    from govray.views.disclosure import disclosed_facts, weights_of
-    from govray.views.disclosure_secret import read_secret
+    from govray.evidence.views.disclosure import disclosed_facts, weights_of
+    from govray.evidence.views.disclosure_secret import read_secret
 
     found = _verified(path, trust_root, revocations, at)
     whole = trust.verify_model(
@@ -162,7 +162,7 @@ def check(
 def _verified(
     path: Path, trust_root: Path | None, revocations: list[Path] | None, at: str | None
 ) -> VerifiedView:
-    from govray.views.view import View, verify_view
+    from govray.evidence.views.view import View, verify_view
 
     anchor = trust.anchor(trust_root, revocations)
     view = View.read(user_files.read(path), where=str(path))

@@ -28,8 +28,8 @@ def add(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Make a webhook. Its secret is printed once."""
-    from govray.store import webhooks
-    from govray.store.secret_fingerprint import indexing_key
+    from govray.platform.store import webhooks
+    from govray.platform.store.secret_fingerprint import indexing_key
 
     with opened_session(store) as session:
         row, secret = webhooks.add(
@@ -53,7 +53,7 @@ def list_all(store: Store = DEFAULT_STORE) -> None:
     """List the webhooks."""
     from sqlmodel import col, select
 
-    from govray.store import tables
+    from govray.platform.store import tables
 
     with opened_session(store) as session:
         rows = session.exec(select(tables.Webhook).order_by(col(tables.Webhook.id))).all()
@@ -81,7 +81,7 @@ def list_all(store: Store = DEFAULT_STORE) -> None:
 @app.command("rm")
 def remove(webhook: Webhook, store: Store = DEFAULT_STORE) -> None:
     """Remove a webhook, and what was still to be sent to it."""
-    from govray.store import webhooks
+    from govray.platform.store import webhooks
 
     with opened_session(store) as session:
         webhooks.remove(session, webhooks.find(session, webhook), by=changer())
@@ -95,8 +95,8 @@ def try_it(webhook: Webhook, store: Store = DEFAULT_STORE) -> None:
     """Put a test event into line for a webhook; govray alerts run sends it."""
     import secrets
 
-    from govray.store import webhooks
-    from govray.store.alert_events import probe
+    from govray.platform.store import webhooks
+    from govray.platform.store.alert_events import probe
 
     by = changer()
     with opened_session(store) as session:
@@ -118,7 +118,7 @@ def deliveries(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """List what was sent to a webhook, the latest first, and what became of it."""
-    from govray.store import webhooks
+    from govray.platform.store import webhooks
 
     with opened_session(store) as session:
         webhooks.find(session, webhook)
@@ -155,7 +155,7 @@ def resend(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Let an event be sent again, such as one that was given up."""
-    from govray.store import webhooks
+    from govray.platform.store import webhooks
 
     with opened_session(store) as session:
         webhooks.resend(session, webhooks.find(session, webhook), event, by=changer())

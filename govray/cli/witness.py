@@ -50,11 +50,11 @@ def ask(
     """
     from datetime import UTC, datetime
 
+    from govray.evidence.notaries.asking import ask_witness, with_cosignature
     from govray.governance.attestation import model_folder
     from govray.governance.formats.document import format_time
     from govray.governance.formats.signed_note import TreeHead
     from govray.governance.notary.cosignature import check_cosignatures, missing_witnesses
-    from govray.notaries.asking import ask_witness, with_cosignature
 
     found = trust.verify_model(
         model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=None
@@ -156,10 +156,10 @@ def serve(
     import uvicorn
 
     from govray.cli.serve import listen, server_config
+    from govray.evidence.notaries.witness_app import witness_app
+    from govray.evidence.notaries.witness_state import WitnessState
     from govray.governance.formats.keys import PublicKey
     from govray.governance.formats.signed_note import signature_line
-    from govray.notaries.witness_app import witness_app
-    from govray.notaries.witness_state import WitnessState
 
     signature_line(name, b"")  # refuses a name that no note can hold
     signer = signing_key.load(key, password_file)

@@ -22,7 +22,7 @@ def new(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Make a workspace."""
-    from govray.store import tenancy
+    from govray.platform.store import tenancy
 
     with opened_session(store) as session:
         tenancy.make_workspace(session, name, description=description, by=changer())
@@ -36,7 +36,7 @@ def ls(store: Store = DEFAULT_STORE) -> None:
     """List workspaces."""
     from sqlmodel import col, select
 
-    from govray.store.tables import Workspace
+    from govray.platform.store.tables import Workspace
 
     with opened_session(store) as session:
         rows = [
@@ -58,7 +58,7 @@ def archive(
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Archive a workspace, whose projects are archived."""
-    from govray.store import tenancy
+    from govray.platform.store import tenancy
 
     with opened_session(store) as session:
         row = tenancy.get_workspace(session, name)

@@ -8,7 +8,7 @@ The order matters. Nothing is read before it is allowed, and nothing is used bef
    quarantine is refused.
 3. Ray Data reads the admitted parts and packs them (``packing.py``).
 4. The driver compares each corpus's record count and Merkle root with its credential.
-5. The driver signs the manifest. With it the folder appears (``files/draft_folder.py``).
+5. The driver signs the manifest. With it the folder appears (``storage/draft_folder.py``).
 
 Packing, the reserve and the manifest's arithmetic are those of
 ``governance/record/prepare_manifest.py``. Rows hold records of one corpus, so of one credential
@@ -36,10 +36,6 @@ from govray.data.records_file import open_records
 from govray.data.rows.row_words import common_schema
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
-from govray.files.bucket_path import BucketPath
-from govray.files.draft_folder import DraftFolder
-from govray.files.folder_lock import folder_lock
-from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
@@ -60,6 +56,10 @@ from govray.governance.record.prepare_manifest import (
     read_manifest,
 )
 from govray.governance.trust.trust_state import Verified
+from govray.storage.bucket_path import BucketPath
+from govray.storage.draft_folder import DraftFolder
+from govray.storage.folder_lock import folder_lock
+from govray.storage.place import Place
 
 _AGAIN = "Remove the folder, or prepare into another one."
 

@@ -17,13 +17,13 @@ import numpy as np
 from govray.data import shard_file
 from govray.data.tokenizer import Tokenizer
 from govray.errors import Refused, UsageError
-from govray.files.atomic_file import make_folder
-from govray.files.place import Place
 from govray.governance.formats.record_columns import ManifestRecord
 from govray.governance.policy import record_commitment
 from govray.governance.record.canary import Canaries
 from govray.governance.record.prepare_manifest import Planted, PreparedCorpus
 from govray.governance.record.prepared_records import PreparedRecords
+from govray.storage.atomic_file import make_folder
+from govray.storage.place import Place
 
 FILE = "planted.parquet"
 

@@ -40,16 +40,16 @@ import pyarrow.parquet as pq
 
 from govray.data.prepared.object_ranges import at_once
 from govray.errors import GovrayError, Malformed, Refused, UsageError
-from govray.files.atomic_file import write_whole
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
-from govray.files.staged_folder import staged_folder
 from govray.governance.formats import merkle
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Credential, Period, Records
 from govray.governance.policy.record_commitment import SECRET_BYTES, SECRET_FILE
 from govray.governance.trust import license as spdx
 from govray.governance.trust.license import LicenseCategory, Use
+from govray.storage.atomic_file import write_whole
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
+from govray.storage.staged_folder import staged_folder
 
 CREDENTIAL_FILE = "credential.dsse.json"
 SCHEMA = pa.schema([("name", pa.string()), ("content", pa.binary())])

@@ -11,9 +11,9 @@ from datetime import datetime
 from govray.data.corpus import CREDENTIAL_FILE, list_corpora
 from govray.data.prepared.object_ranges import at_once
 from govray.errors import Refused
-from govray.files.place import Place
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.trust.trust_state import TrustState, Verified
+from govray.storage.place import Place
 
 
 def read_credentials(corpora: Place) -> dict[str, bytes]:

@@ -32,10 +32,6 @@ from govray.data.rows import chat, tensor_record
 from govray.data.shard_file import Rows
 from govray.data.tokenizer import Tokenizer
 from govray.errors import GovrayError, Malformed, UsageError
-from govray.files.atomic_file import make_folder
-from govray.files.bucket_path import BucketPath, ObjectStat
-from govray.files.draft_folder import DraftFolder
-from govray.files.place import Place
 from govray.governance.formats.record_columns import RESERVE, TRAIN, RecordColumns
 from govray.governance.formats.row_schema import MASKED, RowSchema
 from govray.governance.policy import record_commitment
@@ -46,6 +42,10 @@ from govray.governance.record.prepare_manifest import (
     reserve_file,
     shard_name,
 )
+from govray.storage.atomic_file import make_folder
+from govray.storage.bucket_path import BucketPath, ObjectStat
+from govray.storage.draft_folder import DraftFolder
+from govray.storage.place import Place
 
 # Bytes of compressed records that make a task worth its overhead of about 30 ms.
 _TASK_BYTES = 1 << 20

@@ -28,7 +28,6 @@ import numpy.typing as npt
 
 from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows, Tokens
-from govray.files.place import Place
 from govray.governance.formats.record_columns import Split
 from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan
@@ -36,6 +35,7 @@ from govray.governance.record.incidents import LEAST_ROWS
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.record.row_order import round_keys
+from govray.storage.place import Place
 
 _CHUNK = 1 << 14
 """Positions of the plan that are looked at together, from the newest back."""

@@ -25,10 +25,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from govray.errors import CouldNotCheck, Malformed, Refused
-from govray.files.bucket_path import BucketPath
-from govray.files.output_file import output_file
-from govray.files.place import Place
-from govray.files.regular_file import read_regular
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.record_columns import RecordColumns, Rows
@@ -41,6 +37,10 @@ from govray.governance.record.prepare_manifest import (
     read_manifest,
 )
 from govray.governance.record.prepared_records import PreparedRecords, ReadPart
+from govray.storage.bucket_path import BucketPath
+from govray.storage.output_file import output_file
+from govray.storage.place import Place
+from govray.storage.regular_file import read_regular
 
 SCHEMA = pa.schema([("entry", pa.binary(32)), ("tokens", pa.int64()), ("split", pa.uint8())])
 FAMILIES = SCHEMA.append(pa.field("family", pa.binary(32)))

@@ -34,11 +34,11 @@ import pyarrow.parquet as pq
 
 from govray.data.prepared.object_ranges import ObjectRanges
 from govray.errors import InfrastructureFailed, Malformed, Refused
-from govray.files.bucket import Replaced
-from govray.files.output_file import output_file
-from govray.files.place import Place
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.record.prepare_manifest import RowGroup
+from govray.storage.bucket import Replaced
+from govray.storage.output_file import output_file
+from govray.storage.place import Place
 
 ROW_GROUP_TOKENS = 1 << 15
 SCHEMA = pa.schema([("tokens", pa.binary())])

@@ -51,9 +51,6 @@ from govray.data.group_cache import GroupCache, GroupKey
 from govray.data.prepared.object_ranges import PIECE, submit
 from govray.data.shard_file import Rows, ShardFile, ShardReplaced, storage_dtype
 from govray.errors import GovrayError, Refused
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place, place
-from govray.files.storage_url import is_url
 from govray.governance.record import plan_rows
 from govray.governance.record.batch_plan import BatchPlan, rank_slice
 from govray.governance.record.prepare_manifest import (
@@ -63,6 +60,9 @@ from govray.governance.record.prepare_manifest import (
     PreparedCorpus,
     ReserveShard,
 )
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place, place
+from govray.storage.storage_url import is_url
 
 Tokens = npt.NDArray[np.uint32]
 WINDOW_TOKENS = 1 << 22

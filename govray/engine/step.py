@@ -76,12 +76,12 @@ from govray.engine.startup.optimizer_kinds import refuse_undriven
 from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.startup.whole_mesh import refuse_other_meshes
+from govray.engine.steps.first_exchange import Terms
+from govray.engine.steps.rank_failure import FirstFailure, RankFailure
+from govray.engine.steps.step_gates import StepGates
+from govray.engine.steps.step_result import StepResult, loss_per_target
 from govray.errors import InfrastructureFailed, RankFailed, Refused
 from govray.governance.policy.route import Route
-from govray.steps.first_exchange import Terms
-from govray.steps.rank_failure import FirstFailure, RankFailure
-from govray.steps.step_gates import StepGates
-from govray.steps.step_result import StepResult, loss_per_target
 
 _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyType(
     {"governed": Governed, "ddp": DDP, "fsdp2": FSDP2}

@@ -1,1 +1,1 @@
-"""Evidence packs: one archive with what somebody needs to verify a model offline, years later."""
+"""What of a finished model goes to others: packs, views, exports, reports, notaries."""

@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from govray.store.figures import ConfusionMatrix, Histogram, PngImage, ResultTable
     from govray.train.driver.trainer import GovernedTrainer
     from govray.train.loop.experiment_loop import optimizer_of, schedule_of
+    from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, ResultTable
     from govray.train.watching.mlflow_callback import MLflowCallback
     from govray.train.watching.run_callback import RunCallback
     from govray.train.watching.run_view import run_view
@@ -60,5 +60,5 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"govray.train.{_HOMES[name]}"), name)
     if name in _FIGURES:
-        return getattr(import_module("govray.store.figures"), name)
+        return getattr(import_module("govray.train.run_folder.figures"), name)
     raise AttributeError(f"module 'govray.train' has no attribute {name!r}")

@@ -32,13 +32,13 @@ from ray import tune
 from ray.tune.logger import TBXLoggerCallback
 
 from govray.errors import GovrayError, Refused, Stopped, UsageError, suggestion
-from govray.files.place import Place
-from govray.files.storage_url import check_path
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats.keys import Signer
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.submission.submission import Submission
+from govray.storage.place import Place
+from govray.storage.storage_url import check_path
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.driver.waiting_line import WaitingLine

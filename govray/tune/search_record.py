@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from govray.errors import Malformed, UsageError
-from govray.files.atomic_file import sync_folder, write_whole
-from govray.files.regular_file import open_regular, read_regular
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.submission.submission import Submission
-from govray.train.index.run_names import trial_name
+from govray.storage.atomic_file import sync_folder, write_whole
+from govray.storage.regular_file import open_regular, read_regular
+from govray.train.run_folder.run_names import trial_name
 from govray.tune.search_config import SearchFile, parse_search
 
 SEARCH = "search.json"

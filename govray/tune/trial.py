@@ -30,9 +30,9 @@ from typing import Any
 import ray.train
 from ray import tune
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.storage import folder_name
 from govray.errors import GovrayError, Stopped
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import folder_name
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import read_record

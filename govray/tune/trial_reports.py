@@ -24,11 +24,11 @@ from typing import Any
 
 import ray.train
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.storage import SUPERSEDED
 from govray.errors import Malformed, UsageError, suggestion
-from govray.files.regular_file import open_regular
 from govray.governance.formats import canonical_json
+from govray.storage.regular_file import open_regular
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import SUPERSEDED
 from govray.train.state.snapshot import committed_folders
 from govray.train.worker.run import COMMIT_LOSS
 

@@ -21,7 +21,7 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify import verifier as verifying
-from govray.holds import hold, release
+from govray.train.checkpoint.holds import hold, release
 from tests.support.command import Run, write_key
 from tests.support.tree import ROOT
 from tests.support.world import POLICY, World

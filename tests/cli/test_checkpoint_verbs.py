@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.storage import choose, storage_of
 from govray.governance.attestation.model_folder import WEIGHTS
 from govray.governance.formats import canonical_json
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import choose, storage_of
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events
 from govray.train.state.carried_governance import keep

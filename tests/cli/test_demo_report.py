@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from govray.cli.demo import _listed
-from govray.demo.findings import PlantedList, Refusal, Story, planted_list, tabulate
-from govray.demo.html_report import render
+from govray.cli.demo.command import _listed
+from govray.cli.demo.findings import PlantedList, Refusal, Story, planted_list, tabulate
+from govray.cli.demo.html_report import render
 from govray.governance.policy.policy_yaml import read_policy
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.tree import ROOT
@@ -102,7 +102,7 @@ def test_the_report_says_that_other_bytes_are_other_bytes(world: World, untouche
 
 def test_the_demos_policy_is_the_shipped_one_with_a_monitor() -> None:
     shipped = read_policy((ROOT / "policies" / "licences.yaml").read_text())
-    own = read_policy((ROOT / "govray" / "demo" / "policy.yaml").read_text())
+    own = read_policy((ROOT / "govray" / "cli" / "demo" / "policy.yaml").read_text())
     assert tuple(rule for rule in own.rules if rule.name != "lists") == shipped.rules
     assert {k: v for k, v in own.profiles.items() if k != "lists"} == shipped.profiles
     assert own.memorization is not None

@@ -17,7 +17,7 @@ import yaml
 from ray.scripts.scripts import start
 from ray.scripts.symmetric_run import symmetric_run
 
-from govray.service import prometheus
+from govray.platform.service.http import prometheus
 from govray.train.watching.metrics import DECLARED
 from tests.support.tree import ROOT
 

@@ -23,7 +23,7 @@ from typer.main import get_command
 
 from govray.cli import remote, source_files
 from govray.cli.app import app
-from govray.exports.export_format import FORMATS, SIGNED_PLACE
+from govray.evidence.exports.export_format import FORMATS, SIGNED_PLACE
 from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.policy_yaml import read_policy

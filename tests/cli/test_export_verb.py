@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from govray.exports.export_format import FORMATS, NAMES, SIGNED
+from govray.evidence.exports.export_format import FORMATS, NAMES, SIGNED
 from govray.governance.formats.keys import LocalSigner
 from tests.support.all_exports import FOLDERS, export_all
 from tests.support.command import Run, write_key

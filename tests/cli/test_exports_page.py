@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from govray.exports.export_format import FORMATS, NAMES, SIGNED, SIGNED_PLACE
+from govray.evidence.exports.export_format import FORMATS, NAMES, SIGNED, SIGNED_PLACE
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "exports.md").read_text()

@@ -16,9 +16,9 @@ import yaml
 from govray.cli import queue
 from govray.cli.store import opened_session
 from govray.errors import UsageError
-from govray.reconciler.reconcile import Move, QueuePass
-from govray.store.states import SubmissionState
-from govray.store.tables import Submission
+from govray.platform.queue.reconcile import Move, QueuePass
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Submission
 from tests.support.command import Run
 from tests.support.deployment import Deployment
 
@@ -58,7 +58,7 @@ def test_what_the_reconciler_does_is_said_as_json_too(
                 return QueuePass(holder=True, moves=[moved], stray=["s-9-1"])
             raise OSError("the store is away")
 
-    names = ("", "govray", "govray.queue", "govray.service", "uvicorn", "uvicorn.error")
+    names = ("", "govray", "govray.queue", "govray.platform.service", "uvicorn", "uvicorn.error")
     kept = [(each, each.handlers[:], each.level) for each in map(logging.getLogger, names)]
     stream = StringIO()
     monkeypatch.setattr(sys, "stderr", stream)

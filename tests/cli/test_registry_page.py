@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from govray.store.promotion_gates import GATES, read_promotion_policy
-from govray.store.registry import STAGES
+from govray.platform.store.promotion_gates import GATES, read_promotion_policy
+from govray.platform.store.registry import STAGES
 from tests.support.command import Run
 from tests.support.monitored_world import Monitored
 from tests.support.tree import ROOT

@@ -12,12 +12,17 @@ import pytest
 from sqlmodel import Session, col, select
 
 from govray.cli import remote
-from govray.client.logins import logins_file
-from govray.pins import MANIFEST, folder_name
-from govray.store import submissions as queue
-from govray.store.database import open_store
-from govray.store.states import CheckpointState, ExperimentState, SubmissionState, TrialState
-from govray.store.tables import Checkpoint, Experiment, Submission, Trial
+from govray.platform.client.logins import logins_file
+from govray.platform.store import submissions as queue
+from govray.platform.store.database import open_store
+from govray.platform.store.states import (
+    CheckpointState,
+    ExperimentState,
+    SubmissionState,
+    TrialState,
+)
+from govray.platform.store.tables import Checkpoint, Experiment, Submission, Trial
+from govray.train.checkpoint.pins import MANIFEST, folder_name
 from tests.support.command import Run
 from tests.support.device_provider import CODE, DeviceProvider, device_provider
 from tests.support.listening import listening

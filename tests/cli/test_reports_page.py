@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from govray.evidence.reports import eu_summary
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
-from govray.reports import eu_summary
 from tests.support.command import Run, write_key
 from tests.support.tree import ROOT
 from tests.support.world import World, write

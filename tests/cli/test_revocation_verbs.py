@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from govray.files import staged_folder
 from govray.governance.attestation import adapter_removal
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.verify.verifier import verify
+from govray.storage import staged_folder
 from tests.support.command import Run, write_key
 from tests.support.world import AT, World, write
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session, select
 
-from govray.client import Client
-from govray.client.counted_body import CountedBody
 from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import archive_place, open_archive, packed
-from govray.service.routes import archives
-from govray.store.database import open_store
-from govray.store.tables import Submission
+from govray.platform.client import Client
+from govray.platform.client.counted_body import CountedBody
+from govray.platform.service.routes import archives
+from govray.platform.store.database import open_store
+from govray.platform.store.tables import Submission
 from tests.support.command import Run
 from tests.support.listening import listening
 from tests.support.people import Service, serve

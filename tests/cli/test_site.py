@@ -29,7 +29,7 @@ def small(folder: Path, text: str) -> Path:
     pages = folder / "pages"
     pages.mkdir(parents=True)
     (pages / "README.md").write_text(f"# Home\n\n## A heading\n\n{text}\n")
-    (pages / "other.md").write_text("# Other\n\n## `python -m this` there\n\n::: govray.files\n")
+    (pages / "other.md").write_text("# Other\n\n## `python -m this` there\n\n::: govray.storage\n")
     nav = 'nav = ["README.md", "other.md"]\n'
     settings = re.sub(r"nav = \[\n.*?^\]\n", nav, settings, flags=re.S | re.M)
     (folder / "zensical.toml").write_text(settings)
@@ -37,7 +37,7 @@ def small(folder: Path, text: str) -> Path:
 
 
 SOUND = (
-    "[a](other.md#python--m-this-there), [b](#a-heading), [c][govray.files], "
+    "[a](other.md#python--m-this-there), [b](#a-heading), [c][govray.storage], "
     "[d](https://example.org)"
 )
 
@@ -49,7 +49,7 @@ def test_a_sound_site_is_built_and_asks_no_other_host(
     folder = small(tmp_path / "sound", SOUND)
     assert build_site.build(folder) == 0
     html = (folder / "site" / "index.html").read_text()
-    assert 'href="other.html#govray.files"' in html
+    assert 'href="other.html#govray.storage"' in html
     fetched = re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?([^\"\s>]+)", html)
     assert fetched
     assert not [each for each in fetched if re.match(r"(https?:)?//", each)]

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from sqlmodel import Session, select
 
-from govray.store.database import open_store
-from govray.store.tables import AuditEntry
+from govray.platform.store.database import open_store
+from govray.platform.store.tables import AuditEntry
 from tests.support.command import Run
 from tests.support.tree import ROOT
 

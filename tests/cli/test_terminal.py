@@ -19,14 +19,14 @@ import pytest
 import govray
 from govray import cli
 from govray.errors import GovrayError
+from govray.evidence.views.attestation_facts import names_of
+from govray.evidence.views.audience import Audience
+from govray.evidence.views.disclosure import disclosed_facts, sign_disclosure
+from govray.evidence.views.view import View
 from govray.governance.formats.keys import LocalSigner, shown_reference
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
 from govray.printable import json_text, paragraph, printable
-from govray.views.attestation_facts import names_of
-from govray.views.audience import Audience
-from govray.views.disclosure import disclosed_facts, sign_disclosure
-from govray.views.view import View
 from tests.support.command import Done
 from tests.support.prepared_folder import write_prepared
 from tests.support.runs_on_storage import begin_search, finished_run

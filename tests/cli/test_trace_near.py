@@ -26,10 +26,10 @@ from govray.data.corpus import part_files, read_part
 from govray.data.similarity.near_records import near_records
 from govray.governance.formats import canonical_json
 from govray.governance.policy.record_commitment import SECRET_FILE
-from govray.service.app import create_app
-from govray.service.case_file import read_cases
-from govray.service.settings import Settings
-from govray.store.tables import Record
+from govray.platform.service.acting.case_file import read_cases
+from govray.platform.service.app import create_app
+from govray.platform.service.http.settings import Settings
+from govray.platform.store.tables import Record
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Data, parse_experiment

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from govray.evidence.views.disclosure import DisclosedFacts, weights_of
+from govray.evidence.views.view import View
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
-from govray.views.disclosure import DisclosedFacts, weights_of
-from govray.views.view import View
 from tests.support.command import Run, write_key
 from tests.support.tree import ROOT
 from tests.support.world import AT, World

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from govray.errors import CouldNotCheck, GovrayError, Malformed, VerificationFailed
-from govray.evidence import evidence_pack, verify_evidence
+from govray.evidence.packs import evidence_pack, verify_evidence
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
@@ -65,7 +65,7 @@ OPEN_IN_THE_SCRIPT = {"delegation revoked"}
 """It says that it could not check this."""
 
 LINKED = "weights linked"
-"""Neither a browser nor a pack has links: a pack with one is refused (`tests/evidence`)."""
+"""Neither a browser nor a pack has links: a pack with one is refused (`tests/evidence/packs`)."""
 
 
 @pytest.fixture(scope="module")

@@ -25,15 +25,15 @@ from govray.data.rows.row_words import load_words
 from govray.data.step_reader import StepReader, StepRows
 from govray.data.tokenizer import ByteTokenizer
 from govray.errors import Refused, UsageError
-from govray.files import place
-from govray.files.bucket_path import BucketPath
-from govray.files.draft_folder import DraftFolder
-from govray.files.place import Place
 from govray.governance.formats.row_schema import CHAT, RowKind, image_schema
 from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.record.row_order import RowOrder
+from govray.storage import place
+from govray.storage.bucket_path import BucketPath
+from govray.storage.draft_folder import DraftFolder
+from govray.storage.place import Place
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support import object_server
 from tests.support.object_server import Bucket, Server
@@ -251,7 +251,7 @@ def test_a_store_that_fails_is_an_error_that_may_pass(
 
 
 def bucket_module() -> Any:
-    from govray.files import bucket
+    from govray.storage import bucket
 
     return bucket
 
@@ -327,7 +327,7 @@ def test_bad_places_are_named(
 
 
 def bucket_path_module() -> Any:
-    from govray.files import bucket_path
+    from govray.storage import bucket_path
 
     return bucket_path
 
@@ -343,7 +343,7 @@ class Slow(ByteTokenizer):
 KILLED = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from govray.files.place import place
+from govray.storage.place import place
 from govray.governance.formats.keys import LocalSigner
 from tests.data.test_prepared_on_store import Slow
 from tests.support.shelf import Shelf

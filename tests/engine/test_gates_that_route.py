@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
@@ -29,10 +28,11 @@ from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import build_step
+from govray.engine.steps import routed
 from govray.errors import Refused
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import rank_slice
-from govray.steps import routed
+from govray.train.checkpoint.optimizer_state import optimizer_state
 from tests.support.cases import PLAN as PLAN_DIGEST
 from tests.support.cases import POLICY, allow_all
 from tests.support.ranks import RankPool

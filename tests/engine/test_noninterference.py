@@ -24,7 +24,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine import step as step_module
 from govray.engine.batch import IGNORED, MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
@@ -41,6 +40,7 @@ from govray.engine.step import GovernedStep, build_step
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 from govray.governance.record.row_order import RowOrder
+from govray.train.checkpoint.optimizer_state import optimizer_state
 from tests.support.cases import batch_on
 from tests.support.deterministic import deterministic
 from tests.support.ranks import RankPool

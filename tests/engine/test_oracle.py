@@ -29,8 +29,8 @@ from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.gradients import routing
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED
+from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import Route
-from govray.steps.step_result import StepResult
 from tests.support.cases import CORPUS, governed, micro_batch, token_rows
 from tests.support.ranks import RankPool
 from tests.support.violations import zero_instead_of_absent

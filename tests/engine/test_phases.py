@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.collective.agreement import Terms
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
@@ -31,6 +30,7 @@ from govray.governance.policy.corpus_routes import CorpusRoutes
 from govray.governance.policy.route import Route, RoutePhase
 from govray.governance.record.batch_plan import rank_slice
 from govray.governance.record.gates import changed_routes
+from govray.train.checkpoint.optimizer_state import optimizer_state
 from tests.support.cases import PLAN as PLAN_DIGEST
 from tests.support.cases import POLICY
 from tests.support.ranks import RankPool

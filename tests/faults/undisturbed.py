@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import govray
-from govray.checkpoint import commit_folder
 from govray.errors import GovrayError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import Ledger, read_leaves
+from govray.train.checkpoint import commit_folder
 from govray.train.inputs.run_record import RECORD, SUMMARY, read_record
 from govray.train.state.carried_governance import CARRIED
 from tests.faults.fault_schedule import MAX_STEPS, WORLD

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import pytest
 
-from govray.checkpoint import commit_reader
 from govray.governance.formats import canonical_json
+from govray.train.checkpoint import commit_reader
 from govray.train.inputs.order import Order
 from govray.train.state import snapshot
 from govray.train.worker import planned_shard

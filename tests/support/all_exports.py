@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from govray.exports.export_format import FORMATS, NAMES, SIGNED
+from govray.evidence.exports.export_format import FORMATS, NAMES, SIGNED
 from govray.governance.formats.keys import LocalSigner
 from tests.support import official_validators as tools
 from tests.support.command import Run, write_key

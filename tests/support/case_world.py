@@ -38,12 +38,12 @@ from govray.governance.formats.statement import seal
 from govray.governance.policy.corpus_description import CorpusDescription, Domains
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.verify.verifier import VerifiedModel
-from govray.service.settings import CaseSettings
-from govray.store.database import open_store
-from govray.store.model_index import index_model
-from govray.store.record_key import KEY_ENV
-from govray.store.semantic_version import parse_version
-from govray.store.tables import Attestation, Model, ModelVersion, Record, RightsCase
+from govray.platform.service.http.settings import CaseSettings
+from govray.platform.store.database import open_store
+from govray.platform.store.model_index import index_model
+from govray.platform.store.record_key import KEY_ENV
+from govray.platform.store.semantic_version import parse_version
+from govray.platform.store.tables import Attestation, Model, ModelVersion, Record, RightsCase
 from tests.support.library import SUPPLIERS, operator_key
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from govray.exports.verified_facts import VerifiedFacts
+from govray.evidence.exports.verified_facts import VerifiedFacts
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats.keys import LocalSigner

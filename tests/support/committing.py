@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from govray.checkpoint.retention import DEFAULT
 from govray.engine.model.adapters import Adapters
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.row_order import RowOrder
+from govray.train.checkpoint.retention import DEFAULT
 from govray.train.inputs.order import Order
 from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.run_lock import Fence, begin_attempt, take_over

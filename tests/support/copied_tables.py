@@ -1,7 +1,8 @@
 """Tables of a new SQLite store, copied from one that the migration made.
 
 The migration takes some processor time, and tests make some hundreds of stores.
-``tests/store/test_migrations.py`` goes through them, and the first store of each process does.
+``tests/platform/store/test_migrations.py`` goes through them, and the first store of each process
+does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Engine
 
-from govray.store import database, schema_upgrade
+from govray.platform.store import database, schema_upgrade
 
 
 def copy_tables(patch: pytest.MonkeyPatch, folder: Path) -> None:

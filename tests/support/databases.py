@@ -21,8 +21,8 @@ import psycopg
 import pytest
 from sqlalchemy import Engine
 
-from govray.store.database import connect, open_store, parse_url
-from govray.store.schema_upgrade import to_head
+from govray.platform.store.database import connect, open_store, parse_url
+from govray.platform.store.schema_upgrade import to_head
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 INIT = [

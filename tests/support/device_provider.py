@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from govray.service.settings import OidcSettings
+from govray.platform.service.http.settings import OidcSettings
 
 CLIENT = "govray-cli"
 CODE = "WDJB-MJHT"

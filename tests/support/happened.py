@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlmodel import Session
 
-from govray.store.states import ExperimentState, SubmissionState, TrialState
-from govray.store.tables import Corpus, Credential, Decision, Experiment, Submission, Trial
+from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
+from govray.platform.store.tables import Corpus, Credential, Decision, Experiment, Submission, Trial
 
 BEFORE = "2026-11-20T09:00:00Z"
 AT = "2026-11-24T09:00:00Z"

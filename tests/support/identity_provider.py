@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from govray.service.settings import OidcSettings
+from govray.platform.service.http.settings import OidcSettings
 
 CLIENT = "govray-pages"
 ROLES = {"ml-engineers": "engineer", "compliance": "auditor", "suppliers": "supplier"}

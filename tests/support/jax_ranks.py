@@ -23,7 +23,7 @@ def run_ranks(world: int, function: Callable[..., Any], *args: Any) -> list[Any]
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["govray.jax", "tests.support.tiny_flax"])
+    context.set_forkserver_preload(["govray.engine.jax", "tests.support.tiny_flax"])
     pipes, processes = [], []
     for rank in range(world):
         ours, theirs = context.Pipe()

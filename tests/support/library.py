@@ -19,12 +19,12 @@ from sqlmodel import Session
 
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel
-from govray.service.settings import CaseSettings
-from govray.store.database import open_store
-from govray.store.record_key import KEY_ENV
-from govray.store.tables import Ledger, Model, ModelVersion
-from govray.store.tile_storage import LocalTileFolder
-from govray.store.tiles import write_tiles
+from govray.platform.service.http.settings import CaseSettings
+from govray.platform.store.database import open_store
+from govray.platform.store.record_key import KEY_ENV
+from govray.platform.store.tables import Ledger, Model, ModelVersion
+from govray.platform.store.tile_storage import LocalTileFolder
+from govray.platform.store.tiles import write_tiles
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY, Shelf, for_this_run, made_once
 from tests.support.world import World

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from govray.checkpoint import commit_folder
-from govray.files.place import Place
 from govray.governance.attestation import model_folder
+from govray.storage.place import Place
+from govray.train.checkpoint import commit_folder
 from govray.train.state.snapshot import latest
 
 

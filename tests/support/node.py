@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from govray.service.pages import document_kinds
+from govray.platform.service.pages import document_kinds
 
 STATIC = Path(document_kinds.__file__).parent / "static"
 

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import S3Store
 from pyarrow import fs
 
-from govray.checkpoint.commit_folder import Folder
-from govray.checkpoint.object_store import ObjectFolder, ObjectStore
+from govray.train.checkpoint.commit_folder import Folder
+from govray.train.checkpoint.object_store import ObjectFolder, ObjectStore
 from tests.support.tree import ROOT
 
 # moto lets everybody in; pyarrow wants to have something to say.

@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 
 from playwright.sync_api import Browser, Page, Route
 
-from govray.service.pages import document_kinds
+from govray.platform.service.pages import document_kinds
 
 STATIC = Path(document_kinds.__file__).parent / "static"
 HOST = "https://pages.test"  # WebCrypto is there for secure contexts only

@@ -16,11 +16,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.service import browser_sessions, tokens
-from govray.service.app import create_app
-from govray.service.near_records import NearSearch
-from govray.service.session_cookie import COOKIE
-from govray.service.settings import Settings
+from govray.platform.service.app import create_app
+from govray.platform.service.http.settings import Settings
+from govray.platform.service.identity import browser_sessions, tokens
+from govray.platform.service.identity.session_cookie import COOKIE
+from govray.platform.service.visible.near_records import NearSearch
 from govray.tune.experiment_cost import experiment_cost
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

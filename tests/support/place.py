@@ -9,10 +9,10 @@ from itertools import count
 import pytest
 from sqlmodel import Session
 
-from govray.store import project_templates, role_bindings, tenancy
-from govray.store.audit_log import ChangedBy
-from govray.store.role_bindings import Grant
-from govray.store.tables import Attestation
+from govray.platform.store import project_templates, role_bindings, tenancy
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.role_bindings import Grant
+from govray.platform.store.tables import Attestation
 from tests.support.library import Library, library
 from tests.support.people import Service
 from tests.support.runs import add_runs

@@ -13,12 +13,12 @@ from datetime import timedelta
 from sqlmodel import Session
 
 from govray.governance.formats.document import format_time
-from govray.service import tokens
-from govray.store import project_templates, role_bindings, submissions, tenancy
-from govray.store.audit_log import ChangedBy
-from govray.store.role_bindings import Grant
-from govray.store.states import CheckpointState, ExperimentState, TrialState
-from govray.store.tables import Checkpoint, Decision, Experiment, Metric, Trial
+from govray.platform.service.identity import tokens
+from govray.platform.store import project_templates, role_bindings, submissions, tenancy
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.role_bindings import Grant
+from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
+from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, Trial
 from tests.support.library import Library
 from tests.support.people import NOW
 from tests.support.runs import DIGEST

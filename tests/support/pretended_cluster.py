@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from govray.reconciler.job import Job, JobRefused, JobState, Unreachable
-from govray.store.tables import Submission
+from govray.platform.queue.job import Job, JobRefused, JobState, Unreachable
+from govray.platform.store.tables import Submission
 
 RUNS_FOR = 3
 """Ticks that a submission needs in all. What it did before it was stopped is not done again."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlmodel import Session
 
-from govray.store.audit_log import ChangedBy
-from govray.store.states import SubmissionState
-from govray.store.submissions import submit
-from govray.store.tables import Submission
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.submissions import submit
+from govray.platform.store.tables import Submission
 from tests.support.tree import ROOT
 
 FILE = (ROOT / "jobs" / "train.yaml").read_text()

@@ -11,13 +11,13 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time
-from govray.reconciler.queue_order import SlotLimits
-from govray.reconciler.reconcile import QueuePass, Reconciler, Retries
-from govray.reconciler.run_limits import RunLimits
-from govray.store import submissions
-from govray.store.audit_log import ChangedBy
-from govray.store.states import SubmissionState
-from govray.store.tables import Submission
+from govray.platform.queue.queue_order import SlotLimits
+from govray.platform.queue.reconcile import QueuePass, Reconciler, Retries
+from govray.platform.queue.run_limits import RunLimits
+from govray.platform.store import submissions
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Submission
 from tests.support.pretended_cluster import PretendedCluster
 
 

@@ -7,8 +7,13 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.store.states import CheckpointState, ExperimentState, SubmissionState, TrialState
-from govray.store.tables import Checkpoint, Decision, Experiment, Metric, Submission, Trial
+from govray.platform.store.states import (
+    CheckpointState,
+    ExperimentState,
+    SubmissionState,
+    TrialState,
+)
+from govray.platform.store.tables import Checkpoint, Decision, Experiment, Metric, Submission, Trial
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.storage import folder_name
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import parse_time
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.row_order import RowOrder
 from govray.governance.submission.submission import Submission
 from govray.governance.trust.anchor import TrustAnchor
-from govray.train.index.indexer import IndexSettings
+from govray.platform.indexing.indexer import IndexSettings
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import folder_name
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import RunRecord
 from govray.train.run_folder import events

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from govray.checkpoint.retention import Rules
-from govray.checkpoint.tensor_shards import shard, whole
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
+from govray.train.checkpoint.retention import Rules
+from govray.train.checkpoint.tensor_shards import shard, whole
 from govray.train.experiment.ema import Ema
 from govray.train.state.committer import Commits
 from govray.train.state.snapshot import TrainingState, folder_name

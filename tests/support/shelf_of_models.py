@@ -24,8 +24,8 @@ from sqlmodel import Session
 
 from govray.governance.policy.credential import Period
 from govray.governance.verify.verifier import VerifiedModel
-from govray.store.model_index import index_model
-from govray.store.tables import Attestation
+from govray.platform.store.model_index import index_model
+from govray.platform.store.tables import Attestation
 from tests.support.world import World
 
 KEY = b"the secret of a store in a test."

@@ -18,12 +18,12 @@ from sqlmodel import Session
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.verify.verifier import VerifiedModel
-from govray.store import tables
-from govray.store.model_index import index_model
-from govray.store.record_key import load_key
-from govray.store.states import CheckpointState, ExperimentState, TrialState
-from govray.store.tile_storage import tile_folder
-from govray.store.tiles import write_tiles
+from govray.platform.store import tables
+from govray.platform.store.model_index import index_model
+from govray.platform.store.record_key import load_key
+from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
+from govray.platform.store.tile_storage import tile_folder
+from govray.platform.store.tiles import write_tiles
 from tests.support.monitored_world import Monitored, from_step
 from tests.support.queue_shown import add_hostile_entries, add_queue
 from tests.support.shelf_of_models import made_once

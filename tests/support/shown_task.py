@@ -13,11 +13,11 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.service.tasks.origin import TaskOrigins
-from govray.store import submissions
-from govray.store.audit_log import ChangedBy
-from govray.store.database import open_store
-from govray.store.states import SubmissionState
+from govray.platform.service.http.origin import TaskOrigins
+from govray.platform.store import submissions
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.database import open_store
+from govray.platform.store.states import SubmissionState
 from tests.support.people import Service, serve
 from tests.support.tree import ROOT
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from govray.data.step_reader import StepReader, StepRows
-from govray.files.place import place
+from govray.storage.place import place
 from govray.train.driver import attempts, ray_cluster
 from govray.train.driver.progress import StepCallback
 from govray.train.inputs.gating import Decisions

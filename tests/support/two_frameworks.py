@@ -14,15 +14,15 @@ from flax import nnx
 from torch import Tensor
 from torch.nn import functional as F
 
+from govray.engine.jax import build_step
+from govray.engine.jax.gpt import FlaxGPT
+from govray.engine.jax.named_parameters import named_parameters
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT
+from govray.engine.steps.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.steps.first_exchange import Terms
+from govray.engine.steps.routed_step import RoutedStep
 from govray.governance.policy.route import Route
-from govray.jax import build_step
-from govray.jax.gpt import FlaxGPT
-from govray.jax.named_parameters import named_parameters
-from govray.steps.batch import IGNORED, MicroBatch, StepBatch
-from govray.steps.first_exchange import Terms
-from govray.steps.routed_step import RoutedStep
 from tests.support.cases import CORPUS, PLAN, POLICY
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, HEADS, RANK = 1, 8, 5, 11, 2, 2

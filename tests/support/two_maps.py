@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from govray.engine.steps.batch import IGNORED, MicroBatch, StepBatch
+from govray.engine.steps.first_exchange import Terms
 from govray.governance.policy.route import Route
-from govray.steps.batch import IGNORED, MicroBatch, StepBatch
-from govray.steps.first_exchange import Terms
 
 DIGEST = "sha256:" + "0" * 64
 TERMS = Terms(policy_digest=DIGEST, plan_digest=DIGEST, corpora=("open", "weak"))

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from govray.evidence.views.attestation_facts import names_of
+from govray.evidence.views.audience import ALWAYS, Audience
+from govray.evidence.views.disclosure import DisclosedFacts, SaltedLeaf, sign_disclosure, weights_of
+from govray.evidence.views.view import ShownLeaf, VerifiedView, View, verify_view
 from govray.governance.formats.statement import seal
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import VerifiedModel, verify
-from govray.views.attestation_facts import names_of
-from govray.views.audience import ALWAYS, Audience
-from govray.views.disclosure import DisclosedFacts, SaltedLeaf, sign_disclosure, weights_of
-from govray.views.view import ShownLeaf, VerifiedView, View, verify_view
 from tests.support.world import AT, World
 
 SECRET = bytes(range(32))

@@ -19,7 +19,7 @@ import yaml
 from ray.util.state import list_nodes
 
 import govray
-from govray.checkpoint.commit_folder import MANIFEST
+from govray.train.checkpoint.commit_folder import MANIFEST
 from govray.train.run_folder import events
 from govray.tune.search_record import TRIALS
 from tests.support.autoscaled_cluster import autoscaled_cluster

@@ -14,10 +14,10 @@ import ray
 import yaml
 
 import govray
-from govray.checkpoint import commit_folder
-from govray.checkpoint.storage import folder_name
 from govray.errors import CouldNotCheck
 from govray.governance.submission.submission import Submission
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import folder_name
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray.train
 
-from govray.checkpoint import commit_folder
 from govray.data import admission
 from govray.governance.attestation import model_folder
+from govray.train.checkpoint import commit_folder
 from govray.train.driver import trainer as trainers
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.recorded_inputs import recorded_inputs

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.storage import folder_name
 from govray.errors import Malformed, UsageError
 from govray.governance.policy.policy_yaml import read_policy
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import folder_name
 from govray.train.experiment.resources import Resources
 from govray.train.state.snapshot import committed_folders
 from govray.train.worker.run import COMMIT_LOSS

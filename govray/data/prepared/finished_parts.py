@@ -16,9 +16,9 @@ import numpy as np
 
 from govray.data import records_file, shard_file
 from govray.errors import GovrayError
-from govray.files.bucket_path import BucketPath
-from govray.files.draft_folder import DraftFolder
 from govray.governance.record.prepare_manifest import Part, ReserveShard, RowTargets
+from govray.storage.bucket_path import BucketPath
+from govray.storage.draft_folder import DraftFolder
 
 Dtype: TypeAlias = np.dtype[np.unsignedinteger]
 

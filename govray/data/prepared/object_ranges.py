@@ -17,8 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Place)
@@ -39,7 +39,7 @@ class ObjectRanges(io.RawIOBase):
 
     Raises:
         FileNotFoundError: It is not there, now or at a later request.
-        govray.files.bucket.Replaced: It is another one than before.
+        govray.storage.bucket.Replaced: It is another one than before.
         OSError: The store refuses, or does not answer.
     """
 

@@ -16,7 +16,7 @@ import ray
 from govray.data import step_reader
 from govray.data.prepared.object_ranges import ObjectRanges
 from govray.data.step_reader import StepReader
-from govray.files.bucket_path import BucketPath
+from govray.storage.bucket_path import BucketPath
 
 FETCH_CPUS = 0.5
 """CPUs that the fetching of a shard reserves."""

@@ -24,8 +24,8 @@ from govray.data.similarity.passage_index import MOST, Entries, write_index
 from govray.data.similarity.passage_run import PartRuns, write_runs
 from govray.data.similarity.run_merge import merged
 from govray.errors import UsageError
-from govray.files.place import Place
 from govray.governance.formats import merkle
+from govray.storage.place import Place
 
 BuildParts = Callable[[Sequence[Place], bytes, Path], Sequence[PartRuns]]
 """Gets a corpus's parts, its secret and a folder. Writes there the runs of each, and says which."""

@@ -1,6 +1,6 @@
 """Where indexes are kept: in a hidden folder beside their corpora, which can always be deleted.
 
-An index appears whole (``files/staged_folder.py``). What is not as it was written is replaced.
+An index appears whole (``storage/staged_folder.py``). What is not as it was written is replaced.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from govray.data.similarity.index_build import BuildParts, build_index, in_turn
 from govray.data.similarity.passage_index import CorpusPassages, PassageIndex, open_index
 from govray.errors import Damaged
-from govray.files.place import Place
-from govray.files.staged_folder import staged_folder
+from govray.storage.place import Place
+from govray.storage.staged_folder import staged_folder
 
 FOLDER = ".govray-similarity"
 

@@ -38,8 +38,8 @@ from govray.data.similarity.minhash import Signatures, passage_signatures
 from govray.data.similarity.passage_index import PassageIndex
 from govray.data.similarity.shingles import LEAST, SHINGLE, shingles, words
 from govray.errors import Damaged, UsageError
-from govray.files.place import Place
 from govray.governance.policy import record_commitment
+from govray.storage.place import Place
 
 STRIDE = 32
 MAX_BYTES = 4 << 20

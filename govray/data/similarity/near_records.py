@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from govray.data.similarity.near_copies import Near, near
-from govray.files.place import Place
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import Records
+from govray.storage.place import Place
 
 LEAST_OVERLAP = 0.5
 """Share of the shorter text's sequences of five words from which on a record is a near copy."""

@@ -14,8 +14,8 @@ from govray.data.packing import Item, PartWork, run_work
 from govray.data.similarity.index_build import stem
 from govray.data.similarity.passage_run import PartRuns, write_runs
 from govray.errors import GovrayError, UsageError
-from govray.files.place import Place
 from govray.governance.policy import record_commitment
+from govray.storage.place import Place
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from govray.data.corpus import read_part
 from govray.data.similarity.minhash import BANDS, band_keys, in_bands, passage_signatures
 from govray.data.similarity.passage_index import ENTRY, ROW, Entries
 from govray.data.similarity.shingles import PASSAGE, words
-from govray.files.place import Place
 from govray.governance.policy import record_commitment
+from govray.storage.place import Place
 
 RUN = 1 << 16
 _TOGETHER = 1 << 18  # bytes of text whose shingles are in memory

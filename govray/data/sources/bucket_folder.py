@@ -25,8 +25,8 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 
 from govray.data.sources.stamp import Stamp, changed
 from govray.errors import GovrayError, InfrastructureFailed, UsageError
-from govray.files.bucket import asks_roles, bucket_store
-from govray.files.storage_url import check_url
+from govray.storage.bucket import asks_roles, bucket_store
+from govray.storage.storage_url import check_url
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -25,7 +25,7 @@ from govray.data.corpus import disk_errors
 from govray.data.sources.disk_folder import DiskFolder
 from govray.data.sources.stamp import Stamp, changed
 from govray.errors import Malformed, UsageError
-from govray.files.storage_url import is_url
+from govray.storage.storage_url import is_url
 
 Format = Literal["files", "jsonl", "csv", "parquet", "arrow", "webdataset"]
 

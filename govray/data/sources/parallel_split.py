@@ -48,10 +48,10 @@ from govray.data.sources.split import (
 )
 from govray.data.sources.terms import RecordTerms, TermsReader
 from govray.errors import GovrayError
-from govray.files.atomic_file import make_folder
-from govray.files.staged_folder import staged_folder
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.policy.credential import Normalisation
+from govray.storage.atomic_file import make_folder
+from govray.storage.staged_folder import staged_folder
 
 TASK_BYTES = 32 << 20
 """Bytes of objects that one task reads, compressed as they are; a larger object has its own."""

@@ -31,7 +31,7 @@ from govray.data.sources.quarantine import Quarantine
 from govray.data.sources.record import SourceRecord
 from govray.data.sources.terms import RecordTerms, TermsReader, Unclear
 from govray.errors import UsageError
-from govray.files.staged_folder import staged_folder
+from govray.storage.staged_folder import staged_folder
 
 MOST_CORPORA = 400
 PENDING_BYTES = 256 * 1024 * 1024

@@ -35,15 +35,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from govray.errors import GovrayError, InfrastructureFailed
-from govray.steps.first_exchange import Agreed, FirstExchange, Terms
-from govray.steps.rank_failure import (
+from govray.engine.steps.first_exchange import Agreed, FirstExchange, Terms
+from govray.engine.steps.rank_failure import (
     FirstFailure,
     RankFailure,
     StoppedTogether,
     status,
     stop_if_failed,
 )
+from govray.errors import GovrayError, InfrastructureFailed
 
 __all__ = [
     "Agreed",

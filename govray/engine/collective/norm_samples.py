@@ -23,8 +23,8 @@ from govray.engine.collective.agreement import Agreement
 from govray.engine.collective.routed_model import RoutedModel
 from govray.engine.gradients.norm_accounting import Accounting, Piece
 from govray.engine.gradients.pass_planner import Pass
-from govray.steps.routed import Routed
-from govray.steps.step_result import NormSample
+from govray.engine.steps.routed import Routed
+from govray.engine.steps.step_result import NormSample
 
 _PIECE = 5  # pass, stream, route taken, corpus, rows
 

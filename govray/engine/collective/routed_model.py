@@ -21,15 +21,15 @@ from torch import nn
 from govray.engine.batch import MicroBatch
 from govray.engine.collective.allreduce import BucketLayout, Domain, lay_out
 from govray.engine.model.adapters import Adapters
-from govray.errors import Refused, UsageError
-from govray.governance.policy.route import Route
-from govray.steps.routed import (
+from govray.engine.steps.routed import (
     Routed,
     count_targets,
     named_domains,
     require_planned,
     resolve_parameters,
 )
+from govray.errors import Refused, UsageError
+from govray.governance.policy.route import Route
 
 
 @dataclass(frozen=True)

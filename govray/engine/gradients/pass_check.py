@@ -34,8 +34,8 @@ from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
 from govray.engine.gradients.pass_planner import Pass, Planner, homogeneous
 from govray.engine.gradients.precision import coarsest, watch_dtypes
+from govray.engine.steps.routed import Routed
 from govray.errors import Refused
-from govray.steps.routed import Routed
 
 Losses = Callable[[Pass], AbstractContextManager[Sequence[Tensor]]]
 """Forward of a pass → the loss sum of each part; backward belongs inside the context."""

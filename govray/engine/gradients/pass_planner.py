@@ -30,7 +30,7 @@ from torch import Tensor
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.pass_slices import Slices, floor, slices_of, slicing_pays
 from govray.engine.gradients.row_weights import RowWeights
-from govray.steps.routed import Routed
+from govray.engine.steps.routed import Routed
 
 Method = Literal["homogeneous", "sliced"]
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from govray.steps.routed import Routed
+from govray.engine.steps.routed import Routed
 
 WRITE_TOKENS = 64.0
 """How many tokens, carried between the matrices of a layer in backward, cost as much as adding

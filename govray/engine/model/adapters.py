@@ -44,8 +44,8 @@ from torch import Tensor, nn
 
 from govray.engine.model.compiled_blocks import without_graphs
 from govray.engine.model.lora import adapted_linear, added, fits, learns
+from govray.engine.steps.keyed_seed import adapter_seed
 from govray.errors import Malformed, UsageError
-from govray.steps.keyed_seed import adapter_seed
 
 ALPHA_PER_RANK = 2
 _SCALE = float(ALPHA_PER_RANK)

@@ -40,8 +40,8 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.model import counter_masks
+from govray.engine.steps.keyed_seed import mask_seed
 from govray.errors import UsageError
-from govray.steps.keyed_seed import mask_seed
 
 Rows = Sequence[tuple[str, int]]
 """Of each row of a pass: its stream, and its position in the stream's quota of the step."""

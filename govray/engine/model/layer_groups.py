@@ -50,8 +50,8 @@ from types import MappingProxyType
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from govray.engine.steps.named_groups import canonical_order, named_groups
 from govray.errors import Refused
-from govray.steps.named_groups import canonical_order, named_groups
 
 _NAME_IT = "Name it in the policy's `groups`, for example `groups: {{other: [{glob!r}]}}`"
 

@@ -56,8 +56,8 @@ from govray.engine.model.compiled_blocks import without_graphs
 from govray.engine.model.rng_state import generators
 from govray.engine.startup.model_state import Held, attributes, changed_attribute, held
 from govray.engine.startup.module_trace import first_difference
+from govray.engine.steps.routed import Routed
 from govray.errors import GovrayError, Refused
-from govray.steps.routed import Routed
 
 ROWS = 3
 """Rows of a first trial: fewer could hide what depends on which others there are."""

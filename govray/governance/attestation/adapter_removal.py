@@ -2,7 +2,7 @@
 
 A removal changes several files: the adapter's go, the attestation is another
 one. So the whole new folder is built beside the old one and the two are
-exchanged by name (`govray.files.staged_folder`).
+exchanged by name (`govray.storage.staged_folder`).
 
 Invariants:
     * Until the exchange, the folder is the old one, byte for byte; from then on
@@ -24,12 +24,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from govray.errors import GovrayError, UsageError
-from govray.files.staged_folder import staged_folder
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.formats.dsse import Envelope, sign_payload
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.signed_note import countersign_checkpoint
+from govray.storage.staged_folder import staged_folder
 
 
 def countersigned(folder: Path, attestation: Attestation, signer: Signer) -> dict[str, bytes]:

@@ -21,9 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, overload
 
 from govray.errors import Damaged, Malformed, UsageError
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
 from govray.governance.formats import canonical_json, signed_note, tensor_header
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
 
 MODEL = "model"
 """The folder's name in the run's own folder, where attesting puts it."""

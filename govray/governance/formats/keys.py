@@ -44,8 +44,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 
 from govray.errors import Malformed, Untrusted, UsageError
-from govray.files.private_file import OpenToOthers, open_private, read_private
 from govray.printable import without_keys
+from govray.storage.private_file import OpenToOthers, open_private, read_private
 
 Algorithm: TypeAlias = Literal["ed25519", "ecdsa-p256"]
 

@@ -38,13 +38,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from govray.errors import Refused, UsageError
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
-from govray.files.private_file import OpenToOthers, read_private
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.bounds import Hex256
 from govray.governance.formats.document import Count, Digest, Document, Name
 from govray.governance.policy.credential import Records
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
+from govray.storage.private_file import OpenToOthers, read_private
 
 SECRET_FILE = "records.secret"  # noqa: S105  a file's name
 SECRET_BYTES = 32

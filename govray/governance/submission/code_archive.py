@@ -9,7 +9,7 @@ Left out are:
 * what `secret_files.LEFT_OUT` names: version control, ``runs`` at the top, the store, its secret;
 * folders of virtual environments, which have a ``pyvenv.cfg``;
 * the storage where it lies inside;
-* what the ``.gitignore`` and ``.rayignore`` at the top say (`govray.files.gitignore`).
+* what the ``.gitignore`` and ``.rayignore`` at the top say (`govray.storage.gitignore`).
   Those of inner folders are not read.
 
 Invariants:
@@ -36,13 +36,13 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
-from govray.files.atomic_file import make_folder, write_whole
-from govray.files.gitignore import Ignored
-from govray.files.place import Place
-from govray.files.staged_folder import staged_folder
-from govray.files.zip_entry import zip_entry
 from govray.governance.formats import canonical_json
 from govray.governance.submission.secret_files import held_secret, left_out, never_received
+from govray.storage.atomic_file import make_folder, write_whole
+from govray.storage.gitignore import Ignored
+from govray.storage.place import Place
+from govray.storage.staged_folder import staged_folder
+from govray.storage.zip_entry import zip_entry
 
 CODE = "code"
 """Folder of the archives, beside the runs."""

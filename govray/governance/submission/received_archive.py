@@ -20,18 +20,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from govray.errors import Malformed, Refused
-from govray.files.atomic_file import make_folder, stage_file, sync_folder
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
 from govray.governance.submission.code_archive import (
     archive_place,
     check_archive,
     largest_archive,
 )
+from govray.storage.atomic_file import make_folder, stage_file, sync_folder
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
 
 LEFT_SECONDS = 3600.0
 """Without a byte written until a file counts as left. One that somebody sends is written to all the
-time; the service gives up after far less (`govray.service.routes.archives`)."""
+time; the service gives up after far less (`govray.platform.service.routes.archives`)."""
 
 _PIECE = 1 << 20
 _STAGED = re.compile(r"\.[0-9a-f]{48}\.[0-9a-f]{16}\.tmp")  # as `stage_file` names it

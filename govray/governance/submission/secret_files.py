@@ -14,8 +14,8 @@ salts a corpus's commitments has one name: unpacked, others could read it.
 
 from __future__ import annotations
 
-from govray.files.gitignore import Ignored
 from govray.printable import holds_key
+from govray.storage.gitignore import Ignored
 
 _VERSION_CONTROL = (".git", ".hg", ".svn")
 

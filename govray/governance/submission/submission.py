@@ -12,9 +12,9 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from govray.errors import UsageError
-from govray.files.place import Place, place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Digest, Document, Timestamp
+from govray.storage.place import Place, place
 
 LARGEST = 1 << 16
 """Bytes of a submission's file."""

@@ -12,12 +12,12 @@ Invariant: an answer is equal to one word alone, for no two have the same number
 
 from __future__ import annotations
 
-from govray.files.atomic_file import write_whole
-from govray.files.place import Place
-from govray.files.regular_file import open_regular
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Positive
 from govray.governance.formats.document import Document
+from govray.storage.atomic_file import write_whole
+from govray.storage.place import Place
+from govray.storage.regular_file import open_regular
 
 REQUEST = "workers.most"
 ANSWER = "workers.given"

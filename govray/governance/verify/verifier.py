@@ -30,7 +30,6 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from govray.errors import CouldNotCheck, Refused, UsageError, VerificationFailed
-from govray.files.place import Place, place
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.coverage_table import CoverageTable
 from govray.governance.attestation.model_attestation import AssuranceLevel, Attestation
@@ -83,6 +82,7 @@ from govray.governance.verify.records_step import CheckedRecords, Depth, check_p
 from govray.governance.verify.replay_step import Replayer, check_replays
 from govray.governance.verify.revocation_step import check_revocations
 from govray.governance.verify.steps import Step
+from govray.storage.place import Place, place
 
 
 @dataclass(frozen=True)

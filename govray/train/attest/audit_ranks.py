@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.checkpoint import commit_folder, sharded_init, tensor_shards
-from govray.checkpoint.sharded_file import cut
 from govray.errors import CouldNotCheck, GovrayError, Refused
 from govray.governance.attestation import model_folder
+from govray.train.checkpoint import commit_folder, sharded_init, tensor_shards
+from govray.train.checkpoint.sharded_file import cut
 from govray.train.state.trained_model import base_tensors
 
 T = TypeVar("T")

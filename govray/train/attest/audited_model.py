@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from govray.checkpoint import commit_folder, whole_file
 from govray.data.rows.row_words import load_words
 from govray.data.tokenizer import Tokenizer
 from govray.engine.gradients.forward import LossFn
@@ -31,6 +30,7 @@ from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
 from govray.governance.record.prepare_manifest import Manifest
 from govray.train.attest import audit_ranks
 from govray.train.attest.write_model import final_checkpoint
+from govray.train.checkpoint import commit_folder, whole_file
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.recorded_inputs import RecordedInputs
 from govray.train.inputs.run_record import RunRecord, read_record

@@ -7,8 +7,8 @@ after a replay. This runs on the driver, with the key.
 Weights and adapters are copied, not linked: a checkpoint never changes, and a model folder is given
 away. Their digests were computed while the checkpoint was written. So what is attested is what the
 run wrote. If the storage changed a byte since, `verify` finds it, for it hashes every byte. Weights
-in parts are joined and hashed in one pass (`govray.checkpoint.whole_file`). The same pass compares
-each part with its digest.
+in parts are joined and hashed in one pass (`govray.train.checkpoint.whole_file`). The same pass
+compares each part with its digest.
 """
 
 from __future__ import annotations
@@ -20,12 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from govray.checkpoint import commit_folder, whole_file
 from govray.data.records_file import open_records
 from govray.errors import CouldNotCheck
-from govray.files.place import Place
-from govray.files.staged_folder import staged_folder
-from govray.files.uploaded_folder import uploaded_folder
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.model_attestation import (
@@ -49,7 +45,11 @@ from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest, verify_manifest
 from govray.governance.record.prepared_records import PreparedRecords
 from govray.governance.trust.trust_state import TrustState, Verified
-from govray.holds import check_not_held
+from govray.storage.place import Place
+from govray.storage.staged_folder import staged_folder
+from govray.storage.uploaded_folder import uploaded_folder
+from govray.train.checkpoint import commit_folder, whole_file
+from govray.train.checkpoint.holds import check_not_held
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import RunRecord, read_record

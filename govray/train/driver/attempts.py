@@ -43,7 +43,7 @@ from ray.train.v2._internal.logging.logging import LoggingManager
 from govray.data.prepared.ray_failures import cause
 from govray.engine.model.rng_state import seed_generators
 from govray.errors import GovrayError
-from govray.files.place import Place, place
+from govray.storage.place import Place, place
 from govray.train.driver import failures, kept_output
 from govray.train.driver.gpu_request import backends
 from govray.train.driver.progress import ProgressWatch, StepCallback

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from govray.files.place import Place, place
+from govray.storage.place import Place, place
 from govray.train.experiment.log_policy import LogPolicy
 from govray.train.inputs.order import Order
 from govray.train.run_folder import events, stop_request

@@ -51,7 +51,7 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
 )
 from ray.train.v2._internal.util import time_monotonic
 
-from govray.files.place import Place
+from govray.storage.place import Place
 from govray.train.driver.ray_cluster import begun_here
 from govray.train.driver.worker_limit import WorkerLimit
 from govray.train.run_folder import events, resize_request

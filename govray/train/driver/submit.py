@@ -17,9 +17,9 @@ from typing import Any
 from ray.job_submission import JobSubmissionClient
 
 from govray.errors import Refused, UsageError
-from govray.files.place import Place, place
 from govray.governance.submission.code_archive import archive_folder, archive_place
 from govray.printable import holds_key
+from govray.storage.place import Place, place
 from govray.train.driver.job_environment import runtime_env
 from govray.train.inputs.experiment_config import Experiment
 

@@ -28,15 +28,11 @@ from typing import Any
 import ray
 import ray.train
 
-from govray.checkpoint import storage
 from govray.data.admission import Prepared, prepare
 from govray.data.records_file import PREPARED
 from govray.data.rows.row_words import load_words
 from govray.engine.gradients.precision import cast_parameters
 from govray.errors import Refused, Stopped, UsageError, suggestion
-from govray.files.atomic_file import make_folder
-from govray.files.place import Place, place
-from govray.files.storage_url import check_path
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer, read_password
@@ -44,7 +40,11 @@ from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
 from govray.governance.submission.code_archive import check_digest
 from govray.governance.submission.submission import Submission
+from govray.storage.atomic_file import make_folder
+from govray.storage.place import Place, place
+from govray.storage.storage_url import check_path
 from govray.train.attest.write_model import signed_files, write_model
+from govray.train.checkpoint import storage
 from govray.train.driver import attempts
 from govray.train.driver.discovery import discover
 from govray.train.driver.gang import await_room

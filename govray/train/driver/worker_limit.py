@@ -12,9 +12,9 @@ import math
 import time
 
 from govray.errors import Malformed
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
 from govray.governance.submission.worker_cap import ANSWER, REQUEST, WorkerCap, read_cap, write_cap
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.requests import STORE_S

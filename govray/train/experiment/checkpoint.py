@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from govray.files.storage_url import check_url
 from govray.governance.formats.bounds import Natural, Positive
+from govray.storage.storage_url import check_url
 from govray.train.experiment.section import Section
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from govray.files.place import place
-from govray.files.storage_url import check_path
+from govray.storage.place import place
+from govray.storage.storage_url import check_path
 
 DiskPath = Annotated[str, AfterValidator(check_path)]
 """A file or folder of a disk, never a URL."""

@@ -33,7 +33,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from govray.checkpoint import commit_folder
 from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
 from govray.engine.influence.loss_slopes import loss_slopes
@@ -57,6 +56,7 @@ from govray.train.attest.audited_model import (
     take_commit,
     tokenizer_of,
 )
+from govray.train.checkpoint import commit_folder
 from govray.train.influence.corpus_reading import CorpusReading, corpus_readings
 from govray.train.influence.influence_report import (
     AVERAGED,

@@ -26,7 +26,6 @@ from govray.engine.collective.step_settings import (
     StepSettings,
 )
 from govray.errors import UsageError, suggestion
-from govray.files.storage_url import check_path
 from govray.governance.formats.bounds import Natural, Positive, Share
 from govray.governance.formats.document import value_suggestion
 from govray.governance.formats.keys import check_reference, is_outside
@@ -43,6 +42,7 @@ from govray.governance.record.canary import (
 )
 from govray.governance.record.prepare_manifest import ReserveShare
 from govray.governance.submission.yaml_overrides import overridden, read_mapping
+from govray.storage.storage_url import check_path
 from govray.train.experiment.checkpoint import CheckpointEvery
 from govray.train.experiment.ema import Ema
 from govray.train.experiment.environment import JobEnvironment

@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from govray.checkpoint import commit_folder
+from govray.engine.steps.expiry import NoLongerValid
 from govray.errors import GovrayError, InfrastructureFailed
-from govray.files.place import Place
 from govray.governance.formats.document import format_time
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
@@ -34,7 +33,8 @@ from govray.governance.record.gates import (
     read_gates,
 )
 from govray.governance.record.incidents import Incidents
-from govray.steps.expiry import NoLongerValid
+from govray.storage.place import Place
+from govray.train.checkpoint import commit_folder
 from govray.train.inputs.revocation_feed import credential_name
 from govray.train.run_folder import events
 from govray.train.run_folder.ledger_wal import recorded_steps

@@ -13,7 +13,6 @@ from typing import Any
 
 from govray.data.records_file import PREPARED
 from govray.errors import CouldNotCheck, Refused, UsageError
-from govray.files.place import Place
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.credential import Credential, verify_credential
 from govray.governance.policy.depth_policy import Policy, verify_policy
@@ -21,6 +20,7 @@ from govray.governance.policy.route import Route
 from govray.governance.record.prepare_manifest import MANIFEST_FILE, Manifest, verify_manifest
 from govray.governance.submission.code_archive import archive_place
 from govray.governance.trust.trust_state import TrustState, Verified
+from govray.storage.place import Place
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.planning import routes_of
 from govray.train.inputs.run_record import RunRecord

@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from govray.errors import CouldNotCheck, GovrayError, RankFailed, UsageError
-from govray.files.atomic_file import make_folder, write_whole
-from govray.files.place import Place, place
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.revoked import revoked_credential, revoked_policy
@@ -36,6 +34,8 @@ from govray.governance.trust.revocation_list import (
     verify_revocations,
 )
 from govray.governance.trust.trust_state import TrustState, Verified
+from govray.storage.atomic_file import make_folder, write_whole
+from govray.storage.place import Place, place
 
 KEPT = "revocations"
 """Folder inside a run's with the lists accepted last, one file for each issuer."""

@@ -11,12 +11,12 @@ from typing import Literal
 
 from govray.data.corpus_credentials import read_credentials
 from govray.errors import GovrayError, Refused
-from govray.files.place import Place, place
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.submission.submission import Submission
+from govray.storage.place import Place, place
 from govray.train.experiment.import_path import import_named
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import RunRecord, read_record

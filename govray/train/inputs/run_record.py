@@ -12,9 +12,6 @@ from datetime import datetime
 from typing import Any
 
 from govray.errors import Malformed, UsageError
-from govray.files.atomic_file import make_folder, write_whole
-from govray.files.place import Place
-from govray.files.regular_file import MOST, read_regular
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats import canonical_json
@@ -22,6 +19,9 @@ from govray.governance.formats.document import format_time, parse_time
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.submission.submission import Submission
+from govray.storage.atomic_file import make_folder, write_whole
+from govray.storage.place import Place
+from govray.storage.regular_file import MOST, read_regular
 from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.pretrained_start import Start

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from govray.checkpoint.retention import DEFAULT, Rules
 from govray.engine.collective.step_settings import StepSettings
 from govray.errors import UsageError
+from govray.train.checkpoint.retention import DEFAULT, Rules
 from govray.train.experiment.ema import Ema
 from govray.train.inputs.experiment_config import Experiment
 

@@ -12,7 +12,6 @@ from datetime import datetime
 
 from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.errors import Untrusted, UsageError
-from govray.files.place import Place
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import PublicKey
 from govray.governance.policy.credential import Credential, CredentialClass
@@ -20,6 +19,7 @@ from govray.governance.policy.depth_policy import Policy, verify_policy
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.revocation_list import Revocations, check_fresh
 from govray.governance.trust.trust_state import TrustState, Verified
+from govray.storage.place import Place
 from govray.train.inputs.revocation_feed import (
     RevocationSource,
     credential_name,

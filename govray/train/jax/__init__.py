@@ -1,7 +1,7 @@
 """Governed runs of models that JAX trains: Flax NNX and Optax, on Ray.
 
-`govray.jax` has the step, and nothing of torch. The run around it is that of `govray.train`: its
-reader, its commits and its processes' agreement use torch's tensors on the CPU.
+`govray.engine.jax` has the step, and nothing of torch. The run around it is that of `govray.train`:
+its reader, its commits and its processes' agreement use torch's tensors on the CPU.
 
 Loaded lazily: the driver of a run over torch needs no JAX.
 """

@@ -15,17 +15,17 @@ import torch
 from jax import Array
 from torch import Tensor
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.tensor_shards import HeldPart
+from govray.engine.jax.flax_framework import FlaxFramework
 from govray.engine.model.adapters import ALPHA_PER_RANK, PEFT_PREFIX, peft_config
 from govray.errors import Malformed
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.policy.route import ADAPTER
-from govray.jax.flax_framework import FlaxFramework
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.tensor_shards import HeldPart
 from govray.train.state.trained_model import OPTAX, OPTIMIZER, OPTIMIZER_VALUES
 
-assert ALPHA_PER_RANK == 2  # as `govray.jax.lora` scales
+assert ALPHA_PER_RANK == 2  # as `govray.engine.jax.lora` scales
 
 
 class FlaxModel:

@@ -15,12 +15,12 @@ import torch.distributed as dist
 from flax import nnx
 
 from govray.engine.collective.agreement import Agreement
+from govray.engine.jax.flax_framework import FlaxFramework
+from govray.engine.jax.layer_groups import layer_groups
+from govray.engine.jax.named_parameters import named_parameters
+from govray.engine.jax.step import build_step
 from govray.errors import UsageError
-from govray.files.place import place
-from govray.jax.flax_framework import FlaxFramework
-from govray.jax.layer_groups import layer_groups
-from govray.jax.named_parameters import named_parameters
-from govray.jax.step import build_step
+from govray.storage.place import place
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, current
 from govray.train.jax.flax_state import FlaxModel
@@ -51,7 +51,7 @@ def govern(model: nnx.Module, optimizer: optax.GradientTransformation) -> Run:
     """Put a Flax model and its optimizer under the run's depth policy.
 
     Restores the latest commit into the model. `Run.step` takes a loss function over the model, as
-    `govray.jax.build_step` does.
+    `govray.engine.jax.build_step` does.
 
     Args:
         model: Any whose parameters fall into layer groups, equal on all workers.

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from govray.engine.collective.agreement import Agreement
-from govray.steps.batch import StepBatch
-from govray.steps.routed_step import RoutedStep
-from govray.steps.step_result import StepResult
+from govray.engine.steps.batch import StepBatch
+from govray.engine.steps.routed_step import RoutedStep
+from govray.engine.steps.step_result import StepResult
 
 
 class RunStep:

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from govray.checkpoint import commit_folder, whole_file
 from govray.governance.attestation import model_folder
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.ledger import AnyLeaf, Leaf
+from govray.train.checkpoint import commit_folder, whole_file
 
 OPTIMIZER = ("optimizer.safetensors", "optimizer.json")
 

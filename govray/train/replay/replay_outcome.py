@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from govray.errors import CouldNotCheck, Refused, UsageError
-from govray.files.atomic_file import write_whole
-from govray.files.place import Place
 from govray.governance.attestation import model_attestation
 from govray.governance.attestation.environment import Environment
 from govray.governance.attestation.replay_outcome import (
@@ -28,6 +26,8 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import Signer
 from govray.governance.trust.trust_state import TrustState
+from govray.storage.atomic_file import write_whole
+from govray.storage.place import Place
 from govray.train.attest.write_model import final_digests
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.replay.comparison import LeafDifference, TensorDifference

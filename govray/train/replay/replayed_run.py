@@ -22,9 +22,6 @@ from typing import Any
 
 import ray.train
 
-from govray.checkpoint import commit_folder, whole_file
-from govray.checkpoint.retention import DEFAULT
-from govray.checkpoint.storage import storage_of
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Difference, differences
@@ -36,8 +33,11 @@ from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import Ledger, read_leaves
 from govray.governance.trust.trust_state import TrustState
-from govray.pins import write_pins
 from govray.train.attest.write_model import environment
+from govray.train.checkpoint import commit_folder, whole_file
+from govray.train.checkpoint.pins import write_pins
+from govray.train.checkpoint.retention import DEFAULT
+from govray.train.checkpoint.storage import storage_of
 from govray.train.driver.progress import StepCallback
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import gating

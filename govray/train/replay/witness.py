@@ -10,7 +10,6 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from govray.checkpoint import commit_folder
 from govray.errors import Refused, Untrusted, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation
@@ -28,6 +27,7 @@ from govray.governance.record.prepare_manifest import verify_manifest
 from govray.governance.trust.trust_state import Verified
 from govray.governance.verify.verifier import VerifiedModel
 from govray.train.attest.write_model import model_digests
+from govray.train.checkpoint import commit_folder
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.replay.replay_outcome import ReplayFinding
 from govray.train.replay.replayed_run import commits

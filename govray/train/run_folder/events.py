@@ -29,16 +29,16 @@ from typing import Annotated, BinaryIO, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, PlainSerializer, RootModel, ValidationError
 
 from govray.errors import Malformed
-from govray.files.atomic_file import sync_folder
-from govray.files.bucket import Replaced
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
-from govray.files.regular_file import read_regular
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Natural
 from govray.governance.formats.document import Digest, Document, Timestamp
 from govray.governance.record.entropy_profile import MonitorDecision
 from govray.governance.record.gates import Gate
+from govray.storage.atomic_file import sync_folder
+from govray.storage.bucket import Replaced
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
+from govray.storage.regular_file import read_regular
 
 FILE = "events.jsonl"
 MAX_LINE = 1 << 16

@@ -20,9 +20,9 @@ from itertools import count
 from typing import Any
 
 from govray.errors import Refused
-from govray.files.bucket import Replaced
-from govray.files.bucket_path import BucketPath, Tag
 from govray.governance.formats import canonical_json
+from govray.storage.bucket import Replaced
+from govray.storage.bucket_path import BucketPath, Tag
 
 LEASE_S = 60.0
 """How long a lock counts as held since it was renewed."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from govray.checkpoint.commit_manifest import FileEntry
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.record.ledger import AnyLeaf
+from govray.train.checkpoint.commit_manifest import FileEntry
 
 TILE = 256
 """Lines of a whole tile."""

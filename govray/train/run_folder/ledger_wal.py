@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from govray.errors import Refused
-from govray.files.place import Place
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf, read_leaves
+from govray.storage.place import Place
 from govray.train.run_folder.log_file import LogFile
 
 FILE = "ledger.ahead.jsonl"

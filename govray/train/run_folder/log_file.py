@@ -13,9 +13,9 @@ import hashlib
 import os
 from pathlib import Path
 
-from govray.files.atomic_file import write_whole
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
+from govray.storage.atomic_file import write_whole
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
 
 SEGMENT_BYTES = 1 << 16
 """A segment of this size is followed by another. Each append sends what it has so far."""

@@ -25,10 +25,10 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 
 from govray.errors import GovrayError
-from govray.files.place import Place
-from govray.store.figures import Figure
+from govray.storage.place import Place
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
+from govray.train.run_folder.figures import Figure
 
 EVERY_S = 1.0
 DENSE = 2000

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
 from govray.train.run_folder import resize_request, stop_request
 
 STORE_S = 1.0

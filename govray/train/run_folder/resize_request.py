@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 
-from govray.files.place import Place
+from govray.storage.place import Place
 
 REQUEST = "resize"
 ANSWER = "resize.committed"

@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
-from govray.files.bucket import Replaced
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
-from govray.files.regular_file import read_regular
 from govray.governance.formats import canonical_json
+from govray.storage.bucket import Replaced
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
+from govray.storage.regular_file import read_regular
 from govray.train.run_folder import events, lease
 from govray.train.run_folder.clock import now
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from govray.files.place import Place
 from govray.printable import HIDDEN, printable
+from govray.storage.place import Place
 
 FOLDER = "logs"
 LONGEST_LINE = 4096

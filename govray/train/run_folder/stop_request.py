@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from govray.files.atomic_file import write_whole
-from govray.files.place import Place
+from govray.storage.atomic_file import write_whole
+from govray.storage.place import Place
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
 

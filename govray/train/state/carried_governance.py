@@ -3,8 +3,9 @@
 A run's record has the signed bytes that it rests on: trust root, delegations, policy, credentials
 and prepare manifest. Beside those are its plan and settings, and the revocation lists that it
 accepted last. Every commit names them by SHA-256 in its ``state.json``, which its manifest covers.
-It also names the whole tiles of its ledger; the lines behind them are its own file. The objects
-lie once in the place of the commits (`govray.checkpoint.storage`), however many commits name them.
+It also names the whole tiles of its ledger; the lines behind them are its own file. The objects lie
+once in the place of the commits (`govray.train.checkpoint.storage`), however many commits name
+them.
 
 Nothing here is trusted for lying beside a commit. A digest shows that bytes are those that were
 committed. Whether they hold is for a trust root that came by another way.
@@ -18,13 +19,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from govray.checkpoint.commit_manifest import FileEntry
-from govray.checkpoint.commit_reader import Committed, Folder
-from govray.checkpoint.storage import SharedObjects, Storage, object_name
 from govray.errors import Damaged, Refused
-from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.record.ledger import AnyLeaf
+from govray.storage.place import Place
+from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.commit_reader import Committed, Folder
+from govray.train.checkpoint.storage import SharedObjects, Storage, object_name
 from govray.train.inputs.revocation_feed import KEPT
 from govray.train.inputs.run_record import FILES, RECORD, SUMMARY, RunRecord, parse_record
 from govray.train.run_folder.ledger_tree import LedgerFile, LedgerTile

@@ -14,10 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from govray.checkpoint import commit_folder
 from govray.data.admission import Prepared
 from govray.errors import CouldNotCheck, Refused, UsageError
-from govray.files.place import Place
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.policy.credential import Credential, verify_credential
@@ -27,6 +25,8 @@ from govray.governance.record.prepare_manifest import Manifest, verify_manifest
 from govray.governance.submission.submission import Submission
 from govray.governance.trust.revocation_list import Revocations, check_fresh
 from govray.governance.trust.trust_state import TrustState, Verified
+from govray.storage.place import Place
+from govray.train.checkpoint import commit_folder
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.revocation_feed import kept_lists, read_lists
 from govray.train.inputs.run_listing import refuse_other_code

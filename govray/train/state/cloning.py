@@ -22,13 +22,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.storage import folder_name, storage_of
 from govray.errors import GovrayError
-from govray.files.staged_folder import staged_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.ancestry import inherit
 from govray.governance.record.ledger import read_leaves
+from govray.storage.staged_folder import staged_folder
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import folder_name, storage_of
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.ledger_wal import FILE as AHEAD

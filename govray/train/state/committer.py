@@ -34,14 +34,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.commit_manifest import FileEntry
-from govray.checkpoint.storage import storage_of
 from govray.engine.collective.agreement import lost_peers_reported
 from govray.errors import GovrayError
-from govray.files.place import place
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf
+from govray.storage.place import place
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.storage import storage_of
 from govray.train.inputs.order import Order
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import now

@@ -22,20 +22,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.commit_reader import Committed
-from govray.checkpoint.object_store import ObjectStore
-from govray.checkpoint.storage import RunFolder, folder_name
-from govray.checkpoint.whole_file import HashedFile
 from govray.data.records_file import PREPARED, find_prepared
 from govray.errors import CouldNotCheck, Malformed, UsageError
-from govray.files.atomic_file import make_folder, write_whole
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place
-from govray.files.staged_folder import staged_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.submission.code_archive import archive_place
+from govray.storage.atomic_file import make_folder, write_whole
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
+from govray.storage.staged_folder import staged_folder
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.commit_reader import Committed
+from govray.train.checkpoint.object_store import ObjectStore
+from govray.train.checkpoint.storage import RunFolder, folder_name
+from govray.train.checkpoint.whole_file import HashedFile
 from govray.train.inputs.recorded_inputs import code_storage, prepared_folder
 from govray.train.inputs.run_record import FILES, RECORD, SUMMARY, RunRecord, write_files
 from govray.train.state.carried_governance import (

@@ -7,7 +7,7 @@ peft's ``LoraConfig`` takes. The optimizer's state of adapters is left out.
 
 An adapter that was removed from the run's model folder is not exported, though the commit has it.
 
-See ``checkpoint/dcp_folder.py`` for the format, and why nothing comes back from it.
+See ``train/checkpoint/dcp_folder.py`` for the format, and why nothing comes back from it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from govray.checkpoint import commit_folder, dcp_folder, whole_file
-from govray.checkpoint.commit_reader import Committed
-from govray.checkpoint.storage import storage_of
 from govray.errors import Malformed, UsageError
-from govray.files.place import Place
-from govray.files.staged_folder import staged_folder
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import read_header
+from govray.storage.place import Place
+from govray.storage.staged_folder import staged_folder
+from govray.train.checkpoint import commit_folder, dcp_folder, whole_file
+from govray.train.checkpoint.commit_reader import Committed
+from govray.train.checkpoint.storage import storage_of
 from govray.train.state.trained_model import OPTAX, OPTIMIZER, OPTIMIZER_VALUES
 
 

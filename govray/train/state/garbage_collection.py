@@ -4,8 +4,8 @@ Three things are never deleted: the newest whole commit, a commit in flight, and
 manifest that is not whole. The last is left for a person to inspect. A deletion removes the
 manifest first, so an interrupted one leaves nothing that loads.
 
-What is pinned stays (`govray.pins`). What commits share beside them stays while one names it: a
-pinned, held or damaged one too.
+What is pinned stays (`govray.train.checkpoint.pins`). What commits share beside them stays while
+one names it: a pinned, held or damaged one too.
 
 Rank 0 applies the rules after each of its commits. For a run without a driver,
 `govray checkpoint gc` does.
@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.retention import DEFAULT, Commit, Rules, kept
-from govray.checkpoint.storage import OBJECTS, storage_of
 from govray.errors import GovrayError, InfrastructureFailed, UsageError
-from govray.files.place import Place
 from govray.governance.formats import canonical_json
-from govray.holds import read_holds
-from govray.pins import folder_name, locked, read_pins, write_pins
+from govray.storage.place import Place
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.holds import read_holds
+from govray.train.checkpoint.pins import folder_name, locked, read_pins, write_pins
+from govray.train.checkpoint.retention import DEFAULT, Commit, Rules, kept
+from govray.train.checkpoint.storage import OBJECTS, storage_of
 from govray.train.state.carried_governance import STATE, stated
 from govray.train.state.snapshot import committed_folders
 

@@ -36,14 +36,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.checkpoint.row_reader import read_rows
-from govray.checkpoint.sharded_file import cut
 from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import Described
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
+from govray.train.checkpoint.row_reader import read_rows
+from govray.train.checkpoint.sharded_file import cut
 from govray.train.inputs.pretrained_start import Start
 
 UNKNOWN = "unknown"

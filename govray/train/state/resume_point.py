@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from govray.checkpoint import commit_folder as checkpoint
-from govray.checkpoint.commit_folder import Folder
 from govray.errors import GovrayError, InfrastructureFailed
-from govray.files.place import Place
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.gates import on_lineage
 from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
+from govray.storage.place import Place
+from govray.train.checkpoint import commit_folder as checkpoint
+from govray.train.checkpoint.commit_folder import Folder
 from govray.train.inputs import gating
 from govray.train.inputs.gating import Decisions
 from govray.train.inputs.order import Order

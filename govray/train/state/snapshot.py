@@ -1,11 +1,12 @@
 """Training state as one committed folder: weights, optimizer, generators, ledger, governance.
 
 All state that a run needs is committed together under one manifest of digests
-(`govray.checkpoint.commit_folder`) or not at all. A capture is a copy in host memory: training goes
-on while it is written (`govray.train.state.committer`). If the model is sharded, each rank captures
-its own rows of weights and optimizer state (`govray.checkpoint.sharded_file`). Where ranks hold
-several copies of the model, those of the first do. Rank 0 captures all else. A commit of any number
-of ranks can be restored: each rank reads whole files, or the parts with its rows.
+(`govray.train.checkpoint.commit_folder`) or not at all. A capture is a copy in host memory:
+training goes on while it is written (`govray.train.state.committer`). If the model is sharded, each
+rank captures its own rows of weights and optimizer state (`govray.train.checkpoint.sharded_file`).
+Where ranks hold several copies of the model, those of the first do. Rank 0 captures all else. A
+commit of any number of ranks can be restored: each rank reads whole files, or the parts with its
+rows.
 
 There is no learning-rate schedule in it, for that is a function of the step alone.
 """
@@ -21,15 +22,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.sharded_file import INDEX, ShardIndex, part_name
-from govray.checkpoint.storage import CORRUPT as CORRUPT
-from govray.checkpoint.storage import SUPERSEDED as SUPERSEDED
-from govray.checkpoint.storage import folder_name as folder_name
-from govray.checkpoint.storage import storage_of
-from govray.checkpoint.tensor_shards import (
-    held_here,
-)
 from govray.engine.model.rng_state import (
     Generators,
     generators,
@@ -44,11 +36,18 @@ from govray.errors import (
     Refused,
     UsageError,
 )
-from govray.files.place import Place
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.gates import Gate, encode_gates
 from govray.governance.record.ledger import AnyLeaf, read_leaves
+from govray.storage.place import Place
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.sharded_file import INDEX, ShardIndex, part_name
+from govray.train.checkpoint.storage import CORRUPT as CORRUPT
+from govray.train.checkpoint.storage import SUPERSEDED as SUPERSEDED
+from govray.train.checkpoint.storage import folder_name as folder_name
+from govray.train.checkpoint.storage import storage_of
+from govray.train.checkpoint.tensor_shards import held_here
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.order import Order
 from govray.train.run_folder.environment_probe import environment_here

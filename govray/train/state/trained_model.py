@@ -13,9 +13,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.optimizer_state import optimizer_state, restore_optimizer
-from govray.checkpoint.tensor_shards import (
+from govray.engine.model.adapters import Adapters
+from govray.errors import Refused
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.optimizer_state import optimizer_state, restore_optimizer
+from govray.train.checkpoint.tensor_shards import (
     HeldPart,
     from_rows,
     held_part,
@@ -23,10 +27,6 @@ from govray.checkpoint.tensor_shards import (
     local_shard,
     own_rows,
 )
-from govray.engine.model.adapters import Adapters
-from govray.errors import Refused
-from govray.governance.attestation import model_folder
-from govray.governance.formats import canonical_json
 from govray.train.state.weight_average import WeightAverage
 
 OPTIMIZER = "optimizer.safetensors"

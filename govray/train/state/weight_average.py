@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from govray.checkpoint.tensor_shards import local_shard
+from govray.train.checkpoint.tensor_shards import local_shard
 from govray.train.experiment.ema import Ema
 
 

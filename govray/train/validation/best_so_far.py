@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from govray.checkpoint.commit_folder import open_commit
-from govray.files.place import Place
 from govray.governance.formats import canonical_json
+from govray.storage.place import Place
+from govray.train.checkpoint.commit_folder import open_commit
 from govray.train.experiment.validation import Validation
 from govray.train.state import snapshot
 

@@ -38,8 +38,8 @@ from govray.engine.memorization.probe_sharing import most_rows, own_probe_rows, 
 from govray.engine.memorization.scores import untouched
 from govray.engine.model.adapters import Adapters
 from govray.errors import UsageError
-from govray.files.place import place
 from govray.governance.formats.row_schema import TARGETS
+from govray.storage.place import place
 from govray.train.inputs.order import ValidationTask
 
 ROWS_PER_PASS = 16

@@ -24,9 +24,9 @@ from govray.data.corpus import part_files, read_part
 from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.data.records_file import find_prepared
 from govray.errors import CouldNotCheck, Refused
-from govray.files.place import Place, place
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.record.prepare_manifest import MANIFEST_FILE, Manifest
+from govray.storage.place import Place, place
 from govray.train.experiment.validation import Validation
 from govray.train.inputs.run_record import RunRecord
 from govray.train.inputs.shared_inputs import ValidationData

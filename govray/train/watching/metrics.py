@@ -24,9 +24,9 @@ from typing import Any, Literal
 from ray.util import metrics as ray_metrics
 from torch import nn
 
+from govray.engine.steps.step_result import StepResult
 from govray.governance.policy.route import ADAPTER
 from govray.governance.record.entropy_profile import EntropyProfile
-from govray.steps.step_result import StepResult
 from govray.train.inputs.order import Order
 
 EVERY_S = 1.0

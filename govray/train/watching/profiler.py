@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from govray.files.atomic_file import make_folder, write_whole
-from govray.files.place import Place
+from govray.storage.atomic_file import make_folder, write_whole
+from govray.storage.place import Place
 
 FOLDER = "profile"
 

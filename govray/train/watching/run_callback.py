@@ -18,7 +18,7 @@ from queue import Queue
 from typing import Any
 
 from govray.errors import Stopped
-from govray.files.place import Place
+from govray.storage.place import Place
 
 _log = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from html import escape
 from pathlib import Path
 
 from govray.errors import UsageError
-from govray.files.place import Place, place
 from govray.governance.attestation.model_folder import ATTESTATION, MODEL
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.printable import printable
-from govray.train.index.event_rows import MetricValue, numbers
+from govray.storage.place import Place, place
 from govray.train.run_folder import events
+from govray.train.run_folder.event_rows import MetricValue, numbers
 
 MOST_CURVES = 12
 MOST_POINTS = 500

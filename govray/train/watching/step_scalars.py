@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from govray.engine.steps.step_result import StepResult
 from govray.governance.record.batch_plan import BatchPlan
-from govray.steps.step_result import StepResult
 
 MOST_STREAMS = 64
 """Streams whose losses are told; the first by label."""

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from tensorboardX import SummaryWriter
 
-from govray.files.atomic_file import make_folder, write_whole
-from govray.files.place import Place
+from govray.storage.atomic_file import make_folder, write_whole
+from govray.storage.place import Place
 from govray.train.watching.run_callback import RunCallback, RunStarted
 
 FOLDER = "tensorboard"

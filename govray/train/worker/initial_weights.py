@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.checkpoint.tensor_shards import is_sharded
 from govray.engine.gradients.precision import cast_parameters
 from govray.errors import UsageError
+from govray.train.checkpoint.tensor_shards import is_sharded
 from govray.train.inputs.order import Assignment
 from govray.train.state.pretrained import load_start
 

@@ -31,11 +31,11 @@ from govray.data.probe_rows import Chosen, Probes
 from govray.engine.batch import IGNORED
 from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
 from govray.errors import GovrayError
-from govray.files.place import place
 from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record.entropy_profile import EntropyProfile, MonitorDecision
 from govray.governance.record.incidents import Incidents, Trained, measured
 from govray.governance.record.ledger import AnyLeaf, Leaf
+from govray.storage.place import place
 
 if TYPE_CHECKING:
     from govray.train.inputs.order import Order

@@ -25,11 +25,11 @@ import ray.data
 import ray.train
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 
-from govray.checkpoint.commit_folder import Folder
 from govray.data.prefetch import prefetched
 from govray.data.prepared.task_reader import TaskReader
 from govray.data.step_reader import StepReader, StepRows, plan_items, step_rows
-from govray.files.place import place
+from govray.storage.place import place
+from govray.train.checkpoint.commit_folder import Folder
 from govray.train.inputs.experiment_config import Reader
 from govray.train.inputs.gating import UNDECIDED, Decisions
 from govray.train.inputs.order import Order

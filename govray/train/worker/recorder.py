@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from govray.errors import GovrayError
-from govray.files.place import Place
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
-from govray.store import figures
-from govray.store.figures import Figure
+from govray.storage.place import Place
 from govray.train.experiment.validation import GROUP
+from govray.train.run_folder import figures
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.events import EndedEarly, Gated, Memorized, Reported, append
+from govray.train.run_folder.figures import Figure
 from govray.train.run_folder.ledger_wal import FILE, WriteAhead
 from govray.train.run_folder.loop_metrics import MetricLog
 from govray.train.run_folder.run_lock import Fence

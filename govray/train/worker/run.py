@@ -19,20 +19,19 @@ import ray.train
 import torch.distributed as dist
 from torch.optim.lr_scheduler import LRScheduler
 
-from govray.checkpoint.commit_folder import Folder
-from govray.checkpoint.storage import shown_to_ray
 from govray.data.prepared.ray_failures import lost_by_ray
 from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Agreement
 from govray.engine.gradients.forward import LossFn
+from govray.engine.steps.expiry import NoLongerValid
+from govray.engine.steps.step_leaf import step_leaf
+from govray.engine.steps.step_result import StepResult
 from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
-from govray.files.bucket import StoreFailed
-from govray.files.place import place
 from govray.governance.record.ledger import GradientNorms, Leaf
-from govray.steps.expiry import NoLongerValid
-from govray.steps.step_leaf import step_leaf
-from govray.steps.step_result import StepResult
-from govray.store.figures import Figure
+from govray.storage.bucket import StoreFailed
+from govray.storage.place import place
+from govray.train.checkpoint.commit_folder import Folder
+from govray.train.checkpoint.storage import shown_to_ray
 from govray.train.experiment.validation import GROUP, Validation
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment
@@ -40,6 +39,7 @@ from govray.train.inputs.revocation_feed import RevocationFeed
 from govray.train.run_folder import resize_request
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.events import EndedEarly
+from govray.train.run_folder.figures import Figure
 from govray.train.run_folder.loop_metrics import number
 from govray.train.run_folder.requests import Requests
 from govray.train.state.committer import Commits

@@ -21,7 +21,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep, build_step
 from govray.errors import UsageError
-from govray.files.place import place
+from govray.storage.place import place
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, Order, current
 from govray.train.run_folder.run_lock import Fence

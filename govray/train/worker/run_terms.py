@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from govray.checkpoint.commit_folder import Folder, open_commit
+from govray.engine.steps.first_exchange import Terms
 from govray.errors import Refused
-from govray.files.place import place
 from govray.governance.formats import canonical_json
-from govray.steps.first_exchange import Terms
+from govray.storage.place import place
+from govray.train.checkpoint.commit_folder import Folder, open_commit
 from govray.train.inputs.order import Order
 from govray.train.inputs.revocation_feed import RevocationFeed
 from govray.train.run_folder.clock import instant

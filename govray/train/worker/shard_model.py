@@ -2,8 +2,8 @@
 
 It does nothing unless the run's aggregator is ``fsdp2``, so a loop can always call it. Given a
 function that builds the model, each rank makes no more of it than its own rows. They are equal to
-those of the whole model, bit for bit (``checkpoint/sharded_init.py``). All ranks do so, or all
-build the whole model: they compare what they built.
+those of the whole model, bit for bit (``train/checkpoint/sharded_init.py``). All ranks do so, or
+all build the whole model: they compare what they built.
 
 Optimizers follow the parameters.
 """
@@ -17,11 +17,11 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from govray.checkpoint import sharded_init, tensor_shards
-from govray.checkpoint.tensor_shards import is_sharded, part_of
 from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.rng_state import generators, restore_generators
 from govray.engine.startup.whole_mesh import refuse_other_meshes
+from govray.train.checkpoint import sharded_init, tensor_shards
+from govray.train.checkpoint.tensor_shards import is_sharded, part_of
 from govray.train.inputs.order import Assignment, Discovery, current
 from govray.train.state.pretrained import load_rows
 from govray.train.worker.initial_weights import begin_with, broadcast

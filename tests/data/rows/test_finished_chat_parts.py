@@ -12,9 +12,9 @@ from govray.data.packing import Item, Packed, Packing
 from govray.data.rows import chat
 from govray.data.rows.chat import ChatTokenizer
 from govray.data.tokenizer import ByteTokenizer
-from govray.files.draft_folder import DraftFolder
 from govray.governance.formats.row_schema import CHAT
 from govray.governance.record.prepare_manifest import Reserve, RowTargets
+from govray.storage.draft_folder import DraftFolder
 
 
 @pytest.fixture

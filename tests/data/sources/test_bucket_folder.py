@@ -20,7 +20,7 @@ from govray.data.sources.bucket_folder import _MOST, BucketFolder, _stamp, open_
 from govray.data.sources.objects import SourceObject, find
 from govray.data.sources.table_reader import Table
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
-from govray.files import bucket as bucket_of_store
+from govray.storage import bucket as bucket_of_store
 from tests.support import object_server
 from tests.support.object_server import Bucket, Server
 from tests.support.source_files import FORMATS, ROWS, arrow_stream, jsonl

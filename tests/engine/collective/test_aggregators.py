@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.checkpoint.tensor_shards import shard
 from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
+from govray.engine.steps.step_result import StepResult
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
-from govray.steps.step_result import StepResult
+from govray.train.checkpoint.tensor_shards import shard
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.explicit_sum import sum_over_ranks
 from tests.support.ranks import RankPool

@@ -24,11 +24,11 @@ from govray.engine.batch import MicroBatch, StepBatch
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
+from govray.engine.steps.expiry import NoLongerValid, ends_of_validity
 from govray.errors import Refused, UsageError
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 from govray.governance.record.row_order import RowOrder
-from govray.steps.expiry import NoLongerValid, ends_of_validity
 from tests.support.cases import governed
 from tests.support.ranks import RankPool
 

@@ -14,8 +14,8 @@ from govray.engine.gradients.norm_accounting import Accounting
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
+from govray.engine.steps.step_result import NormSample
 from govray.governance.policy.route import Route
-from govray.steps.step_result import NormSample
 from tests.support.cases import allow_all, governed, micro_batch, token_rows
 from tests.support.ranks import RankPool
 

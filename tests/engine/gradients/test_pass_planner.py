@@ -12,8 +12,8 @@ from govray.engine.gradients import pass_planner
 from govray.engine.gradients.pass_planner import Planner
 from govray.engine.model.gpt import GPT
 from govray.engine.model.layer_groups import layer_groups
+from govray.engine.steps.routed import Routed, resolve_parameters
 from govray.governance.policy.route import Route, domains
-from govray.steps.routed import Routed, resolve_parameters
 from tests.support.cases import micro_batch, token_rows
 
 CONTEXT, VOCABULARY = 4, 7

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from govray.checkpoint.optimizer_state import optimizer_state
 from govray.engine.influence.optimizer_scale import optimizer_scale
 from govray.engine.influence.routed_direction import routed_direction
 from govray.engine.influence.sampled_total import SampledTotal, sampled_total
+from govray.train.checkpoint.optimizer_state import optimizer_state
 
 GROUPS = {"block.0": ("a", "b"), "head": ("c",), "adapter:acme": ("d",)}
 factors = st.dictionaries(st.sampled_from([*GROUPS]), st.floats(0.1, 2))

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.checkpoint.tensor_shards import shard
 from govray.engine.collective.agreement import Agreement, Terms
 from govray.engine.memorization.monitor import Monitor, logits_in
 from govray.engine.memorization.probe_sharing import Probe, own_probe_rows
@@ -17,6 +16,7 @@ from govray.errors import RankFailed
 from govray.governance.policy.memorization_section import Band, Monitoring
 from govray.governance.policy.route import Route
 from govray.governance.record.entropy_profile import EntropyProfile
+from govray.train.checkpoint.tensor_shards import shard
 from tests.support.cases import (
     PLAN,
     POLICY,

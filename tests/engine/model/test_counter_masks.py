@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from govray.engine.model import counter_masks
 from govray.engine.model.counter_masks import kept, mix, outputs, signed
-from govray.steps.keyed_seed import mask_seed
+from govray.engine.steps.keyed_seed import mask_seed
 from tests.support.table import each_row
 
 LANE = (1 << 64) - 1

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.keyed_dropout import key_dropout
+from govray.engine.steps.keyed_seed import mask_seed
 from govray.errors import UsageError
-from govray.steps.keyed_seed import mask_seed
 from tests.support.table import each_row
 
 ONES = torch.ones(64, 32)

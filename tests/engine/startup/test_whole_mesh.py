@@ -17,11 +17,11 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from govray.checkpoint.tensor_shards import shard
 from govray.engine import step
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.startup.whole_mesh import refuse_other_meshes
 from govray.errors import UsageError
+from govray.train.checkpoint.tensor_shards import shard
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.ranks import RankPool
 

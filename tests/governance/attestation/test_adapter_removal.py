@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from govray.errors import GovrayError, Refused, UsageError, VerificationFailed
-from govray.files import staged_folder
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.adapter_removal import remove_adapter_files
 from govray.governance.attestation.model_attestation import without_adapter
 from govray.governance.formats.statement import seal
 from govray.governance.verify.verifier import VerifiedModel, verify
+from govray.storage import staged_folder
 from tests.support.world import AT, World
 
 # What changes the disk, as CPython's audit hooks name it; `open` counts if it writes.

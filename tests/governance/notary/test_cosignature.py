@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from govray.errors import GovrayError, VerificationFailed
+from govray.evidence.notaries.asking import with_cosignature
 from govray.governance.attestation import model_folder
 from govray.governance.formats import merkle
 from govray.governance.formats.dsse import encode_base64
@@ -21,7 +22,6 @@ from govray.governance.record.ledger import origin
 from govray.governance.trust.authority import TrustRoot
 from govray.governance.trust.witness_policy import LedgerWitness, WitnessPolicy
 from govray.governance.verify.verifier import VerifiedModel, verify
-from govray.notaries.asking import with_cosignature
 from tests.support.table import each_row
 from tests.support.world import AT, RUN, World
 

@@ -19,7 +19,7 @@ from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route
 from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.governance.verify.trace import sightings
-from govray.store.lineage import lineage
+from govray.platform.store.lineage import lineage
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.row_by_row import corpus_counts
 from tests.support.world import POLICY, World

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from govray.errors import CouldNotCheck, Damaged, Malformed, Refused, UsageError
-from govray.files.bucket_path import BucketPath
 from govray.governance.formats import canonical_json
 from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.governance.submission import code_archive
@@ -22,6 +21,7 @@ from govray.governance.submission.code_archive import (
     open_archive,
     packed,
 )
+from govray.storage.bucket_path import BucketPath
 
 FILES = {
     "jobs/train.py": b"print('hello')\n",

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from govray.errors import Malformed, Refused, UsageError
-from govray.files.bucket_path import BucketPath
-from govray.files.zip_entry import zip_entry
 from govray.governance.formats import canonical_json
 from govray.governance.submission import code_archive
 from govray.governance.submission.code_archive import (
@@ -29,6 +27,8 @@ from govray.governance.submission.received_archive import (
     receive,
 )
 from govray.governance.submission.secret_files import held_secret
+from govray.storage.bucket_path import BucketPath
+from govray.storage.zip_entry import zip_entry
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from govray.errors import Malformed, UsageError
-from govray.files.bucket_path import BucketPath
 from govray.governance.formats import canonical_json
 from govray.governance.submission.submission import LARGEST, read_submission
+from govray.storage.bucket_path import BucketPath
 
 STATED = {
     "id": "s-20261124-203049-0123abcd",

@@ -15,11 +15,11 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from govray.checkpoint.tensor_shards import is_sharded
 from govray.cli import main
 from govray.errors import CouldNotCheck
 from govray.train.attest import audit_ranks, audited_model
 from govray.train.attest.audited_model import load_model
+from govray.train.checkpoint.tensor_shards import is_sharded
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment

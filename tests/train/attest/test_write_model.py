@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import govray
-from govray.checkpoint import commit_folder
 from govray.errors import VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.train.attest.write_model import write_model
+from govray.train.checkpoint import commit_folder
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
 

@@ -16,12 +16,12 @@ import pytest
 import ray
 import yaml
 
-from govray.checkpoint import commit_folder
 from govray.cli import main
 from govray.errors import CouldNotCheck, Damaged, GovrayError, Refused, Untrusted
-from govray.files.bucket_path import BucketPath
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
+from govray.storage.bucket_path import BucketPath
+from govray.train.checkpoint import commit_folder
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_listing import find_unfinished
 from govray.train.run_folder.run_lock import take_over

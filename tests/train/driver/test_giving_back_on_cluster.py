@@ -25,16 +25,16 @@ import ray.train
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.reconciler.job import Job, JobState
-from govray.reconciler.progress import run_name
-from govray.reconciler.queue_order import SlotLimits
-from govray.reconciler.reconcile import Reconciler
-from govray.reconciler.run_limits import RunLimits
-from govray.store import schema_upgrade, submissions
-from govray.store.audit_log import ChangedBy
-from govray.store.database import connect, parse_url
-from govray.store.states import SubmissionState
-from govray.store.tables import Submission
+from govray.platform.queue.job import Job, JobState
+from govray.platform.queue.progress import run_name
+from govray.platform.queue.queue_order import SlotLimits
+from govray.platform.queue.reconcile import Reconciler
+from govray.platform.queue.run_limits import RunLimits
+from govray.platform.store import schema_upgrade, submissions
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.database import connect, parse_url
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Submission
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events

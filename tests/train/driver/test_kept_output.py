@@ -12,15 +12,14 @@ import pytest
 
 from govray import cli
 from govray.errors import Stopped, UsageError
-from govray.files.bucket_path import BucketPath
-from govray.store import run_logs
+from govray.platform.store import run_logs
+from govray.storage.bucket_path import BucketPath
 from govray.train.driver import kept_output
 from govray.train.driver.trainer import from_experiment
 from govray.train.experiment.log_policy import LogPolicy
-from govray.train.index import event_rows
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.run_folder import events, shipped_log, stop_request
+from govray.train.run_folder import event_rows, events, shipped_log, stop_request
 from govray.train.run_folder.shipped_log import ShippedLog
 from tests.support.deployment import Deployment
 

@@ -18,8 +18,8 @@ import ray.train
 import yaml
 
 from govray import cli
-from govray.checkpoint import commit_folder
 from govray.governance.attestation import model_folder
+from govray.train.checkpoint import commit_folder
 from govray.train.inputs import run_listing
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.ledger_wal import recorded_steps

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from govray import cli
-from govray.checkpoint import commit_folder as checkpoint
 from govray.errors import Refused, Stopped, UsageError
 from govray.governance.attestation import model_folder
+from govray.train.checkpoint import commit_folder as checkpoint
 from govray.train.driver import trainer as trainer_module
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs import run_listing

@@ -9,7 +9,7 @@ import pytest
 import ray.train
 
 import govray
-from govray.checkpoint import commit_folder, storage
+from govray.train.checkpoint import commit_folder, storage
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment

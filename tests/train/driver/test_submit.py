@@ -1,4 +1,4 @@
-"""What a job's folder may not hold. That a job runs is in ``tests/reconciler``."""
+"""What a job's folder may not hold. That a job runs is in ``tests/platform/queue``."""
 
 from __future__ import annotations
 

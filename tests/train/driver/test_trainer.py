@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from govray.checkpoint.retention import Rules
 from govray.errors import UsageError
+from govray.train.checkpoint.retention import Rules
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment, read_experiment, read_yaml
 from govray.train.inputs.run_settings import RunSettings

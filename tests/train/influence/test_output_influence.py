@@ -20,7 +20,7 @@ from govray.data.step_reader import ArrowRows
 from govray.errors import CouldNotCheck, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats.document import Document
-from govray.store import tables
+from govray.platform.store import tables
 from govray.train.attest.audited_model import load_model
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from govray.engine.steps.expiry import EndOfValidity, NoLongerValid
 from govray.errors import RankFailed, Refused, Untrusted
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import Signer
@@ -26,7 +27,6 @@ from govray.governance.trust.revocation_list import (
     seal_revocations,
 )
 from govray.governance.verify.verifier import verify
-from govray.steps.expiry import EndOfValidity, NoLongerValid
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.gating import Decisions, Gating, decisions, newly_left_out

@@ -20,9 +20,9 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
 
-from govray.checkpoint import commit_folder
 from govray.engine.model.gpt import GPT
 from govray.errors import GovrayError, Refused
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current

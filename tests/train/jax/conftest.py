@@ -1,5 +1,5 @@
-"""As `tests/jax`: on CPUs, and compiled quickly."""
+"""As `tests/engine/jax`: on CPUs, and compiled quickly."""
 
-from tests.jax.conftest import collect_ignore_glob
+from tests.engine.jax.conftest import collect_ignore_glob
 
 __all__ = ["collect_ignore_glob"]

@@ -16,12 +16,12 @@ import torch
 import yaml
 
 import govray
-from govray.checkpoint import commit_folder
+from govray.engine.jax.flax_framework import FlaxFramework
 from govray.errors import GovrayError, UsageError
-from govray.files.place import place
-from govray.inference.generation import generate
-from govray.inference.served_model import load
-from govray.jax.flax_framework import FlaxFramework
+from govray.platform.inference.generation import generate
+from govray.platform.inference.served_model import load
+from govray.storage.place import place
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.jax import flax_loop
@@ -103,7 +103,7 @@ def test_the_file_and_the_loop_name_one_framework(
     with pytest.raises(UsageError, match="framework: torch"):
         from_experiment(experiment).train()
     torchs = LOOP.replace("FlaxGPT(", "GPT(").replace(', rngs=nnx.Rngs(config["seed"])', "")
-    torchs = torchs.replace("govray.jax.gpt import FlaxGPT", "govray.engine.gpt import GPT")
+    torchs = torchs.replace("govray.engine.jax.gpt import FlaxGPT", "govray.engine.gpt import GPT")
     torchs = torchs.replace("govray.train.jax", "govray.train")
     torchs = torchs.replace("optax.adamw(config", "torch.optim.AdamW(model.parameters(), config")
     (here / "torchs_loop.py").write_text(f"import torch\n{torchs}")

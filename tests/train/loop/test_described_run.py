@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import govray
-from govray.checkpoint import commit_folder
 from govray.errors import Refused, UsageError
-from govray.files.place import place
 from govray.governance.attestation import model_folder
+from govray.storage.place import place
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from govray.errors import UsageError
-from govray.files.place import place
 from govray.governance.attestation import model_folder
+from govray.storage.place import place
 from govray.train.attest.memorization_audit import DEFAULTS, audit
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment

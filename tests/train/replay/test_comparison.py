@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from govray.checkpoint import commit_folder
 from govray.governance.attestation import model_folder
 from govray.governance.record.ledger import AnyLeaf, CorpusUse
+from govray.train.checkpoint import commit_folder
 from govray.train.replay.comparison import (
     LeafDifference,
     TensorDifference,

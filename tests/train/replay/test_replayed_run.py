@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import torch
 
-from govray.checkpoint import commit_folder
 from govray.cli import main
 from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.ledger import read_leaves
 from govray.train.attest.write_model import write_model
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import gating
 from govray.train.inputs.experiment_config import parse_experiment

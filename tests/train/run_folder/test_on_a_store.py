@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 
 from govray.errors import Refused, UsageError
-from govray.files.bucket_path import BucketPath, ObjectStat
-from govray.files.place import Place
 from govray.governance.formats import canonical_json
+from govray.storage.bucket_path import BucketPath, ObjectStat
+from govray.storage.place import Place
 from govray.train.run_folder import events, lease, log_file, resize_request, run_lock, stop_request
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.log_file import LogFile
 
 HOLD = """
 import sys, time
-from govray.files.place import place
+from govray.storage.place import place
 from govray.train.run_folder.run_lock import hold
 with hold(place(sys.argv[1])):
     print("held", flush=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from govray.platform.store import run_logs
 from govray.printable import HIDDEN
-from govray.store import run_logs
 from govray.train.run_folder import shipped_log
 from govray.train.run_folder.shipped_log import CUT, ShippedLog
 

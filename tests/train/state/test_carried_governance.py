@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.checkpoint import commit_folder, storage
-from govray.checkpoint.commit_folder import Folder
-from govray.checkpoint.commit_manifest import FileEntry
-from govray.checkpoint.retention import Rules
 from govray.errors import Damaged, Refused, UsageError
-from govray.files.bucket_path import BucketPath
-from govray.files.place import Place, place
 from govray.governance.record.ledger import Ledger
-from govray.holds import hold, release
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place, place
+from govray.train.checkpoint import commit_folder, storage
+from govray.train.checkpoint.commit_folder import Folder
+from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.holds import hold, release
+from govray.train.checkpoint.retention import Rules
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.ledger_tree import TILE
 from govray.train.state import garbage_collection

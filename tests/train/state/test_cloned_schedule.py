@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from govray.checkpoint import commit_folder
 from govray.errors import Refused
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.retention import Rules
 from govray.errors import Damaged
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.retention import Rules
 from govray.train.state import snapshot
 from govray.train.state.snapshot import committed_folders, folder_name, latest
 from tests.support.committing import Training

@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.retention import Rules
 from govray.errors import GovrayError, InfrastructureFailed, RankFailed, Refused
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.retention import Rules
 from govray.train.state import committer
 from govray.train.state.snapshot import folder_name, latest
 from tests.support.committing import Training

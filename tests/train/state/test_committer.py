@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.retention import Rules
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.retention import Rules
 from govray.train.run_folder import events
 from govray.train.state import snapshot
 from govray.train.state.snapshot import folder_name, generator_seed, latest

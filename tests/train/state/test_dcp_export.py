@@ -21,15 +21,15 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_st
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from govray.checkpoint import commit_folder, dcp_folder, whole_file
-from govray.checkpoint.optimizer_state import optimizer_state
-from govray.checkpoint.sharded_file import part_name
 from govray.engine.model.adapters import ALPHA_PER_RANK
 from govray.engine.model.gpt import GPT
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Damaged, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
+from govray.train.checkpoint import commit_folder, dcp_folder, whole_file
+from govray.train.checkpoint.optimizer_state import optimizer_state
+from govray.train.checkpoint.sharded_file import part_name
 from govray.train.state.dcp_export import export_dcp
 from govray.train.state.pretrained import check_fits, find_weights, load_start, read_start
 from govray.train.state.snapshot import folder_name

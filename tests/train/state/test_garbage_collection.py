@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.retention import Commit, Rules, kept
 from govray.errors import GovrayError, Malformed, UsageError
 from govray.governance.formats import canonical_json
-from govray.holds import hold, release
-from govray.pins import read_pins
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.holds import hold, release
+from govray.train.checkpoint.pins import read_pins
+from govray.train.checkpoint.retention import Commit, Rules, kept
 from govray.train.state import garbage_collection
 from govray.train.state.garbage_collection import apply, inventory, pin, pin_start, sweep
 from govray.train.state.snapshot import folder_name

@@ -16,11 +16,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from govray.checkpoint import commit_folder, commit_reader, safetensors_stream, storage, whole_file
-from govray.checkpoint.sharded_file import part_name
 from govray.errors import Damaged, GovrayError, InfrastructureFailed
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
+from govray.train.checkpoint import (
+    commit_folder,
+    commit_reader,
+    safetensors_stream,
+    storage,
+    whole_file,
+)
+from govray.train.checkpoint.sharded_file import part_name
 from govray.train.replay.comparison import compared_files, first_tensor
 from govray.train.state import committer, garbage_collection
 from govray.train.state.snapshot import (

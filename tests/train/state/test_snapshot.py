@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from govray.checkpoint import commit_folder
 from govray.engine.model.adapters import Adapters
 from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.ledger import AnyLeaf, Ledger
 from govray.governance.record.row_order import RowOrder
+from govray.train.checkpoint import commit_folder
 from govray.train.inputs.order import Order
 from govray.train.inputs.run_settings import RunSettings
 from govray.train.run_folder.ledger_wal import WriteAhead

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from govray.checkpoint import commit_folder, storage
-from govray.checkpoint.commit_folder import MANIFEST
-from govray.checkpoint.object_store import ASIDE, ObjectStore
-from govray.checkpoint.retention import Rules
 from govray.errors import Damaged, GovrayError, InfrastructureFailed, Refused, UsageError
-from govray.files.storage_url import below
+from govray.storage.storage_url import below
+from govray.train.checkpoint import commit_folder, storage
+from govray.train.checkpoint.commit_folder import MANIFEST
+from govray.train.checkpoint.object_store import ASIDE, ObjectStore
+from govray.train.checkpoint.retention import Rules
 from govray.train.inputs import gating
 from govray.train.run_folder import run_lock
 from govray.train.state import garbage_collection
@@ -123,7 +123,7 @@ def test_every_storage_holds_the_same_bytes(tmp_path: Path, remote: Path) -> Non
 
 def test_a_file_of_many_requests_comes_back(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger than a part of an upload and than one read."""
-    monkeypatch.setattr("govray.checkpoint.object_store.PIECE", 1 << 20)
+    monkeypatch.setattr("govray.train.checkpoint.object_store.PIECE", 1 << 20)
     data = bytes(range(256)) * (12 << 12)
     place = storage.storage_of(run).place(1, (1, 1))
     commit_folder.commit(place, {"big": data, "empty": b""})
@@ -320,8 +320,8 @@ def test_a_kill_in_an_upload_leaves_what_never_loads(remote: Path) -> None:
     code = """
         import os, signal, sys
         from pathlib import Path
-        from govray.checkpoint import commit_folder as checkpoint
-        from govray.checkpoint.storage import storage_of
+        from govray.train.checkpoint import commit_folder as checkpoint
+        from govray.train.checkpoint.storage import storage_of
         def die():
             os.kill(os.getpid(), signal.SIGKILL)
         place = storage_of(Path(sys.argv[1])).place(7, (1, 1))

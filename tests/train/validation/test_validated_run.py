@@ -13,21 +13,21 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from govray.checkpoint import commit_folder
 from govray.engine import gpt as entrypoint
 from govray.engine.model import gpt
 from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import verify
-from govray.store.figures import newest
 from govray.train import Histogram, govern
 from govray.train.attest.write_model import write_model
+from govray.train.checkpoint import commit_folder
 from govray.train.driver import trainer as driving
 from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.run_listing import inspect
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
+from govray.train.run_folder.figures import newest
 from govray.train.state.garbage_collection import inventory
 from govray.train.state.snapshot import latest
 from govray.train.validation import evaluation

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
-from govray.files.bucket_path import BucketPath
+from govray.storage.bucket_path import BucketPath
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching import profiler

@@ -13,9 +13,9 @@ import pytest
 from sqlmodel import Session
 
 from govray import traces
-from govray.reconciler.ray_jobs import _traced
-from govray.store.database import open_store
-from govray.store.tables import Submission
+from govray.platform.queue.ray_jobs import _traced
+from govray.platform.store.database import open_store
+from govray.platform.store.tables import Submission
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching import trace_callback

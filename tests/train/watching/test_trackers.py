@@ -20,7 +20,7 @@ from tensorboardX import event_file_writer
 from tensorboardX.proto.event_pb2 import Event
 
 from govray.errors import Stopped, UsageError
-from govray.files.bucket_path import BucketPath
+from govray.storage.bucket_path import BucketPath
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching import mlflow_callback, wandb_callback

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from govray.checkpoint import commit_folder
 from govray.governance.attestation import model_folder
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot

@@ -19,10 +19,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from govray.checkpoint import commit_folder
-from govray.checkpoint.optimizer_state import restore_optimizer
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import GovrayError, Refused
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.optimizer_state import restore_optimizer
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current

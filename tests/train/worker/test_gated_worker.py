@@ -20,16 +20,16 @@ import ray
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from govray.checkpoint import commit_folder
 from govray.data.step_reader import StepRows
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
+from govray.engine.steps.expiry import EndOfValidity, NoLongerValid
 from govray.errors import InfrastructureFailed, RankFailed
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.gates import Gate, read_gates
 from govray.governance.record.row_order import RowOrder
-from govray.steps.expiry import EndOfValidity, NoLongerValid
+from govray.train.checkpoint import commit_folder
 from govray.train.inputs.gating import (
     GATES,
     UNDECIDED,

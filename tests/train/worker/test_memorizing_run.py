@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from safetensors.torch import load
 
-from govray.checkpoint import commit_folder
 from govray.data.corpus import build, unsigned_credential
 from govray.data.records_file import open_records
 from govray.engine.memorization import exposure
@@ -29,6 +28,7 @@ from govray.governance.formats.document import format_time
 from govray.governance.policy.credential import Period, seal_credential
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.recorded_inputs import prepared_folder

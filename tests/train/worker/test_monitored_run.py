@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from govray.checkpoint import commit_folder
 from govray.engine.memorization.probe_sharing import Probe
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
@@ -21,6 +20,7 @@ from govray.governance.policy.memorization_section import Monitoring
 from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.replay.replayed_run import replay

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from govray.checkpoint.tensor_shards import held_here
 from govray.engine.model.counter_masks import outputs
 from govray.engine.model.gpt import GPT, loss
+from govray.train.checkpoint.tensor_shards import held_here
 from govray.train.worker.placement import place_on
 from tests.support.cases import (
     allow_all,

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from govray import cli
-from govray.checkpoint import commit_folder
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.replay.replayed_run import replay

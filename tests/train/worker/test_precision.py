@@ -13,11 +13,11 @@ import yaml
 from torch import Tensor
 
 import govray
-from govray.checkpoint import commit_folder
 from govray.engine.collective.step_settings import Precision
 from govray.errors import UsageError
 from govray.governance.attestation import model_folder
 from govray.train.attest.audited_model import load_model
+from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot

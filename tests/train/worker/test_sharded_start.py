@@ -15,11 +15,11 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from govray.checkpoint import sharded_init
 from govray.engine.collective.step_settings import Precision
 from govray.engine.gpt import GPT
 from govray.errors import GovrayError, Refused
 from govray.governance.formats import canonical_json
+from govray.train.checkpoint import sharded_init
 from govray.train.inputs.order import Assignment, current
 from govray.train.inputs.pretrained_start import Start
 from govray.train.inputs.run_settings import RunSettings

@@ -1,0 +1,150 @@
+"""``govray demo``: the main job, end to end, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from govray import __version__
+from govray.cli.output import field, line, report
+from govray.cli.progress import StageBar
+from govray.cli.verified_block import print_verdict, to_json
+
+if TYPE_CHECKING:
+    from govray.cli.demo.findings import PlantedList, Story, TokenGrid
+
+STAGES = 5
+
+
+class Terminal:
+    """The demo's `Screen`: each stage a line, each long step a bar."""
+
+    def stage(self, number: int, name: str, text: str) -> None:
+        line(f"{number}/{STAGES} {name:<12} {text}")
+
+    def line(self, text: str) -> None:
+        line(f"                 {text}")
+
+    def bar(self, number: int, name: str, total: int) -> StageBar:
+        return StageBar(f"{number}/{STAGES} {name:<12}", total)
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="A new or empty folder.")
+    ] = Path("govray-demo"),
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, max=100_000, help="Training steps.")
+    ] = 250,
+) -> None:
+    """Train a small model on this machine's Python source under a licence policy, and verify it.
+
+    Takes some minutes on 2 CPUs and needs no network. The output folder then holds a model, a
+    report and everything they rest on.
+    """
+    from importlib.metadata import version
+
+    from govray.cli.demo.run import WORKERS, run_demo
+
+    line(
+        f"govray {__version__} · Ray {version('ray')} · {WORKERS} CPU workers · "
+        f"output {output} · throw-away keys"
+    )
+    line("Trains one model so that each licence reaches only the layers its policy allows.")
+    line()
+    story = run_demo(output, Terminal(), steps=steps)
+    report(_summary(story, output))
+    _tell(story, output)
+
+
+def _tell(story: Story, output: Path) -> None:
+    line()
+    line(
+        f"Which data trained which layers (tokens, from the ledger; "
+        f"{story.share_read:.1%} of admitted data was read)"
+    )
+    for row in _aligned(story.table):
+        line(row)
+    line(
+        "number: its gradient updated them   ~: only indirectly, through other layers   -: neither"
+    )
+    line()
+    verdict = "IDENTICAL" if story.identical else "DIFFERENT"
+    line(f"Remove {story.adapter}: delete one {story.adapter_bytes / 1000:.0f} kB adapter")
+    line(f"  base weights  {_brief(story.base_digest)} trained with it")
+    line(f"                {_brief(story.replay_digest)} replayed without it: {verdict}")
+    line(
+        f"  a planted account number ranks {story.rank_with:,} of {story.candidates:,} "
+        f"with the adapter, {story.rank_without:,} without"
+    )
+    line()
+    for told in _listed(story.listed, story.steps):
+        line(told)
+    line()
+    print_verdict(story.verified)
+    field("report", output / "report.html")
+    line()
+    for number, command in enumerate(story.commands):
+        line(f"{'Next' if number == 0 else '':<4}  {command}")
+
+
+def _listed(found: PlantedList, steps: int) -> list[str]:
+    """Whether the planted list was learnt by heart, and what followed."""
+    if found.deviation is None:
+        return [f"{found.corpus}: {steps} steps are too few to measure what was learnt by heart"]
+    known = (
+        f"its pages are known better than pages held back by {found.deviation:.1f} of their "
+        f"spread, the policy allows {found.allowed:g}"
+    )
+    if found.step is None:
+        return [f"{found.corpus} was not learnt by heart in {steps} steps: {known}"]
+    where = f"only {', '.join(found.groups)}" if found.fallback else "nothing"
+    told = [
+        f"{found.corpus} was learnt by heart: from step {found.step} on its rows train {where}",
+        f"  {known}",
+    ]
+    if found.after is not None:
+        told.append(
+            f"  by the end the model without adapters knows them better by {found.after:.1f}"
+        )
+    return told
+
+
+def _aligned(grid: TokenGrid) -> list[str]:
+    """The table as lines: labels to the left, cells to the right, two spaces between."""
+    rows = [["class (corpora)", *grid.columns]]
+    for i, (category, corpora) in enumerate(grid.rows):
+        cells = [grid.mark(i, j) for j in range(len(grid.columns))]
+        rows.append([f"{category} ({corpora})", *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+
+
+def _brief(digest: str) -> str:
+    kind, _, value = digest.partition(":")
+    return f"{kind}:{value[:8]}…{value[-4:]}"
+
+
+def _summary(story: Story, output: Path) -> dict[str, object]:
+    return {
+        "model": str(output / "model"),
+        "report": str(output / "report.html"),
+        "corpora": story.corpora,
+        "admitted": story.admitted,
+        "quarantined": story.quarantined,
+        "loss": {"first": story.losses[0], "last": story.losses[-1]},
+        "seconds": {
+            "train": story.train_seconds,
+            "replay": story.replay_seconds,
+            "verify": story.verify_seconds,
+        },
+        "base": {"trained": story.base_digest, "replayed": story.replay_digest},
+        "learntByHeart": {"corpus": story.listed.corpus, "step": story.listed.step},
+        "rank": {"with": story.rank_with, "without": story.rank_without},
+        "verdict": to_json(story.verified),
+        "next": list(story.commands),
+    }

@@ -1,0 +1,233 @@
+"""A whole deployment for one demo run: throw-away keys, a trust root, corpora, a signed policy.
+
+The keys are made for this run and kept outside the output folder. The licences
+are what the installed distributions' own metadata says; only the two supplier corpora
+are made up, and their credentials say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from importlib.resources import files
+from pathlib import Path
+
+from govray.cli.demo import parts_list, supplier
+from govray.data.corpus import build, unsigned_credential
+from govray.data.installed_python import SourceCorpus, python_source
+from govray.errors import UsageError
+from govray.governance.formats.document import format_time
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.policy.credential import Credential, Period, seal_credential
+from govray.governance.policy.depth_policy import seal_policy
+from govray.governance.policy.policy_yaml import read_policy
+from govray.governance.trust.authority import Authority, Scope, TrustRoot
+from govray.governance.trust.license import LICENSE_CATEGORIES
+from govray.governance.trust.trust_state import sign_root
+from govray.storage.atomic_file import write_whole
+
+METADATA_AUTHORITY = "python-metadata"
+POLICY_AUTHORITY = "demo-compliance"
+OPERATOR = "demo-operator"
+VALID_DAYS = 30
+FILES = 40
+"""Of a distribution at most: a run reads less than one in a hundred, and all are hashed twice."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where everything is.
+
+    Attributes:
+        root: Signed trust root.
+        policy: Signed depth policy.
+        corpora: Folder of corpora.
+        operator_key: The operator's private key, outside the output folder.
+        sources: The distributions that became corpora, with the reason for each licence.
+    """
+
+    root: Path
+    policy: Path
+    corpora: Path
+    operator_key: Path
+    sources: tuple[SourceCorpus, ...]
+
+
+def deploy(
+    output: Path,
+    keys: Path,
+    *,
+    at: datetime,
+    policy_source: str | None = None,
+    on_corpus: Callable[[int, int], None] = lambda done, total: None,
+) -> Deployment:
+    """Write policies and corpora under ``output``, and the keys under ``keys``.
+
+    Args:
+        output: New folder.
+        keys: Folder for the private keys; made with mode 0700.
+        at: The reference time; everything is valid from a day before it.
+        policy_source: The policy's YAML, the demo's own by default.
+        on_corpus: Called with (corpora done, corpora in all).
+    """
+    signers = {
+        name: LocalSigner.generate()
+        for name in (
+            *("root", METADATA_AUTHORITY, supplier.SUPPLIER, parts_list.SUPPLIER),
+            *(POLICY_AUTHORITY, OPERATOR),
+        )
+    }
+    operator_key = _keep(keys, OPERATOR, signers[OPERATOR])
+    policies = output / "policies"
+    policies.mkdir(parents=True)
+    root = policies / "root.json"
+    root.write_bytes(sign_root(_trust_root(signers, at), [signers["root"]]))
+    policy = policies / "demo.dsse.json"
+    source = policy_source or own_policy()
+    (policies / "demo.yaml").write_text(source, "utf-8")
+    policy.write_bytes(seal_policy(read_policy(source), [signers[POLICY_AUTHORITY]]))
+
+    sources = tuple(map(_some, python_source()))
+    corpora = output / "corpora"
+    for done, found in enumerate(sources):
+        on_corpus(done, len(sources) + 2)
+        built = build(corpora, found.corpus, found.records())
+        credential = unsigned_credential(
+            built,
+            license=found.license,
+            issuer=METADATA_AUTHORITY,
+            valid=_validity(at),
+            source_type="public",
+            modality=("code",),
+        )
+        _put(corpora, credential, signers[METADATA_AUTHORITY])
+    on_corpus(len(sources), len(sources) + 2)
+    built = build(corpora, supplier.CORPUS, supplier.notes())
+    credential = unsigned_credential(
+        built,
+        license="LicenseRef-acme-contract",
+        license_category="commercial",
+        use="commercial",
+        issuer=supplier.SUPPLIER,
+        valid=_validity(at),
+        sensitivity="restricted",
+        source_type="synthetic",
+        modality=("text",),
+        personal_data="none",
+    )
+    _put(corpora, credential, signers[supplier.SUPPLIER])
+    on_corpus(len(sources) + 1, len(sources) + 2)
+    built = build(corpora, parts_list.CORPUS, parts_list.pages())
+    credential = unsigned_credential(
+        built,
+        license="CC0-1.0",
+        issuer=parts_list.SUPPLIER,
+        valid=_validity(at),
+        source_type="synthetic",
+        modality=("text",),
+        personal_data="none",
+    )
+    _put(corpora, credential, signers[parts_list.SUPPLIER])
+    on_corpus(len(sources) + 2, len(sources) + 2)
+    return Deployment(root, policy, corpora, operator_key, sources)
+
+
+def _some(found: SourceCorpus) -> SourceCorpus:
+    """Few of its files, spread over all."""
+    return replace(found, files=found.files[:: -(-len(found.files) // FILES)])
+
+
+def own_policy() -> str:
+    """The source of the demo's policy."""
+    return files("govray.cli.demo").joinpath("policy.yaml").read_text("utf-8")
+
+
+def _trust_root(signers: dict[str, LocalSigner], at: datetime) -> TrustRoot:
+    expires = format_time(at + timedelta(days=VALID_DAYS))
+
+    def authority(name: str, role: str, scope: tuple[Scope, ...] | None = None) -> Authority:
+        return Authority.model_validate(
+            {
+                "name": name,
+                "role": role,
+                "keys": (signers[name].public_key,),
+                "threshold": 1,
+                "expires": expires,
+                "scope": scope,
+            }
+        )
+
+    return TrustRoot(
+        name="demo",
+        version=1,
+        expires=expires,
+        keys=(signers["root"].public_key,),
+        threshold=1,
+        authorities=(
+            authority(
+                METADATA_AUTHORITY,
+                "credential",
+                (
+                    Scope(
+                        corpus="*",
+                        license_categories=LICENSE_CATEGORIES,
+                        jurisdictions=("*",),
+                        max_sensitivity="public",
+                    ),
+                ),
+            ),
+            authority(
+                supplier.SUPPLIER,
+                "credential",
+                (
+                    Scope(
+                        corpus="acme-*",
+                        license_categories=("commercial",),
+                        jurisdictions=("*",),
+                        max_sensitivity="restricted",
+                    ),
+                ),
+            ),
+            authority(
+                parts_list.SUPPLIER,
+                "credential",
+                (
+                    Scope(
+                        corpus="parts-*",
+                        license_categories=("public_domain",),
+                        jurisdictions=("*",),
+                        max_sensitivity="public",
+                    ),
+                ),
+            ),
+            authority(POLICY_AUTHORITY, "policy"),
+            authority(OPERATOR, "operator"),
+        ),
+    )
+
+
+def _validity(at: datetime) -> Period:
+    return Period(
+        from_=format_time(at - timedelta(days=1)),
+        until=format_time(at + timedelta(days=VALID_DAYS)),
+    )
+
+
+def _put(corpora: Path, credential: Credential, signer: LocalSigner) -> None:
+    path = corpora / credential.corpus / "credential.dsse.json"
+    path.write_bytes(seal_credential(credential, [signer]))
+
+
+def _keep(folder: Path, name: str, signer: LocalSigner) -> Path:
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"no place for the demo's keys: {error.strerror}",
+            where=str(folder),
+            do="Set XDG_STATE_HOME to a folder that you can write",
+        ) from error
+    path = folder / f"{name}.pem"
+    write_whole(path, signer.to_pem(), mode=0o600, replace=False)
+    return path

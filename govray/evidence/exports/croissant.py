@@ -1,0 +1,134 @@
+"""Croissant 1.1 with the RAI vocabulary: one document per corpus that trained.
+
+There is no distribution and no record set. A model folder holds no data, and its records bind
+Merkle leaves rather than files. ``identifier`` is the Merkle root of the records.
+
+Source: https://docs.mlcommons.org/croissant/docs/croissant-spec-1.1.html and
+https://docs.mlcommons.org/croissant/docs/croissant-rai-spec.html.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from govray.evidence.exports import corpus_text
+from govray.evidence.exports.json_file import json_file
+from govray.evidence.exports.stated_url import iri
+from govray.evidence.exports.verified_facts import CorpusFacts, VerifiedFacts
+
+CONFORMS_TO = ("http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0")
+
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "arrayShape": "cr:arrayShape",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "containedIn": "cr:containedIn",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "description": {"@container": "@language"},
+    "equivalentProperty": "cr:equivalentProperty",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileObject": "cr:fileObject",
+    "fileProperty": "cr:fileProperty",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isArray": "cr:isArray",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "name": {"@container": "@language"},
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "prov": "http://www.w3.org/ns/prov#",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+"""The specification's own, and PROV."""
+
+_ONE_LICENCE = re.compile(r"[A-Za-z0-9.+-]+")
+
+
+def croissant(facts: VerifiedFacts) -> dict[str, bytes]:
+    """Corpus → its document as JSON-LD."""
+    return {each.name: json_file(_dataset(facts, each)) for each in facts.trained}
+
+
+def licence(expression: str) -> str:
+    """The URL of a licence on SPDX's list, or the expression if it is no single one of them."""
+    listed = _ONE_LICENCE.fullmatch(expression) and not expression.startswith("LicenseRef-")
+    listed = listed and expression not in ("NONE", "NOASSERTION")  # which are no licences
+    return f"https://spdx.org/licenses/{expression}.html" if listed else expression
+
+
+def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
+    stated = corpus.credential
+    missing = ("creator", "datePublished", *(() if stated.url else ("url",)))
+    found: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "name": corpus.name,
+        "description": corpus_text.description(corpus),
+        "conformsTo": list(CONFORMS_TO),
+        "identifier": stated.records.root,
+        "license": licence(stated.license),
+        "usageInfo": {
+            "@type": "sc:CreativeWork",
+            "name": f"Use that the terms allow, as the issuer states: {stated.use}",
+        },
+        # Who answers for the statements; no record names who published the data.
+        "prov:wasAttributedTo": {"@type": "sc:Organization", "name": stated.issuer},
+        "subjectOf": {
+            "@type": "sc:CreativeWork",
+            "name": "Signed credential",
+            "identifier": corpus.digest,
+        },
+        "rai:personalSensitiveInformation": [corpus_text.personal_data(corpus)],
+        "rai:dataUseCases": [
+            f"Training of model {facts.name}, attestation {facts.digest}: its own gradient "
+            f"updated {', '.join(corpus.reached)}."
+        ],
+        "rai:dataLimitations": [
+            f"Sensitivity, as the issuer states: {stated.sensitivity}.",
+            f"Jurisdiction, as the issuer states: {stated.jurisdiction}.",
+            f"Handling of opt-outs, as the issuer states: {stated.opt_out}"
+            if stated.opt_out
+            else "No record states how opt-outs were handled.",
+            f"Croissant requires {', '.join(missing)}, which no record states.",
+        ],
+    }
+    if stated.url:
+        found["url"] = iri(stated.url)
+    if stated.languages:
+        found["inLanguage"] = list(stated.languages)
+    if stated.source_type:
+        found["rai:dataCollection"] = f"Kind of source, as the issuer states: {stated.source_type}."
+    if stated.collection_period:
+        found["rai:dataCollectionTimeFrame"] = [
+            stated.collection_period.from_,
+            stated.collection_period.until,
+        ]
+    if stated.normalisation:
+        found["rai:dataPreprocessingProtocol"] = [
+            f"Before hashing: {', '.join(stated.normalisation)}."
+        ]
+    return found

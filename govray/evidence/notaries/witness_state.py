@@ -1,0 +1,135 @@
+"""A witness's memory: the last head of each ledger that it cosigned, in a folder.
+
+Invariants:
+    * One process at a time uses a folder; a second one is refused.
+    * From reading the last head until the new one is on the disk, nobody else decides.
+    * What is returned was on the disk before. A power cut loses no head that anybody has.
+
+A folder that is put back from an older copy forgets heads, and a witness that forgets can be shown
+a second history. So it is never restored from a backup: begin anew, with a new key.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+from typing import Self
+
+from govray.errors import Damaged, Refused, UsageError
+from govray.governance.formats import signed_note
+from govray.governance.formats.keys import PublicKey, Signer
+from govray.governance.formats.signed_note import TreeHead, read_note
+from govray.governance.notary.add_checkpoint import AddCheckpoint, Declined, decide
+from govray.governance.notary.cosignature import cosign, key_id
+from govray.governance.policy.globs import matches
+from govray.storage.atomic_file import make_folder, write_whole
+
+_LOCK = "lock"
+
+
+class WitnessState:
+    """One witness with its folder.
+
+    Args:
+        folder: Of this witness alone; made if it is not there.
+        name: The witness's.
+        signer: Of its Ed25519 key.
+        keys: Whoever signs with one of them may present ledgers.
+        origins: Globs of the ledgers' names.
+        clock: Gives the time of a cosignature.
+
+    Raises:
+        UsageError: The folder cannot be used, or is in use; or the key is not Ed25519.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        signer: Signer,
+        *,
+        keys: Sequence[PublicKey],
+        origins: Sequence[str],
+        clock: Callable[[], datetime],
+    ) -> None:
+        key_id(name, signer.public_key)
+        self._folder, self._name, self._signer = folder, name, signer
+        self._keys, self._origins, self._clock = tuple(keys), tuple(origins), clock
+        self._deciding = Lock()
+        try:
+            make_folder(folder, mode=0o700)
+            self._held = (folder / _LOCK).open("ab")
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._held.close()
+            raise UsageError(
+                "another witness uses this folder",
+                where=str(folder),
+                do="Two witnesses with one memory would be none: give each a folder and a key",
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"the folder cannot be used: {error.strerror}", where=str(folder)
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def add(self, body: bytes) -> Declined | str:
+        """Answer one request: a cosignature's line, or why there is none.
+
+        Raises:
+            Damaged: The ledger's file is not what was written there.
+            OSError: The disk refuses, and nothing was cosigned.
+        """
+        try:
+            request = AddCheckpoint.parse(body)
+        except Refused as error:
+            return Declined(400, f"{error.what}\n")
+        head = request.note.head
+        keys = self._keys if self._knows(head.origin) else None
+        with self._deciding:
+            declined = decide(request, keys, self.latest(head.origin))
+            if declined is not None:
+                return declined
+            line = cosign(request.note.text, self._name, self._signer, at=self._clock())
+            write_whole(self._file(head.origin), f"{request.note.text}\n{line}".encode())
+        return line
+
+    def latest(self, origin: str) -> TreeHead | None:
+        """The last head of a ledger that was cosigned; None if there is none.
+
+        Raises:
+            Damaged: Its file is not what was written there.
+        """
+        file = self._file(origin)
+        with suppress(FileNotFoundError):
+            with file.open("rb") as opened:
+                data = opened.read(signed_note.MAX_BYTES)
+            try:
+                head = read_note(data).head
+            except Refused:
+                head = None
+            if head is None or head.origin != origin:
+                raise Damaged(
+                    "the witness's memory of a ledger is damaged",
+                    where=str(file),
+                    do="Begin anew with an empty folder and a new key",
+                )
+            return head
+        return None
+
+    def _knows(self, origin: str) -> bool:
+        return any(matches(glob, origin) for glob in self._origins)
+
+    def _file(self, origin: str) -> Path:
+        # A ledger's name may hold what a file's name may not.
+        return self._folder / f"{hashlib.sha256(origin.encode()).hexdigest()}.checkpoint"

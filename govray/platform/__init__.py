@@ -1,0 +1,1 @@
+"""What a team runs: store, queue, service, and what they answer with."""

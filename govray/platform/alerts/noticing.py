@@ -1,0 +1,304 @@
+"""Events, found in the index: each once, whoever looks, and however often.
+
+The index has no order of arrival: a run may be indexed late, and a rebuild writes all rows anew. So
+no position in it says what was seen. What was seen is kept, one `Alert` for each event, and a
+query asks for rows that have none. Its id follows from kind, subject and mark. So none is missed,
+and a restart or a rebuild notices nothing twice.
+
+A webhook is told of what happened after it was made. Both, the alert and what is to be sent of it,
+are one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, String, and_, cast, func, literal
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, col, select
+
+from govray.governance.formats.document import format_time, parse_time
+from govray.platform.store.alert_events import event_id
+from govray.platform.store.states import DeliveryState, ExperimentState, SubmissionState, TrialState
+from govray.platform.store.tables import (
+    Alert,
+    Corpus,
+    Credential,
+    Decision,
+    Delivery,
+    Experiment,
+    Reverification,
+    Submission,
+    Trial,
+    Webhook,
+)
+
+BATCH = 500
+"""Events of one transaction; the rest come with the next."""
+LONGEST_REASON = 1000
+_DECIDED = ("flag", "gate", "rollback", "log")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """An event that nobody has noticed yet. ``at`` none: when it happened is not known."""
+
+    kind: str
+    subject: str
+    mark: str
+    at: str | None
+    project: str | None
+    data: dict[str, Any]
+
+
+_Find = Callable[[Session, str, int, timedelta], Iterator[_Found]]
+
+
+def notice(session: Session, *, at: str, ahead: timedelta) -> int:
+    """Write down what has not been noticed, at most `BATCH` of each kind, and commit.
+
+    Args:
+        at: Now.
+        ahead: How long before its end a credential is an event.
+
+    Returns:
+        How many there were. Until none is left, there may be more.
+    """
+    webhooks = session.exec(select(Webhook)).all()
+    number = 0
+    for find in _FINDERS:
+        for found in find(session, at, BATCH, ahead):
+            number += 1
+            alert = _alert(found, at)
+            session.add(alert)
+            session.flush()
+            session.add_all(
+                Delivery(webhook=each.id, alert=alert.id, state=DeliveryState.PENDING, due=at)
+                for each in webhooks
+                if wanted(each, alert)
+            )
+    session.commit()
+    return number
+
+
+def wanted(webhook: Webhook, alert: Alert) -> bool:
+    """Whether a webhook is told of an alert."""
+    return (
+        alert.kind in webhook.kinds
+        and webhook.project in (None, alert.project)
+        and alert.at >= webhook.created
+    )
+
+
+def _alert(found: _Found, at: str) -> Alert:
+    return Alert(
+        id=event_id(found.kind, found.subject, found.mark),
+        kind=found.kind,
+        subject=found.subject,
+        mark=found.mark,
+        at=found.at or at,
+        noticed=at,
+        project=found.project,
+        data=found.data,
+    )
+
+
+def _unnoticed(kind: Any, subject: Any, mark: Any) -> ColumnElement[bool]:
+    """That no alert is there of this kind, subject and mark."""
+    seen = aliased(Alert)
+    of_it = and_(col(seen.kind) == kind, col(seen.subject) == subject, col(seen.mark) == mark)
+    return ~select(seen.id).where(of_it).exists()
+
+
+def _ended_runs(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+    t, d = Trial, Decision
+    # What ended with an error has no signed end; its last decision says when.
+    last = select(func.max(d.at)).where(d.trial == t.id).correlate(t).scalar_subquery()
+    for state, kind in ((TrialState.COMPLETED, "run.completed"), (TrialState.ERROR, "run.error")):
+        mark: Any = cast(col(t.attempts), String) if kind == "run.error" else literal("")
+        rows = session.execute(
+            select(t, Experiment, last)
+            .join(Experiment, col(Experiment.id) == col(t.experiment))
+            .where(col(t.state) == state, _unnoticed(kind, col(t.id), mark))
+            .order_by(col(t.started), col(t.id))
+            .limit(most)
+        ).all()
+        for trial, experiment, decided in rows:
+            data = {
+                "trial": trial.id,
+                "experiment": experiment.id,
+                "step": trial.step,
+                "maxSteps": trial.max_steps,
+                "loss": trial.loss,
+                "attempts": trial.attempts,
+                "replayOf": trial.replay_of,
+                "why": _short(trial.why),
+            }
+            yield _Found(
+                kind=kind,
+                subject=trial.id,
+                mark=str(trial.attempts) if kind == "run.error" else "",
+                at=trial.finished or decided,
+                project=experiment.project,
+                data=data,
+            )
+
+
+def _ended_searches(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+    e, kind = Experiment, "search.completed"
+    rows = session.exec(
+        select(e)
+        .where(
+            e.kind == "search",
+            col(e.state) == ExperimentState.COMPLETED,
+            _unnoticed(kind, col(e.id), ""),
+        )
+        .order_by(col(e.started), col(e.id))
+        .limit(most)
+    ).all()
+    for row in rows:
+        data = {"experiment": row.id, "name": row.name}
+        yield _Found(
+            kind=kind, subject=row.id, mark="", at=row.finished, project=row.project, data=data
+        )
+
+
+def _decided(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+    d = Decision
+    # Of the event log, which grows at its end: a decision keeps its number.
+    mark: Any = cast(col(d.number), String)
+    kind: Any = literal("run.") + col(d.kind)
+    rows = session.execute(
+        select(d, Experiment)
+        .join(Trial, col(Trial.id) == col(d.trial))
+        .join(Experiment, col(Experiment.id) == col(Trial.experiment))
+        .where(
+            col(d.kind).in_(_DECIDED),
+            d.source == "events",
+            _unnoticed(kind, col(d.trial), mark),
+        )
+        .order_by(col(d.trial), col(d.number))
+        .limit(most)
+    ).all()
+    for row, experiment in rows:
+        data = {
+            "trial": row.trial,
+            "experiment": experiment.id,
+            "step": row.step,
+            "corpus": row.corpus,
+            "reason": _short(row.reason),
+        }
+        yield _Found(
+            kind=f"run.{row.kind}",
+            subject=row.trial,
+            mark=str(row.number),
+            at=row.at,
+            project=experiment.project,
+            data=data,
+        )
+
+
+def _submissions(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+    s, kind = Submission, "submission.error"
+    mark: Any = cast(col(s.attempt), String)
+    rows = session.exec(
+        select(s)
+        .where(col(s.state) == SubmissionState.ERROR, _unnoticed(kind, col(s.id), mark))
+        .order_by(col(s.submitted), col(s.id))
+        .limit(most)
+    ).all()
+    for row in rows:
+        data = {
+            "submission": row.id,
+            "name": row.name,
+            "user": row.user,
+            "attempt": row.attempt,
+            "run": row.run,
+            "why": _short(row.why),
+        }
+        yield _Found(
+            kind=kind,
+            subject=row.id,
+            mark=str(row.attempt),
+            at=row.finished,
+            project=row.project,
+            data=data,
+        )
+
+
+def _credentials(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+    """Corpora whose last credential ends soon, or has ended."""
+    c, newer, kind = Credential, aliased(Credential), "credential.expiring"
+    soon = format_time(parse_time(at) + ahead)
+    followed = (
+        select(newer.digest)
+        .where(col(newer.corpus) == col(c.corpus), col(newer.valid_until) > col(c.valid_until))
+        .exists()
+    )
+    rows = session.exec(
+        select(c)
+        .join(Corpus, col(Corpus.name) == col(c.corpus))
+        .where(
+            c.valid_until <= soon,
+            ~followed,
+            _unnoticed(kind, col(c.corpus), col(c.valid_until)),
+        )
+        .order_by(col(c.corpus), col(c.digest))
+        .limit(most)
+    ).all()
+    for corpus, row in {row.corpus: row for row in rows}.items():
+        data = {
+            "corpus": corpus,
+            "supplier": row.supplier,
+            "credential": row.digest,
+            "validUntil": row.valid_until,
+        }
+        yield _Found(
+            kind=kind, subject=corpus, mark=row.valid_until, at=None, project=None, data=data
+        )
+
+
+def _reverified(session: Session, at: str, most: int, ahead: timedelta) -> Iterator[_Found]:
+    """Outcomes that changed. A model was verified when it was indexed, before its first row."""
+    r = Reverification
+    mark: Any = cast(col(r.number), String)
+    for kind, which in (
+        ("model.unverified", col(r.outcome) != "verified"),
+        ("model.verified", and_(col(r.outcome) == "verified", col(r.number) > 0)),
+    ):
+        rows = session.exec(
+            select(r)
+            .where(which, _unnoticed(kind, col(r.attestation), mark))
+            .order_by(col(r.attestation), col(r.number))
+            .limit(most)
+        ).all()
+        for row in rows:
+            yield _Found(
+                kind=kind,
+                subject=row.attestation,
+                mark=str(row.number),
+                at=row.since,
+                project=None,
+                data={
+                    "attestation": row.attestation,
+                    "outcome": row.outcome,
+                    "why": _short(row.why),
+                },
+            )
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None else text[:LONGEST_REASON]
+
+
+_FINDERS: tuple[_Find, ...] = (
+    _ended_runs,
+    _ended_searches,
+    _decided,
+    _submissions,
+    _credentials,
+    _reverified,
+)

@@ -1,0 +1,128 @@
+"""The rounds of a process for alerts: notice, send, and now and then verify models again.
+
+Several processes may run on one store. Noticing and verifying are each done by the one that has a
+lease; all of them send. A process that ends loses nothing: the lease ends, and so does its hold on
+what it was sending.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session
+
+from govray.governance.formats.document import format_time
+from govray.platform.alerts.delivery import Deliverer
+from govray.platform.alerts.noticing import notice
+from govray.platform.alerts.reverification import Verify, reverify
+from govray.platform.store import leases
+
+log = logging.getLogger("govray.platform.alerts")
+
+POLL_S = 2.0
+_LEASE = timedelta(seconds=60)
+_NOTICING, _VERIFYING = "alerts", "reverification"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """What a process does in one store.
+
+    Attributes:
+        engine: The store.
+        deliverer: Sends.
+        holder: A name of this process that no other has.
+        clock: Now.
+        ahead: How long before its end a credential is an event.
+        verify: Verifies a model folder; none: models are not verified again.
+        every: How often they are. Verifying may take no longer.
+    """
+
+    engine: Engine
+    deliverer: Deliverer
+    holder: str
+    clock: Callable[[], datetime]
+    ahead: timedelta = timedelta(days=30)
+    verify: Verify | None = None
+    every: timedelta = timedelta(days=1)
+
+    def notice(self) -> int:
+        """Notice all that is new, unless another process does so; how many events that are."""
+        number = 0
+        while self._take(_NOTICING, _LEASE):
+            with Session(self.engine) as session:
+                try:
+                    found = notice(session, at=format_time(self.clock()), ahead=self.ahead)
+                except IntegrityError:  # the lease ended under another's eyes, who noticed it too
+                    session.rollback()
+                    break
+            number += found
+            if not found:
+                break
+        return number
+
+    def reverify(self) -> dict[str, str]:
+        """Verify registered models, if no process has for as long as ``every``."""
+        # The lease is held on: its end is the next time.
+        if self.verify is None or not self._take_new(_VERIFYING, self.every):
+            return {}
+        return reverify(self.engine, self.verify, lambda: format_time(self.clock()))
+
+    def once(self) -> int:
+        """Do everything that is due, and wait for it; how many events were new."""
+        self.reverify()
+        number = self.notice()
+        self.deliverer.finish()
+        return number
+
+    def run(self, stop: threading.Event) -> None:
+        """Go round until ``stop``. An error is logged, and everything is tried again."""
+        verifying: threading.Thread | None = None
+        while not stop.is_set():
+            began = time.monotonic()
+            if self.verify is not None and (verifying is None or not verifying.is_alive()):
+                # Beside the rest: it may take minutes, and events do not wait for it.
+                verifying = threading.Thread(target=self._guarded, args=(self.reverify,))
+                verifying.daemon = True
+                verifying.start()
+            self._guarded(self.notice)
+            self._guarded(self.deliverer.start_due)
+            stop.wait(max(0.0, POLL_S - (time.monotonic() - began)))
+        self.deliverer.close()
+
+    def _guarded(self, what: Callable[[], object]) -> None:
+        try:
+            what()
+        except Exception:
+            log.exception("a round failed and is tried again")
+
+    def _take(self, name: str, lasting: timedelta) -> bool:
+        at = self.clock()
+        with Session(self.engine) as session:
+            return leases.take(
+                session,
+                name,
+                self.holder,
+                at=format_time(at),
+                until=format_time(at + lasting),
+            )
+
+    def _take_new(self, name: str, lasting: timedelta) -> bool:
+        """Take a lease that nobody has: this process neither."""
+        at = self.clock()
+        with Session(self.engine) as session:
+            return leases.take(
+                session,
+                name,
+                f"{self.holder}-{secrets.token_hex(4)}",
+                at=format_time(at),
+                until=format_time(at + lasting),
+            )

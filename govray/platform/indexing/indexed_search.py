@@ -1,0 +1,46 @@
+"""A search as the index has it: one experiment of many trials, and what the search knows of each.
+
+Whoever knows searches fills this in. The indexer reads the trials' folders itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from govray.platform.store.states import TrialState
+from govray.train.run_folder.event_rows import Decided, MetricValue
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchTrial:
+    """What a search knows of one of its runs.
+
+    Attributes:
+        values: Dotted name to value: what was drawn for it.
+        state: How the search ended it, if it did; else the folder decides.
+        objective: What the search compares, as last reported.
+        numbers: Metrics that it reported at commits.
+        decisions: The search's decisions about it.
+    """
+
+    values: Mapping[str, Any]
+    state: TrialState | None = None
+    why: str | None = None
+    objective: float | None = None
+    numbers: Sequence[MetricValue] = ()
+    decisions: Sequence[Decided] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexedSearch:
+    """One search: an experiment of many trials. ``trials`` is by the name of the run's folder."""
+
+    folder: Path
+    name: str
+    started: str
+    config: Mapping[str, Any]
+    concluded: bool
+    trials: Mapping[str, SearchTrial]

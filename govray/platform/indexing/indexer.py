@@ -1,0 +1,393 @@
+"""Run folders as rows: experiments, trials, metrics, checkpoints, decisions, and their models.
+
+Invariants
+
+* Each run is one transaction: after a kill, the next call goes on with the others. Indexing again
+  changes nothing that is still so, and much of it is skipped where the event log has not grown.
+* States change by `govray.platform.store.states.advance` alone. What happened between two calls is
+  assumed to have passed through ``ACTIVE``.
+* A checkpoint is COMPLETED only while all its files are there in their sizes. One that is being
+  written is ACTIVE, or ERROR once nobody writes it.
+* A model that does not verify is reported and left out, and stops nothing else. Its run stays
+  indexed: the run's record does not depend on the model. The model of a run that is left out is
+  left out too.
+* Whoever submits a run can write anything into its folder, and other folders beside it. So what a
+  folder claims gives no rights. Project and user are those of the queue's row
+  (`govray.platform.store.run_owners`), or else those of `IndexSettings`. A name is its folder's
+  own.
+
+`govray.platform.indexing.index_source` describes searches as `indexed_search` has them. Rows of
+what storage no longer has are not removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InvalidRequestError,
+    ProgrammingError,
+)
+from sqlmodel import Session, col, select
+
+from govray.errors import GovrayError, Refused
+from govray.governance.attestation.model_folder import MODEL
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time
+from govray.governance.formats.dsse import Envelope
+from govray.governance.trust.anchor import TrustAnchor
+from govray.platform.indexing.checkpoint_rows import found_on_storage, put_checkpoints
+from govray.platform.indexing.indexed_search import IndexedSearch, SearchTrial
+from govray.platform.indexing.model_rows import MEMORIZATION, index_run_audit, index_run_model
+from govray.platform.indexing.run_claims import (
+    REPLAYS,
+    refuse_another_place,
+    refuse_false_claim,
+    submitted,
+)
+from govray.platform.indexing.trial_rows import profiles, put_decisions, put_numbers
+from govray.platform.store import tables
+from govray.platform.store.database import begin_writing
+from govray.platform.store.run_owners import copy_tags, settle
+from govray.platform.store.states import (
+    EXPERIMENT,
+    TRIAL,
+    CheckpointState,
+    ExperimentState,
+    TrialState,
+    advance,
+)
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
+from govray.train.inputs import run_listing as runs
+from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.run_folder import event_rows, events
+from govray.train.run_folder.run_lock import driving
+
+_TRIAL_STATES: Mapping[str, TrialState] = {
+    "running": TrialState.ACTIVE,
+    "stopping": TrialState.STOPPING,
+    "stopped": TrialState.PAUSED,
+    "finished": TrialState.COMPLETED,
+    "attested": TrialState.COMPLETED,
+    "failed": TrialState.ERROR,
+    "killed": TrialState.CANCELED,
+    "interrupted": TrialState.INTERRUPTED,
+}
+_ENDED = TrialState.COMPLETED
+_EXPERIMENT_STATES: Mapping[TrialState, ExperimentState] = {
+    TrialState.ACTIVE: ExperimentState.ACTIVE,
+    TrialState.STOPPING: ExperimentState.STOPPING_PAUSED,
+    TrialState.PAUSED: ExperimentState.PAUSED,
+    TrialState.INTERRUPTED: ExperimentState.ERROR,
+    TrialState.COMPLETED: ExperimentState.COMPLETED,
+    TrialState.CANCELED: ExperimentState.CANCELED,
+    TrialState.ERROR: ExperimentState.ERROR,
+}
+
+
+LEFT_OUT = (
+    GovrayError,
+    OSError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    DataError,
+    IntegrityError,
+    InvalidRequestError,
+    ProgrammingError,
+)
+"""What somebody's folder may raise where it is read, and where its values go into the store.
+
+PostgreSQL holds neither U+0000 nor every whole number. A store that is gone is none of these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSettings:
+    """What the indexer must be told, because storage does not have it.
+
+    Attributes:
+        anchor: Reads what models are verified against. Called each time, because lists change.
+        key: The store's secret.
+        project, user: Owner of new experiments that no submission of the queue became.
+        queue: The store with the queue, where that is not the one that is written: in a rebuild.
+    """
+
+    anchor: Callable[[], TrustAnchor]
+    key: bytes
+    project: str
+    user: str
+    queue: Engine | None = None
+
+
+@dataclass
+class IndexReport:
+    """What one call indexed. ``left_out`` maps a folder to the reason."""
+
+    runs: int = 0
+    models: int = 0
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def index_storage(
+    engine: Engine, storage: Place, settings: IndexSettings, searches: Sequence[IndexedSearch] = ()
+) -> IndexReport:
+    """Index all runs below a storage path, those of ``searches`` and all replays.
+
+    What cannot be read, or does not verify, is reported and left out.
+    """
+    storage = storage.resolve()
+    report, anchor = IndexReport(), settings.anchor()
+    for folder in runs.list_runs(storage):
+        _index(engine, storage, folder, settings, anchor, None, report)
+    for search in searches:
+        for folder in runs.list_runs(search.folder):
+            _index(engine, storage, folder, settings, anchor, search, report)
+        with _reported(report, search.folder), Session(engine) as session:
+            if session.get(tables.Experiment, search.folder.name) is not None:
+                begin_writing(session)
+                settle_search(session, search)
+                session.commit()
+    return report
+
+
+def _index(
+    engine: Engine,
+    storage: Place,
+    folder: Place,
+    settings: IndexSettings,
+    anchor: TrustAnchor,
+    search: IndexedSearch | None,
+    report: IndexReport,
+) -> None:
+    for each in (folder, *runs.list_runs(folder / REPLAYS)):
+        with _reported(report, each), Session(engine) as session:
+            index_run(session, storage, each, settings, search)
+            session.commit()
+            report.runs += 1
+        if str(each) in report.left_out:
+            continue  # what is signed names a run, and this folder is not shown to be its own
+        with _reported(report, each / MODEL), Session(engine) as session:
+            report.models += index_run_model(session, each, anchor, settings.key)
+            session.commit()
+        with _reported(report, each / MEMORIZATION), Session(engine) as session:
+            index_run_audit(session, each, anchor)
+            session.commit()
+
+
+@contextmanager
+def _reported(report: IndexReport, place: Place) -> Iterator[None]:
+    """An error in one run, search, model or audit stops none of the others."""
+    try:
+        yield
+    except LEFT_OUT as error:
+        report.left_out[str(place)] = why_left_out(error)
+
+
+def why_left_out(error: Exception) -> str:
+    """Why a folder is left out, in words: those of a store's driver without the statement."""
+    if isinstance(error, DBAPIError):
+        said = str(error.orig).partition("\n")[0]
+        return f"a value of it is none that the store can hold ({said})"
+    return str(error) or type(error).__name__
+
+
+def index_run(
+    session: Session,
+    storage: Place,
+    folder: Place,
+    settings: IndexSettings,
+    search: IndexedSearch | None = None,
+) -> tables.Trial:
+    """Write the rows of one run; the caller commits.
+
+    Raises:
+        Refused: Another run of this name is in the index, or its indexed state cannot change to
+            this one. Or the folder claims to be another run, or that of another submission.
+        GovrayError: The folder is not a run's, or was damaged.
+    """
+    begin_writing(session)
+    # The size is taken first: what is written meanwhile is read again next time.
+    size = events.size(folder)
+    below = _below(folder, storage)
+    of_folder = select(tables.Trial).where(tables.Trial.folder == below)
+    here = col(tables.Experiment.storage) == str(storage)
+    known = session.exec(of_folder.join(tables.Experiment).where(here)).first()
+    if known and search is None and (known.state, known.read_bytes) == (_ENDED, size):
+        put_checkpoints(session, known.id, found_on_storage(folder, writing=False))
+        indexed = session.get_one(tables.Experiment, known.experiment)
+        if (owner := submitted(session, settings.queue, indexed.id)) is not None:
+            settle(indexed, owner)
+        return known
+    record, found = read_record(folder), runs.inspect(folder)
+    refuse_another_place(
+        session, settings.queue, record, below, search.folder.name if search else ""
+    )
+    log = events.read(folder)
+    told = search.trials.get(folder.name) if search else None
+    experiment = _experiment(session, storage, record, settings, search)
+    row = session.get(tables.Trial, record.run_id)
+    if row is not None and (row.folder, row.experiment) != (below, experiment.id):
+        raise Refused(
+            f"another run of the name {record.run_id} is in the index, at {row.folder}",
+            where=str(folder),
+            do="Names of runs are unique: one of the two is a copy; keep it out of the storage",
+        )
+    if row is None:
+        row = _new_trial(record, experiment, below, told)
+        session.add(row)
+        session.flush()
+    commits = found_on_storage(folder, writing=found.state in ("running", "stopping"))
+    state = told.state if told and told.state else _TRIAL_STATES[found.state]
+    whole = [at for at, each in commits.items() if each.state is CheckpointState.COMPLETED]
+    done = max([found.step, *whole])
+    ended: str | None = None
+    if record.replay_of and state is TrialState.INTERRUPTED and done == record.plan.max_steps:
+        state = TrialState.COMPLETED  # a replay's end is not signed
+        ended = max((event.at for event in log), default=None)
+    row.state = advance(TRIAL, row.state, state, f"trial {row.id}")
+    row.why = (told.why if told else None) or found.why
+    row.step, row.loss = done, found.loss
+    judged = record.validation
+    row.objective = told.objective if told else None
+    if judged and not told:
+        row.objective = event_rows.best(event_rows.numbers(log), judged["metric"], judged["goal"])
+    row.world_size, row.attempts = found.world_size, found.attempts
+    row.finished = format_time(record.finished) if record.finished else ended
+    row.worker_seconds = event_rows.worker_seconds(log)
+    per_worker = record.experiment.resources.gpus_per_worker if record.experiment else 0
+    row.accelerator_seconds = row.worker_seconds * per_worker
+    row.hyperparameters = _hyperparameters(record, told)
+    grown, row.read_bytes = row.read_bytes != size, size
+    session.add(row)
+    session.flush()
+    if grown or told:
+        reported = [*event_rows.numbers(log), *profiles(folder), *(told.numbers if told else ())]
+        put_numbers(session, row.id, reported)
+        put_decisions(session, row.id, "events", event_rows.decisions(log))
+        put_decisions(session, row.id, "search", told.decisions if told else ())
+    put_checkpoints(session, row.id, commits, event_rows.commit_times(log))
+    if search is None and record.replay_of is None:
+        state_of = _EXPERIMENT_STATES[row.state]
+        experiment.state = advance(EXPERIMENT, experiment.state, state_of, experiment.id)
+        experiment.finished, experiment.why = row.finished, row.why
+        if row.state is TrialState.INTERRUPTED:
+            experiment.why = "its driver ended without a word"
+        session.add(experiment)
+    return row
+
+
+def _below(folder: Place, storage: Place) -> str:
+    """The folder's name below the storage path."""
+    if isinstance(folder, BucketPath) and isinstance(storage, BucketPath):
+        return folder.relative_to(storage)
+    return str(Path(str(folder)).resolve().relative_to(Path(str(storage))))
+
+
+def settle_search(session: Session, search: IndexedSearch) -> None:
+    """The state of a search, from its own record and its trials'."""
+    row = session.get_one(tables.Experiment, search.folder.name)
+    if search.concluded:
+        state = ExperimentState.COMPLETED
+    else:
+        state = ExperimentState.ACTIVE if driving(search.folder) else ExperimentState.PAUSED
+    row.state = advance(EXPERIMENT, row.state, state, row.id)
+    ended = select(tables.Trial.finished).where(tables.Trial.experiment == row.id)
+    times = [at for at in session.exec(ended) if at]
+    row.finished = max(times, default=None) if search.concluded else None
+    session.add(row)
+
+
+def _experiment(
+    session: Session,
+    storage: Place,
+    record: RunRecord,
+    settings: IndexSettings,
+    search: IndexedSearch | None,
+) -> tables.Experiment:
+    known = None
+    if record.replay_of is not None:  # counted where its run is
+        replayed = session.get(tables.Trial, record.replay_of)
+        known = replayed and session.get_one(tables.Experiment, replayed.experiment)
+    name = search.folder.name if search else record.run_id
+    known = known or session.get(tables.Experiment, name)
+    owner = submitted(session, settings.queue, known.id if known else name)
+    if owner is None and record.submission and not record.replay_of:
+        refuse_false_claim(session, settings.queue, record.submission.id, name)
+    if known is not None:
+        if known.storage != str(storage):
+            raise Refused(
+                f"an experiment of the name {known.id} is in the index, from {known.storage}",
+                where=str(storage),
+                do="Index one of the two; if it was moved, say `govray store rebuild`",
+            )
+        if owner is not None:
+            settle(known, owner)
+        return known
+    given = record.experiment
+    config = search.config if search else given.model_dump(mode="json") if given else record.config
+    row = tables.Experiment(
+        id=name,
+        name=search.name if search else given.name if given else record.run_id,
+        kind="search" if search else "run",
+        state=ExperimentState.ACTIVE,
+        project=settings.project,
+        user=settings.user,
+        storage=str(storage),
+        config={
+            name: value for name, value in config.items() if not name.startswith("attestation_key")
+        },
+        started=search.started if search else format_time(record.started),
+    )
+    if owner is not None:
+        settle(row, owner)
+    session.add(row)
+    session.flush()
+    if owner is not None and settings.queue is None:
+        copy_tags(session, owner)
+    return row
+
+
+def _new_trial(
+    record: RunRecord, experiment: tables.Experiment, folder: str, told: SearchTrial | None
+) -> tables.Trial:
+    return tables.Trial(
+        id=record.run_id,
+        experiment=experiment.id,
+        folder=folder,
+        state=TrialState.ACTIVE,
+        hyperparameters=_hyperparameters(record, told),
+        step=0,
+        max_steps=record.plan.max_steps,
+        attempts=0,
+        started=format_time(record.started),
+        replay_of=record.replay_of,
+        code=record.code,
+        policy=canonical_json.sha256(Envelope.parse(record.policy).payload),
+        manifest=record.plan.manifest,
+    )
+
+
+def _hyperparameters(record: RunRecord, told: SearchTrial | None) -> dict[str, Any]:
+    """What was drawn for a trial of a search; else model and optimizer, by dotted name."""
+    if told is not None:
+        return dict(told.values)
+    if record.experiment is None:
+        return {}
+    sections = record.experiment.model_dump(mode="json", include={"hyperparameters", "optimizer"})
+    return {
+        f"{section}.{name}": value
+        for section, values in sections.items()
+        for name, value in values.items()
+    }

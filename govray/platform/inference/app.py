@@ -1,0 +1,292 @@
+"""A verified model over HTTP.
+
+``POST /v1/generate`` goes on with a text, ``GET /v1/model`` says what answers. Every answer has the
+attestation's digest, in its body and in the header ``Govray-Attestation``. Who may call, and by
+which token, is decided as in the service (``platform/service/identity/access.py``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from govray import __version__
+from govray.errors import CouldNotCheck, GovrayError
+from govray.platform.inference.adapter_rights import AdapterRights
+from govray.platform.inference.generation import Finish, generate
+from govray.platform.inference.served_model import ServedModel
+from govray.platform.inference.standing import ModelStanding
+from govray.platform.service.http import problems
+from govray.platform.service.http.limits import Buckets, Limits
+from govray.platform.service.http.parameters import known_parameters
+from govray.platform.service.http.problems import CatchAll, Problem
+from govray.platform.service.identity.access import AccessGate, CallerDep, require
+from govray.platform.service.identity.audit_log import Refusals
+from govray.platform.service.identity.caller import Caller
+from govray.platform.store.database import open_store
+
+HEADER = "Govray-Attestation"
+
+MAX_BODY = 1 << 16
+MAX_TOKENS = 1024
+
+DIGEST = "sha256:" + "0" * 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceSettings:
+    """What an operator decides.
+
+    Attributes:
+        store: The URL of the store that has the tokens.
+        auth: False makes every caller admin: for one person on loopback.
+        rights: Who may use which adapter.
+        seconds: That an answer takes at most, waiting for others included.
+        rate: Requests a second of one token.
+        burst: Requests that may come at once before ``rate`` counts.
+    """
+
+    store: str
+    auth: bool = True
+    rights: AdapterRights = field(default_factory=AdapterRights)
+    seconds: float = 30.0
+    rate: float = 10.0
+    burst: int = 20
+
+
+class Prompt(BaseModel):
+    """What to go on with."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"prompt": "def main(", "max_tokens": 64}]},
+    )
+
+    prompt: Annotated[str, Field(max_length=MAX_BODY)]
+    adapter: Annotated[str, Field(max_length=128)] | None = Field(
+        None, description="The adapter to read with; the base alone by default."
+    )
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 128
+    temperature: Annotated[float, Field(ge=0, le=100)] = Field(
+        0.0, description="0 takes the likeliest token each time."
+    )
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+
+
+class GeneratedText(BaseModel):
+    """A text, and what gave it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "text": "argv):",
+                    "tokens": 6,
+                    "finish": "separator",
+                    "adapter": None,
+                    "attestation": DIGEST,
+                }
+            ]
+        }
+    )
+
+    text: str
+    tokens: int
+    finish: Finish
+    adapter: str | None
+    attestation: str
+
+
+class ModelFacts(BaseModel):
+    """What answers."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "run": "python-source-gpt-20261121-090500-1",
+                    "name": "python-source-gpt",
+                    "signer": "operator",
+                    "attestation": DIGEST,
+                    "context": 256,
+                    "adapters": ["acme-notes"],
+                }
+            ]
+        }
+    )
+
+    run: str
+    name: str
+    signer: str
+    attestation: str
+    context: int
+    adapters: list[str] = Field(description="Those that the caller may use.")
+
+
+class Alive(BaseModel):
+    """The answer to a probe; anything but 200 is a no."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+
+    status: Literal["ok"] = "ok"
+
+
+router = APIRouter(prefix="/v1", tags=["inference"])
+
+Users = Depends(require("admin", "engineer", "auditor", "supplier"))
+
+
+def _standing(request: Request) -> ServedModel:
+    """The model, if it may answer.
+
+    Raises:
+        Problem: 503, with what the verification said.
+    """
+    standing: ModelStanding = request.app.state.standing
+    try:
+        return standing.require()
+    except GovrayError as error:
+        kept = "could not be checked" if isinstance(error, CouldNotCheck) else "no longer verifies"
+        raise Problem(
+            503,
+            "Model withdrawn",
+            f"The model {kept}: {error.what}",
+            "Its operator sees to it; nothing is answered meanwhile",
+        ) from None
+
+
+ServedDep = Annotated[ServedModel, Depends(_standing)]
+
+
+@router.get("/live", operation_id="live")
+async def live() -> Alive:
+    """Whether the process answers. For everyone."""
+    return Alive()
+
+
+@router.get("/ready", operation_id="ready")
+def ready(_served: ServedDep) -> Alive:
+    """Whether the model may answer: it verifies, and nothing of it is revoked. For everyone."""
+    return Alive()
+
+
+@router.get("/model", operation_id="get_model", dependencies=[Users])
+def model(request: Request, response: Response, caller: CallerDep, served: ServedDep) -> ModelFacts:
+    """What answers here, and which of its adapters the caller may use."""
+    run = served.verified.attestation.run
+    response.headers[HEADER] = served.attestation
+    return ModelFacts(
+        run=run.id,
+        name=run.name,
+        signer=served.verified.signer,
+        attestation=served.attestation,
+        context=served.context,
+        adapters=sorted(_allowed(request, caller, served)),
+    )
+
+
+@router.post("/generate", operation_id="generate", dependencies=[Users])
+def answer(
+    asked: Prompt, request: Request, response: Response, caller: CallerDep, served: ServedDep
+) -> GeneratedText:
+    """Go on with a text, by the base model or with one adapter.
+
+    An adapter that the caller may not use is 404, whether the model has it or not.
+    """
+    settings: InferenceSettings = request.app.state.settings
+    if asked.adapter is not None and asked.adapter not in _allowed(request, caller, served):
+        raise Problem(
+            404,
+            "Not found",
+            f"There is no adapter {asked.adapter!r} that you may use",
+            "Look at /v1/model",
+            refused=True,
+        )
+    until = time.monotonic() + settings.seconds
+    lock: threading.Lock = request.app.state.one_at_a_time
+    if not lock.acquire(timeout=settings.seconds):
+        raise Problem(503, "Busy", "Others are being answered", "Ask again in a while")
+    try:
+        found = generate(
+            served,
+            asked.prompt,
+            adapter=asked.adapter,
+            max_tokens=asked.max_tokens,
+            temperature=asked.temperature,
+            seed=asked.seed,
+            seconds=until - time.monotonic(),
+        )
+    finally:
+        lock.release()
+    response.headers[HEADER] = served.attestation
+    return GeneratedText(
+        text=found.text,
+        tokens=found.tokens,
+        finish=found.finish,
+        adapter=asked.adapter,
+        attestation=served.attestation,
+    )
+
+
+def _allowed(request: Request, caller: Caller, served: ServedModel) -> frozenset[str]:
+    settings: InferenceSettings = request.app.state.settings
+    return settings.rights.of(caller) & frozenset(served.names)
+
+
+def create_inference_app(
+    standing: ModelStanding,
+    settings: InferenceSettings,
+    *,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> FastAPI:
+    """The application over one model.
+
+    Args:
+        standing: The model's.
+        settings: What the operator decides.
+        clock: The time that tokens are checked at.
+
+    Raises:
+        UsageError: There is no store there.
+        InfrastructureFailed: It cannot be reached.
+    """
+    engine = open_store(settings.store, statement_limit=settings.seconds)
+    app = FastAPI(
+        title="govray inference",
+        version=__version__,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=problems.RESPONSES,
+        dependencies=[Depends(known_parameters)],
+    )
+    app.state.settings = settings
+    app.state.standing = standing
+    app.state.engine = engine
+    app.state.refusals = Refusals(engine)
+    app.state.one_at_a_time = threading.Lock()
+    app.state.gate = AccessGate(
+        engine,
+        Buckets(settings.rate, settings.burst, time.monotonic),
+        auth=settings.auth,
+        clock=clock,
+    )
+    problems.install(app)
+    app.include_router(router)
+    app.add_middleware(CatchAll, answering=problems.details)
+    app.add_middleware(
+        Limits,
+        max_body=4 * MAX_BODY,
+        max_stranger_body=MAX_BODY,
+        known=app.state.gate.known,
+        time_limit=settings.seconds + 5,
+    )
+    return app

@@ -1,0 +1,108 @@
+"""Texts for many prompts, by one verified model: what a worker of `jobs/infer.py` runs.
+
+Each worker verifies the folder itself and loads what it verified. It refuses one that is not the
+one the driver verified, so all rows of an output rest on one attestation. Each row says which.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from govray.errors import Refused, UsageError
+from govray.platform.inference.adapter_rights import AdapterRights, read_rights
+from govray.platform.inference.generation import generate
+from govray.platform.inference.served_model import ServedModel, load
+from govray.platform.service.identity.caller import Caller
+from govray.platform.tasks.task_file import InferenceTask
+
+MAX_PROMPT = 1 << 16
+"""Characters."""
+
+SECONDS = 300.0
+"""That one text takes at most."""
+
+
+def load_for(task: InferenceTask, user: str) -> ServedModel:
+    """The model of a task, verified, with an adapter that ``user`` may use.
+
+    Args:
+        task: What to run.
+        user: Whose task it is, as the queue says. Who submits one is an engineer.
+
+    Raises:
+        Refused: The folder does not verify, or the adapter is not theirs.
+        CouldNotCheck: It could not be checked.
+        UsageError: There is no such adapter, or a file is wrong.
+    """
+    served = load(
+        Path(task.model),
+        trust_root=Path(task.trust_root),
+        revocations=[Path(each) for each in task.revocations],
+        tokenizer=Path(task.tokenizer) if task.tokenizer else None,
+    )
+    if task.adapter is not None:
+        rights = read_rights(Path(task.rights)) if task.rights else AdapterRights()
+        allowed = rights.of(Caller(name=user, role="engineer")) & frozenset(served.names)
+        if task.adapter not in allowed:
+            raise Refused(
+                f"there is no adapter {task.adapter!r} that {user} may use",
+                where=str(task.rights or "rights"),
+                do="Name one that the file of rights gives them",
+            )
+    return served
+
+
+class BatchAnswers:
+    """The callable of ``ray.data``: loaded once a worker, called with batch after batch."""
+
+    def __init__(self, task: InferenceTask, user: str, attestation: str) -> None:
+        self._task = task
+        self._served = load_for(task, user)
+        if self._served.attestation != attestation:
+            raise Refused(
+                f"the folder has another attestation than when the task began: "
+                f"{self._served.attestation}, not {attestation}",
+                where=task.model,
+            )
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Columns ``prompt``, ``text``, ``tokens``, ``finish``, ``adapter``, ``attestation``.
+
+        Raises:
+            UsageError: A prompt is no text, or too long.
+        """
+        prompts = [check_prompt(each) for each in batch["prompt"].tolist()]
+        found = [
+            generate(
+                self._served,
+                prompt,
+                adapter=self._task.adapter,
+                max_tokens=self._task.max_tokens,
+                seed=self._task.seed,
+                seconds=SECONDS,
+            )
+            for prompt in prompts
+        ]
+        count = len(prompts)
+        return {
+            "prompt": prompts,
+            "text": [each.text for each in found],
+            "tokens": [each.tokens for each in found],
+            "finish": [each.finish for each in found],
+            "adapter": [self._task.adapter or ""] * count,
+            "attestation": [self._served.attestation] * count,
+        }
+
+
+def check_prompt(value: Any) -> str:
+    """``value`` if it is a prompt.
+
+    Raises:
+        UsageError: It is no text, or too long.
+    """
+    if not isinstance(value, str):
+        raise UsageError("a row's prompt is no text", where="input")
+    if len(value) > MAX_PROMPT:
+        raise UsageError(f"a prompt has more than {MAX_PROMPT} characters", where="input")
+    return value

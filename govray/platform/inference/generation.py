@@ -1,0 +1,93 @@
+"""Text from a served model, token by token: bounded in tokens and in time, equal for equal seeds.
+
+The text goes on from the prompt as a record of its own would: a separator stands before it. Of a
+longer text the model sees the last ``context`` tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from govray.platform.inference.served_model import ServedModel
+
+Finish = Literal["separator", "tokens", "time"]
+"""Why a text ends: its record ends, or a bound was reached."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """What a model answered.
+
+    Attributes:
+        text: Behind the prompt.
+        tokens: How many it has.
+        finish: Why it ends.
+    """
+
+    text: str
+    tokens: int
+    finish: Finish
+
+
+def generate(
+    served: ServedModel,
+    prompt: str,
+    *,
+    adapter: str | None = None,
+    max_tokens: int = 128,
+    temperature: float = 0.0,
+    seed: int = 0,
+    seconds: float = 30.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Generated:
+    """Let the model go on with a text. One thread at a time: an adapter is active in the model.
+
+    Args:
+        served: The model.
+        prompt: What stands before.
+        adapter: The adapter that the model reads with; the base alone by default.
+        max_tokens: Of the answer, at most.
+        temperature: 0 takes the likeliest token each time.
+        seed: Of the draws.
+        seconds: After which no further token is begun.
+        clock: What measures them.
+
+    Raises:
+        UsageError: There is no such adapter.
+    """
+    tokenizer = served.tokenizer
+    ids = [tokenizer.separator, *tokenizer.encode(prompt.encode()).tolist()]
+    first = len(ids)
+    finish: Finish = "tokens"
+    draw = torch.Generator().manual_seed(seed)
+    until = clock() + seconds
+    with torch.inference_mode(), served.adapters.active(adapter):
+        while len(ids) - first < max_tokens:
+            if clock() >= until:
+                finish = "time"
+                break
+            shown = torch.tensor([ids[-served.context :]])
+            output = served.model(shown)
+            logits: Tensor = getattr(output, "logits", output)[0, -1, : tokenizer.vocabulary]
+            token = _next(logits.double(), temperature, draw)
+            if token == tokenizer.separator:
+                finish = "separator"
+                break
+            ids.append(token)
+    answer = ids[first:]
+    return Generated(text=tokenizer.decode(answer), tokens=len(answer), finish=finish)
+
+
+def _next(logits: Tensor, temperature: float, draw: torch.Generator) -> int:
+    """The next token of (vocabulary,) logits."""
+    if temperature == 0:
+        return int(logits.argmax())
+    # From the largest down: divided by the smallest temperature, none is infinite.
+    below = (logits - logits.max()) / temperature
+    return int(torch.multinomial(below.softmax(0), 1, generator=draw))

@@ -1,0 +1,82 @@
+"""A job as the reconciler sees it, and what it asks of a cluster. Ray Jobs are one such cluster.
+
+A job's name is the submission's and the number of the attempt. A cluster never starts one name
+twice, so a start may be asked for again whenever it is not known to have arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from govray.errors import GovrayError, Refused
+from govray.platform.store.tables import Submission
+
+
+class Unreachable(GovrayError):
+    """The cluster did not answer, or answered that it cannot tell. Nothing is known of any job."""
+
+    exit_code = 3
+
+
+class JobRefused(Refused):
+    """The cluster or the job's inputs refuse the job. Another try would be refused too."""
+
+
+class JobState(StrEnum):
+    """How a job stands on the cluster. ``STOPPED`` was ended by the cluster, as it was asked to."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the cluster says of a job.
+
+    Attributes:
+        name: The submission's id and the attempt.
+        submission: The submission's id.
+        code: The exit code of its driver; negative for a signal, None if there is none to know.
+        message: What it said last.
+    """
+
+    name: str
+    submission: str
+    state: JobState
+    code: int | None = None
+    message: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.state not in (JobState.WAITING, JobState.RUNNING)
+
+
+class Cluster(Protocol):
+    """What starts, stops and knows jobs. Every call may raise `Unreachable`."""
+
+    def start(self, row: Submission) -> None:
+        """Start the job ``row.job``, unless the cluster has or had it already.
+
+        Raises:
+            JobRefused: It is refused.
+        """
+
+    def look(self, job: str) -> Job | None:
+        """What the cluster says of a job; None if it knows none of that name."""
+
+    def stop(self, job: str) -> None:
+        """Ask a job to commit and end. Does nothing where it has ended, or is not there."""
+
+    def running(self) -> list[Job]:
+        """The jobs of any submission that have not ended."""
+
+
+def job_name(submission: str, attempt: int) -> str:
+    """The name of an attempt's job."""
+    return f"{submission}-{attempt}"

@@ -1,0 +1,348 @@
+"""Submissions as Ray Jobs: a `Cluster` over the dashboard's HTTP interface.
+
+A job gets the working directory that was archived at submission. The submission's file and a file
+that says who submitted it lie beside it. It carries metadata, which Ray's dashboard shows.
+
+A stop is SIGTERM to the driver, which commits and exits with code 75. Ray kills it after as many
+seconds as RAY_JOB_STOP_WAIT_TIME_S says on the head node.
+
+A job that is not there is told from a cluster that cannot be asked. A 404 of Ray names the job, and
+that of a proxy does not. From the second nothing is concluded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobSubmissionClient
+
+from govray.errors import GovrayError
+from govray.governance.formats import canonical_json
+from govray.governance.submission.code_archive import open_archive
+from govray.governance.submission.submission import Submission as Submitted
+from govray.platform.queue.entrypoint import entrypoint
+from govray.platform.queue.job import Job, JobRefused, JobState, Unreachable
+from govray.platform.store.tables import Submission
+from govray.storage.place import Place
+from govray.traces import VARIABLE as TRACE
+
+TIMEOUT_S = 20.0
+"""For each answer of the dashboard. Ray's client by itself waits without end."""
+
+CONFIG = "govray-submission.yaml"
+FACTS = "govray-submission.json"
+
+RuntimeEnv = Callable[[Submission, Path], dict[str, Any]]
+
+_STATES: Mapping[str, JobState] = {
+    "PENDING": JobState.WAITING,
+    "RUNNING": JobState.RUNNING,
+    "SUCCEEDED": JobState.SUCCEEDED,
+    "FAILED": JobState.FAILED,
+    "STOPPED": JobState.STOPPED,
+}
+_TALKATIVE = (
+    "ray.dashboard.modules.job.sdk",
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray._private.runtime_env.packaging",
+)
+_MESSAGE = 4096  # characters of what a job said last
+
+
+class _Client(JobSubmissionClient):
+    """Ray's client, whose every request ends."""
+
+    def _do_request(self, method: str, endpoint: str, **more: Any) -> Any:
+        return super()._do_request(method, endpoint, **{"timeout": TIMEOUT_S} | more)
+
+    def ask(self, method: str, endpoint: str) -> Any:
+        """The response, whatever its status."""
+        return self._do_request(method, endpoint)
+
+
+class RayJobs:
+    """The jobs of one cluster.
+
+    Args:
+        address: The dashboard's, such as ``http://127.0.0.1:8265``.
+        storage: Where the archives of working directories lie: beside the runs.
+        token: Ray's token, where the cluster asks for one.
+        working_dir: What a job gets that was submitted without a working directory.
+        runtime_env: What Ray is given for a submission and the folder that its job gets.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        storage: Place,
+        *,
+        token: str | None = None,
+        working_dir: Path | None = None,
+        runtime_env: RuntimeEnv = lambda row, folder: {"working_dir": str(folder)},
+    ) -> None:
+        self.address = address
+        self._storage = storage
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._working_dir = working_dir
+        self._runtime_env = runtime_env
+        self._client: _Client | None = None
+
+    def start(self, row: Submission) -> None:
+        """Start the job ``row.job``, unless the cluster has or had it already.
+
+        Raises:
+            JobRefused: The archive is not there or damaged, or Ray refuses the job.
+            Unreachable: Whether it starts is not known.
+        """
+        assert row.job is not None
+        if self.look(row.job) is not None:
+            return
+        with tempfile.TemporaryDirectory(prefix="govray-job-") as made:
+            try:
+                folder = self._folder(row, Path(made) / "working_dir")
+                command = entrypoint(
+                    row.kind,
+                    config=CONFIG,
+                    submission=FACTS,
+                    id=row.id,
+                    user=row.user,
+                    storage=_from_anywhere(self._storage),
+                )
+                environment = _traced(self._runtime_env(row, folder), row)
+            except OSError as error:
+                raise Unreachable(
+                    f"its working directory cannot be read: {error}", where=str(self._storage)
+                ) from None
+            except GovrayError as error:
+                raise JobRefused(error.what, where=error.where, do=error.do) from None
+            with self._asking(row.job), _environment(RAY_RUNTIME_ENV_IGNORE_GITIGNORE="1"):
+                self._connected().submit_job(
+                    entrypoint=command,
+                    submission_id=row.job,
+                    runtime_env=environment,
+                    metadata=metadata(row),
+                )
+
+    def look(self, job: str) -> Job | None:
+        """What the cluster says of a job; None if it knows none of that name.
+
+        Raises:
+            Unreachable: It does not answer, or with something that Ray does not say.
+        """
+        with self._asking(job):
+            answer = self._connected().ask("GET", f"/api/jobs/{job}")
+        if answer.status_code == 404 and answer.text == f"Job {job} does not exist":
+            return None
+        return self._job(self._parsed(answer, job), job)
+
+    def stop(self, job: str) -> None:
+        """Send SIGTERM to a job's driver; nothing where it has ended, or is not there.
+
+        Raises:
+            Unreachable: Whether it was told is not known.
+        """
+        with self._asking(job):
+            answer = self._connected().ask("POST", f"/api/jobs/{job}/stop")
+        if answer.status_code == 404 and answer.text == f"Job {job} does not exist":
+            return
+        self._parsed(answer, job)
+
+    def running(self) -> list[Job]:
+        """The jobs of any submission that have not ended.
+
+        Raises:
+            Unreachable: It does not answer.
+        """
+        with self._asking(self.address):
+            answer = self._connected().ask("GET", "/api/jobs/")
+        found = self._parsed(answer, self.address)
+        if not isinstance(found, list):
+            raise self._no_ray(self.address)
+        ours = [each for each in found if _submission(each)]
+        return [job for each in ours if not (job := self._job(each, self.address)).ended]
+
+    def _folder(self, row: Submission, folder: Path) -> Path:
+        """The working directory of a job, with its two files."""
+        if row.archive is not None:
+            open_archive(self._storage, row.archive, folder)
+        elif self._working_dir is not None:
+            _copy(self._working_dir, folder)
+        else:
+            raise JobRefused(
+                "it was submitted without a working directory",
+                where=f"submission {row.id}",
+                do="Submit it with its folder, or name working_dir in queue.yaml",
+            )
+        for name in (CONFIG, FACTS):
+            # Written all the same it would be an error of the system, as if the storage were away.
+            # That is tried for ever, while nothing behind it starts.
+            if (folder / name).is_dir():
+                raise JobRefused(
+                    f"its working directory has a folder {name}, the name of a file that the queue "
+                    "puts there",
+                    where=f"submission {row.id}",
+                    do="Rename the folder, and submit again",
+                )
+        (folder / CONFIG).write_text(row.config, encoding="utf-8")
+        (folder / FACTS).write_bytes(facts(row))
+        return folder
+
+    def _connected(self) -> _Client:
+        if self._client is None:
+            for name in _TALKATIVE:
+                logging.getLogger(name).setLevel(logging.WARNING)
+            # Ray would prefer these to the address that we were given.
+            with _environment(RAY_ADDRESS=None, RAY_API_SERVER_ADDRESS=None):
+                self._client = _Client(self.address, headers=self._headers)
+        return self._client
+
+    def _parsed(self, answer: Any, where: str) -> Any:
+        """An answer's JSON.
+
+        Raises:
+            Unreachable: It is none, or an error.
+        """
+        if answer.status_code == 200:
+            try:
+                return answer.json()
+            except ValueError:
+                pass
+        raise Unreachable(
+            f"the cluster answers {answer.status_code}: {_first_line(answer.text)}",
+            where=where,
+            do=f"Check that Ray's dashboard listens at {self.address}",
+        )
+
+    def _job(self, value: Any, where: str) -> Job:
+        """A job as Ray describes it.
+
+        Raises:
+            Unreachable: Ray does not describe one so.
+        """
+        try:
+            return Job(
+                name=str(value["submission_id"]),
+                submission=_submission(value),
+                state=_STATES[value["status"]],
+                code=value.get("driver_exit_code"),
+                message=str(value.get("message") or "")[-_MESSAGE:],
+            )
+        except (KeyError, TypeError, AttributeError):
+            raise self._no_ray(where) from None
+
+    def _no_ray(self, where: str) -> Unreachable:
+        return Unreachable(
+            "what answers does not speak as Ray Jobs do",
+            where=where,
+            do=f"Check that Ray's dashboard listens at {self.address}, and its version",
+        )
+
+    @contextmanager
+    def _asking(self, where: str) -> Iterator[None]:
+        """Whatever Ray's client raises becomes one of two errors."""
+        do = f"Check that Ray's dashboard listens at {self.address}, and the token"
+        try:
+            yield
+        except OSError as error:  # requests' errors are of this kind
+            self._client = None
+            raise Unreachable(
+                f"the cluster does not answer: {_first_line(str(error))}", where=where, do=do
+            ) from None
+        except (RuntimeError, ValueError, AuthenticationError) as error:
+            # What Ray's client makes of an answer. The last is for a token, missing or wrong.
+            said = str(error)
+            if "already exists" in said:
+                return
+            if "status code 400" in said:
+                raise JobRefused(f"Ray refuses the job: {_last_line(said)}", where=where) from None
+            raise Unreachable(
+                f"the cluster answers with an error: {_first_line(said)}", where=where, do=do
+            ) from None
+
+
+def _traced(environment: dict[str, Any], row: Submission) -> dict[str, Any]:
+    """The environment, with the span that the submission came in for the job's own to lie below."""
+    if row.trace is None:
+        return environment
+    given = {**(environment.get("env_vars") or {}), TRACE: row.trace}
+    return {**environment, "env_vars": given}
+
+
+def metadata(row: Submission) -> dict[str, str]:
+    """What Ray's dashboard shows with the job."""
+    found = {
+        "govray.submission": row.id,
+        "govray.user": row.user,
+        "govray.project": row.project,
+        "govray.policy": row.policy,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def facts(row: Submission) -> bytes:
+    """The file that tells the job who submitted it.
+
+    Raises:
+        Malformed: A name or digest is none that a signed document can state.
+    """
+    names = ("id", "user", "project", "policy", "submitted", "archive")
+    stated = {name: value for name in names if (value := getattr(row, name)) is not None}
+    document = Submitted.from_json(stated, where=f"submission {row.id}")
+    return canonical_json.encode(document.to_json())
+
+
+def _submission(value: Any) -> str:
+    """The submission that a job is of, by its metadata; nothing if it is of none."""
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    return str(metadata.get("govray.submission", "")) if isinstance(metadata, dict) else ""
+
+
+def _from_anywhere(storage: Place) -> str:
+    """The storage as a job names it, whose working directory is another."""
+    return str(storage.absolute() if isinstance(storage, Path) else storage)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if not (source / "jobs").is_dir():
+        raise JobRefused(
+            "the working directory has no jobs/",
+            where=str(source),
+            do="Name a folder of `govray init` as working_dir in queue.yaml",
+        )
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("runs", ".git", "__pycache__"))
+
+
+@contextmanager
+def _environment(**variables: str | None) -> Iterator[None]:
+    """Run with these variables; None: without."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set(variables)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or ["nothing"])[0][:300].rstrip(".")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip(" .\t")]
+    return (lines or ["nothing"])[-1][:300]

@@ -1,0 +1,455 @@
+"""One pass over the queue: look at the cluster and the store, and move what follows.
+
+A pass asks what is so, not what has happened. So it may be repeated, and any pass repairs what one
+before left undone. Each move is a compare-and-set. Only what it succeeded for is told to the
+cluster. A process that ends at any point leaves one of these:
+
+start
+    First RUNNING is written, with attempt + 1 and the job's name. Then the cluster is asked. If the
+    process ends between, the next pass finds RUNNING without a job. It asks again under the same
+    name, which no cluster starts twice.
+start that is refused
+    ERROR is written after the cluster's answer. Else the next pass asks again, and is refused.
+preempt
+    First PREEMPTING is written, then the job is told to stop. The next pass finds PREEMPTING with a
+    job that runs, and tells it again.
+gift
+    It is written, then the run is told. The next pass tells it again. The slots stay the entry's
+    until its run has answered. One that takes longer than `GIVE_BACK_S` is preempted.
+growth
+    It is written, then the run is told. The next pass tells it again.
+stop, kill
+    Who asks writes STOPPING or KILLING. From there on it is as with preempt.
+a job's end
+    Nothing is told to the cluster. The next pass finds the same end, and writes the same state.
+the head's death
+    While nothing answers, nothing moves. When the head is back without the job, the entry is QUEUED
+    again, and its next attempt has another name.
+
+A start that arrives late, after its entry has moved on, leaves a job that nobody follows. Such jobs
+are looked for now and then, and told to stop. Until then the run's lock keeps two drivers apart.
+
+Only the holder of a lease makes passes. Where two do so all the same, for a clock was wrong, the
+compare-and-set lets one of them move each entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine, update
+from sqlmodel import Session, col
+
+from govray.governance.formats.document import format_time, parse_time
+from govray.platform.queue import gifts, queue_order
+from govray.platform.queue.giving_way import Holding
+from govray.platform.queue.job import Cluster, JobRefused, Unreachable, job_name
+from govray.platform.queue.outcome import Outcome, outcome, vanished
+from govray.platform.queue.queue_order import SlotLimits, Waiting
+from govray.platform.queue.run_limits import RunLimits
+from govray.platform.store import leases, pools, submissions
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Submission
+from govray.platform.store.tenancy import project_limits
+
+LEASE_S = 30.0
+"""How long another process waits before it takes over from one that died."""
+
+START_GRACE_S = 120.0
+"""How long a start that was written and did not arrive is asked for again."""
+
+GIVE_BACK_S = 120.0
+"""How long an elastic run may take to give workers back, before it is preempted whole."""
+
+SWEEP_S = 60.0
+"""Between looks for jobs that nobody follows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retries:
+    """What becomes of jobs that end without being asked to.
+
+    Attributes:
+        most: Such ends without a new commit in between, before the entry is ERROR.
+        first_s: Seconds from one start to the next after the first; doubled each time.
+        longest_s: The most that this becomes.
+    """
+
+    most: int = 5
+    first_s: float = 10.0
+    longest_s: float = 600.0
+
+    def wait(self, failures: int) -> timedelta:
+        """How far the next start is from the last one at least."""
+        if failures == 0:
+            return timedelta(0)
+        return timedelta(seconds=min(self.first_s * 2 ** min(failures - 1, 30), self.longest_s))
+
+
+@dataclass(frozen=True)
+class Move:
+    """An entry that was moved."""
+
+    id: str
+    name: str
+    before: SubmissionState
+    after: SubmissionState
+    why: str | None
+
+
+@dataclass
+class QueuePass:
+    """What one pass did.
+
+    Attributes:
+        holder: Whether this process has the lease; without it a pass does nothing.
+        unreachable: Why the cluster could not be asked, if so. What holds slots then stays.
+        stray: Jobs that nobody followed, and that were told to stop.
+    """
+
+    holder: bool = True
+    moves: list[Move] = field(default_factory=list)
+    unreachable: str | None = None
+    stray: list[str] = field(default_factory=list)
+
+
+class LostLease(Exception):
+    """Another process has the lease by now."""
+
+
+class Reconciler:
+    """Works a queue off on one cluster.
+
+    Args:
+        engine: The store's.
+        cluster: What starts and stops jobs.
+        limits: Pools, and what projects may hold.
+        holder: This process, by a name that no other has.
+        clock: The time, without fractions of a second.
+        committed: Whether a run of this entry has a commit that is newer than this time.
+        run_limits: What tells elastic runs to give workers back. Without it all give way whole.
+        retries: What becomes of jobs that die.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        cluster: Cluster,
+        limits: SlotLimits,
+        *,
+        holder: str,
+        clock: Callable[[], datetime],
+        committed: Callable[[Submission, datetime], bool] = lambda row, since: False,
+        run_limits: RunLimits | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._limits = limits
+        self._holder = holder
+        self._clock = clock
+        self._committed = committed
+        self._run_limits = run_limits
+        self._retries = retries or Retries()
+        self._swept: datetime | None = None
+        self._stated = False
+        self._heard: frozenset[str] = frozenset()
+
+    def once(self) -> QueuePass:
+        """One pass. What it did, also where the cluster or the lease went away in the middle."""
+        done = QueuePass()
+        with Session(self._engine, expire_on_commit=False) as session:
+            try:
+                self._keep_lease(session)
+                self._state_pools(session)
+                limits = limits_now(session, self._limits)
+                self._refuse(session, limits, done)
+                for row in submissions.holding(session):
+                    self._follow(session, row, done)
+                self._sweep(session, done)
+                self._turn(session, limits, done)
+            except Unreachable as error:
+                session.rollback()
+                done.unreachable = str(error)
+            except LostLease:
+                session.rollback()
+                done.holder = False
+        return done
+
+    def submitted(self) -> bool:
+        """Whether there is an entry that no pass has placed, and that was not there last time."""
+        with Session(self._engine) as session:
+            unplaced = submissions.unplaced(session)
+        new, self._heard = unplaced - self._heard, unplaced
+        return bool(new)
+
+    def release(self) -> None:
+        """Let another process take over at once."""
+        with Session(self._engine) as session:
+            leases.release(session, leases.RECONCILER, self._holder, at=self._now())
+
+    def _keep_lease(self, session: Session) -> None:
+        now = self._clock()
+        until = format_time(now + timedelta(seconds=LEASE_S))
+        if not leases.take(
+            session, leases.RECONCILER, self._holder, at=format_time(now), until=until
+        ):
+            self._swept, self._stated = None, False
+            raise LostLease
+
+    def _state_pools(self, session: Session) -> None:
+        """Write down how large pools are, for who submits and who looks."""
+        if self._stated:
+            return
+        if pools.state(session, self._limits.pools):
+            session.commit()
+        self._stated = True
+
+    # What holds slots
+
+    def _follow(self, session: Session, row: Submission, done: QueuePass) -> None:
+        """Move an entry on if its job has ended, and tell the job again what it was asked."""
+        assert row.job is not None
+        job = self._cluster.look(row.job)
+        if job is None:
+            if row.state is SubmissionState.RUNNING and not self._past(row.started, START_GRACE_S):
+                self._start(session, row, done)
+            else:
+                self._end(session, row, vanished(row.state), done)
+        elif job.ended:
+            self._end(session, row, outcome(row.state, job, row.kind), done)
+        elif row.state is not SubmissionState.RUNNING:
+            self._keep_lease(session)
+            self._cluster.stop(row.job)
+        else:
+            self._follow_gift(session, row, done)
+
+    def _follow_gift(self, session: Session, row: Submission, done: QueuePass) -> None:
+        """Tell a run again how many workers it may have, and see whether it has given some back."""
+        if self._run_limits is None:
+            return
+        self._run_limits.tell(row)
+        if gifts.gives(row) and self._run_limits.given(row):
+            self._resize(session, row, gifts.given(row), done)
+
+    def _end(self, session: Session, row: Submission, found: Outcome, done: QueuePass) -> None:
+        """Write what follows for an entry of which nothing runs any more."""
+        changes: dict[str, Any] = {"why": found.why}
+        after = found.after
+        if found.failure:
+            assert row.started is not None
+            progress = self._committed(row, parse_time(row.started))
+            since = 0 if found.told else 1
+            changes["failures"] = failures = since if progress else row.failures + 1
+            if failures > self._retries.most:
+                after = SubmissionState.ERROR
+                changes["why"] = f"{failures} tries ended without a new commit; {found.why}"
+        elif after is SubmissionState.COMPLETED:
+            changes["failures"] = 0
+        if after in submissions.ENDED:
+            changes["finished"] = self._now()
+        moved = self._move(session, row, after, changes, done)
+        if moved and self._run_limits is not None:
+            self._run_limits.tell(row)  # no limit outlasts the entry, whoever runs it next
+
+    def _start(self, session: Session, row: Submission, done: QueuePass) -> None:
+        """Ask for the job of an entry that is RUNNING. May be repeated.
+
+        One that does not arrive is no reason to leave the others alone.
+        """
+        self._keep_lease(session)
+        if self._run_limits is not None:
+            self._run_limits.tell(row)  # no limit of an earlier attempt is left
+        try:
+            self._cluster.start(row)
+        except Unreachable as error:
+            done.unreachable = str(error)
+        except JobRefused as error:
+            changes = {"why": str(error), "finished": self._now()}
+            self._move(session, row, SubmissionState.ERROR, changes, done)
+
+    def _sweep(self, session: Session, done: QueuePass) -> None:
+        """Stop jobs that no entry follows: of one that has ended or waits, or an older attempt's.
+
+        Those of submissions that this store does not know are somebody else's.
+        """
+        now = self._clock()
+        if self._swept is not None and now - self._swept < timedelta(seconds=SWEEP_S):
+            return
+        for job in self._cluster.running():
+            row = session.get(Submission, job.submission, populate_existing=True)
+            if row is not None and (row.state not in submissions.HELD or row.job != job.name):
+                self._keep_lease(session)
+                self._cluster.stop(job.name)
+                done.stray.append(job.name)
+        self._swept = now
+
+    # What waits
+
+    def _refuse(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
+        """End what can never start, also while no cluster answers."""
+        for row in submissions.waiting(session, without_config=True):
+            why = queue_order.never(row.pool, row.project, row.slots, limits)
+            if why is not None:
+                changes = {"why": why, "finished": self._now()}
+                self._move(session, row, SubmissionState.ERROR, changes, done)
+
+    def _turn(self, session: Session, limits: SlotLimits, done: QueuePass) -> None:
+        """Start and make room as the order says, and write down who is where in the line."""
+        session.rollback()  # a transaction of its own sees what was asked meanwhile
+        rows = {row.id: row for row in submissions.waiting(session, without_config=True)}
+        held = {row.id: row for row in submissions.holding(session)}
+        waits = [self._waiting(row) for row in rows.values()]
+        holds = [self._holding(row, wanted=bool(waits)) for row in held.values()]
+        decision = queue_order.decide(waits, holds, limits)
+        self._write_positions(session, rows, decision)
+        for id in decision.preempt:
+            row = held[id]
+            if self._move(session, row, SubmissionState.PREEMPTING, {}, done):
+                assert row.job is not None
+                self._keep_lease(session)
+                self._cluster.stop(row.job)
+        self._give_and_take(session, held, decision, done)
+        for id in decision.start:
+            row = rows[id]
+            attempt = row.attempt + 1
+            changes = {
+                "attempt": attempt,
+                "job": job_name(row.id, attempt),
+                "started": self._now(),
+                "why": None,
+            }
+            if self._move(session, row, SubmissionState.RUNNING, changes, done):
+                unreachable, done.unreachable = done.unreachable, None
+                self._start(session, row, done)
+                if done.unreachable is not None:
+                    return  # the next would not arrive either
+                done.unreachable = unreachable
+
+    def _give_and_take(
+        self,
+        session: Session,
+        held: dict[str, Submission],
+        decision: queue_order.Decision,
+        done: QueuePass,
+    ) -> None:
+        """Let running entries give slots back, and others have theirs again."""
+        changes = {
+            **{
+                id: gifts.asked(held[id], each, at=self._now())
+                for id, each in decision.shrink.items()
+            },
+            **{id: gifts.given_again(held[id], each) for id, each in decision.grow.items()},
+        }
+        for id, each in changes.items():
+            self._keep_lease(session)
+            if self._resize(session, held[id], each, done) and self._run_limits is not None:
+                self._run_limits.tell(held[id])
+
+    def _holding(self, row: Submission, *, wanted: bool) -> Holding:
+        """An entry that holds slots. Whether its run can be told is looked at if any waits."""
+        told = self._run_limits
+        elastic = wanted and row.state is SubmissionState.RUNNING and row.least is not None
+        return gifts.holding(
+            row,
+            shrinks=elastic and told is not None and told.reaches(row),
+            late=gifts.gives(row) and self._past(row.capped, GIVE_BACK_S),
+        )
+
+    def _waiting(self, row: Submission) -> Waiting:
+        since = parse_time(row.started) if row.started else None
+        ready = since is None or self._clock() - since >= self._retries.wait(row.failures)
+        return waiting(row, ready=ready)
+
+    def _write_positions(
+        self, session: Session, rows: dict[str, Submission], decision: queue_order.Decision
+    ) -> None:
+        for row, place in _places(rows, decision):
+            if row.position != place:
+                session.connection().execute(
+                    update(Submission)
+                    .where(
+                        col(Submission.id) == row.id,
+                        col(Submission.state) == SubmissionState.QUEUED,
+                    )
+                    .values(position=place)
+                )
+        session.commit()
+
+    # Both
+
+    def _move(
+        self,
+        session: Session,
+        row: Submission,
+        after: SubmissionState,
+        changes: dict[str, Any],
+        done: QueuePass,
+    ) -> bool:
+        """Move and commit; False if another changed the entry meanwhile."""
+        before = row.state
+        moved = submissions.move(session, row, after, changes=changes)
+        session.commit()
+        if moved:
+            done.moves.append(Move(row.id, row.name, before, after, row.why))
+        return moved
+
+    def _resize(
+        self, session: Session, row: Submission, changes: dict[str, Any], done: QueuePass
+    ) -> bool:
+        """Change what an entry holds or is to keep, and commit; False if another changed it."""
+        resized = submissions.resize(session, row, changes)
+        session.commit()
+        if resized:
+            why = row.why or "it has all its slots again"
+            done.moves.append(Move(row.id, row.name, row.state, row.state, why))
+        return resized
+
+    def _past(self, at: str | None, seconds: float) -> bool:
+        return at is not None and self._clock() - parse_time(at) > timedelta(seconds=seconds)
+
+    def _now(self) -> str:
+        return format_time(self._clock())
+
+
+def waiting(row: Submission, *, ready: bool = True) -> Waiting:
+    """An entry that waits, as the order sees it."""
+    return Waiting(
+        id=row.id,
+        project=row.project,
+        pool=row.pool,
+        priority=row.priority,
+        slots=row.slots,
+        submitted=(row.submitted, row.id),
+        ready=ready,
+    )
+
+
+def limits_now(session: Session, stated: SlotLimits) -> SlotLimits:
+    """The limits that are ``stated`` for the queue, with what projects' own settings say now.
+
+    Of two numbers of slots the lower counts. The share of a project that is stated for the queue
+    stays; of others it is their own.
+    """
+    projects = dict(stated.projects)
+    for name, (share, most) in project_limits(session).items():
+        limit = projects.get(name) or replace(stated.others, share=share)
+        if most is not None:
+            limit = replace(
+                limit,
+                max_slots=min(most, limit.max_slots if limit.max_slots is not None else most),
+                in_pool={pool: min(most, slots) for pool, slots in limit.in_pool.items()},
+            )
+        projects[name] = limit
+    return replace(stated, projects=projects)
+
+
+def _places(
+    rows: dict[str, Submission], decision: queue_order.Decision
+) -> Iterator[tuple[Submission, int]]:
+    for line in decision.order.values():
+        for place, id in enumerate(line, 1):
+            yield rows[id], place

@@ -1,0 +1,211 @@
+"""``queue.yaml``: which cluster, whose runs, how many slots, for whom. Read strictly.
+
+The token of a cluster is not in the file. It is in a file of mode 0600 that this one names, or in
+the variable that Ray itself reads, ``RAY_AUTH_TOKEN``. It is sent with each request, so only over
+https or within this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from govray.errors import Refused, UsageError
+from govray.governance.formats.strict_yaml import Source, read_yaml_file
+from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
+from govray.platform.queue.reconcile import Retries
+from govray.storage.place import place
+from govray.storage.private_file import OpenToOthers, read_private
+
+TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  a name
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Slots = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Pool(_Section):
+    """Slots that are alike. A slot is room for one worker."""
+
+    slots: Slots = Field(description="Workers that the pool has room for.")
+
+
+class Project(_Section):
+    """What a project gets."""
+
+    share: float = Field(default=1.0, gt=0, le=1e6, description="Its weight beside other projects.")
+    max_slots: Slots | dict[Name, Slots] | None = Field(
+        default=None,
+        description="The most that it holds in one pool: one number, or one for each named pool.",
+    )
+
+    def limit(self) -> ProjectLimit:
+        """The same for the order."""
+        if isinstance(self.max_slots, Mapping):
+            return ProjectLimit(share=self.share, in_pool=self.max_slots)
+        return ProjectLimit(share=self.share, max_slots=self.max_slots)
+
+
+class RetrySection(_Section):
+    """What becomes of drivers that die."""
+
+    most: int = Field(default=5, ge=0, le=1000, description="Deaths without a new commit.")
+    first_s: float = Field(default=10.0, gt=0, le=86400, description="Seconds between two starts.")
+    longest_s: float = Field(default=600.0, gt=0, le=86400, description="The most of them.")
+
+
+class QueueFile(_Section):
+    """The file."""
+
+    address: str = Field(
+        pattern=r"^https?://[^\s/@]+/?$", description="Ray's dashboard on the head node."
+    )
+    storage: str = Field(min_length=1, description="Where runs lie: a path, or a URL.")
+    store: str = Field(min_length=1, description="The store's URL. It holds the queue.")
+    pools: dict[Name, Pool] = Field(min_length=1, description="Pools, by name.")
+    projects: dict[Name, Project] = Field(default_factory=dict, description="Projects, by name.")
+    others: Project = Field(
+        default_factory=Project, description="What a project gets that is not named."
+    )
+    token_file: str | None = Field(
+        default=None, description="A file of mode 0600 with the cluster's token."
+    )
+    working_dir: str | None = Field(
+        default=None, description="What a job gets that was submitted without a folder."
+    )
+    retries: RetrySection = Field(default_factory=RetrySection)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """What ``queue.yaml`` says, checked."""
+
+    address: str
+    storage: str
+    store: str
+    limits: SlotLimits
+    retries: Retries = field(default_factory=Retries)
+    token_file: Path | None = None
+    working_dir: Path | None = None
+
+    def token(self) -> str | None:
+        """The cluster's token, read now; None where it has none.
+
+        Raises:
+            UsageError: The file cannot be read, or is empty.
+            Refused: Others than its owner may read it, or it would be sent in the clear.
+        """
+        if self.token_file is None:
+            found = os.environ.get(TOKEN_VARIABLE) or None
+            if found is not None:
+                self.check_address(TOKEN_VARIABLE)
+            return found
+        self.check_address("token_file")
+        where = str(self.token_file)
+        try:
+            text = read_private(self.token_file, 4096).decode("ascii", "replace").strip()
+        except OpenToOthers as error:
+            raise Refused(
+                "others than its owner may read the cluster's token",
+                where=where,
+                do=f"Run {error.remedy}",
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"the token cannot be read ({error.strerror})", where=where, do="Check token_file"
+            ) from None
+        if not text.isprintable() or not text:
+            raise UsageError("the file holds no token", where=where, do="Write Ray's token into it")
+        return text
+
+    def check_address(self, source: str) -> None:
+        """Return if nobody on the way to the dashboard reads what is sent there.
+
+        Args:
+            source: What the token is from.
+
+        Raises:
+            Refused: It is http, and the dashboard is not on this machine.
+        """
+        if not _is_private(self.address):
+            raise Refused(
+                f"the token of {source} would be sent to {self.address} in the clear",
+                where="address",
+                do="Give an https:// address, or run this on the head node with "
+                "http://127.0.0.1:8265",
+            )
+
+
+def _is_private(address: str) -> bool:
+    """Whether an address is https, or on this machine."""
+    parts = urlsplit(address)
+    if parts.scheme == "https" or parts.hostname == "localhost":
+        return True
+    try:
+        return ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+def read_queue(path: Path) -> Queue:
+    """What the file says.
+
+    Raises:
+        UsageError: It cannot be read; a field is missing, unknown or out of range; or a project's
+            limit names a pool that there is not.
+        Malformed: It is not YAML.
+        Refused: It names a token that would be sent in the clear.
+    """
+    do = "See docs/queue.md, and the example deploy/queue.yaml"
+    source = read_yaml_file(path, do=do)
+    try:
+        file = QueueFile.model_validate(source.value, strict=True)
+    except pydantic.ValidationError as error:
+        raise _first(error, source, do) from None
+    for name, project in file.projects.items():
+        if isinstance(project.max_slots, Mapping):
+            for pool in project.max_slots.keys() - file.pools.keys():
+                raise UsageError(
+                    f"there is no pool {pool!r}",
+                    where=source.where("projects", name, "max_slots", pool),
+                    do=f"Known are: {', '.join(sorted(file.pools))}",
+                )
+    try:
+        place(file.storage)
+    except ValueError as error:
+        raise UsageError(str(error), where=source.where("storage"), do=do) from None
+    queue = Queue(
+        address=file.address.rstrip("/"),
+        storage=file.storage,
+        store=file.store,
+        limits=SlotLimits(
+            pools={name: pool.slots for name, pool in file.pools.items()},
+            projects={name: project.limit() for name, project in file.projects.items()},
+            others=file.others.limit(),
+        ),
+        retries=Retries(**file.retries.model_dump()),
+        token_file=Path(file.token_file).expanduser() if file.token_file else None,
+        working_dir=Path(file.working_dir) if file.working_dir else None,
+    )
+    if queue.token_file is not None:
+        queue.check_address("token_file")
+    return queue
+
+
+def _first(error: pydantic.ValidationError, source: Source, do: str) -> UsageError:
+    found = error.errors(include_url=False, include_input=False)[0]
+    path = tuple(step for step in found["loc"] if step not in ("int", "constrained-int"))
+    what = found["msg"][:1].lower() + found["msg"][1:]
+    name = ".".join(str(step) for step in path)
+    return UsageError(f"field '{name}': {what}" if name else what, where=source.where(*path), do=do)

@@ -1,0 +1,389 @@
+"""Putting experiments into the queue and changing what is in it: for routes of ``/v1`` and forms.
+
+Whoever submits writes an entry of the store and nothing else. A reconciler, another process, runs
+it. Entries of the audit log are the store's own.
+
+`may_act` is the one place that decides who may do what to a submission. Functions take a session,
+and commit what they write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from sqlmodel import Session, col, select
+
+from govray import traces
+from govray.errors import GovrayError
+from govray.governance.formats import canonical_json
+from govray.governance.submission.search_room import lacks_room, stated_pool, with_room
+from govray.governance.submission.yaml_overrides import read_mapping, written
+from govray.platform.service.acting import project_rules
+from govray.platform.service.acting.experiment_check import (
+    FILE,
+    Check,
+    ExperimentFacts,
+    facts,
+    file_text,
+)
+from govray.platform.service.http.problems import Problem, not_valid
+from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.roles import may, places
+from govray.platform.service.visible.visibility import experiments, find_policy, find_submission
+from govray.platform.store import submissions, tables
+from govray.platform.store.database import begin_writing
+from govray.platform.store.project_settings import Wanted
+from govray.platform.store.run_owners import RUN_KINDS
+from govray.platform.store.tables import Submission
+
+Verb: TypeAlias = Literal["submit", "stop", "kill", "resume", "archive", "unarchive", "tag", "open"]
+
+DEFAULT = "default"
+"""The project of what names none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """What somebody asks for.
+
+    Attributes:
+        verb: What is to be done.
+        pool: Where it runs, or is to run.
+        priority: Of its queue's entries the highest goes first.
+        slots: Workers that it holds.
+        owner: Who submitted it; None: nobody has yet.
+        facts: What the file says, of a submission to be.
+        what: Of what kind it is, for who reads why not.
+    """
+
+    verb: Verb
+    pool: str
+    priority: int
+    slots: int
+    owner: str | None = None
+    facts: ExperimentFacts | None = None
+    what: Literal["experiments", "tasks"] = "experiments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """An experiment as it is sent: a file or the fork of a submission.
+
+    Attributes:
+        file: The text, or the mapping that it would hold.
+        fork_of: A submission, in place of a file. What is None is as that has it.
+        overrides: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them.
+        archive: Digest of a working directory on shared storage.
+        policy: Digest of the signed depth policy that the run has to have.
+        key: What makes a second request of the same body the same request.
+    """
+
+    file: str | Mapping[str, Any] | None = None
+    fork_of: str | None = None
+    overrides: Sequence[str] = ()
+    project: str | None = None
+    pool: str | None = None
+    priority: int | None = None
+    tags: Sequence[str] = ()
+    archive: str | None = None
+    policy: str | None = None
+    key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A submission to be, checked: what would be written."""
+
+    text: str
+    facts: ExperimentFacts
+    project: str
+    pool: str
+    priority: int
+    archive: str | None
+    policy: str | None
+    forked_from: str | None
+
+
+def may_act(session: Session, caller: Caller, project: str, request: Act) -> None:
+    """Return if ``caller`` may do this in ``project``.
+
+    Admins may do everything, engineers what concerns their own submissions: those of the
+    organisation everywhere, others where they are (`govray.platform.service.identity.roles`).
+
+    Raises:
+        Problem: 403.
+    """
+    row, at = session.get(tables.Project, project), project_rules.changed_by(caller).at
+    if not may(caller, "stop-own" if request.owner else "submit", row, at=at):
+        raise Problem(
+            403,
+            "Not allowed",
+            f"The role {caller.role} with this token cannot {request.verb} {request.what}"
+            + (f" in the project {project}" if caller.bound else ""),
+            "Use a token of an engineer or admin with the scope write",
+        )
+    if request.owner not in (None, caller.name) and not may(caller, "stop-any", row, at=at):
+        raise Problem(
+            403,
+            "Not allowed",
+            f"{request.owner} submitted it, and only {request.owner} or an admin can "
+            f"{request.verb} it",
+        )
+
+
+def offered(session: Session, caller: Caller) -> str:
+    """The project that a form names at first.
+
+    It is the default one, or the first by name where the caller may submit; empty without any.
+    """
+    at, p = project_rules.changed_by(caller).at, tables.Project
+    if may(caller, "submit", session.get(p, DEFAULT), at=at):
+        return DEFAULT
+    where = places(caller, "submit")
+    here = col(p.name).in_(where["project"]) | col(p.workspace).in_(where["workspace"])
+    rows = session.exec(select(p).where(here, col(p.archived).is_(False)).order_by(col(p.name)))
+    return next((row.name for row in rows if may(caller, "submit", row, at=at)), "")
+
+
+def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Ready:
+    """What submitting ``asked`` would write; nothing is written.
+
+    Raises:
+        Problem: 403, the caller may not. 404, there is no such project, or submission to fork.
+            422, something that was sent is wrong.
+        Refused: It is beyond a limit of the project.
+        CouldNotCheck: This service cannot check files.
+    """
+    if (asked.file is None) == (asked.fork_of is None):
+        raise not_valid("body.file", "Send either a file, or forkOf with a submission")
+    origin = forked(session, caller, asked.fork_of) if asked.fork_of else None
+    given = origin.config if origin else asked.file
+    assert given is not None  # one of both
+    text = file_text(given, asked.overrides)
+
+    def chosen(name: str, otherwise: Any) -> Any:
+        value = getattr(asked, name)
+        return getattr(origin, name, otherwise) if value is None else value
+
+    project, at = chosen("project", DEFAULT), project_rules.changed_by(caller).at
+    config = read_mapping(text, name=FILE)
+    merged = project_rules.merged(session, caller, project, config, at=at)
+    pool = _placed("pool", asked.pool, stated_pool(merged), origin)
+    if lacks_room(merged):
+        room = project_rules.search_room(session, caller, project, pool, at=at)
+        merged = merged if room is None else with_room(merged, room)
+    if merged != config:
+        text = written(merged)
+    found = facts(check, text)
+    policy = _known_policy(session, caller, project, chosen("policy", None), at=at)
+    wanted = Wanted(
+        config=merged,
+        slots=found.slots,
+        pool=pool,
+        priority=_placed("priority", asked.priority, found.priority, origin),
+        policy=policy,
+    )
+    resolved = project_rules.check_submission(session, project, caller, wanted, at=at)
+    ready = Ready(
+        text=text,
+        facts=found,
+        project=project,
+        pool=resolved.pool,
+        priority=resolved.priority,
+        archive=chosen("archive", None),
+        policy=policy,
+        forked_from=origin.id if origin else None,
+    )
+    act = Act(
+        verb="submit",
+        pool=ready.pool,
+        priority=ready.priority,
+        slots=found.slots,
+        facts=found,
+    )
+    may_act(session, caller, ready.project, act)
+    return ready
+
+
+def _placed(name: str, asked: Any, stated: Any, origin: Submission | None) -> Any:
+    """Pool or priority: what is asked for comes before what the file says.
+
+    A fork has those of its origin, unless an override has changed what the file says.
+    """
+    if asked is not None or origin is None:
+        return stated if asked is None else asked
+    resources = read_mapping(origin.config, name=FILE).get("resources")
+    before = resources.get(name) if isinstance(resources, Mapping) else None
+    return getattr(origin, name) if stated == before else stated
+
+
+def forked(session: Session, caller: Caller, id_: str) -> Submission:
+    """The experiment that is to be forked.
+
+    Raises:
+        Problem: 404, there is none that the caller reads; 422, it is a task.
+    """
+    row = find_submission(session, caller, id_)
+    if row.kind not in RUN_KINDS:
+        raise not_valid("body.forkOf", f"{row.id} is a task, and has no experiment file")
+    return row
+
+
+def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Submission:
+    """Put what is asked for into the queue, once for each key.
+
+    Raises:
+        Problem: As `prepare`; or 422, the key came with another body before.
+        CouldNotCheck: This service cannot check files.
+    """
+    body = {name: value for name, value in vars(asked).items() if name != "key"}
+    request = keyed(caller, asked.key, body)
+    if request is not None and (row := repeated(session, request)) is not None:
+        return row
+    ready = prepare(session, caller, asked, check)
+    begin_writing(session)  # of two with one key the second finds the first
+    if request is not None and (row := repeated(session, request)) is not None:
+        return row
+    try:
+        with traces.span("submission") as span:
+            row = submissions.submit(
+                session,
+                kind=ready.facts.kind,
+                name=ready.facts.name,
+                project=ready.project,
+                config=ready.text,
+                slots=ready.facts.slots,
+                least=ready.facts.least,
+                by=project_rules.changed_by(caller),
+                pool=ready.pool,
+                priority=ready.priority,
+                policy=ready.policy,
+                archive=ready.archive,
+                forked_from=ready.forked_from,
+                tags=asked.tags,
+                request=request,
+                trace=span.traceparent,
+            )
+            span.set(govray_submission=row.id, govray_kind=row.kind)
+    except GovrayError as error:
+        raise not_valid(f"body.{'tags' if error.where == 'tags' else 'file'}", error.what) from None
+    session.commit()
+    return row
+
+
+def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
+    """Stop, kill, resume, archive or unarchive a submission, as the caller asks for.
+
+    Raises:
+        Problem: 403, the caller may not; 404, there is none.
+        Refused: In its state that means nothing, or its project is archived.
+    """
+    row = _of_caller(session, caller, id_, verb)
+    if verb == "resume":
+        project_rules.check_not_archived(session.get(tables.Project, row.project))
+    if verb in ("archive", "unarchive"):
+        submissions.archive(session, row, verb == "archive", by=project_rules.changed_by(caller))
+    else:
+        submissions.ask(session, row, verb, by=project_rules.changed_by(caller))
+    session.commit()
+    return row
+
+
+def retag(session: Session, caller: Caller, id_: str, tags: Sequence[str]) -> Submission:
+    """Give a submission these tags.
+
+    Raises:
+        Problem: 403, the caller may not; 404, there is none; 422, a tag is none.
+    """
+    row = _of_caller(session, caller, id_, "tag")
+    try:
+        submissions.retag(session, row, tags, by=project_rules.changed_by(caller))
+    except GovrayError as error:
+        raise not_valid("body.tags", error.what) from None
+    session.commit()
+    return row
+
+
+LOOKED_AT = 20
+
+
+def last_policy(session: Session, caller: Caller, name: str, place: str) -> tables.Policy | None:
+    """The policy that the latest run of this name read at ``place``; None if none is known.
+
+    Of runs that the caller may read.
+
+    Of the latest `LOOKED_AT` runs of the name: their experiments say the place, and their trials
+    the digest.
+    """
+    e, t = tables.Experiment, tables.Trial
+    found = session.execute(
+        select(col(e.config), col(t.policy))
+        .join(t, col(t.experiment) == col(e.id))
+        .where(col(e.name) == name, col(t.policy).is_not(None), experiments(caller))
+        .order_by(col(t.started).desc(), col(t.id))
+        .limit(LOOKED_AT)
+    )
+    for config, digest in found:
+        governance = config.get("governance") if isinstance(config, dict) else None
+        if isinstance(governance, dict) and governance.get("policy") == place:
+            return session.get(tables.Policy, digest)
+    return None
+
+
+def _of_caller(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
+    begin_writing(session)
+    row = find_submission(session, caller, id_)
+    act = Act(verb=verb, pool=row.pool, priority=row.priority, slots=row.slots, owner=row.user)
+    may_act(session, caller, row.project, act)
+    return row
+
+
+def _known_policy(
+    session: Session, caller: Caller, project: str, digest: str | None, *, at: str
+) -> str | None:
+    if digest is None:
+        return None
+    settings = project_rules.submitting(session, caller, project, at=at)[1]
+    known = select(tables.Policy.digest).where(tables.Policy.digest == digest)
+    if digest in (settings.depth_policies or ()) and session.exec(known).first() is not None:
+        return digest
+    try:
+        return find_policy(session, caller, digest).digest
+    except Problem:
+        raise not_valid(
+            "body.policy", "The store knows no policy of this digest", "See /v1/policies"
+        ) from None
+
+
+def keyed(caller: Caller, key: str | None, body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The digests of a request's key, which is its caller's own, and of its body; None without.
+
+    Raises:
+        Problem: 422, the body is nothing that JSON holds.
+    """
+    if key is None:
+        return None
+    try:
+        encoded = canonical_json.encode(body)
+    except GovrayError as error:
+        raise not_valid("body", error.what) from None
+    return _digest(canonical_json.encode([caller.name, key])), _digest(encoded)
+
+
+def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+    """The entry that a request of this key made; None if none did.
+
+    Raises:
+        Problem: 422, it had another body.
+    """
+    try:
+        return submissions.repeated(session, request)
+    except GovrayError as error:
+        raise not_valid("header.idempotency-key", error.what, error.do) from None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

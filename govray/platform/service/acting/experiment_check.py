@@ -1,0 +1,130 @@
+"""What a submitted experiment file asks for, and who says so.
+
+The schema of experiment files belongs to training, which the service does not import. Whoever makes
+the application gives it a function that knows the schema: `govray.tune.experiment_cost`. Without
+one nothing can be submitted. Here are the bounds that hold before that function sees a text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from govray.errors import CouldNotCheck, GovrayError
+from govray.governance.submission.yaml_overrides import overridden_text, read_mapping, written
+from govray.platform.service.http.problems import Problem, not_valid
+
+LONGEST_FILE = 1 << 16
+"""Characters of a file that is sent. Reading 16,000 lines of YAML takes seconds of a core."""
+
+FILE = "experiment"
+"""What errors call the file that was sent."""
+
+
+class ExperimentFacts(Protocol):
+    """What a file says of itself. `govray.tune.experiment_cost.ExperimentCost` has the words."""
+
+    @property
+    def kind(self) -> str:
+        """``train`` or ``tune``."""
+
+    @property
+    def name(self) -> str:
+        """The experiment's."""
+
+    @property
+    def workers(self) -> int:
+        """Of one run."""
+
+    @property
+    def slots(self) -> int:
+        """Workers that it holds at once."""
+
+    @property
+    def least(self) -> int | None:
+        """Slots that it can go on with, if it can give some back."""
+
+    @property
+    def gpus(self) -> float:
+        """At once."""
+
+    @property
+    def trials(self) -> int:
+        """1 without a search."""
+
+    @property
+    def steps(self) -> int | None:
+        """Of all trials together, at most; None where they end with the data."""
+
+    @property
+    def rows_per_step(self) -> float:
+        """Of one trial, at least."""
+
+    @property
+    def tokens(self) -> int | None:
+        """Of all trials together."""
+
+    @property
+    def policy(self) -> str:
+        """The place of the signed depth policy."""
+
+    @property
+    def priority(self) -> int | None:
+        """Of its pool's queue."""
+
+    @property
+    def unknown(self) -> Sequence[str]:
+        """What the file does not say."""
+
+
+Check = Callable[[str], ExperimentFacts]
+"""Validates the text of a file. Raises `UsageError` or `Malformed`, which name line and field."""
+
+
+def file_text(given: str | Mapping[str, Any], overrides: Sequence[str]) -> str:
+    """The text of what was sent as text or as JSON, with the overrides.
+
+    Raises:
+        Problem: 422, it is no file, or an override is none.
+    """
+    size = len(given if isinstance(given, str) else json.dumps(given))
+    if size > LONGEST_FILE:
+        raise not_valid("body.file", f"{size} characters are more than {LONGEST_FILE}")
+    text = given if isinstance(given, str) else written(given)
+    try:
+        read_mapping(text, name=FILE)
+    except GovrayError as error:
+        raise _told("body.file", error) from None
+    try:
+        changed = overridden_text(text, overrides, name=FILE)
+    except GovrayError as error:
+        raise _told("body.set", error) from None
+    if len(changed) > LONGEST_FILE:
+        raise not_valid("body.set", f"with them the file is longer than {LONGEST_FILE} characters")
+    return changed
+
+
+def facts(check: Check | None, text: str) -> ExperimentFacts:
+    """What ``text`` asks for.
+
+    Raises:
+        CouldNotCheck: The service was made without a check.
+        Problem: 422, it is no experiment; names line and field.
+    """
+    if check is None:
+        raise CouldNotCheck(
+            "this service does not know the schema of experiment files, so none can be submitted",
+            do="Its operator starts it by `govray serve` or serve/app.py, which bring it",
+        )
+    try:
+        return check(text)
+    except CouldNotCheck:
+        raise
+    except GovrayError as error:
+        raise _told("body.file", error) from None
+
+
+def _told(field: str, error: GovrayError) -> Problem:
+    what = f"{error.where}: {error.what}" if error.where else error.what
+    return not_valid(field, what, error.do or "`govray schema experiment` lists the fields")

@@ -1,0 +1,275 @@
+"""The application: routes, and around them the layers that every request passes.
+
+From the outside in, the layers give requests their ids (`request_log`), count them (`prometheus`)
+and turn ``HEAD`` into ``GET`` without a body (`methods`). They compress answers (`compression`),
+bound body and time (`limits`) and check ``Host``. An unforeseen error becomes a 500
+(`problems.CatchAll`). Then FastAPI routes. Unknown query parameters are refused before a route runs
+(`parameters`). The caller is found by the routes' own dependency (`access.CallerDep`).
+
+One application holds one engine and what it remembers of tokens and rates; two of them, or two
+processes, share the store and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.openapi.utils import get_openapi
+from sqlmodel import Session
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from govray import __version__, traces
+from govray.errors import Refused
+from govray.platform.service.acting.case_desk import CaseDesk, search_bound
+from govray.platform.service.acting.experiment_check import Check
+from govray.platform.service.http import problems
+from govray.platform.service.http.compression import Compressed
+from govray.platform.service.http.limits import Buckets, Limits
+from govray.platform.service.http.methods import HeadMethod
+from govray.platform.service.http.operations import describe_parameters, operation_id
+from govray.platform.service.http.parameters import known_parameters
+from govray.platform.service.http.problems import (
+    Answering,
+    CatchAll,
+    Problem,
+    ProblemDetails,
+    details,
+)
+from govray.platform.service.http.prometheus import Measured, Measures, Registered
+from govray.platform.service.http.settings import Settings
+from govray.platform.service.http.traced_requests import TracedRequests
+from govray.platform.service.identity.access import AccessGate
+from govray.platform.service.identity.audit_log import Refusals
+from govray.platform.service.identity.code_flow import code_flow
+from govray.platform.service.identity.oidc import Oidc
+from govray.platform.service.identity.request_log import RequestIds
+from govray.platform.service.identity.revocations import Lists, Marked
+from govray.platform.service.pages import site
+from govray.platform.service.routes import (
+    archives,
+    attestations,
+    audit_log,
+    cases,
+    corpora,
+    downloads,
+    experiments,
+    health,
+    ledgers,
+    lineage,
+    live_metrics,
+    logs,
+    memorization,
+    models,
+    pins,
+    policies,
+    projects,
+    records,
+    role_bindings,
+    sign_in,
+    submissions,
+    tags,
+    tasks,
+    templates,
+    tokens,
+    users,
+    webhooks,
+)
+from govray.platform.service.visible.near_records import NearSearch
+from govray.platform.store.database import open_store
+from govray.platform.store.secret_fingerprint import trouble
+
+DESCRIPTION = """\
+What was trained on what, from signed records. Bytes that were signed are served as they are, so \
+whoever reads them can check them without trusting this service. Counts are decimal strings. \
+Errors are problem details (RFC 9457)."""
+
+
+def create_app(
+    settings: Settings,
+    *,
+    measures: Measures | None = None,
+    check: Check | None = None,
+    near: NearSearch | None = None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> FastAPI:
+    """The application over the store that ``settings`` name.
+
+    Args:
+        measures: Where numbers go, if not to this application's own ``/metrics``.
+        check: What knows the schema of experiment files. Without one none can be submitted.
+        near: What finds near copies in corpora at hand. Without one, cases look for none.
+        clock: The time that tokens are checked at.
+
+    Raises:
+        UsageError: There is no store there, or no key that cases are to be signed with.
+        Refused: The secret at hand is not the one that the store is indexed under.
+        InfrastructureFailed: It cannot be reached.
+    """
+    engine = open_store(settings.store, statement_limit=settings.time_limit)
+    with Session(engine) as session:
+        # One that is missing may still come; `/v1/health` says so meanwhile.
+        if isinstance(wrong := trouble(session, settings.store), Refused):
+            engine.dispose()
+            raise wrong
+    measures = measures or Registered()
+    oidc = Oidc(settings.oidc) if settings.oidc else None
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        engine.dispose()
+
+    app = FastAPI(
+        title="govray",
+        version=__version__,
+        description=DESCRIPTION,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # its page loads scripts of another host
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=problems.RESPONSES,
+        generate_unique_id_function=operation_id,
+        dependencies=[Depends(known_parameters)],
+        lifespan=lifespan,
+    )
+    app.state.settings = settings
+    app.state.engine = engine
+    app.state.measures = measures
+    app.state.clock = clock
+    app.state.check = check
+    app.state.streams = live_metrics.Streams(settings.max_streams)
+    app.state.revocations = Lists(engine, settings.revocations, clock, pinned=settings.pinned)
+    app.state.checks = CapacityLimiter(settings.max_checks)
+    app.state.uploads = 0
+    app.state.archive_uploads = archives.Uploads()
+    app.state.refusals = Refusals(engine)
+    app.state.cases = CaseDesk.of(settings, near)
+    app.state.gate = AccessGate(
+        engine,
+        Buckets(settings.rate, settings.burst, time.monotonic),
+        auth=settings.auth,
+        verify=oidc.verify if oidc else None,
+        clock=clock,
+    )
+    app.state.code_flow = code_flow(settings.oidc, oidc) if settings.oidc and oidc else None
+    app.state.clock = clock
+    problems.install(app)
+    for router in _routers():
+        app.include_router(router, prefix="/v1")
+    app.include_router(health.metrics)
+    site.mount(app)
+    # The one added last is the outermost.
+    app.add_middleware(Marked, lists=app.state.revocations)
+    app.add_middleware(CatchAll, answering=site.answer)
+    if settings.hosts:
+        app.add_middleware(Hosts, hosts=frozenset(settings.hosts), answering=site.answer)
+    app.add_middleware(
+        Limits,
+        max_body=settings.max_body,
+        max_stranger_body=settings.max_stranger_body,
+        known=app.state.gate.known,
+        time_limit=settings.time_limit,
+        wider=lambda scope: archives.bound(scope) or search_bound(scope, settings.max_body),
+        answering=site.answer,
+    )
+    app.add_middleware(Compressed)
+    app.add_middleware(HeadMethod)
+    app.add_middleware(Measured, measures=measures)
+    if traces.wanted():
+        app.add_middleware(TracedRequests)
+    app.add_middleware(RequestIds)
+    app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
+    return app
+
+
+def _routers() -> tuple[APIRouter, ...]:
+    """The routers below ``/v1``. A new one is a line here."""
+    return (
+        health.router,
+        sign_in.router,
+        audit_log.router,
+        experiments.router,
+        pins.router,
+        submissions.router,
+        archives.router,
+        tags.router,
+        downloads.router,
+        live_metrics.router,
+        logs.router,
+        models.router,
+        lineage.router,
+        corpora.router,
+        records.router,
+        ledgers.router,
+        attestations.router,
+        policies.router,
+        memorization.router,
+        cases.router,
+        projects.router,
+        templates.router,
+        role_bindings.router,
+        users.router,
+        tokens.router,
+        webhooks.router,
+        tasks.router,
+    )
+
+
+class Hosts:
+    """The layer that answers only to names of its own."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], answering: Answering = details) -> None:
+        self.app = app
+        self.hosts = hosts
+        self.answering = answering
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _host(scope) not in self.hosts:
+            refusal = Problem(
+                421,
+                "Another host",
+                "This service does not answer to that name",
+                f"Ask for one of {', '.join(sorted(self.hosts))}",
+            )
+            await self.answering(scope, refusal, None)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+def _host(scope: Scope) -> str:
+    """The name in the ``Host`` header, without its port."""
+    for name, value in scope["headers"]:
+        if name == b"host":
+            text: str = value.decode("latin-1")
+            return text[: text.index("]") + 1] if text.startswith("[") else text.partition(":")[0]
+    return ""
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI 3.1 description, made once."""
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+        )
+        reference = "#/components/schemas/{model}"
+        problem = ProblemDetails.model_json_schema(ref_template=reference)
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(problem.pop("$defs"))
+        schemas["ProblemDetails"] = problem
+        describe_parameters(schema)
+        # Without a token the caller is public; which routes serve the public is in their text.
+        for path in schema["paths"].values():
+            for operation in path.values():
+                if "security" in operation:
+                    operation["security"].append({})
+        app.openapi_schema = schema
+    return app.openapi_schema

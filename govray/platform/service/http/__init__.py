@@ -1,0 +1,1 @@
+"""HTTP as it is spoken here: answers, problems, limits, settings."""

@@ -1,0 +1,1 @@
+"""The caller: tokens, sessions, providers, roles, and the audit log of them."""

@@ -1,0 +1,377 @@
+"""From a request to its `Caller`, and what a route demands of one.
+
+1. With authentication off every caller is admin; ``hosts`` and the origin keep other sites out.
+2. ``Authorization: Bearer`` is a token of the store (``govr_…``) or, where an identity provider is
+   configured, one of its (``oidc.py``). Pages send the cookie of a session
+   (``browser_sessions.py``). It counts for requests that change nothing. For others it counts only
+   if the browser says the request is from our own page.
+3. What is sent and not accepted is a 401: a bad token never falls back to being public.
+4. Without a token the caller is public.
+5. Each request takes from the bucket of its token, or of its address. A token that was not seen
+   before takes from its address's bucket of guesses first, which gets it back if it is accepted.
+
+An accepted token or session is remembered for `REMEMBERED` seconds with its roles, which saves
+queries for each request. A revocation, or a role that is taken away, takes effect within that time.
+An expiry of the token or of a role does so at once. So does signing out, in the process that is
+told of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPBearer
+from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+
+from govray.platform.service.http.limits import Buckets, address_key
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.identity import browser_sessions, session_cookie
+from govray.platform.service.identity.audit_log import Audit, entry
+from govray.platform.service.identity.bound_roles import with_roles
+from govray.platform.service.identity.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
+from govray.platform.service.identity.tokens import PREFIX, Accepted, NotAccepted, accept
+
+__all__ = ["AuditDep", "Caller", "CallerDep", "require"]
+
+REMEMBERED = 2.0
+MAX_REMEMBERED = 10_000
+MAX_TOKEN = 8192
+
+Verify = Callable[[str], Accepted]
+"""Checks a token that is not ours, now. Raises `NotAccepted`."""
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="token",
+    description="`govray token new` makes one. OIDC bearer tokens too, where configured.",
+)
+_SAFE = frozenset({"GET", "HEAD"})
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a request carries: a token, or the secret of a session. Neither stands for the other."""
+
+    text: str
+    session: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """What it is remembered under."""
+        return hashlib.sha256(f"{self.session} {self.text}".encode()).digest()
+
+
+class AccessGate:
+    """Finds the caller of a request, for one application."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        buckets: Buckets,
+        *,
+        auth: bool,
+        verify: Verify | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._engine = engine
+        self._buckets = buckets
+        self._auth = auth
+        self._verify = verify
+        self._clock = clock
+        self._remembered: OrderedDict[bytes, tuple[Accepted, datetime]] = OrderedDict()
+
+    async def caller(self, request: Request) -> Caller:
+        """Who sent ``request``.
+
+        Raises:
+            Problem: 401, a token was sent and is not accepted; 403, a page of another site
+                sent it; 429, the bucket is empty.
+        """
+        if not self._auth:
+            _own_site(request)
+            return LOCAL
+        address = _address(request)
+        try:
+            sent = _sent(request)
+        except NotAccepted as error:
+            self._buckets.take(address)
+            raise _unauthorized(str(error)) from None
+        if sent is None:
+            self._buckets.take(address)
+            return PUBLIC
+        return (await self._counted(sent, address)).caller
+
+    async def again(self, request: Request) -> Caller | None:
+        """Who sent ``request``, of an answer that goes on; None if what it carries has ended.
+
+        Raises:
+            Problem: 429, it is no longer remembered, and the bucket of guesses is empty.
+        """
+        if not self._auth:
+            return LOCAL
+        try:
+            sent = _sent(request)
+            if sent is None:
+                return PUBLIC
+            return (await self._accepted(sent, f"guesses of {_address(request)}")).caller
+        except NotAccepted:
+            return None
+
+    def take(self, request: Request) -> None:
+        """Take a request from the bucket of its address, for a route that asks nobody who they are.
+
+        Raises:
+            Problem: 429, the bucket is empty.
+        """
+        self._buckets.take(_address(request))
+
+    async def typed(self, request: Request, text: str) -> Accepted:
+        """Whom the token ``text`` stands for, which somebody typed into the form of ``request``.
+
+        Without roles that are bound here: a session must not keep what may be taken away.
+
+        Raises:
+            Problem: As `caller`.
+        """
+        sent = Sent(text)
+        await self._counted(sent, _address(request))
+        try:
+            return await run_in_threadpool(self._given, sent, self._clock())
+        except NotAccepted as error:
+            raise _unauthorized(str(error)) from None
+
+    async def begin(self, accepted: Accepted) -> str:
+        """The secret of a new session of whom ``accepted`` stands for."""
+        at = self._clock()
+
+        def begin() -> str:
+            with Session(self._engine) as session:
+                text = browser_sessions.begin(session, accepted, at=at)
+                session.add(entry(accepted.caller, "sign in", accepted.caller.name, "done"))
+                session.commit()
+            return text
+
+        return await run_in_threadpool(begin)
+
+    async def end(self, text: str) -> None:
+        """End the session ``text``, if it is one."""
+        self._remembered.pop(Sent(text, session=True).key, None)
+
+        def end() -> None:
+            with Session(self._engine) as session:
+                name = browser_sessions.end(session, text)
+                if name is not None:
+                    session.add(entry(Caller(name=name, role="public"), "sign out", name, "done"))
+                session.commit()
+
+        await run_in_threadpool(end)
+        # One that a request brought back meanwhile.
+        self._remembered.pop(Sent(text, session=True).key, None)
+
+    async def _counted(self, sent: Sent, address: str) -> Accepted:
+        """Whom ``sent`` stands for, whose bucket pays.
+
+        Raises:
+            Problem: 401, nobody; 429, the bucket is empty.
+        """
+        try:
+            accepted = await self._accepted(sent, f"guesses of {address}")
+        except NotAccepted as error:
+            raise _unauthorized(str(error)) from None
+        caller = accepted.caller
+        self._buckets.take(f"token {caller.token}" if caller.token else f"user {caller.name}")
+        return accepted
+
+    async def known(self, request: Request) -> bool:
+        """Whether the caller may send as much as one with a token. Asked during a body that exceeds
+        the limit for callers without one.
+
+        Raises:
+            Problem: 429, as `caller`.
+        """
+        if not self._auth:
+            return True
+        try:
+            sent = _sent(request)
+            if sent is None:
+                return False
+            await self._accepted(sent, f"guesses of {_address(request)}")
+        except NotAccepted:
+            return False
+        return True
+
+    async def _accepted(self, sent: Sent, guesses: str) -> Accepted:
+        """Whom ``sent`` stands for; a guess costs the bucket ``guesses`` before it costs a query.
+
+        Raises:
+            NotAccepted: Nobody.
+            Problem: 429, that bucket is empty.
+        """
+        key, now = sent.key, self._clock()
+        seen = self._remembered.get(key)
+        if seen is not None and now < seen[1]:
+            return seen[0]
+        if seen is None:
+            self._buckets.take(guesses)
+        try:
+            if len(sent.text) > MAX_TOKEN:
+                raise NotAccepted("This is no token of this service")
+            accepted = await run_in_threadpool(self._look, sent, now)
+        except NotAccepted:
+            self._remembered.pop(key, None)
+            raise
+        if seen is None:
+            self._buckets.give_back(guesses)
+        self._remembered.pop(key, None)
+        self._remembered[key] = accepted, min(now + timedelta(seconds=REMEMBERED), accepted.expires)
+        if len(self._remembered) > MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+        return accepted
+
+    def _look(self, sent: Sent, at: datetime) -> Accepted:
+        accepted = self._given(sent, at)
+        with Session(self._engine) as session:
+            return with_roles(session, accepted, at=at)
+
+    def _given(self, sent: Sent, at: datetime) -> Accepted:
+        """Whom ``sent`` stands for by itself, without roles that are bound here."""
+        if not sent.session and not sent.text.startswith(PREFIX) and self._verify is not None:
+            return self._verify(sent.text)
+        with Session(self._engine) as session:
+            if sent.session:
+                return _of_session(session, sent.text, at)
+            return accept(session, sent.text, at=at)
+
+
+def _of_session(session: Session, text: str, at: datetime) -> Accepted:
+    """Whom a session is of; that it was used is written down from time to time.
+
+    Raises:
+        NotAccepted: There is no such session, or it has ended.
+    """
+    accepted, due = browser_sessions.accept(session, text, at=at)
+    try:
+        if due:
+            browser_sessions.note_use(session, text, at=at)
+            session.commit()
+    except OperationalError:
+        session.rollback()  # The store is busy: a later use is noted.
+    return accepted
+
+
+def _address(request: Request) -> str:
+    """The bucket of the address that ``request`` is from."""
+    return f"address {address_key(request.client.host if request.client else 'unknown')}"
+
+
+def _sent(request: Request) -> Sent | None:
+    """What ``request`` carries, if anything that counts.
+
+    Raises:
+        NotAccepted: Another scheme than Bearer.
+    """
+    header = request.headers.get("authorization")
+    if header is not None:
+        scheme, _, text = header.partition(" ")
+        if scheme.lower() != "bearer" or not text.strip():
+            raise NotAccepted("The Authorization header holds no bearer token")
+        return Sent(text.strip())
+    text = session_cookie.read(request, session_cookie.COOKIE) or ""
+    if not text or not (request.method in _SAFE or is_own_page(request)):
+        return None
+    return Sent(text, session=True)
+
+
+def is_own_page(request: Request) -> bool:
+    """Whether the browser says that a page of this service sent ``request``.
+
+    By ``Sec-Fetch-Site``, or by ``Origin`` where a browser does not send that.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+
+
+def _own_site(request: Request) -> None:
+    """Refuse what a page of another site makes a browser send to a service without tokens.
+
+    Raises:
+        Problem: 403.
+    """
+    origin = request.headers.get("origin")
+    if origin is None or urlsplit(origin).netloc == request.headers.get("host"):
+        return
+    raise Problem(403, "Another site", "A page of another site sent this request")
+
+
+def _unauthorized(detail: str) -> Problem:
+    return Problem(
+        401,
+        "Not authenticated",
+        detail,
+        "Send Authorization: Bearer with a token from `govray token new`",
+        headers={"WWW-Authenticate": 'Bearer realm="govray"'},
+    )
+
+
+async def _caller(request: Request, _shown: Annotated[object, Security(_bearer)]) -> Caller:
+    gate: AccessGate = request.app.state.gate
+    caller = await gate.caller(request)
+    request.state.caller = caller
+    return caller
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]
+"""The `Caller` of this request; whoever they are, they may read."""
+
+
+def require(
+    *roles: Role, scope: Scope = "read", bound: Callable[[Caller], bool] = lambda _: False
+) -> Callable[[Caller], Awaitable[Caller]]:
+    """A dependency that refuses callers without one of ``roles``, or whose token lacks ``scope``.
+
+    ``dependencies=[Depends(require("admin", "engineer", scope="write"))]``
+
+    Args:
+        bound: Whether roles in parts of the organisation open the route, too. What it answers to
+            them is then up to the route.
+
+    Raises:
+        Problem: 401 without a token, else 403.
+    """
+
+    async def check(caller: CallerDep) -> Caller:
+        if permitted(caller, roles, scope) or (bound(caller) and caller.has(scope)):
+            return caller
+        if caller.public:
+            raise _unauthorized("This needs a token")
+        if not caller.roles.isdisjoint(roles) or bound(caller):
+            raise Problem(
+                403,
+                "Not allowed",
+                f"The token has not the scope {scope}",
+                "Make a token with that scope",
+            )
+        raise Problem(403, "Not allowed", f"This is for {' and '.join(roles)}, not {caller.role}")
+
+    return check
+
+
+async def _audit(request: Request, caller: CallerDep) -> Audit:
+    return Audit(request.app.state.engine, caller)
+
+
+AuditDep = Annotated[Audit, Depends(_audit)]
+"""What entries of the audit log are written with."""

@@ -1,0 +1,145 @@
+"""Cursors: where a listing goes on. Opaque to callers, validated when they come back.
+
+A page begins at a position in the listing's order, found by the index and not by counting. So it
+costs the same at any depth, and rows that come or go shift nothing. A cursor holds that position
+and a digest of the query and the caller that it belongs to; another query or caller refuses it. It
+is not secret and grants nothing: what it leads to is filtered like a first page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Depends, Query, Request
+from pydantic import BaseModel, Field
+from sqlalchemy import tuple_
+from sqlmodel import Session
+
+from govray.errors import Malformed
+from govray.governance.formats import canonical_json
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.identity.access import CallerDep
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+MAX_CURSOR = 2048
+
+Item = TypeVar("Item")
+
+
+class Listing(BaseModel, Generic[Item]):
+    """One page. ``next`` is the cursor of the page that follows, absent from the last."""
+
+    items: list[Item]
+    next: str | None = Field(
+        default=None, description="Give it as `cursor`, with the same filters, for the next page."
+    )
+
+
+class Page:
+    """The page that a request asks for."""
+
+    def __init__(self, limit: int, cursor: str | None, binding: str) -> None:
+        self.limit = limit
+        self._cursor = cursor
+        self._binding = binding
+
+    def after(self, kinds: Sequence[type]) -> tuple[Any, ...] | None:
+        """The position to go on from, one value for each of ``kinds``; None: from the start.
+
+        Raises:
+            Problem: 400, the cursor is not one of this listing's.
+        """
+        if self._cursor is None:
+            return None
+        try:
+            data = base64.b64decode(self._cursor, altchars=b"-_", validate=True)
+            value = canonical_json.parse(data, limit=MAX_CURSOR, where="cursor")
+        except (ValueError, Malformed):
+            raise foreign() from None
+        if not isinstance(value, dict) or set(value) != {"after", "of"}:
+            raise foreign()
+        position = value["after"]
+        if (
+            value["of"] != self._binding
+            or not isinstance(position, list)
+            or [type(each) for each in position] != list(kinds)
+        ):
+            raise foreign()
+        return tuple(position)
+
+    def cursor(self, position: Sequence[str | int]) -> str:
+        """The cursor of what follows ``position``."""
+        data = canonical_json.encode({"after": list(position), "of": self._binding})
+        return base64.urlsafe_b64encode(data).decode()
+
+    def rows(
+        self,
+        session: Session,
+        statement: Any,
+        columns: Sequence[Any],
+        kinds: Sequence[type],
+        *,
+        descending: bool = False,
+    ) -> tuple[Sequence[Any], str | None]:
+        """The rows of this page, in the order of ``columns``, and the next page's cursor.
+
+        Args:
+            session: Of the request.
+            statement: Selects all of the listing: one table, or several columns.
+            columns: Of the statement, which has them by their names. They must tell any two rows
+                apart, and an index should have them.
+            kinds: ``str`` or ``int`` for each.
+
+        Raises:
+            Problem: 400, the cursor is not one of this listing's.
+        """
+        position = self.after(kinds)
+        key = tuple_(*columns)
+        if position is not None:
+            statement = statement.where(key < position if descending else key > position)
+        order = [each.desc() if descending else each.asc() for each in columns]
+        # One too many: it says whether a page follows.
+        result = session.execute(statement.order_by(*order).limit(self.limit + 1))
+        found = (result.scalars() if len(statement.column_descriptions) == 1 else result).all()
+        if len(found) <= self.limit:
+            return found, None
+        kept = found[: self.limit]
+        return kept, self.cursor([getattr(kept[-1], column.key) for column in columns])
+
+
+def foreign() -> Problem:
+    """400: the cursor is another listing's, or was changed."""
+    return Problem(
+        400,
+        "Not a cursor of this listing",
+        "query.cursor: it belongs to another query or caller, or was changed",
+        "Begin without a cursor",
+    )
+
+
+async def _page(
+    request: Request,
+    caller: CallerDep,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="Rows of one page.")] = (
+        DEFAULT_LIMIT
+    ),
+    cursor: Annotated[
+        str | None, Query(max_length=MAX_CURSOR, description="`next` of the page before.")
+    ] = None,
+) -> Page:
+    filters = sorted(
+        [key, value]
+        for key, value in request.query_params.multi_items()
+        if key not in ("limit", "cursor")
+    )
+    bound = [request.url.path, filters, caller.name, caller.role, caller.supplier or ""]
+    binding = hashlib.sha256(canonical_json.encode(bound)).hexdigest()[:32]
+    return Page(limit, cursor, binding)
+
+
+PageDep = Annotated[Page, Depends(_page)]
+"""The `Page` that ``limit`` and ``cursor`` of the query ask for."""

@@ -1,0 +1,130 @@
+"""Which role may do what: one table, and two functions over it. Pure; time is an argument.
+
+The roles that a caller has in a project are those in the organisation, in the project's workspace
+and in the project. A role that has ended does not count. Of a token's scope each action needs one.
+
+========== ============================================================================
+viewer     sees runs, models and usage of the place
+engineer   submits there too, stops what it submitted, promotes the place's models, and sees
+           the files of others' tasks
+steward    the data steward: reads the corpora that the place's models used, signs off which
+           data its templates name, and so writes them; in the organisation answers cases
+auditor    sees what a viewer and a steward see, and the place's entries of the audit log; cases
+           of the organisation, of a model, or the one that it is bound to
+admin      all of that, stops everything, changes settings and gives roles there
+========== ============================================================================
+
+A supplier is one in the whole organisation, as `govray.platform.service.identity.caller` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol, get_args
+
+from govray.platform.service.identity.caller import STAFF, Caller, PlaceRole, Reach, Scope
+
+Action = Literal[
+    "view",
+    "data",
+    "audit",
+    "task-file",
+    "submit",
+    "stop-own",
+    "stop-any",
+    "template",
+    "promote",
+    "case",
+    "decide",
+    "manage",
+]
+
+ACTIONS: Mapping[str, frozenset[str]] = {
+    "view": frozenset({"viewer", "engineer", "steward", "auditor", "admin"}),
+    "data": frozenset({"steward", "auditor", "admin"}),
+    "audit": frozenset({"auditor", "admin"}),
+    "task-file": frozenset({"engineer", "admin"}),
+    "submit": frozenset({"engineer", "admin"}),
+    "stop-own": frozenset({"engineer", "admin"}),
+    "stop-any": frozenset({"admin"}),
+    "template": frozenset({"steward", "admin"}),
+    "promote": frozenset({"engineer", "admin"}),
+    "case": frozenset({"steward", "auditor", "admin"}),
+    "decide": frozenset({"steward", "admin"}),
+    "manage": frozenset({"admin"}),
+}
+"""Action → the roles that may do it in a place where they are bound."""
+
+NEEDS: Mapping[str, Scope] = {
+    "view": "read",
+    "data": "read",
+    "audit": "read",
+    "task-file": "read",
+    "submit": "write",
+    "stop-own": "write",
+    "stop-any": "write",
+    "template": "write",
+    "promote": "write",
+    "case": "read",
+    "decide": "write",
+    "manage": "admin",
+}
+"""Action → the scope that the token must have."""
+
+
+class Placed(Protocol):
+    """A project: its name, and the workspace that it is in."""
+
+    name: str
+    workspace: str
+
+
+def role_in(caller: Caller, project: Placed | None, *, at: str) -> frozenset[str]:
+    """The roles that ``caller`` has in ``project`` at ``at``; None: a project that nobody made.
+
+    Roles of the organisation count everywhere, those of ``Caller.role`` too.
+    """
+    roles: set[str] = {each for each in STAFF if each == caller.role}
+    for each in caller.bound:
+        if not _ended(each, at) and _reaches(each, project):
+            roles.add(each.role)
+    return frozenset(roles)
+
+
+def may(caller: Caller, action: Action, project: Placed | None, *, at: str) -> bool:
+    """Whether ``caller`` may do ``action`` in ``project``, with the token that it came with."""
+    return caller.has(NEEDS[action]) and bool(ACTIONS[action] & role_in(caller, project, at=at))
+
+
+def places(caller: Caller, action: Action) -> dict[Reach, frozenset[str]]:
+    """Where roles that are bound to places allow ``action``: reach → names.
+
+    Without the role in the organisation that ``Caller.role`` is. For conditions of queries: the
+    roles of a caller are those in force when it was found.
+    """
+    found: dict[Reach, set[str]] = {each: set() for each in get_args(Reach)}
+    for each in caller.bound:
+        if each.role in ACTIONS[action]:
+            found[each.reach].add(each.place)
+    return {reach: frozenset(names) for reach, names in found.items()}
+
+
+def submits(caller: Caller) -> bool:
+    """Whether there may be a project where roles that are bound let the caller submit."""
+    return any(places(caller, "submit").values())
+
+
+def _ended(each: PlaceRole, at: str) -> bool:
+    return each.until is not None and each.until <= at
+
+
+def _reaches(each: PlaceRole, project: Placed | None) -> bool:
+    match each.reach:
+        case "organisation":
+            return True
+        case "workspace":
+            return project is not None and each.place == project.workspace
+        case "project":
+            return project is not None and each.place == project.name
+        case _:
+            return False

@@ -1,0 +1,116 @@
+"""Pages for whoever asks whether a work was used: the form, and how the own case stands.
+
+The address of a case's page has the requester's key in it. It is shown once, on the page that
+answers the form. Whoever has the address sees the standing and the answer, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request
+from fastapi.responses import HTMLResponse, Response
+
+from govray.governance.attestation.case_answer import CaseAnswer
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.platform.service.acting.case_desk import DeskDep
+from govray.platform.service.acting.project_rules import NowDep, changed_by
+from govray.platform.service.http.checked_fields import checked
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.pages.form_fields import form_of
+from govray.platform.service.pages.rendering import HEADERS, render
+from govray.platform.service.routes.attestations import DSSE
+from govray.platform.service.routes.cases import AskedCase, answer_bytes, received, shown_case
+from govray.platform.service.visible.visible_cases import CasePath
+from govray.platform.store import cases
+from govray.platform.store.cases import LONGEST_CONTACT
+from govray.platform.store.tables import RightsCase
+
+router = APIRouter()
+
+Key = Annotated[str, Path(max_length=128)]
+
+DOWNLOAD = "attachment; filename=answer.dsse.json"
+
+
+@router.get("/ask")
+def form(request: Request, desk: DeskDep, caller: CallerDep) -> HTMLResponse:
+    return render(
+        request,
+        caller,
+        "ask.html",
+        may_ask=not caller.public or desk.settings.without_token,
+        longest_contact=LONGEST_CONTACT,
+        made=None,
+    )
+
+
+@router.post("/ask")
+def ask(
+    request: Request,
+    caller: CallerDep,  # before a body is read
+    fields: Annotated[dict[str, str], Depends(form_of)],
+    desk: DeskDep,
+    session: SessionDep,
+    at: NowDep,
+) -> HTMLResponse:
+    sources = fields.get("sources", "").split()
+    given = {
+        "contact": fields.get("contact", ""),
+        "model": fields.get("model", "").strip() or None,
+        "text": fields.get("text") or None,
+        "sources": sources or None,
+    }
+    made = received(checked(AskedCase, given), request, desk, caller, session, at)
+    return render(
+        request,
+        caller,
+        "ask.html",
+        status=201,
+        may_ask=True,
+        longest_contact=LONGEST_CONTACT,
+        made=made,
+    )
+
+
+@router.get("/ask/{case}/{key}")
+def standing(
+    request: Request,
+    case: CasePath,
+    key: Key,
+    _desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+) -> HTMLResponse:
+    row = shown_case(session, caller, case, key)
+    cases.shown(session, row, by=changed_by(caller, at))
+    page = render(request, caller, "asked.html", case=row, answer=answer_of(row), key=key)
+    session.commit()
+    return page
+
+
+@router.get("/ask/{case}/{key}/answer.dsse.json")
+def download(
+    case: CasePath,
+    key: Key,
+    _desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+) -> Response:
+    return envelope(answer_bytes(session, caller, case, key, at))
+
+
+def envelope(data: bytes) -> Response:
+    """An answer's bytes as a file."""
+    return Response(data, media_type=DSSE, headers={**HEADERS, "Content-Disposition": DOWNLOAD})
+
+
+def answer_of(row: RightsCase) -> CaseAnswer | None:
+    """What the requester is told; None while nothing is."""
+    if row.answer is None:
+        return None
+    return read(CaseAnswer, Envelope.parse(row.answer, where=row.id)).document

@@ -1,0 +1,1 @@
+"""Figures of the pages, as SVG or as numbers for a script."""

@@ -1,0 +1,262 @@
+"""Curves of runs: what they measured, thinned to what a page draws, and the same in words.
+
+A page reads the resolutions that it draws: of a whole line the coarsest, of a part of the run finer
+ones (`govray.platform.indexing.resolutions`). No more numbers stay in memory than are drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import count, groupby
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from govray.platform.service.pages.charts.downsampling import Point, downsample
+from govray.platform.store.tables import Metric, Trial
+
+MOST_POINTS = 1000
+"""Of one curve."""
+MOST_CHARTS = 12
+MOST_ROWS = 40
+"""Of the table beside a chart."""
+_ROWS_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The numbers of one name: a line for each group, or each run, that reports it."""
+
+    name: str
+    title: str
+    series: list[dict[str, Any]]
+
+    @property
+    def table(self) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
+        """The lines' names, and their numbers at some of the steps that are drawn.
+
+        Steps that all lines measured come before others; the first and the last are always there.
+        """
+        return sampled(self.series)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A curve in words, for the table beside it."""
+
+    group: str
+    name: str
+    first: float
+    least: float
+    last: float
+    steps: int
+    finer: bool
+
+
+@dataclass(frozen=True)
+class DrawnLine:
+    """One metric of one group: the points that are drawn, of at least so many steps."""
+
+    steps: int
+    points: list[Point]
+    finer: bool = False
+    """Whether there are more steps, in finer resolutions."""
+
+    @property
+    def thinned(self) -> bool:
+        """Whether there are more numbers than are drawn."""
+        return self.finer or self.steps > len(self.points)
+
+
+Lines = Mapping[tuple[str, str], DrawnLine]
+
+
+def lines_of(
+    session: Session, trial: str, *, first: int | None = None, last: int | None = None
+) -> Lines:
+    """(Name, group) → the numbers of the attempts that count; at most `MOST_POINTS` are drawn.
+
+    Args:
+        first, last: The steps to read, both included; None: from the first, or up to the last.
+    """
+    finest = _finest(session, [trial], first, last)
+    places = col(Metric.group), col(Metric.name)
+    rows = _read(session, [trial], places, (), finest, first, last)
+    more = _more(session, [trial], places, (), finest, first, last)
+    found = {}
+    for (group, name), measured in groupby(rows, key=lambda row: (row[0], row[1])):
+        line = _drawn(((row[2], row[3]) for row in measured), (group, name) in more)
+        if line is not None:
+            found[name, group] = line
+    return found
+
+
+def line_of_each(
+    session: Session,
+    trials: Collection[str],
+    group: str,
+    name: str,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+) -> dict[str, DrawnLine]:
+    """Trial → its numbers of one name and group, of those that have any. One query.
+
+    Args:
+        first, last: As `lines_of` has them.
+    """
+    finest = _finest(session, trials, first, last)
+    places, named = (col(Metric.trial),), (col(Metric.group) == group, col(Metric.name) == name)
+    rows = _read(session, trials, places, named, finest, first, last)
+    more = _more(session, trials, places, named, finest, first, last)
+    found = {}
+    for trial, measured in groupby(rows, key=lambda row: row[0]):
+        line = _drawn(((row[1], row[2]) for row in measured), (trial,) in more)
+        if line is not None:
+            found[trial] = line
+    return found
+
+
+def _finest(session: Session, trials: Collection[str], first: int | None, last: int | None) -> int:
+    """The finest resolution that a part of a run is drawn from: one more for each halving."""
+    steps = session.scalar(select(func.max(col(Trial.step))).where(col(Trial.id).in_(trials))) or 0
+    begin, end = first or 0, steps if last is None else min(last, steps)
+    part = max(end - begin, 0) + 1
+    return max(0, math.ceil(math.log2(max(steps, 1) / part)))
+
+
+def _where(
+    trials: Collection[str], named: Sequence[Any], first: int | None, last: int | None
+) -> list[Any]:
+    # An IN of one trial would keep the index from giving the order.
+    of = [col(Metric.trial) == each for each in trials] if len(trials) == 1 else []
+    found = [*(of or [col(Metric.trial).in_(trials)]), col(Metric.archived).is_(False), *named]
+    found += [] if first is None else [col(Metric.step) >= first]
+    return found + ([] if last is None else [col(Metric.step) <= last])
+
+
+def _read(
+    session: Session,
+    trials: Collection[str],
+    places: Sequence[Any],
+    named: Sequence[Any],
+    finest: int,
+    first: int | None,
+    last: int | None,
+) -> Iterator[Any]:
+    """(*places, step, value) in their order, from each resolution in the order of the index."""
+    return merge(
+        *(
+            session.execute(
+                select(*places, col(Metric.step), col(Metric.value))
+                .where(*_where(trials, named, first, last), col(Metric.resolution) == resolution)
+                .order_by(*places, col(Metric.step))
+                .execution_options(yield_per=_ROWS_AT_ONCE)
+            )
+            for resolution in range(finest + 1)
+        ),
+        key=lambda row: row[:-1],
+    )
+
+
+def _more(
+    session: Session,
+    trials: Collection[str],
+    places: Sequence[Any],
+    named: Sequence[Any],
+    finest: int,
+    first: int | None,
+    last: int | None,
+) -> set[tuple[Any, ...]]:
+    """The lines that have finer numbers than those that are read."""
+    rows = session.execute(
+        select(*places)
+        .where(*_where(trials, named, first, last), col(Metric.resolution) == finest + 1)
+        .distinct()
+    )
+    return {tuple(row) for row in rows}
+
+
+def _drawn(measured: Iterator[Point], finer: bool) -> DrawnLine | None:
+    steps = count()
+    finite = (point for point in measured if math.isfinite(point[1]))
+    points = downsample((point for point, _ in zip(finite, steps, strict=False)), MOST_POINTS)
+    return DrawnLine(next(steps), points, finer) if points else None
+
+
+def names_of(session: Session, trials: Collection[str]) -> list[tuple[str, str]]:
+    """(Group, name) of everything that any of the trials measured, sorted. One query."""
+    rows = session.execute(
+        select(col(Metric.group), col(Metric.name))
+        .where(
+            col(Metric.trial).in_(trials),
+            col(Metric.archived).is_(False),
+            col(Metric.resolution) == 0,
+        )
+        .distinct()
+    )
+    return sorted((group, name) for group, name in rows)
+
+
+def titled(name: str) -> str:
+    """A metric's name as a heading."""
+    return name.replace("_", " ").capitalize()
+
+
+def curves(lines: Lines) -> list[Curve]:
+    """A chart for each name, the loss first; at most `MOST_CHARTS`."""
+    names = sorted({name for name, _ in lines}, key=lambda name: (name != "loss", name))
+    return [
+        Curve(
+            name,
+            titled(name),
+            [
+                {"name": group, "points": line.points}
+                for (each, group), line in sorted(lines.items(), key=lambda item: item[0])
+                if each == name
+            ],
+        )
+        for name in names[:MOST_CHARTS]
+    ]
+
+
+def summaries(lines: Lines) -> list[Summary]:
+    """Every line in words, by group and name."""
+    return [
+        summary(group, name, line)
+        for (name, group), line in sorted(lines.items(), key=lambda item: item[0][::-1])
+    ]
+
+
+def summary(group: str, name: str, line: DrawnLine) -> Summary:
+    """One line in words. Its extremes are always among the points that are drawn."""
+    return Summary(
+        group=group,
+        name=name,
+        first=line.points[0][1],
+        least=min(value for _, value in line.points),
+        last=line.points[-1][1],
+        steps=line.steps,
+        finer=line.finer,
+    )
+
+
+def sampled(
+    series: Sequence[Mapping[str, Any]],
+) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
+    """See `Curve.table`: at most `MOST_ROWS` steps, evenly among those that most lines have."""
+    columns = [dict(each["points"]) for each in series]
+    often = Counter(step for column in columns for step in column)
+    most = max(often.values(), default=0)
+    steps = sorted(step for step, lines in often.items() if lines == most)
+    apart = max((len(steps) - 1) / (MOST_ROWS - 3), 1)
+    places = (round(at * apart) for at in range(MOST_ROWS - 2))
+    chosen = {min(often), max(often)} if often else set()
+    chosen |= {steps[at] for at in places if at < len(steps)}
+    rows = [(step, [column.get(step) for column in columns]) for step in sorted(chosen)]
+    return [str(each["name"]) for each in series], rows

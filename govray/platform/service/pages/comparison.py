@@ -1,0 +1,265 @@
+"""The page that compares runs, and versions of models by the runs that they come of. For staff.
+
+Curves over each other; settings, policies, lineages and environments as far as they differ. What
+only an attestation states, its lineage and its environment, a run without one does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.pages.charts.chart_view import ChartView, ViewDep
+from govray.platform.service.pages.charts.curves import (
+    MOST_POINTS,
+    Curve,
+    line_of_each,
+    names_of,
+    summary,
+)
+from govray.platform.service.pages.charts.side_by_side import MOST_ROWS, ComparedRow, compared_rows
+from govray.platform.service.pages.lineage_difference import lineage_difference
+from govray.platform.service.pages.policy_difference import policy_differences
+from govray.platform.service.pages.rendering import render
+from govray.platform.service.pages.shared_queries import version_href
+from govray.platform.service.visible import visibility
+from govray.platform.service.visible.visibility import (
+    RUN_READERS,
+    find_attestation,
+    find_lineage,
+    find_version,
+)
+from govray.platform.store.lineage import Lineage
+from govray.platform.store.tables import Attestation, Experiment, Trial
+
+MOST_SIDES = 8
+FEWEST_SIDES = 2
+LONGEST_NAME = 400
+
+router = APIRouter(dependencies=[RUN_READERS])
+
+_Named = Annotated[list[str], Query(max_length=200)]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One of what is compared: a run, or a version by its attestation's run.
+
+    ``trial`` and ``experiment`` are there if the run is indexed, ``attestation`` and ``lineage`` if
+    it is attested. ``field`` is the address's parameter that names it.
+    """
+
+    field: str
+    name: str
+    label: str
+    href: str
+    trial: Trial | None
+    experiment: Experiment | None
+    attestation: Attestation | None
+    lineage: Lineage | None
+
+    @property
+    def policy(self) -> str:
+        """The digest of the policy that the run was under."""
+        if self.attestation is not None:
+            return self.attestation.policy
+        return self.trial.policy if self.trial is not None else ""
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    view: ViewDep,
+    run: _Named = [],  # noqa: B006 - FastAPI copies it
+    version: _Named = [],  # noqa: B006
+    metric: Annotated[str, Query(max_length=200)] = "",
+    group: Annotated[str, Query(max_length=200)] = "",
+) -> HTMLResponse:
+    named = [
+        (field, name)
+        for field, names in (("run", run), ("version", version))
+        for name in dict.fromkeys(names)
+        if name
+    ]
+    if len(named) > MOST_SIDES:
+        raise Problem(
+            422,
+            "Too many to compare",
+            f"{len(named)} were named, and a page compares at most {MOST_SIDES}",
+            "Go back and tick fewer",
+        )
+    if any(len(name) > LONGEST_NAME for _, name in named):
+        raise Problem(
+            422,
+            "Not valid",
+            f"query: a name has at most {LONGEST_NAME} characters",
+            "Choose runs in the list of runs",
+        )
+    sides = _sides(session, caller, named)
+    if len(sides) < FEWEST_SIDES:
+        return render(request, caller, "compare_choose.html", sides=sides, most=MOST_SIDES)
+    lineages = [each for each in sides if each.lineage is not None]
+    found, alike = lineage_difference([s.lineage for s in lineages if s.lineage is not None])
+    attested = [each for each in sides if each.attestation is not None]
+    indexed = [each for each in sides if each.trial is not None]
+    return render(
+        request,
+        caller,
+        "compare.html",
+        sides=sides,
+        left_out=[_without(named, (each.field, each.name)) for each in sides],
+        most=MOST_SIDES,
+        view=view,
+        **_curves(session, sides, view, metric, group),
+        whole=f"/compare?{urlencode([*named, ('metric', metric), ('group', group)])}",
+        indexed=indexed,
+        settings=compared_rows([_settings(each.trial) for each in indexed if each.trial]),
+        configured=_configured(indexed),
+        most_rows=MOST_ROWS,
+        policies=policy_differences(session, caller, [(s.policy, s.lineage) for s in sides]),
+        lineages=lineages,
+        different=found[:MOST_ROWS],
+        further=max(len(found) - MOST_ROWS, 0),
+        alike=alike,
+        attested=attested,
+        environment=compared_rows([_environment(each.attestation) for each in attested]),
+    )
+
+
+def _without(named: Sequence[tuple[str, str]], one: tuple[str, str]) -> str:
+    return f"/compare?{urlencode([each for each in named if each != one])}"
+
+
+def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
+    """What the address names, in its order.
+
+    Raises:
+        Problem: 404, there is no such run or version that the caller may read.
+    """
+    by_version = {
+        name: find_attestation(
+            session, caller, find_version(session, caller, *_split(name)).attestation, whole=True
+        )
+        for field, name in named
+        if field == "version"
+    }
+    runs = {name for field, name in named if field == "run"}
+    runs |= {row.run for row in by_version.values()}
+    trials = {
+        row.Trial.id: row
+        for row in session.execute(
+            select(Trial, Experiment)
+            .join(Experiment, col(Experiment.id) == col(Trial.experiment))
+            .where(col(Trial.id).in_(runs), visibility.trials(caller))
+        )
+    }
+    # Of several attestations of a run, the one that was finished last.
+    attested = {
+        row.run: row
+        for row in session.execute(
+            select(Attestation)
+            .where(col(Attestation.run).in_(runs), visibility.whole_attestations(caller))
+            .order_by(col(Attestation.finished), col(Attestation.digest))
+        ).scalars()
+    }
+    found = []
+    for field, name in named:
+        row = by_version[name] if field == "version" else attested.get(name)
+        of_run = trials.get(row.run if field == "version" and row else name)
+        if field == "run" and of_run is None:
+            raise not_found("run", name, "See the list of runs")
+        found.append(
+            ComparedRun(
+                field=field,
+                name=name,
+                label=" ".join(_split(name)) if field == "version" else name,
+                href=_href(field, name),
+                trial=of_run.Trial if of_run else None,
+                experiment=of_run.Experiment if of_run else None,
+                attestation=row,
+                lineage=find_lineage(session, caller, row, ("attestation", row.digest))
+                if row
+                else None,
+            )
+        )
+    return found
+
+
+def _split(version: str) -> tuple[str, str]:
+    """``NAME/1.2.0`` in its parts; a name may have a slash too."""
+    model, _, number = version.rpartition("/")
+    return model, number
+
+
+def _href(field: str, name: str) -> str:
+    if field == "version":
+        return version_href(*_split(name))
+    return f"/trials/{quote(name, safe='')}"
+
+
+def _curves(
+    session: Session, sides: Sequence[ComparedRun], view: ChartView, metric: str, group: str
+) -> dict[str, Any]:
+    """The chart of one name and group, and which there are."""
+    runs = {each.trial.id for each in sides if each.trial is not None}
+    names = names_of(session, runs)
+    if not metric and not group:
+        group, metric = ("training", "loss") if ("training", "loss") in names else ("", "")
+        if not metric and names:
+            group, metric = names[0]
+    elif not (metric and group):  # one was chosen: the first that goes with it
+        of = [each for each in names if metric in ("", each[1]) and group in ("", each[0])]
+        group, metric = of[0] if of else (group, metric)
+    lines = line_of_each(session, runs, group, metric, first=view.first, last=view.last)
+    drawn = [
+        (each, lines[each.trial.id]) for each in sides if each.trial and each.trial.id in lines
+    ]
+    series = [{"name": each.label, "points": line.points} for each, line in drawn]
+    return {
+        "metric": metric,
+        "group": group,
+        "metrics": sorted({name for _, name in names} | ({metric} if metric else set())),
+        "groups": sorted({each for each, _ in names} | ({group} if group else set())),
+        "chart": Curve(metric, f"{metric}, {group}", series) if series else None,
+        "numbers": [(each, summary(group, metric, line)) for each, line in drawn],
+        "undrawn": [each for each in sides if each.trial is None or each.trial.id not in lines],
+        "thinned": any(line.thinned for _, line in drawn),
+        "most_points": MOST_POINTS,
+    }
+
+
+def _settings(trial: Trial) -> dict[str, Any]:
+    return dict(trial.hyperparameters) | {
+        "steps planned": trial.max_steps,
+        "workers": trial.world_size,
+        "code": trial.code,
+    }
+
+
+def _configured(sides: Sequence[ComparedRun]) -> list[ComparedRow]:
+    """The rest of what was asked for, where it differs."""
+    rows = compared_rows([each.experiment.config if each.experiment else {} for each in sides])
+    return [row for row in rows if row.differs]
+
+
+def _environment(row: Attestation | None) -> dict[str, Any]:
+    """The environment that a stored attestation states; the rest of it is not read again."""
+    if row is None:
+        return {}
+    payload = Envelope.parse(row.envelope, where="attestation").payload
+    statement: Any = canonical_json.parse(payload)
+    return dict(statement["predicate"]["environment"])

@@ -1,0 +1,131 @@
+"""Pages of corpora: for staff all of them, for a supplier its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
+from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.pages.rendering import render
+from govray.platform.service.pages.shared_queries import attestation_href, version_href
+from govray.platform.service.routes.corpora import Use, signed_credentials, uses_of
+from govray.platform.service.visible.visibility import (
+    CORPUS_READERS,
+    credentials,
+    find_corpus,
+    own_corpora,
+)
+from govray.platform.service.visible.visibility import uses as visible_uses
+from govray.platform.store.tables import Corpus, CorpusUse, Credential
+
+_NAME: Any = Corpus.name
+
+router = APIRouter(dependencies=[CORPUS_READERS])
+
+
+@dataclass(frozen=True)
+class CorpusRow:
+    """A corpus in the listing, by its newest credential."""
+
+    name: str
+    supplier: str
+    license: str
+    category: str
+    sensitivity: str
+    records: int | None
+    models: int
+
+
+@router.get("/corpora")
+def listing(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    named: Annotated[str, Query(max_length=128)] = "",
+) -> HTMLResponse:
+    statement = select(Corpus).where(own_corpora(caller))
+    if named:
+        statement = statement.where(col(Corpus.name).icontains(named, autoescape=True))
+    rows, after = page.rows(session, statement, [_NAME], [str])
+    corpora = _described(session, caller, rows)
+    return render(request, caller, "corpora.html", corpora=corpora, after=after, named=named)
+
+
+def _described(session: Session, caller: Caller, rows: Sequence[Corpus]) -> list[CorpusRow]:
+    names = [row.name for row in rows]
+    newest = {
+        each.corpus: each
+        for each in session.execute(
+            select(Credential)
+            .where(col(Credential.corpus).in_(names), credentials(caller))
+            .order_by(col(Credential.valid_from))
+        ).scalars()
+    }
+    counted = session.execute(
+        select(col(CorpusUse.corpus), func.count())
+        .where(col(CorpusUse.corpus).in_(names), col(CorpusUse.tokens) > 0, visible_uses(caller))
+        .group_by(col(CorpusUse.corpus))
+    )
+    used = {row[0]: row[1] for row in counted}
+    found = []
+    for row in rows:
+        credential = newest.get(row.name)
+        found.append(
+            CorpusRow(
+                name=row.name,
+                supplier=row.supplier,
+                license=credential.license if credential else "",
+                category=credential.category if credential else "unknown",
+                sensitivity=row.sensitivity,
+                records=credential.records if credential else None,
+                models=used.get(row.name, 0),
+            )
+        )
+    return found
+
+
+@router.get("/corpora/{corpus}")
+def of_corpus(
+    request: Request,
+    corpus: Annotated[str, Path(max_length=128)],
+    caller: CallerDep,
+    session: SessionDep,
+    audit: AuditDep,
+) -> HTMLResponse:
+    row = find_corpus(session, caller, corpus)
+    if row.confidential:
+        audit.read("corpus.read", corpus)
+    return render(
+        request,
+        caller,
+        "corpus.html",
+        corpus=row,
+        uses=[_shown(each) for each in uses_of(session, caller, corpus)[0]],
+        credentials=signed_credentials(session, caller, corpus),
+    )
+
+
+def _shown(each: Use) -> dict[str, Any]:
+    """What the page shows of a use; ``excluded`` are layer groups with their level."""
+    return {
+        "href": attestation_href(each.use.attestation),
+        "model": each.name,
+        "run": each.run,
+        "versions": [
+            (f"{v.model} {v.version}", version_href(v.model, v.version)) for v in each.versions
+        ],
+        "use": each.use,
+        "groups": [cell.layer_group for cell in each.cells if cell.direct],
+        "excluded": [
+            (cell.layer_group, cell.level) for cell in each.cells if cell.level is not None
+        ],
+    }

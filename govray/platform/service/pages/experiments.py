@@ -1,0 +1,250 @@
+"""Pages of experiments and trials: states, curves, decisions, checkpoints. For their readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from sqlalchemy import func, select
+from sqlmodel import Session, col
+
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.pages.charts.chart_view import ViewDep
+from govray.platform.service.pages.charts.curves import MOST_POINTS, curves, lines_of, summaries
+from govray.platform.service.pages.charts.figures import bars, shades
+from govray.platform.service.pages.charts.parallel_plot import parallel
+from govray.platform.service.pages.charts.search_plots import search_plots
+from govray.platform.service.pages.rendering import render
+from govray.platform.service.pages.shared_queries import linked_corpora
+from govray.platform.service.routes.experiments import KnownExperiment, KnownTrial
+from govray.platform.service.routes.tags import may_tag
+from govray.platform.service.visible import visibility
+from govray.platform.service.visible.visibility import RUN_READERS, whole_attestations
+from govray.platform.store.experiment_tags import MOST_TAGS, tags_of
+from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.tables import Attestation, Checkpoint, Decision, Experiment, Trial
+from govray.train.run_folder.figures import PngImage, newest, one
+
+MOST_TRIALS = 500
+MOST_DECISIONS = 200
+LATEST = 6
+MOST_COLUMNS = 8
+"""Hyperparameters in the table of trials."""
+
+_LIVE = {TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED}
+_KINDS: dict[str, Any] = {
+    "bad_kinds": {"refused", "refusal", "error", "failed", "rollback"},
+    "warn_kinds": {"stop", "stopped", "gate", "gated", "flag", "flagged", "restart", "interrupted"},
+}
+
+router = APIRouter(dependencies=[RUN_READERS])
+
+
+def latest(session: Session, caller: Caller) -> list[tuple[Experiment, int]]:
+    """The newest experiments that the caller may read, each with the number of its trials."""
+    statement = select(Experiment).where(visibility.experiments(caller))
+    statement = statement.order_by(col(Experiment.started).desc()).limit(LATEST)
+    return _counted(session, session.execute(statement).scalars().all())
+
+
+def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experiment, int]]:
+    counted = session.execute(
+        select(col(Trial.experiment), func.count())
+        .where(col(Trial.experiment).in_([row.id for row in rows]))
+        .group_by(col(Trial.experiment))
+    )
+    trials = {row[0]: row[1] for row in counted}
+    return [(row, trials.get(row.id, 0)) for row in rows]
+
+
+@router.get("/experiments")
+def listing(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    state: Annotated[str, Query(max_length=32)] = "",
+) -> HTMLResponse:
+    statement = select(Experiment).where(visibility.experiments(caller))
+    if state in ExperimentState.__members__:
+        statement = statement.where(col(Experiment.state) == ExperimentState(state))
+    columns: list[Any] = [Experiment.started, Experiment.id]
+    rows, after = page.rows(session, statement, columns, [str, str], descending=True)
+    return render(
+        request,
+        caller,
+        "experiments.html",
+        experiments=_counted(session, rows),
+        after=after,
+        state=state,
+        states=[each.value for each in ExperimentState],
+    )
+
+
+@router.get("/experiments/{experiment}")
+def of_experiment(
+    request: Request,
+    known: KnownExperiment,
+    caller: CallerDep,
+    session: SessionDep,
+    x: Annotated[str, Query(max_length=400)] = "",
+) -> HTMLResponse:
+    return experiment_page(request, known, caller, session, x=x)
+
+
+def experiment_page(
+    request: Request,
+    known: Experiment,
+    caller: Caller,
+    session: Session,
+    *,
+    x: str = "",
+    tags_given: str | None = None,
+    tags_wrong: str = "",
+) -> HTMLResponse:
+    """The page of an experiment.
+
+    Args:
+        x: The hyperparameter that is drawn against the result of a search.
+        tags_given: What the form of tags has; None: the tags that there are.
+        tags_wrong: Why that was refused, so that the answer is a 422.
+    """
+    experiment = known.id
+    trials = (
+        session.execute(
+            select(Trial)
+            .where(col(Trial.experiment) == experiment)
+            .order_by(col(Trial.started), col(Trial.id))
+            .limit(MOST_TRIALS)
+        )
+        .scalars()
+        .all()
+    )
+    decisions = (
+        session.execute(
+            select(Decision)
+            .join(Trial, col(Trial.id) == col(Decision.trial))
+            .where(col(Trial.experiment) == experiment)
+            .order_by(col(Decision.at), col(Decision.trial), col(Decision.number))
+            .limit(MOST_DECISIONS)
+        )
+        .scalars()
+        .all()
+    )
+    axes, result = parallel(trials) if len(trials) > 1 else (None, "")
+    names = varied(trials)
+    tags = tags_of(session, [experiment]).get(experiment, [])
+    return render(
+        request,
+        caller,
+        "experiment.html",
+        status=422 if tags_wrong else 200,
+        experiment=known,
+        tags=tags,
+        tags_open=may_tag(session, caller, known),
+        tags_given=" ".join(tags) if tags_given is None else tags_given,
+        tags_wrong=tags_wrong,
+        most_tags=MOST_TAGS,
+        trials=trials,
+        names=names[:MOST_COLUMNS],
+        plots=search_plots(session, known, trials, names, x) if len(trials) > 1 else None,
+        axes=axes,
+        result=result,
+        decisions=decisions,
+        linked=_linked(session, caller, decisions),
+        show_trial=True,
+        **_KINDS,
+    )
+
+
+def _linked(session: Session, caller: Caller, decisions: Sequence[Decision]) -> frozenset[str]:
+    return linked_corpora(session, caller, [each.corpus for each in decisions if each.corpus])
+
+
+def varied(trials: Sequence[Trial]) -> list[str]:
+    """The hyperparameters in which the trials differ."""
+    names = sorted({name for trial in trials for name in trial.hyperparameters})
+    return [
+        name
+        for name in names
+        if len({str(trial.hyperparameters.get(name)) for trial in trials}) > 1
+    ]
+
+
+@router.get("/trials/{trial}")
+def of_trial(
+    request: Request, known: KnownTrial, caller: CallerDep, session: SessionDep, view: ViewDep
+) -> HTMLResponse:
+    trial = known.id
+    lines = lines_of(session, trial, first=view.first, last=view.last)
+    live = known.state in _LIVE
+    decisions = (
+        session.execute(
+            select(Decision)
+            .where(col(Decision.trial) == trial)
+            .order_by(col(Decision.step), col(Decision.number))
+            .limit(MOST_DECISIONS)
+        )
+        .scalars()
+        .all()
+    )
+    checkpoints = session.execute(
+        select(Checkpoint).where(col(Checkpoint.trial) == trial).order_by(col(Checkpoint.step))
+    ).scalars()
+    attested = session.execute(
+        select(Attestation).where(col(Attestation.run) == trial, whole_attestations(caller))
+    ).scalars()
+    return render(
+        request,
+        caller,
+        "trial.html",
+        trial=known,
+        experiment=session.get(Experiment, known.experiment),
+        view=view,
+        charts=curves(lines),
+        thinned=any(line.thinned for line in lines.values()),
+        most=MOST_POINTS,
+        numbers=summaries(lines),
+        live=live,
+        stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
+        decisions=decisions,
+        linked=_linked(session, caller, decisions),
+        replayed=known.replay_of is not None and _is_there(session, caller, known.replay_of),
+        show_trial=False,
+        checkpoints=checkpoints.all(),
+        attestations=attested.all(),
+        figures=newest(_folder(session, known)),
+        bars=bars,
+        shades=shades,
+        **_KINDS,
+    )
+
+
+def _is_there(session: Session, caller: Caller, trial: str) -> bool:
+    """Whether there is a page of a trial that this caller may open."""
+    found = select(col(Trial.id)).where(col(Trial.id) == trial, visibility.trials(caller))
+    return session.execute(found).first() is not None
+
+
+@router.get("/trials/{trial}/figures/{file}")
+def image(
+    known: KnownTrial,
+    session: SessionDep,
+    file: Annotated[str, Path(pattern=r"^[0-9a-f]{16}-[0-9]{9}\.json$")],
+) -> Response:
+    """A picture that the run reported, as the PNG file that it is."""
+    found = one(_folder(session, known), file)
+    if found is None or not isinstance(found.figure, PngImage):
+        raise Problem(404, "No such figure", "the run keeps no picture of this name")
+    return Response(found.figure.data, media_type="image/png")
+
+
+def _folder(session: Session, trial: Trial) -> str:
+    """The run's folder, where it was when it was indexed."""
+    storage = session.get_one(Experiment, trial.experiment).storage
+    return f"{storage.rstrip('/')}/{trial.folder}"

@@ -1,0 +1,73 @@
+"""What a form sends: fields by name, taken from our own pages only."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import Depends, Request
+from fastapi.responses import RedirectResponse
+
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.identity.access import is_own_page
+from govray.platform.service.pages.rendering import HEADERS
+
+MOST_FIELDS = 32
+
+Fields = dict[str, str]
+
+
+def from_own_page(request: Request) -> None:
+    """Refuse a form that another site sent.
+
+    Raises:
+        Problem: 403.
+    """
+    if not is_own_page(request):
+        raise Problem(
+            403,
+            "Another site",
+            "This form was not sent by a page of this service",
+            "Open this service yourself and try again",
+        )
+
+
+async def form_of(request: Request) -> Fields:
+    """The fields of a form, each once, as somebody typed them: a browser sends lines with CRLF.
+
+    The one parser of forms: what cannot be read has the same answer everywhere.
+
+    Raises:
+        Problem: 403, another site sent it; 400, it is no form, or has more than `MOST_FIELDS`.
+    """
+    from_own_page(request)
+    try:
+        text = (await request.body()).decode("ascii")
+        given = parse_qs(text, keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
+    except ValueError:
+        raise Problem(400, "Malformed", "This is no form of a page of this service") from None
+    return {name: values[-1].replace("\r\n", "\n") for name, values in given.items()}
+
+
+async def _fields(request: Request) -> Fields:
+    return {name: value.strip() for name, value in (await form_of(request)).items()}
+
+
+FormDep = Annotated[Fields, Depends(_fields)]
+"""The fields of the form that a request is."""
+
+
+def field(fields: Fields, name: str) -> str:
+    """What a field holds.
+
+    Raises:
+        Problem: 422, it is empty or was not sent.
+    """
+    if not fields.get(name):
+        raise Problem(422, "Not valid", f"{name}: it is empty", "Fill the field in")
+    return fields[name]
+
+
+def then(path: str) -> RedirectResponse:
+    """The answer to a form that changed something: the page that shows it."""
+    return RedirectResponse(path, status_code=303, headers=HEADERS)

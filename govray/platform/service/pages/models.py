@@ -1,0 +1,205 @@
+"""Pages of models: the listing, a registered name, and the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse
+from sqlmodel import Session, col, select
+
+from govray.governance.attestation.memorization_manifest import MemorizationManifest
+from govray.governance.attestation.model_attestation import DISCLAIMER
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.record.entropy_profile import EntropyProfile
+from govray.governance.record.incidents import Findings
+from govray.governance.verify.steps import STEPS
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.pages import promotion
+from govray.platform.service.pages.charts import entropy_chart
+from govray.platform.service.pages.charts.depth_table import depth_rows, rule_rows
+from govray.platform.service.pages.charts.heatmap import FOLD_ABOVE, heat_map
+from govray.platform.service.pages.ledgers import entropy_profiles
+from govray.platform.service.pages.rendering import brief, count, render
+from govray.platform.service.pages.shared_queries import (
+    linked_corpora,
+    model_rows,
+    signed_policy,
+    version_rows,
+)
+from govray.platform.service.routes.memorization import audits_of, findings_of, own_findings
+from govray.platform.service.visible.visibility import (
+    DigestPath,
+    corpora_of,
+    find_attestation,
+    find_lineage,
+    find_model,
+    find_version,
+    is_within,
+    reads_entries,
+    trials,
+)
+from govray.platform.store import tables
+from govray.platform.store.lineage import Lineage
+from govray.platform.store.reverifications import newest as newest_reverification
+
+MOST_AUDITS = 5
+
+router = APIRouter()
+
+Rows = Annotated[str, Query(max_length=32)]
+Named = Annotated[str, Query(max_length=128)]
+Name = Annotated[str, Path(max_length=256)]
+
+
+@router.get("/models")
+def listing(
+    request: Request, caller: CallerDep, session: SessionDep, page: PageDep
+) -> HTMLResponse:
+    models, after = model_rows(session, caller, page=page)
+    return render(request, caller, "models.html", models=models, after=after)
+
+
+@router.get("/models/{model}")
+def name(
+    request: Request, model: Name, caller: CallerDep, session: SessionDep, page: PageDep
+) -> HTMLResponse:
+    row = find_model(session, caller, model)
+    models, after = version_rows(session, caller, model, page)
+    return render(request, caller, "model_name.html", model=row, models=models, after=after)
+
+
+@router.get("/models/{model}/{version}")
+def of_version(
+    request: Request,
+    model: Name,
+    version: Name,
+    caller: CallerDep,
+    session: SessionDep,
+    rows: Rows = "",
+    named: Named = "",
+) -> HTMLResponse:
+    registered = find_version(session, caller, model, version)
+    row = find_attestation(session, caller, registered.attestation)
+    return _page(request, caller, session, row, registered, rows, named)
+
+
+@router.get("/attestations/{digest}")
+def of_attestation(
+    request: Request,
+    digest: DigestPath,
+    caller: CallerDep,
+    session: SessionDep,
+    rows: Rows = "",
+    named: Named = "",
+) -> HTMLResponse:
+    row = find_attestation(session, caller, digest)
+    return _page(request, caller, session, row, None, rows, named)
+
+
+def _page(
+    request: Request,
+    caller: Caller,
+    session: Session,
+    row: tables.Attestation,
+    version: tables.ModelVersion | None,
+    rows: str,
+    named: str,
+) -> HTMLResponse:
+    document = find_lineage(session, caller, row, ("attestation", row.digest))
+    whole = document.scope == "whole"
+    policy = signed_policy(session, row.policy) if whole else None
+    findings = findings_of(row.envelope)
+    found = [each.corpus for each in document.corpora]
+    categories = sorted({each.license_category for each in document.corpora})
+    profiles: tuple[EntropyProfile, ...] = ()
+    # Entries of a ledger are for who reads the run, even of a public attestation.
+    if (
+        policy is not None
+        and policy.memorization is not None
+        and reads_entries(session, caller, row.run)
+    ):
+        profiles = entropy_profiles(session, row.run)
+    depth_groups, depth = depth_rows(document)
+    of_run = select(tables.Trial).where(col(tables.Trial.id) == row.run, trials(caller))
+    indexed = session.exec(of_run).first()
+    own = corpora_of(session, caller, row.digest)
+    audits = audits_of(session, row.digest, own, most=MOST_AUDITS)
+    return render(
+        request,
+        caller,
+        "model.html",
+        title=f"{version.model} {version.version}" if version else row.name,
+        row=row if whole else None,
+        version=version,
+        stages=promotion.stages_after(session, caller, version),
+        registry=is_within(session, caller, row.digest),
+        again=newest_reverification(session, [row.digest]).get(row.digest)
+        if is_within(session, caller, row.digest)
+        else None,
+        document=document,
+        whole=whole,
+        staff=is_within(session, caller, row.digest),
+        run=row.run if indexed else None,
+        experiment=session.get(tables.Experiment, indexed.experiment) if indexed else None,
+        attestations=[row] if whole else [],
+        totals=_totals(document),
+        map=heat_map(
+            document,
+            category=rows if rows in categories else None,
+            name=named,
+            fold=False if rows == "all" else None,
+        ),
+        foldable=len(document.corpora) > FOLD_ABOVE,
+        categories=categories if len(categories) > 1 else [],
+        chosen=rows,
+        named=named,
+        depth_groups=depth_groups,
+        depth=depth,
+        rules=rule_rows(policy) if policy else (),
+        steps=STEPS,
+        monitored=bool(policy and policy.memorization),
+        profile=_charts(profiles, policy, findings),
+        findings=findings if whole or findings is None else own_findings(findings, found),
+        audits=audits,
+        linked=linked_corpora(session, caller, _named(document, findings, audits)),
+        disclaimer=DISCLAIMER,
+    )
+
+
+def _named(
+    document: Lineage,
+    findings: Findings | None,
+    audits: Sequence[tuple[tables.MemorizationManifest, MemorizationManifest]],
+) -> set[str]:
+    """The corpora that the page names."""
+    named = {each.corpus for each in document.corpora}
+    named |= {each.corpus for each in findings.decisions} if findings else set()
+    return named.union(*({each.corpus for each in audit.corpora} for _, audit in audits))
+
+
+def _totals(document: Lineage) -> list[tuple[str, str]]:
+    read_corpora = [each for each in document.corpora if each.tokens]
+    tokens = sum(each.tokens for each in document.corpora)
+    found = [
+        ("corpora that trained", count(len(read_corpora))),
+        ("records read", count(sum(each.records for each in document.corpora))),
+        ("tokens read", brief(tokens)),
+    ]
+    if document.scope == "whole":
+        found.append(("ledger entries", count(document.ledger.size)))
+        found.append(
+            ("records in quarantine", count(sum(each.records for each in document.quarantine)))
+        )
+    return found
+
+
+def _charts(
+    profiles: tuple[EntropyProfile, ...], policy: Policy | None, findings: Findings | None
+) -> tuple[entropy_chart.Chart, ...]:
+    if not profiles or policy is None or policy.memorization is None:
+        return ()
+    return entropy_chart.charts(profiles, policy.memorization, findings)

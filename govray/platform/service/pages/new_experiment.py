@@ -1,0 +1,207 @@
+"""Starting an experiment: a text, then what it would cost and which policy applies, then the queue.
+
+1. ``GET /new`` is the form: empty, with a template of a project, or for the fork of a submission.
+2. ``POST /new`` checks it and shows what would be submitted. Nothing is written.
+3. ``POST /submissions`` submits it, and goes on to its page. The form of step 2 has a key, so a
+   second press of its button finds the first one's submission.
+
+What each step may and checks is `govray.platform.service.acting.acting`'s, as for ``/v1``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from govray.errors import Refused
+from govray.governance.submission.submission import PRIORITY
+from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
+from govray.platform.service.acting import acting
+from govray.platform.service.acting.acting import DEFAULT, Asked
+from govray.platform.service.http import problems
+from govray.platform.service.http.problems import Problem, not_valid
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.caller import permitted
+from govray.platform.service.identity.roles import submits
+from govray.platform.service.pages.form_fields import Fields, FormDep, then
+from govray.platform.service.pages.rendering import render
+from govray.platform.service.routes import submissions
+from govray.platform.service.routes.submissions import ACTS, NAME
+from govray.platform.service.routes.templates import find_template
+from govray.platform.service.visible.visibility import in_projects
+from govray.platform.store.project_templates import MOST_TEMPLATES
+from govray.platform.store.submissions import LONGEST_CONFIG, MOST_TAGS
+from govray.platform.store.tables import Template
+
+router = APIRouter(dependencies=[ACTS])
+
+
+@dataclass(frozen=True)
+class Filled:
+    """The form as somebody filled it in.
+
+    ``fork`` is the submission that it is a fork of. An empty pool or priority is
+    the file's or the project's.
+    """
+
+    file: str = ""
+    fork: str = ""
+    project: str = DEFAULT
+    pool: str = ""
+    priority: str = ""
+    tags: str = ""
+    overrides: str = ""
+    key: str = ""
+
+    def asked(self) -> Asked:
+        """What it asks for.
+
+        Raises:
+            Problem: 422, a field is not valid.
+        """
+        for field in ("project", "pool"):
+            value = getattr(self, field)
+            if not re.fullmatch(NAME, value) and (value or field == "project"):
+                raise not_valid(field, "letters, digits and . _ -, at most 64, are a name")
+        priority = self.priority or "0"
+        if not re.fullmatch(r"-?[0-9]{1,4}", priority) or abs(int(priority)) > PRIORITY:
+            raise not_valid("priority", f"a whole number between -{PRIORITY} and {PRIORITY} is one")
+        if len(self.file) > LONGEST_CONFIG:
+            raise not_valid("file", f"longer than {LONGEST_CONFIG} characters")
+        overrides = tuple(line for line in map(str.strip, self.overrides.splitlines()) if line)
+        longest = max(map(len, overrides), default=0)
+        if len(overrides) > MOST_OVERRIDES or longest > LONGEST_OVERRIDE:
+            raise not_valid("overrides", f"at most {MOST_OVERRIDES}, one a line")
+        tags = tuple(self.tags.replace(",", " ").split())
+        if len(tags) > MOST_TAGS:
+            raise not_valid("tags", f"at most {MOST_TAGS}")
+        return Asked(
+            file=None if self.fork else self.file,
+            fork_of=self.fork or None,
+            overrides=overrides,
+            project=self.project,
+            pool=self.pool or None,
+            priority=int(self.priority) if self.priority else None,
+            tags=tags,
+            key=self.key or None,
+        )
+
+
+def may_start(caller: Caller) -> bool:
+    """Whether there may be a project that ``caller`` can submit to, as `ACTS`."""
+    bound = submits(caller) and caller.has("write")
+    return bound or permitted(caller, ("admin", "engineer"), "write")
+
+
+@router.get("/new")
+def form(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    fork: Annotated[str, Query(max_length=64)] = "",
+    project: Annotated[str, Query(max_length=64)] = "",
+    template: Annotated[str, Query(max_length=64)] = "",
+) -> HTMLResponse:
+    filled = Filled(project=project or acting.offered(session, caller))
+    if template:
+        text = find_template(session, caller, filled.project, template).text
+        filled = replace(filled, file=text)
+    if fork:
+        row = acting.forked(session, caller, fork)
+        filled = Filled(
+            fork=row.id,
+            project=row.project,
+            pool=row.pool,
+            priority=str(row.priority),
+            tags=" ".join(row.tags),
+        )
+    return _form(request, caller, session, filled)
+
+
+@router.post("/new")
+def check(
+    request: Request, fields: FormDep, caller: CallerDep, session: SessionDep
+) -> HTMLResponse:
+    filled = _filled(fields)
+    if "change" in fields:
+        return _form(request, caller, session, filled)
+    try:
+        ready = acting.prepare(session, caller, filled.asked(), request.app.state.check)
+    except (Problem, Refused) as error:
+        return _again(request, caller, session, filled, error)
+    return render(
+        request,
+        caller,
+        "new_confirm.html",
+        filled=replace(filled, key=secrets.token_urlsafe(16)),
+        cost=submissions.estimate(session, caller, ready),
+    )
+
+
+@router.post("/submissions")
+def submit(request: Request, fields: FormDep, caller: CallerDep, session: SessionDep) -> Response:
+    filled = _filled(fields)
+    try:
+        row = acting.submit(session, caller, filled.asked(), request.app.state.check)
+    except (Problem, Refused) as error:
+        return _again(request, caller, session, filled, error)
+    return then(f"/submissions/{row.id}")
+
+
+def _filled(fields: Fields) -> Filled:
+    """The form, with the ends of lines that files have."""
+    known = {name: fields[name] for name in Filled.__annotations__ if name in fields}
+    return Filled(**{name: value.replace("\r\n", "\n") for name, value in known.items()})
+
+
+def _again(
+    request: Request,
+    caller: Caller,
+    session: Session,
+    filled: Filled,
+    error: Problem | Refused,
+) -> HTMLResponse:
+    """The form as it was filled in, with what is wrong; other problems are pages of their own."""
+    problem = problems.of(error)
+    if problem is None or problem.status_code not in (409, 422):
+        raise error
+    session.rollback()
+    return _form(request, caller, session, filled, problem)
+
+
+def _form(
+    request: Request,
+    caller: Caller,
+    session: Session,
+    filled: Filled,
+    problem: Problem | None = None,
+) -> HTMLResponse:
+    origin = acting.forked(session, caller, filled.fork) if filled.fork else None
+    return render(
+        request,
+        caller,
+        "new.html",
+        status=problem.status_code if problem else 200,
+        filled=filled,
+        origin=origin,
+        templates=() if origin else _templates(session, caller),
+        problem=problem,
+        longest=LONGEST_CONFIG,
+        priority=PRIORITY,
+    )
+
+
+def _templates(session: Session, caller: Caller) -> Sequence[Any]:
+    """Project and name of the templates that the caller sees."""
+    t = Template
+    seen = select(col(t.project), col(t.name)).where(in_projects(caller, t.project))
+    return session.execute(seen.order_by(col(t.project), col(t.name)).limit(MOST_TEMPLATES)).all()

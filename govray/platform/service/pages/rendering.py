@@ -1,0 +1,176 @@
+"""Templates to responses: escaping, the security headers, and how numbers and times are written.
+
+Numbers are written for reading, in full where they are counts of record; a shortened one stands
+beside its full form. A time is written as the store has it, in UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from starlette.datastructures import QueryParams
+
+from govray.governance.verify.trace import outcome
+from govray.platform.service.identity import session_cookie
+from govray.platform.service.identity.access import Caller
+from govray.platform.service.visible.visibility import reads_audit, reads_corpora, reads_runs
+from govray.platform.service.visible.visible_cases import reads_cases
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    )
+)
+
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    # What a page shows depends on who asks.
+    "Cache-Control": "private, no-store",
+}
+
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
+
+_GOOD = {"COMPLETED", "production"}
+_BAD = {"ERROR"}
+_WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING", "STOPPED", "KILLED", "KILLING"}
+_WARN |= {"PREEMPTING"}
+
+CATEGORY_WORDS = {
+    "public_domain": "public domain",
+    "permissive": "permissive",
+    "copyleft_limited": "limited copyleft",
+    "copyleft": "copyleft",
+    "commercial": "commercial",
+    "unknown": "unknown",
+}
+
+
+def count(value: int | str | None) -> str:
+    """``1234567`` as ``1,234,567``; an en dash for nothing known."""
+    return "–" if value is None else f"{int(value):,}"
+
+
+def brief(value: int | str) -> str:
+    """Three digits and a unit: ``2.15M``."""
+    number = int(value)
+    for size, unit in _UNITS:
+        if number >= size:
+            scaled = number / size
+            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f}{unit}"
+    return str(number)
+
+
+def decimals(value: float | None, digits: int = 3) -> str:
+    """A measured number with so many digits behind the point."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def plain(value: object) -> str:
+    """A hyperparameter: a float to four significant digits, anything else as it is."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def size(value: int) -> str:
+    """Bytes, in units of 1000 as disks are sold."""
+    return f"{brief(value)}B" if value >= 1000 else f"{value} B"
+
+
+def digest(value: str) -> str:
+    """A digest cut to what an eye compares; the template keeps the whole beside it."""
+    bare = value.removeprefix("sha256:")
+    return f"{bare[:10]}…{bare[-6:]}" if len(bare) > 20 else bare
+
+
+def minute(value: str) -> str:
+    """An instant of the store, to the minute."""
+    return f"{value[:10]} {value[11:16]} UTC"
+
+
+def sign(value: str) -> tuple[str, str]:
+    """A state's kind and the sign beside its word, so that colour is not the only difference."""
+    state = str(value)
+    if state in _GOOD:
+        return "good", "✓"
+    if state in _BAD or state.endswith("_ERROR"):
+        return "bad", "✕"
+    if state in _WARN or state.startswith("STOPPING"):
+        return "warn", "‖" if "PAUSED" in state else "!"
+    return "plain", "●"
+
+
+def word(value: str) -> str:
+    """A state in lower case, with spaces."""
+    return str(value).replace("_", " ").lower()
+
+
+def category(value: str) -> str:
+    """A licence category in words."""
+    return CATEGORY_WORDS.get(value, value)
+
+
+def following(given: QueryParams, cursor: str) -> str:
+    """The query of the page that follows: the same filters, and the cursor."""
+    kept = [(key, value) for key, value in given.multi_items() if key != "cursor"]
+    return urlencode([*kept, ("cursor", cursor)])
+
+
+def sorted_by(given: QueryParams, key: str, down: bool) -> str:
+    """The query of the same listing in another order, from its first page."""
+    kept = [
+        (name, value)
+        for name, value in given.multi_items()
+        if name not in ("cursor", "sort", "order") and value
+    ]
+    return urlencode([*kept, ("sort", key), ("order", "down" if down else "up")])
+
+
+def environment(*packages: str) -> Environment:
+    """What renders the templates of this package, and before them those of ``packages``."""
+    names = (*packages, "govray.platform.service.pages")
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(name) for name in names]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    texts = (count, brief, decimals, plain, size, digest, minute, sign, word, category, outcome)
+    for function in (*texts, following, sorted_by):
+        made.filters[function.__name__] = function
+    for asks in (reads_runs, reads_corpora, reads_audit, reads_cases):
+        made.tests[asks.__name__] = asks
+    return made
+
+
+_TEMPLATES = environment()
+
+
+def render(
+    request: Request, caller: Caller, name: str, *, status: int = 200, **values: Any
+) -> HTMLResponse:
+    """The page ``name``, for who reads it.
+
+    Templates know the caller as ``reader``: inside a call block Jinja's own ``caller`` is another.
+    """
+    html = _TEMPLATES.get_template(name).render(
+        request=request,
+        reader=caller,
+        answers_cases=getattr(request.app.state, "cases", None) is not None,
+        signed_in=session_cookie.read(request, session_cookie.COOKIE) is not None,
+        **values,
+    )
+    return HTMLResponse(html, status_code=status, headers=HEADERS)

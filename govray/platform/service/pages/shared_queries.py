@@ -1,0 +1,153 @@
+"""What pages read of the store, as far as a caller may: the queries that several pages share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Row, func, select
+from sqlmodel import Session, col
+
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.policy.depth_policy import Policy
+from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.pagination import Page
+from govray.platform.service.visible.visibility import (
+    attestation_order,
+    attestations,
+    own_corpora,
+    reads_registry,
+    reads_whole,
+    versions,
+    within,
+)
+from govray.platform.store import tables
+from govray.platform.store.tables import Attestation, ModelVersion
+
+LATEST = 8
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One model in a listing. What is None is not for this caller, or not known."""
+
+    href: str
+    name: str
+    version: str | None
+    stage: str | None
+    run: str | None
+    signer: str | None
+    policy: str | None
+    assurance: str | None
+    finished: str | None
+
+
+_LISTED: tuple[Any, ...] = (
+    col(Attestation.digest),
+    col(Attestation.name),
+    col(Attestation.run),
+    col(Attestation.signer),
+    col(Attestation.assurance),
+    col(Attestation.started),
+    col(Attestation.finished),
+    col(Attestation.public),
+    col(tables.Policy.name).label("policy_name"),
+    col(tables.Policy.version).label("policy_version"),
+)
+
+
+# A version's row, or that of an attestation without one, whose name and version are empty.
+_MODEL = func.coalesce(col(ModelVersion.model), "").label("model")
+_VERSION = func.coalesce(col(ModelVersion.version), "").label("version")
+
+
+def model_rows(
+    session: Session, caller: Caller, *, page: Page | None = None
+) -> tuple[list[ModelRow], str | None]:
+    """The newest models that the caller may read of, and the cursor of what follows.
+
+    Each registered version is a row, so an attestation registered under two names has two rows. An
+    unregistered one is a row too. A supplier's are in the order of their digests: when a run began
+    is not for suppliers.
+    """
+    statement = (
+        select(*_LISTED, within(caller).label("within"), _MODEL, _VERSION, col(ModelVersion.stage))
+        .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
+        .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
+        .where(attestations(caller))
+    )
+    columns = (*attestation_order(caller), _MODEL, _VERSION)
+    following = None
+    if page is None:
+        order = [each.desc() for each in columns]
+        rows: Sequence[Row[Any]] = session.execute(statement.order_by(*order).limit(LATEST)).all()
+    else:
+        rows, following = page.rows(
+            session, statement, columns, [str] * len(columns), descending=True
+        )
+    return [_listed(caller, row) for row in rows], following
+
+
+def version_rows(
+    session: Session, caller: Caller, model: str, page: Page
+) -> tuple[list[ModelRow], str | None]:
+    """The versions of a registered model that the caller may read of, the highest first."""
+    v = ModelVersion
+    columns: list[Any] = [v.major, v.minor, v.patch]
+    statement = (
+        select(
+            *_LISTED,
+            within(caller).label("within"),
+            *columns,
+            col(v.model),
+            col(v.version),
+            col(v.stage),
+        )
+        .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
+        .join(v, col(v.attestation) == col(Attestation.digest))
+        .where(col(v.model) == model, versions(caller))
+    )
+    rows, following = page.rows(session, statement, columns, [int] * len(columns), descending=True)
+    return [_listed(caller, row) for row in rows], following
+
+
+def _listed(caller: Caller, row: Row[Any]) -> ModelRow:
+    whole = reads_whole(caller, row)
+    return ModelRow(
+        href=version_href(row.model, row.version) if row.model else attestation_href(row.digest),
+        name=row.model or row.name,
+        version=row.version or None,
+        stage=row.stage if reads_registry(caller, row) else None,
+        run=row.run if whole else None,
+        signer=row.signer if whole else None,
+        policy=f"{row.policy_name} v{row.policy_version}" if whole else None,
+        assurance=row.assurance if whole else None,
+        finished=row.finished if whole else None,
+    )
+
+
+def version_href(model: str, version: str) -> str:
+    """The page of a registered version."""
+    return f"/models/{quote(model, safe='')}/{quote(version, safe='')}"
+
+
+def attestation_href(digest: str) -> str:
+    """The page of a model by its attestation."""
+    return f"/attestations/{digest.removeprefix('sha256:')}"
+
+
+def linked_corpora(session: Session, caller: Caller, names: Iterable[str]) -> frozenset[str]:
+    """Those of ``names`` whose page the caller may open, so that no link leads to a refusal."""
+    found = select(col(tables.Corpus.name)).where(
+        col(tables.Corpus.name).in_(sorted(set(names))), own_corpora(caller)
+    )
+    return frozenset(session.execute(found).scalars())
+
+
+def signed_policy(session: Session, digest: str) -> Policy | None:
+    """The policy with this digest; it was verified before it was stored."""
+    row = session.get(tables.Policy, digest)
+    return read(Policy, Envelope.parse(row.envelope)).document if row else None

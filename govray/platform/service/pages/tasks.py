@@ -1,0 +1,229 @@
+"""Tasks: notebooks, shells, TensorBoard and commands, with a way in, an end, and a form to start.
+
+A task's own pages lie on its own host (`govray.platform.service.http.origin`). ``form-action
+'self'`` keeps a browser from following a form there, so opening answers with a page that leads on.
+What that page names is good once and for a minute, and no cache keeps it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from sqlalchemy import select as columns_of
+from sqlmodel import Session, col, select
+
+from govray.errors import GovrayError
+from govray.governance.submission.submission import PRIORITY
+from govray.governance.submission.yaml_overrides import written
+from govray.platform.service.acting import acting
+from govray.platform.service.acting.acting import DEFAULT, Act
+from govray.platform.service.http import problems
+from govray.platform.service.http.checked_fields import checked
+from govray.platform.service.http.origin import TaskOrigins
+from govray.platform.service.http.problems import Problem, not_valid
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
+from govray.platform.service.identity.pagination import Page, PageDep
+from govray.platform.service.pages.form_fields import Fields, FormDep, then
+from govray.platform.service.pages.new_experiment import may_start
+from govray.platform.service.pages.rendering import render
+from govray.platform.service.routes.submissions import ACTS, ID
+from govray.platform.service.routes.tasks import NewTask, entrance, find_task, submitted
+from govray.platform.service.tasks.tickets import ENTRY_SECONDS
+from govray.platform.service.visible.visibility import RUN_READERS
+from govray.platform.service.visible.visibility import submissions as readable
+from govray.platform.store import submissions
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Project, Submission
+from govray.platform.tasks.task_file import KINDS, LONGEST_IDLE, SHOWN
+
+router = APIRouter(dependencies=[RUN_READERS])
+
+Id = Annotated[str, Path(pattern=ID)]
+
+STARTED = (*SHOWN, "command")
+"""Kinds that the form starts. Inference takes a file, by ``/v1/tasks``."""
+
+_LISTED: tuple[Any, ...] = (
+    *(Submission.id, Submission.kind, Submission.name, Submission.project, Submission.user),
+    *(Submission.state, Submission.pool, Submission.priority, Submission.slots),
+    *(Submission.submitted, Submission.started, Submission.finished, Submission.why),
+)
+"""Columns of a listing: without the files."""
+
+
+@dataclass(frozen=True)
+class TaskForm:
+    """The form as somebody filled it in. What is empty is as the task or the project has it."""
+
+    name: str = ""
+    kind: str = "notebook"
+    idle: str = ""
+    runs: str = ""
+    argv: str = ""
+    project: str = DEFAULT
+    pool: str = ""
+    priority: str = ""
+    key: str = ""
+
+    def task(self) -> NewTask:
+        """What it asks for.
+
+        Raises:
+            Problem: 422, a field is not valid, or belongs to another kind of task.
+        """
+        if self.kind not in STARTED:
+            raise not_valid("kind", f"one of {', '.join(STARTED)} is one")
+        mine = {"idle": self.kind in SHOWN, "runs": self.kind == "tensorboard"}
+        mine["argv"] = self.kind == "command"
+        for field, belongs in mine.items():
+            if getattr(self, field) and not belongs:
+                raise not_valid(field, f"a {self.kind} has none", "Leave the field empty")
+        file: dict[str, Any] = {"kind": self.kind}
+        if self.idle:
+            try:
+                file["idle_minutes"] = float(self.idle)
+            except ValueError:
+                raise not_valid("idle", "a number of minutes is one") from None
+        if self.runs:
+            file["runs"] = self.runs.split()
+        if self.kind == "command":
+            file["argv"] = self.argv.splitlines()
+        given = {"name": self.name, "project": self.project, "config": written(file)}
+        for field in ("pool", "priority"):
+            given |= {field: value} if (value := getattr(self, field)) else {}
+        return checked(NewTask, given)
+
+
+@router.get("/tasks")
+def listing(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    state: Annotated[str, Query(max_length=32)] = "",
+    user: Annotated[str, Query(max_length=256)] = "",
+) -> HTMLResponse:
+    filled = TaskForm(project=acting.offered(session, caller))
+    return _tasks(request, caller, session, page, filled, state=state, user=user)
+
+
+@router.post("/tasks", dependencies=[ACTS])
+def start(
+    request: Request, fields: FormDep, caller: CallerDep, session: SessionDep, page: PageDep
+) -> Response:
+    filled = _filled(fields)
+    try:
+        submitted(session, caller, filled.task(), key=filled.key or None)
+    except (Problem, GovrayError) as error:
+        problem = problems.of(error)
+        if problem is None or problem.status_code not in (400, 409, 422):
+            raise
+        session.rollback()
+        return _tasks(request, caller, session, page, filled, problem)
+    return then("/tasks")
+
+
+@router.post("/tasks/{task}/open", dependencies=[ACTS])
+def enter(
+    request: Request,
+    task: Id,
+    caller: CallerDep,
+    session: SessionDep,
+    audit: AuditDep,
+    _fields: FormDep,
+) -> HTMLResponse:
+    url = entrance(session, caller, task, request.app.state.settings.tasks, audit)
+    return render(request, caller, "task_open.html", url=url, seconds=ENTRY_SECONDS)
+
+
+@router.post("/tasks/{task}/stop", dependencies=[ACTS])
+def stop(task: Id, caller: CallerDep, session: SessionDep, _fields: FormDep) -> Response:
+    acting.ask(session, caller, find_task(session, caller, task).id, "stop")
+    return then("/tasks")
+
+
+def _tasks(
+    request: Request,
+    caller: Caller,
+    session: Session,
+    page: Page,
+    filled: TaskForm,
+    problem: Problem | None = None,
+    *,
+    state: str = "",
+    user: str = "",
+) -> HTMLResponse:
+    s = Submission
+    statement: Any = columns_of(*_LISTED).where(
+        col(s.kind).in_(KINDS), col(s.archived).is_(False), readable(caller)
+    )
+    if state in SubmissionState.__members__:
+        statement = statement.where(col(s.state) == SubmissionState(state))
+    if user:
+        statement = statement.where(col(s.user) == user)
+    columns: list[Any] = [s.submitted, s.id]
+    rows, after = page.rows(session, statement, columns, [str, str], descending=True)
+    origins: TaskOrigins | None = request.app.state.settings.tasks
+    allowed = _allowed(session, caller, rows)
+    running = SubmissionState.RUNNING
+    return render(
+        request,
+        caller,
+        "tasks.html",
+        status=problem.status_code if problem else 200,
+        tasks=rows,
+        after=after,
+        opens={
+            row.id
+            for row in rows
+            if origins and row.kind in SHOWN and row.state == running and row.id in allowed
+        },
+        stops={row.id for row in rows if "stop" in submissions.asks(row.state)} & allowed,
+        state=state,
+        states=[each.value for each in SubmissionState],
+        user=user,
+        acts=may_start(caller),
+        shows=origins is not None,
+        filled=replace(filled, key=filled.key or secrets.token_urlsafe(16)),
+        problem=problem,
+        kinds=STARTED,
+        longest_idle=LONGEST_IDLE,
+        priority=PRIORITY,
+    )
+
+
+def _allowed(session: Session, caller: Caller, rows: Sequence[Any]) -> set[str]:
+    """Of these the ones that ``caller`` may open and stop: its own, and an admin's."""
+    if not may_start(caller):
+        return set()
+    p = Project
+    # Held while `may_act` looks each of them up, so that it asks the store for none.
+    held = session.exec(select(p).where(col(p.name).in_({row.project for row in rows}))).all()
+    known: dict[tuple[str, str], bool] = {}
+    for row in rows:
+        if (key := (row.project, row.user)) not in known:
+            known[key] = _may(session, caller, row)
+    del held
+    return {row.id for row in rows if known[row.project, row.user]}
+
+
+def _may(session: Session, caller: Caller, row: Any) -> bool:
+    placed = {"pool": row.pool, "priority": row.priority, "slots": row.slots}
+    try:
+        acting.may_act(
+            session, caller, row.project, Act(verb="open", what="tasks", owner=row.user, **placed)
+        )
+    except Problem:
+        return False
+    return True
+
+
+def _filled(fields: Fields) -> TaskForm:
+    known = {name: fields[name] for name in TaskForm.__annotations__ if name in fields}
+    return TaskForm(**{name: value.replace("\r\n", "\n") for name, value in known.items()})

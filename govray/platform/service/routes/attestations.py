@@ -1,0 +1,409 @@
+"""``/v1/attestations``: the exact signed bytes, by digest or by a file that they are about.
+
+An envelope is immutable, so it may be cached for ever under its ETag. Whoever fetches one need not
+trust this service: `govray verify` and any DSSE library check it against a trust root that came
+another way.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import Field
+from sqlalchemy import Row, func, select
+from sqlmodel import Session, col
+
+from govray.governance.formats.document import format_time
+from govray.governance.trust.revocation_list import Revoked
+from govray.governance.verify.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
+from govray.governance.verify.steps import REVOCATIONS, STEPS
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.session import SessionDep, asked
+from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.revocations import Lists
+from govray.platform.service.visible import visibility
+from govray.platform.service.visible.visibility import (
+    SEE_MODELS,
+    DigestPath,
+    absent,
+    attestation_order,
+    attestations,
+    full_digest,
+    reads_whole,
+    whole_attestations,
+    within,
+)
+from govray.platform.store import tables
+from govray.platform.store.tables import Attestation, Subject
+
+router = APIRouter(tags=["attestations"])
+
+MAX_ROOTS = 64
+MAX_WAITING = 8
+"""Uploads that wait for one of the threads that check them; each holds its bytes."""
+
+DSSE = "application/vnd.dsse.envelope.v1+json"
+_SIGNATURE = {
+    "type": "object",
+    "properties": {"keyid": {"type": "string"}, "sig": {"type": "string"}},
+    "required": ["sig"],
+}
+ENVELOPE_CONTENT: dict[str, Any] = {
+    DSSE: {
+        "schema": {
+            "type": "object",
+            "description": "Fetch the bytes as they are: a signature is over the payload's.",
+            "properties": {
+                "payload": {"type": "string", "contentEncoding": "base64"},
+                "payloadType": {"type": "string"},
+                "signatures": {"type": "array", "items": _SIGNATURE},
+            },
+            "required": ["payload", "payloadType", "signatures"],
+        }
+    }
+}
+
+Sha256 = Annotated[
+    str,
+    Query(
+        pattern="^(sha256:)?[0-9a-f]{64}$",
+        description="SHA-256 of the file, 64 hex digits.",
+        examples=["7c" * 32],
+    ),
+]
+
+
+class AttestationItem(Answer):
+    """An attestation in a listing.
+
+    A supplier gets ``digest``, ``name`` and ``public`` of a model that used its corpora; the rest
+    is for those who may read the whole attestation.
+    """
+
+    digest: str = Field(examples=["sha256:" + "7c" * 32])
+    name: str = Field(examples=["python-source-gpt"])
+    public: bool
+    run: str | None = None
+    signer: str | None = None
+    policy: str | None = None
+    trust_root: str | None = None
+    assurance: str | None = None
+    started: str | None = None
+    finished: str | None = None
+    revoked: str | None = Field(
+        default=None, description="Since when it is revoked, by the lists that the service has."
+    )
+
+
+class SubjectItem(Answer):
+    """A file, and the attestation that it is in."""
+
+    attestation: str = Field(examples=["sha256:" + "7c" * 32])
+    name: str = Field(description="The file.", examples=["model.safetensors"])
+    run: str
+    public: bool
+
+
+class Subjects(Answer):
+    """The attestations about one file. None: nothing here that you may read is about it."""
+
+    sha256: str
+    items: list[SubjectItem]
+
+
+class StepAnswer(Answer):
+    """One of the verifier's numbered steps."""
+
+    number: int = Field(ge=1, le=len(STEPS))
+    name: str
+    status: Literal["passed", "failed", "notChecked"]
+    why: str | None = None
+
+
+class CheckAnswer(Answer):
+    """What an envelope alone shows. The whole check needs the model folder: `govray verify`."""
+
+    model_config = example(
+        outcome="partlyChecked",
+        meaning="The steps marked passed hold. The others were not checked.",
+        attestation="sha256:" + "7c" * 32,
+        run="demo-20261121-204522-ec96b3d1",
+        signer="operator",
+        trustRoot="sha256:" + "e4" * 32,
+        indexed=True,
+        at="2026-11-21T12:00:00Z",
+        steps=[{"number": 2, "name": "signature", "status": "passed", "why": None}],
+    )
+
+    outcome: Literal["failed", "partlyChecked", "notChecked"]
+    meaning: str
+    attestation: str | None = None
+    run: str | None = None
+    signer: str | None = None
+    trust_root: str | None = Field(default=None, description="Digest of the root it is under.")
+    indexed: bool = Field(
+        description="Whether this service has the attestation, in a place that you may read. It "
+        "verified the whole model folder then; that does not say what your copy holds."
+    )
+    at: str
+    steps: list[StepAnswer]
+
+
+_MEANING = {
+    "failed": "A step failed: do not rely on this attestation.",
+    "partlyChecked": "The steps marked passed hold, under a trust root that this service keeps. "
+    "The others were not checked. Run `govray verify` on the model folder, with a trust root "
+    "that you got from its owner.",
+    "notChecked": "Nothing could be checked: there is no trust root here that you may read.",
+}
+
+
+_STALE = (
+    "The trust root asks for a revocation list that this service does not have, or for a newer "
+    f"one: nobody here knows whether the attestation is revoked. See step {REVOCATIONS.number}."
+)
+
+
+@router.get("/attestations")
+def listing(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    run: Annotated[str | None, Query(max_length=128)] = None,
+    name: Annotated[str | None, Query(max_length=1024)] = None,
+) -> Listing[AttestationItem]:
+    """The attestations that you may read, the newest first."""
+    statement: Any = select(
+        col(Attestation.digest),
+        col(Attestation.name),
+        col(Attestation.public),
+        col(Attestation.run),
+        col(Attestation.signer),
+        col(Attestation.policy),
+        col(Attestation.trust_root),
+        col(Attestation.assurance),
+        col(Attestation.started),
+        col(Attestation.finished),
+        within(caller).label("within"),
+    ).where(attestations(caller))
+    if run is not None:
+        statement = statement.where(col(Attestation.run) == run, whole_attestations(caller))
+    if name is not None:
+        statement = statement.where(col(Attestation.name) == name)
+    columns = attestation_order(caller)
+    rows, following = page.rows(session, statement, columns, [str] * len(columns), descending=True)
+    lists: Lists = request.app.state.revocations
+    revoked = lists.look().revoked
+    return Listing(
+        items=[_item(caller, row, revoked.get(row.digest)) for row in rows], next=following
+    )
+
+
+def _item(caller: Caller, row: Row[Any], revoked: Revoked | None) -> AttestationItem:
+    if reads_whole(caller, row):
+        item = AttestationItem.model_validate(row)
+    else:
+        item = AttestationItem(digest=row.digest, name=row.name, public=False)
+    since = format_time(revoked.since) if revoked else None
+    return item.model_copy(update={"revoked": since})
+
+
+@router.get("/attestations:by-subject")
+def by_subject(caller: CallerDep, session: SessionDep, sha256: Sha256) -> Subjects:
+    """The attestations about a file, by the file's SHA-256. A supplier finds public ones."""
+    digest = sha256.removeprefix("sha256:")
+    rows = session.execute(
+        select(
+            col(Subject.attestation),
+            col(Subject.name),
+            col(Attestation.run),
+            col(Attestation.public),
+        )
+        .join(Attestation, col(Attestation.digest) == col(Subject.attestation))
+        .where(col(Subject.sha256).in_([digest, full_digest(digest)]), whole_attestations(caller))
+        .order_by(col(Attestation.started).desc(), col(Subject.attestation), col(Subject.name))
+        .limit(200)
+    ).all()
+    return Subjects(sha256=digest, items=[SubjectItem.model_validate(row) for row in rows])
+
+
+@router.get(
+    "/attestations/{digest}",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The DSSE envelope, byte for byte as it was signed.",
+            "content": ENVELOPE_CONTENT,
+        },
+        304: {"description": "You have these bytes."},
+    },
+)
+async def envelope(
+    digest: DigestPath,
+    caller: CallerDep,
+    session: SessionDep,
+    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
+) -> Response:
+    """The exact bytes of an attestation, for those who may read it whole."""
+    statement = select(
+        col(Attestation.envelope), col(Attestation.envelope_digest), col(Attestation.public)
+    ).where(col(Attestation.digest) == full_digest(digest), whole_attestations(caller))
+    row = await asked(session, lambda: session.execute(statement).one_or_none())
+    if row is None:
+        raise absent(caller, "attestation", digest, SEE_MODELS)
+    return immutable(
+        row.envelope, row.envelope_digest, public=row.public, asked=if_none_match, media_type=DSSE
+    )
+
+
+def immutable(
+    data: bytes, etag: str, *, public: bool, asked: str | None, media_type: str
+) -> Response:
+    """Bytes that never change, or a 304 for who has them.
+
+    Args:
+        etag: What names the bytes; quoted here.
+        public: Whether caches between may keep them.
+        asked: The request's ``If-None-Match``.
+    """
+    tag = f'"{etag}"'
+    headers = {
+        "ETag": tag,
+        "Cache-Control": f"{'public' if public else 'private'}, max-age=31536000, immutable",
+        "Vary": "Authorization, Cookie",
+        "X-Content-Type-Options": "nosniff",
+    }
+    tags = [each.strip().removeprefix("W/") for each in (asked or "").split(",")]
+    if tag in tags or "*" in tags:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=media_type, headers=headers)
+
+
+async def _body(request: Request, _caller: CallerDep) -> bytes:
+    """The bytes as they came: FastAPI would parse what says that it is JSON. First the caller, so
+    that a token that is not accepted is told before a body is read."""
+    return await request.body()
+
+
+@router.post(
+    "/attestations:verify",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "description": "The envelope, as it is in `governance/attestation.dsse.json`.",
+            "content": ENVELOPE_CONTENT,
+        }
+    },
+)
+async def verify(
+    request: Request,
+    caller: CallerDep,
+    session: SessionDep,
+    data: Annotated[bytes, Depends(_body)],
+) -> CheckAnswer:
+    """What of the verifier's sixteen steps an uploaded envelope alone shows.
+
+    It is checked against the newest version here of each trust root that you may read a version
+    of. The steps that need the model's
+    files are named and not checked. Nothing is stored.
+    """
+    checks: CapacityLimiter = request.app.state.checks
+    state = request.app.state
+    if state.uploads >= checks.total_tokens + MAX_WAITING:
+        raise Problem(
+            503,
+            "Busy",
+            f"{MAX_WAITING} attestations wait to be checked",
+            "Try again, or check it where you are with `govray verify`",
+            headers={"Retry-After": "5"},
+        )
+
+    def check() -> CheckAnswer:
+        at, (lists, pinned) = datetime.now(UTC), state.revocations.readable()
+        check = check_envelope(
+            data,
+            trust_roots(session, caller),
+            at=at,
+            revocations=lists,
+            pinned=pinned,
+            verified=state.revocations.verified,
+        )
+        return _told(session, caller, check, at)
+
+    state.uploads += 1  # counted here: a thread's queue is joined only at a later turn of the loop
+    try:
+        return await to_thread.run_sync(check, limiter=checks)
+    finally:
+        state.uploads -= 1
+
+
+def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
+    """The trust roots whose names the caller may read, each in its newest version here.
+
+    An older version names keys that its owner has withdrawn since, so it is never tried. That holds
+    even if the newest refuses, and for callers who read nothing under the newest.
+
+    Each is tried alone first, since some envelopes need no delegation. Then it is tried with each
+    model's set of delegations, since sets may contradict each other.
+    """
+    root, table = tables.TrustRoot, tables.Delegations
+    order = (col(root.version).desc(), col(root.digest).desc())
+    place = func.row_number().over(partition_by=col(root.name), order_by=order)
+    ranked = select(col(root.digest), place.label("place")).subquery()
+    statement = (
+        select(col(root.name), col(root.envelope))
+        .join(ranked, ranked.c.digest == col(root.digest))
+        .where(ranked.c.place == 1)
+        .order_by(*order)
+    )
+    readable = select(col(root.name)).where(visibility.trust_roots(caller))
+    statement = statement.where(col(root.name).in_(readable))
+    roots = session.execute(statement.limit(MAX_ROOTS)).all()
+    sets: dict[str, dict[str, tuple[bytes, ...]]] = {}
+    for name, digest, lines in session.execute(
+        select(col(root.name), col(table.digest), col(table.lines))
+        .join(root, col(root.digest) == col(table.trust_root))
+        .where(col(root.name).in_([each.name for each in roots]))
+        .order_by(*order, col(table.digest))
+        .limit(MAX_ROOTS)
+    ):
+        sets.setdefault(name, {})[digest] = tuple(lines.split(b"\n")[:-1])
+    return [
+        (each.envelope, delegations)
+        for each in roots
+        for delegations in ((), *sets.get(each.name, {}).values())
+    ]
+
+
+def _told(session: Session, caller: Caller, check: EnvelopeCheck, at: datetime) -> CheckAnswer:
+    attested = check.attested
+    outcome: Literal["failed", "partlyChecked", "notChecked"] = "partlyChecked"
+    if check.failed:
+        outcome = "failed"
+    elif attested is None or check.stale:
+        outcome = "notChecked"
+    indexed = (
+        attested is not None
+        and session.execute(
+            select(func.count())
+            .select_from(Attestation)
+            .where(col(Attestation.digest) == attested.digest, whole_attestations(caller))
+        ).scalar_one()
+    )
+    return CheckAnswer(
+        outcome=outcome,
+        meaning=_STALE if outcome == "notChecked" and check.stale else _MEANING[outcome],
+        attestation=attested.digest if attested else None,
+        run=attested.document.run.id if attested else None,
+        signer=attested.authority.name if attested else None,
+        trust_root=check.trust.digest if check.trust else None,
+        indexed=bool(indexed),
+        at=at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        steps=[StepAnswer.model_validate(step) for step in check.steps],
+    )

@@ -1,0 +1,133 @@
+"""The audit log, for those who watch over the others, and who used how much."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from sqlmodel import col, select
+
+from govray.governance.formats.document import Count, Timestamp
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.visible.visibility import (
+    AUDITORS,
+    RUN_READERS,
+    audit_entries,
+    in_projects,
+)
+from govray.platform.store import tables
+from govray.platform.store.tables import AuditEntry
+from govray.platform.store.usage import By
+from govray.platform.store.usage import usage as used
+
+router = APIRouter(tags=["service"])
+
+Filter = Annotated[str | None, Query(max_length=200)]
+
+
+class Entry(Answer):
+    """Who did what to what."""
+
+    model_config = example(
+        number="17",
+        at="2026-11-21T09:00:00Z",
+        user="ada",
+        token="0123456789ab",  # noqa: S106 (it is made up)
+        action="GET /v1/corpora/{corpus}",
+        subject="acme-notes",
+        outcome="done",
+        detail={},
+    )
+
+    number: Count
+    at: str
+    user: str
+    token: str | None = None
+    action: str
+    subject: str
+    outcome: Literal["done", "refused"]
+    detail: dict[str, Any]
+
+
+@router.get("/audit", dependencies=[AUDITORS])
+def audit(
+    session: SessionDep,
+    caller: CallerDep,
+    page: PageDep,
+    user: Filter = None,
+    subject: Filter = None,
+    action: Filter = None,
+    outcome: Literal["done", "refused"] | None = None,
+) -> Listing[Entry]:
+    """The audit log, the latest first. For admins and auditors.
+
+    Those of a workspace or project read what was done to it, and to what was submitted to it.
+    """
+    row = AuditEntry
+    statement = select(row).where(audit_entries(caller))
+    for column, value in (
+        (row.user, user),
+        (row.subject, subject),
+        (row.action, action),
+        (row.outcome, outcome),
+    ):
+        if value is not None:
+            statement = statement.where(column == value)
+    columns = (col(row.number),)
+    kept, cursor = page.rows(session, statement, columns, (int,), descending=True)
+    return Listing(items=[Entry.model_validate(each) for each in kept], next=cursor)
+
+
+class Used(Answer):
+    """What one project, user or workspace used."""
+
+    model_config = example(
+        name="default",
+        submissions=2,
+        trials=3,
+        workerHours=1.5,
+        acceleratorHours=0.5,
+        attested=2,
+    )
+
+    name: str
+    submissions: int = Field(description="Entries of the queue that were made.")
+    trials: int
+    worker_hours: float
+    accelerator_hours: float = Field(description="Hours of what Ray gave a worker as a GPU.")
+    attested: int = Field(description="Attestations in the index of these trials' runs.")
+
+
+class Usage(Answer):
+    """Usage by project, user or workspace, by name."""
+
+    by: By
+    items: list[Used]
+
+
+@router.get("/usage", dependencies=[RUN_READERS])
+def usage(
+    session: SessionDep,
+    caller: CallerDep,
+    by: By = "project",
+    since: Annotated[
+        Timestamp | None,
+        Query(description="Trials that started, and submissions made, then or later."),
+    ] = None,
+) -> Usage:
+    """Governed accelerator-hours, submissions and attested artifacts, of what you may read.
+
+    A project that nobody made is in no workspace, and counts for the name ``-`` there.
+    """
+    rows = used(
+        session,
+        by=by,
+        since=since,
+        experiments=in_projects(caller, tables.Experiment.project),
+        submissions=in_projects(caller, tables.Submission.project),
+    )
+    return Usage(by=by, items=[Used.model_validate(each) for each in rows])

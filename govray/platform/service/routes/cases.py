@@ -1,0 +1,641 @@
+"""``/v1/cases``: was a work used? Somebody asks, staff answer, and what follows is on record.
+
+Somebody who is no supplier sends a text, a file or domains, and gets a number and a key. Staff
+search the recorded data, look at what was found, and give a signed answer. Then they decide, and
+link the version of a model whose attestation shows it. The service refuses a link that does not.
+
+The requester reads the case's standing and its answer by the key, and nothing else. Names of
+corpora are withheld unless staff release them.
+"""
+
+from __future__ import annotations
+
+import codecs
+from base64 import b64decode
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from govray.errors import UsageError
+from govray.governance.attestation.case_answer import Decision
+from govray.platform.service.acting.case_answers import check_shows, missing_links, signed_answer
+from govray.platform.service.acting.case_desk import CaseDesk, DeskDep
+from govray.platform.service.acting.case_search import search_case
+from govray.platform.service.acting.project_rules import NowDep, changed_by
+from govray.platform.service.acting.stated_domains import LONGEST, domain_of
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.problems import not_found, not_valid
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.routes.attestations import DSSE, ENVELOPE_CONTENT, trust_roots
+from govray.platform.service.routes.models import NAME, VERSION
+from govray.platform.service.visible.visibility import find_model, find_version
+from govray.platform.service.visible.visible_cases import (
+    CASE_READERS,
+    CasePath,
+    cases,
+    demand_decides,
+    find_case,
+    reads_cases,
+)
+from govray.platform.store import cases as store
+from govray.platform.store.cases import LONGEST_CONTACT, LONGEST_REASON, MOST_BYTES, MOST_DOMAINS
+from govray.platform.store.database import begin_writing
+from govray.platform.store.states import CaseState
+from govray.platform.store.tables import RightsCase
+
+router = APIRouter(tags=["cases"])
+
+READERS = Depends(CASE_READERS)
+
+EXCERPT = 2000
+"""Characters of the text that staff are shown."""
+
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_CASE = "c-0123456789ab"
+_KEY = "govc_" + "A" * 43
+_DIGEST = "sha256:" + "7c" * 32
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable() or not text.strip():
+        raise ValueError("should be one line of printable characters")
+    return text.strip()
+
+
+def _encodable(text: str) -> str:
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise ValueError("should be text without NUL and surrogates")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_printable)]
+Words = Annotated[str, AfterValidator(_encodable)]
+KeyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Govray-Case-Key",
+        max_length=128,
+        description="The requester's key, from the answer that gave the number.",
+    ),
+]
+
+
+class AskedCase(BaseModel):
+    """What somebody asks: about a text, a file's bytes, or where data came from."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "contact": "rights@example.org",
+                    "model": "python-source-gpt",
+                    "text": "It was a dark and stormy night; the rain fell in torrents.",
+                },
+                {"contact": "rights@example.org", "sources": ["https://example.org/novels"]},
+            ]
+        },
+    )
+
+    contact: Annotated[Line, Field(max_length=LONGEST_CONTACT)] = Field(
+        description="Who asks, and where to answer. Staff of the service read it."
+    )
+    model: Annotated[str | None, Field(pattern=NAME)] = Field(
+        None,
+        description="A registered model, in all versions. Without it: all public models.",
+    )
+    text: Annotated[str | None, Field(min_length=1, max_length=MOST_BYTES)] = Field(
+        None, description="The work, or a part of it. Kept until the case is closed."
+    )
+    content: Annotated[str | None, Field(max_length=6_000_000, pattern=_BASE64)] = Field(
+        None, description="A file's bytes, in base64, in place of a text."
+    )
+    sources: (
+        Annotated[list[Annotated[str, Field(max_length=LONGEST)]], Field(max_length=MOST_DOMAINS)]
+        | None
+    ) = Field(None, description="URLs or domains, in place of a text. Domains are looked for.")
+
+    @model_validator(mode="after")
+    def _asks_one_thing(self) -> AskedCase:
+        given = [each for each in (self.text, self.content, self.sources) if each]
+        if len(given) != 1:
+            raise ValueError("give one of text, content and sources")
+        return self
+
+    def bytes_asked(self) -> bytes | None:
+        """What is asked about, if it is bytes.
+
+        Raises:
+            Problem: 422, they are too many.
+        """
+        if self.text is not None:
+            data = self.text.encode(errors="surrogatepass")
+        elif self.content is not None:
+            data = b64decode(self.content)
+        else:
+            return None
+        if len(data) > MOST_BYTES:
+            raise not_valid("body", f"{len(data):,} bytes are more than {MOST_BYTES:,}")
+        return data
+
+    def domains_asked(self) -> tuple[str, ...]:
+        """The domains of the sources.
+
+        Raises:
+            Problem: 422, one is neither URL nor domain.
+        """
+        try:
+            return tuple(sorted({domain_of(each) for each in self.sources or ()}))
+        except UsageError as error:
+            raise not_valid("body.sources", error.what, error.do) from None
+
+
+class ReceivedCase(Answer):
+    """A case that was received. The key is shown here, and never again."""
+
+    model_config = example(case=_CASE, key=_KEY, received="2026-11-25T09:00:00Z")
+
+    case: str = Field(description="Its number.")
+    key: str = Field(description="Shows the case's standing and its answer to whoever has it.")
+    received: str
+
+
+class LinkedVersion(Answer):
+    """A version whose attestation shows what was decided; the service checked that it does."""
+
+    model: str
+    version: str
+    attestation: str
+
+
+class CaseStanding(Answer):
+    """How a case stands, as its requester sees it."""
+
+    model_config = example(
+        case=_CASE,
+        state="CLOSED",
+        model="python-source-gpt",
+        received="2026-11-25T09:00:00Z",
+        answered="2026-11-26T09:00:00Z",
+        decision="removed",
+        reason="The adapter that it trained is deleted.",
+        decided="2026-11-26T10:00:00Z",
+        links=[{"model": "python-source-gpt", "version": "1.4.0", "attestation": _DIGEST}],
+        closed="2026-11-27T09:00:00Z",
+    )
+
+    case: str = Field(validation_alias="id", description="Its number.")
+    state: CaseState
+    model: str | None = Field(description="None: all public models.")
+    received: str
+    answered: str | None = Field(description="When it was answered; the answer is signed.")
+    decision: Decision | None
+    reason: str | None
+    decided: str | None
+    links: list[LinkedVersion]
+    closed: str | None = Field(description="From then on what was asked about is no longer kept.")
+
+
+class CaseItem(Answer):
+    """A case of the list."""
+
+    id: str = Field(description="Its number.", examples=[_CASE])
+    state: CaseState
+    model: str | None = Field(description="None: all public models.")
+    contact: str
+    requester: str = Field(description="The user that asked; `public` without a token.")
+    received: str
+    decision: str | None
+
+
+class StaffCase(CaseItem):
+    """A case as staff see it, with the names of corpora."""
+
+    sha256: str | None = Field(description="Of what was asked about, if that is bytes.")
+    size: int | None
+    domains: list[str]
+    excerpt: str | None = Field(
+        description=f"The first {EXCERPT} characters; none where it is no text, or closed."
+    )
+    searched: str | None
+    found: dict[str, Any] = Field(description="What the last search found; `{}` before it.")
+    released: list[str] = Field(description="Corpora that the answer names.")
+    answered: str | None
+    reason: str | None
+    decided: str | None
+    decided_by: str | None
+    links: list[LinkedVersion]
+    missing: list[str] = Field(
+        description="Models that something was found in, for which no version is linked."
+    )
+    closed: str | None
+
+
+class Released(BaseModel):
+    """Which corpora an answer names."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"release": []}]})
+
+    release: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=500)] = Field(
+        default_factory=list,
+        description="Names of corpora. Of all others their class is told, and no name.",
+    )
+
+
+class CaseDecision(BaseModel):
+    """What is decided in a case."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"decision": "removed", "reason": "The adapter that it trained is deleted."}
+            ]
+        },
+    )
+
+    decision: Decision = Field(
+        description="`removed`: an adapter is deleted. `revoked`: the corpus is revoked, and a "
+        "later version is without it. `refused`: neither. `nothing_found`: there is nothing to do."
+    )
+    reason: Annotated[Words, Field(min_length=1, max_length=LONGEST_REASON)] = Field(
+        description="The requester reads it."
+    )
+
+
+class NewLink(BaseModel):
+    """A version to link."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"model": "python-source-gpt", "version": "1.4.0"}]},
+    )
+
+    model: Annotated[str, Field(pattern=NAME)]
+    version: Annotated[str, Field(pattern=VERSION)]
+
+
+@router.post("/cases", status_code=201)
+def receive(
+    asked: AskedCase,
+    request: Request,
+    desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+) -> ReceivedCase:
+    """Ask whether a work was used. Without a token only where the operator allows it.
+
+    What you send is kept until the case is closed. Then its SHA-256 stays.
+    """
+    return received(asked, request, desk, caller, session, at)
+
+
+def received(
+    asked: AskedCase,
+    request: Request,
+    desk: CaseDesk,
+    caller: Caller,
+    session: Session,
+    at: str,
+) -> ReceivedCase:
+    """Take a case, as `receive`; for pages, too.
+
+    Raises:
+        Problem: 401 or 429, the requester may not; 404, there is no such model; 422.
+    """
+    content, domains = asked.bytes_asked(), asked.domains_asked()
+    if asked.model is not None:
+        find_model(session, caller, asked.model)
+    desk.admit(request, caller)
+    new = store.NewCase(contact=asked.contact, model=asked.model, content=content, domains=domains)
+    row, key = store.receive(session, new, by=changed_by(caller, at))
+    told = ReceivedCase(case=row.id, key=key, received=row.received)
+    session.commit()
+    return told
+
+
+@router.get("/cases", dependencies=[READERS])
+def listing(
+    _desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    state: Annotated[CaseState | None, Query(description="In this state.")] = None,
+) -> Listing[CaseItem]:
+    """The cases that you may read, the latest first. For staff and auditors."""
+    c = RightsCase
+    statement = select(
+        col(c.id),
+        col(c.state),
+        col(c.model),
+        col(c.contact),
+        col(c.requester),
+        col(c.received),
+        col(c.decision),
+    ).where(cases(caller))
+    if state is not None:
+        statement = statement.where(col(c.state) == state)
+    columns = (c.received, c.id)
+    rows, cursor = page.rows(session, statement, columns, [str, str], descending=True)
+    return Listing(items=[CaseItem.model_validate(each) for each in rows], next=cursor)
+
+
+@router.get("/cases/{case}", dependencies=[READERS])
+def case(
+    case: CasePath, _desk: DeskDep, caller: CallerDep, session: SessionDep, at: NowDep
+) -> StaffCase:
+    """A case with what was found for it. For staff and auditors."""
+    row = find_case(session, caller, case)
+    told = staff_case(session, row)
+    store.shown(session, row, by=changed_by(caller, at))
+    session.commit()
+    return told
+
+
+@router.get("/cases/{case}/standing")
+def standing(
+    case: CasePath,
+    _desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+    key: KeyHeader = None,
+) -> CaseStanding:
+    """How a case stands. For its requester, by the key, and for who reads the case."""
+    row = shown_case(session, caller, case, key)
+    told = CaseStanding.model_validate(row)
+    store.shown(session, row, by=changed_by(caller, at))
+    session.commit()
+    return told
+
+
+@router.get(
+    "/cases/{case}/answer",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The DSSE envelope, byte for byte as it was signed.",
+            "content": ENVELOPE_CONTENT,
+        }
+    },
+)
+def answer(
+    case: CasePath,
+    _desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+    key: KeyHeader = None,
+) -> Response:
+    """The signed answer. For the requester, by the key, and for who reads the case."""
+    return Response(answer_bytes(session, caller, case, key, at), media_type=DSSE)
+
+
+def answer_bytes(session: Session, caller: Caller, case: str, key: str | None, at: str) -> bytes:
+    """The envelope of the answer; that it was read is logged.
+
+    Raises:
+        Problem: 404, the caller may not see the case, or it has no answer yet.
+    """
+    row = shown_case(session, caller, case, key)
+    if row.answer is None:
+        raise not_found("answer to case", case, "It has none yet; look again later")
+    data = row.answer
+    store.shown(session, row, by=changed_by(caller, at))
+    session.commit()
+    return data
+
+
+@router.post("/cases/{case}:search", dependencies=[READERS])
+def search(
+    case: CasePath,
+    desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    audit: AuditDep,
+    at: NowDep,
+) -> StaffCase:
+    """Look into the recorded data for a case. For admins and data stewards.
+
+    The requester is told nothing of it. The first search in a corpus reads all its records, and
+    may take minutes.
+    """
+    return staff_case(session, searched(session, caller, audit, desk, case, at))
+
+
+def searched(
+    session: Session, caller: Caller, audit: AuditDep, desk: CaseDesk, case: str, at: str
+) -> RightsCase:
+    """Search for a case, as `search`; for pages, too.
+
+    Raises:
+        Problem: 404, 403; 503, another search goes on.
+        Refused: It is decided.
+    """
+    row = _decidable(session, caller, case)
+    store.check_step(row, "search")
+    with desk.searching() as sources:
+        result = search_case(session, caller, audit, row, sources)
+    session.rollback()  # what was read is old by now
+    begin_writing(session)
+    session.refresh(row)
+    store.searched(session, row, result, by=changed_by(caller, at))
+    session.commit()
+    return row
+
+
+@router.post("/cases/{case}:answer", dependencies=[READERS])
+def give_answer(
+    case: CasePath,
+    new: Released,
+    request: Request,
+    desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+) -> StaffCase:
+    """Sign the answer, which the requester sees from now on. For admins and data stewards."""
+    return staff_case(session, answered(session, caller, request, desk, case, new.release, at))
+
+
+def answered(
+    session: Session,
+    caller: Caller,
+    request: Request,
+    desk: CaseDesk,
+    case: str,
+    release: list[str],
+    at: str,
+) -> RightsCase:
+    """Answer a case, as `give_answer`; for pages, too.
+
+    Raises:
+        Problem: 404, 403.
+        Refused: Nothing was searched for, or the answer would not verify.
+    """
+    row = _decidable(session, caller, case, writing=True)
+    store.check_step(row, "answer")
+    envelope = signed_answer(
+        row,
+        desk.signer,
+        _roots(session),
+        released=release,
+        at=request.app.state.clock(),
+    )
+    store.answered(session, row, envelope, release, by=changed_by(caller, at))
+    session.commit()
+    return row
+
+
+@router.post("/cases/{case}:decide", dependencies=[READERS])
+def decide(
+    case: CasePath,
+    new: CaseDecision,
+    request: Request,
+    desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+) -> StaffCase:
+    """Decide on a case that is answered. For admins and data stewards.
+
+    `refused` and `nothing_found` close it. The others wait for a version that shows them.
+    """
+    return staff_case(session, decided(session, caller, request, desk, case, new, at))
+
+
+def decided(
+    session: Session,
+    caller: Caller,
+    request: Request,
+    desk: CaseDesk,
+    case: str,
+    new: CaseDecision,
+    at: str,
+) -> RightsCase:
+    """Decide on a case, as `decide`; for pages, too.
+
+    Raises:
+        Problem: 404, 403.
+        Refused: It has no answer, or the decision contradicts what was found.
+    """
+    row = _decidable(session, caller, case, writing=True)
+    store.decided(session, row, new.decision, new.reason, by=changed_by(caller, at))
+    if new.decision in ("refused", "nothing_found"):
+        _close(session, caller, request, desk, row, at)
+    session.commit()
+    return row
+
+
+@router.post("/cases/{case}:link", dependencies=[READERS])
+def link(
+    case: CasePath,
+    new: NewLink,
+    request: Request,
+    desk: DeskDep,
+    caller: CallerDep,
+    session: SessionDep,
+    at: NowDep,
+) -> StaffCase:
+    """Link a version whose attestation shows what was decided. For admins and data stewards.
+
+    Refused, unless it does: the corpora are not in its manifest and are revoked, or their adapters
+    are stated as removed. The last one that is missing closes the case.
+    """
+    row = linked(session, caller, request, desk, case, new.model, new.version, at)
+    return staff_case(session, row)
+
+
+def linked(
+    session: Session,
+    caller: Caller,
+    request: Request,
+    desk: CaseDesk,
+    case: str,
+    model: str,
+    version: str,
+    at: str,
+) -> RightsCase:
+    """Link a version, as `link`; for pages, too.
+
+    Raises:
+        Problem: 404, 403.
+        Refused: The version's attestation does not show what was decided.
+        CouldNotCheck: Revocation lists are missing.
+    """
+    row = _decidable(session, caller, case, writing=True)
+    store.check_step(row, "link")
+    found = find_version(session, caller, model, version)
+    state = request.app.state
+    shown = check_shows(session, row, found, state.revocations, at=state.clock())
+    store.linked(session, row, shown, by=changed_by(caller, at))
+    session.flush()
+    if not missing_links(session, row):
+        _close(session, caller, request, desk, row, at)
+    session.commit()
+    return row
+
+
+def _close(
+    session: Session, caller: Caller, request: Request, desk: CaseDesk, row: RightsCase, at: str
+) -> None:
+    """Sign the answer again with what was decided, and close the case."""
+    envelope = signed_answer(
+        row,
+        desk.signer,
+        _roots(session),
+        released=row.released,
+        outcome=store.outcome_of(row),
+        at=request.app.state.clock(),
+    )
+    store.closed(session, row, envelope, by=changed_by(caller, at))
+
+
+def shown_case(session: Session, caller: Caller, case: str, key: str | None) -> RightsCase:
+    """The case, for its requester or for who reads it. Raises 404."""
+    if key is not None and (row := store.of_key(session, case, key)) is not None:
+        return row
+    if not reads_cases(caller):
+        # Like a wrong key: nobody is told which numbers there are.
+        raise not_found("case", case, "Give its key", hidden=True)
+    return find_case(session, caller, case)
+
+
+def staff_case(session: Session, row: RightsCase) -> StaffCase:
+    """A case as staff see it."""
+    missing = missing_links(session, row) if row.decision in ("removed", "revoked") else []
+    fields = {name: getattr(row, name) for name in StaffCase.model_fields if hasattr(row, name)}
+    return StaffCase(**fields, excerpt=excerpt(row.content), missing=missing)
+
+
+def excerpt(content: bytes | None) -> str | None:
+    """The beginning of what was asked about, if it is text."""
+    if content is None:
+        return None
+    try:
+        # A character that the cut goes through is left out, and nothing else is.
+        text, _ = codecs.utf_8_decode(content[: 4 * EXCERPT], "strict", False)
+    except ValueError:
+        return None
+    return text[:EXCERPT]
+
+
+def _decidable(session: Session, caller: Caller, case: str, *, writing: bool = False) -> RightsCase:
+    """The case, if the caller decides on it; ``writing``: nobody else changes it meanwhile."""
+    row = find_case(session, caller, case)
+    demand_decides(caller)
+    if writing:
+        begin_writing(session)
+        session.refresh(row)
+    return row
+
+
+def _roots(session: Session) -> Any:
+    """The trust roots of the store. Which there are is the operator's to know."""
+    return trust_roots(session, Caller(name=store.PUBLIC, role="auditor"))

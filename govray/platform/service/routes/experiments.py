@@ -1,0 +1,269 @@
+"""Experiments, trials, and what their runs measured and decided.
+
+They are for staff, and for who has a role in their project.
+
+Suppliers and the public have no route here: a run's settings and numbers are its owner's. What a
+corpus was used for, its supplier reads at the corpus.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+from sqlmodel import col, select
+
+from govray.governance.formats.document import Count
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.visible import visibility
+from govray.platform.service.visible.visibility import RUN_READERS, find_experiment, find_trial
+from govray.platform.store import tables
+from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
+
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+
+Filter = Annotated[str | None, Query(max_length=200)]
+
+_TIMES = {"started": "2026-11-21T09:00:00Z", "finished": "2026-11-21T09:02:00Z"}
+
+
+class Experiment(Answer, tables.ExperimentColumns):
+    """One experiment file, or one search, and what became of it."""
+
+    model_config = example(
+        id="e-20261121-090000",
+        name="python-source-gpt",
+        kind="run",
+        state="COMPLETED",
+        project="default",
+        user="ada",
+        storage="runs",
+        config={"max_steps": 300},
+        why=None,
+        **_TIMES,
+    )
+
+
+class Trial(Answer, tables.TrialColumns):
+    """One run."""
+
+    model_config = example(
+        id="python-source-gpt-1",
+        experiment="e-20261121-090000",
+        state="COMPLETED",
+        hyperparameters={"blocks": 4},
+        step=300,
+        maxSteps=300,
+        loss=2.31,
+        objective=None,
+        worldSize=2,
+        attempts=1,
+        why=None,
+        replayOf=None,
+        code="sha256:" + "0" * 64,
+        policy="sha256:" + "1" * 64,
+        manifest="sha256:" + "2" * 64,
+        workerSeconds=180.5,
+        acceleratorSeconds=0.0,
+        **_TIMES,
+    )
+
+
+class Metric(Answer):
+    """One number of one step."""
+
+    model_config = example(
+        group="training", name="loss", step=100, attempt=0, value=2.9, archived=False, at=None
+    )
+
+    group: str
+    name: str
+    step: int
+    attempt: int
+    value: float | None = Field(default=None, description="null: the number was not finite.")
+    archived: bool = Field(description="A restart or rollback ran the step again.")
+    at: str | None = None
+
+
+class Decision(Answer):
+    """A stop, restart, gate, flag, rollback or refusal."""
+
+    model_config = example(
+        source="ledger",
+        number=0,
+        kind="gate",
+        at=None,
+        step=120,
+        corpus="acme-notes",
+        reason="credential expired",
+        evidence={},
+    )
+
+    source: str
+    number: int
+    kind: str
+    at: str | None = None
+    step: int | None = None
+    corpus: str | None = None
+    reason: str
+    evidence: dict[str, Any]
+
+
+class Checkpoint(Answer):
+    """A commit of a trial that is whole, or was."""
+
+    model_config = example(
+        step=300, state="COMPLETED", digest="sha256:" + "3" * 64, bytes="3300000", at=None
+    )
+
+    step: int
+    state: Literal["COMPLETED", "DELETED"]
+    digest: str | None = None
+    bytes: Count
+    at: str | None = None
+
+
+@router.get("/experiments")
+def experiments(
+    session: SessionDep,
+    caller: CallerDep,
+    page: PageDep,
+    state: ExperimentState | None = None,
+    project: Filter = None,
+    user: Filter = None,
+    name: Filter = None,
+    tag: Annotated[
+        str | None, Query(max_length=64, description="A tag that they have.", examples=["paper"])
+    ] = None,
+) -> Listing[Experiment]:
+    """The experiments that you may read, the latest first."""
+    row = tables.Experiment
+    statement = select(row).where(visibility.experiments(caller))
+    if tag is not None:
+        tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
+        statement = statement.where(col(row.id).in_(tagged))
+    for column, value in (
+        (row.state, state),
+        (row.project, project),
+        (row.user, user),
+        (row.name, name),
+    ):
+        if value is not None:
+            statement = statement.where(column == value)
+    columns = (row.started, row.id)
+    kept, cursor = page.rows(session, statement, columns, (str, str), descending=True)
+    return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
+
+
+def known_experiment(session: SessionDep, caller: CallerDep, experiment: str) -> tables.Experiment:
+    """The experiment that the path names.
+
+    Raises:
+        Problem: 404, there is none that the caller may read.
+    """
+    return find_experiment(session, caller, experiment)
+
+
+KnownExperiment = Annotated[tables.Experiment, Depends(known_experiment)]
+
+
+@router.get("/experiments/{experiment}")
+def experiment(known: KnownExperiment) -> Experiment:
+    """One experiment."""
+    return Experiment.model_validate(known)
+
+
+@router.get("/trials")
+def trials(
+    session: SessionDep,
+    caller: CallerDep,
+    page: PageDep,
+    experiment: Filter = None,
+    state: TrialState | None = None,
+    policy: Filter = None,
+) -> Listing[Trial]:
+    """The trials that you may read, the latest first."""
+    row = tables.Trial
+    statement = select(row).where(visibility.trials(caller))
+    for column, value in (
+        (row.experiment, experiment),
+        (row.state, state),
+        (row.policy, policy),
+    ):
+        if value is not None:
+            statement = statement.where(column == value)
+    columns = (row.started, row.id)
+    kept, cursor = page.rows(session, statement, columns, (str, str), descending=True)
+    return Listing(items=[Trial.model_validate(each) for each in kept], next=cursor)
+
+
+def known_trial(session: SessionDep, caller: CallerDep, trial: str) -> tables.Trial:
+    """The trial that the path names.
+
+    Raises:
+        Problem: 404, there is none that the caller may read.
+    """
+    return find_trial(session, caller, trial)
+
+
+KnownTrial = Annotated[tables.Trial, Depends(known_trial)]
+
+
+@router.get("/trials/{trial}")
+def trial(known: KnownTrial) -> Trial:
+    """One trial."""
+    return Trial.model_validate(known)
+
+
+@router.get("/trials/{trial}/metrics")
+def metrics(
+    session: SessionDep,
+    known: KnownTrial,
+    page: PageDep,
+    group: Filter = None,
+    name: Filter = None,
+    archived: Annotated[
+        bool, Query(description="Also what a restart or rollback superseded.")
+    ] = False,
+) -> Listing[Metric]:
+    """What a trial measured, by group, name and step."""
+    row = tables.Metric
+    statement = select(row).where(row.trial == known.id)
+    if group is not None:
+        statement = statement.where(row.group == group)
+    if name is not None:
+        statement = statement.where(row.name == name)
+    if not archived:
+        statement = statement.where(col(row.archived).is_(False))
+    columns = (row.group, row.name, row.step, row.attempt)
+    kept, cursor = page.rows(session, statement, columns, (str, str, int, int))
+    return Listing(items=[Metric.model_validate(each) for each in kept], next=cursor)
+
+
+@router.get("/trials/{trial}/decisions")
+def decisions(
+    session: SessionDep, known: KnownTrial, page: PageDep, kind: Filter = None
+) -> Listing[Decision]:
+    """What was decided during a trial, and why."""
+    row = tables.Decision
+    statement = select(row).where(row.trial == known.id)
+    if kind is not None:
+        statement = statement.where(row.kind == kind)
+    columns = (row.source, row.number)
+    kept, cursor = page.rows(session, statement, columns, (str, int))
+    return Listing(items=[Decision.model_validate(each) for each in kept], next=cursor)
+
+
+@router.get("/trials/{trial}/checkpoints")
+def checkpoints(session: SessionDep, known: KnownTrial, page: PageDep) -> Listing[Checkpoint]:
+    """A trial's checkpoints. One that is being written, or failed, is not among them."""
+    row = tables.Checkpoint
+    whole = (CheckpointState.COMPLETED, CheckpointState.DELETED)
+    statement = select(row).where(row.trial == known.id, col(row.state).in_(whole))
+    columns = (row.step,)
+    kept, cursor = page.rows(session, statement, columns, (int,))
+    return Listing(items=[Checkpoint.model_validate(each) for each in kept], next=cursor)

@@ -1,0 +1,171 @@
+"""A trial's metrics as they come: server-sent events.
+
+Each event is one step of one attempt: ``{"step", "attempt", "metrics": {group: {name: value}}}``.
+Its id is the position, so a reader that comes back with Last-Event-ID misses nothing; a step that
+has grown since is sent again, whole. The last event is ``end`` with the trial's state.
+
+The store is polled; a stream holds no connection and no thread between polls. Streams are bounded
+in number and in time. One whose reader may no longer read ends
+(`govray.platform.service.visible.stream_reader`). What arrives for a step after a later one was
+sent is not in the stream; the listing has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy import Engine, tuple_
+from sqlmodel import Session, col, select
+from starlette.concurrency import run_in_threadpool
+
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.visible.stream_reader import StreamReader
+from govray.platform.service.visible.visibility import RUN_READERS
+from govray.platform.store.states import TrialState
+from govray.platform.store.tables import Metric, Trial
+
+MOST_OF_ONE = 12
+"""Live streams that one caller may have open at the same time, with whichever tokens."""
+POLL_SECONDS = 1.0
+MAX_SECONDS = 600.0
+MAX_ROWS = 5_000
+"""Rows of one poll; the rest come with the next."""
+
+GOING = (TrialState.ACTIVE, TrialState.STOPPING, TrialState.PAUSED)
+_POSITION = re.compile(r"(\d{1,9})\.(\d{1,15})\.(\d{1,6})")
+
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+
+Position = tuple[int, int, int]
+"""Attempt, step, and how many numbers of that step were sent."""
+
+
+class Streams:
+    """Counts the streams of one application; ``stopping`` ends them all at their next poll."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.open = 0
+        self.of = Counter[str]()
+        """Those of each caller."""
+        self.stopping = False
+
+
+async def slot(request: Request, caller: CallerDep) -> AsyncIterator[None]:
+    """Hold a place among the live streams, for as long as a request lasts.
+
+    Raises:
+        Problem: 429, the caller has `MOST_OF_ONE`; 503, all places are taken.
+    """
+    streams: Streams = request.app.state.streams
+    if streams.of[caller.name] >= MOST_OF_ONE:
+        raise Problem(
+            429,
+            "Too many streams",
+            f"{MOST_OF_ONE} live streams of {caller.name} are open",
+            "Close one, or poll the metrics",
+            headers={"Retry-After": "10"},
+        )
+    if streams.open >= streams.most:
+        raise Problem(
+            503,
+            "Too many streams",
+            f"{streams.most} live streams are open",
+            "Try again later, or poll the metrics",
+            headers={"Retry-After": "10"},
+        )
+    streams.open += 1
+    streams.of[caller.name] += 1
+    request.app.state.measures.streams(streams.open)
+    try:
+        yield
+    finally:
+        streams.open -= 1
+        streams.of -= Counter({caller.name: 1})
+        request.app.state.measures.streams(streams.open)
+
+
+@router.get(
+    "/trials/{trial}/metrics/stream",
+    response_class=EventSourceResponse,
+    dependencies=[Depends(slot)],
+)
+async def stream(
+    request: Request,
+    known: KnownTrial,
+    last_event_id: Annotated[
+        str | None, Header(max_length=64, description="Go on behind this event.")
+    ] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """A trial's metrics, live, as server-sent events, until it ends."""
+    engine: Engine = request.app.state.engine
+    position = read_position(last_event_id)
+    streams: Streams = request.app.state.streams
+    until = time.monotonic() + MAX_SECONDS
+    reader = StreamReader(request, known.id)
+    while time.monotonic() < until and not (streams.stopping or await request.is_disconnected()):
+        if not await reader.may_go_on():
+            return
+        # The state first: what was written before the trial ended is then surely read.
+        state, rows = await run_in_threadpool(_poll, engine, known.id, position)
+        for event, reached in events(rows, position):
+            yield event
+            position = reached
+        if len(rows) >= MAX_ROWS:
+            continue
+        if state not in GOING:
+            yield ServerSentEvent(event="end", data={"state": state})
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def read_position(text: str | None) -> Position:
+    """The position of an event's id; from the start if it is none of ours."""
+    form = _POSITION.fullmatch(text or "")
+    return (int(form[1]), int(form[2]), int(form[3])) if form else (0, 0, 0)
+
+
+def _poll(engine: Engine, trial: str, position: Position) -> tuple[str, Sequence[Metric]]:
+    with Session(engine) as session:
+        state = session.exec(select(Trial.state).where(Trial.id == trial)).one_or_none()
+        rows = session.exec(
+            select(Metric)
+            .where(Metric.trial == trial, tuple_(Metric.attempt, Metric.step) >= position[:2])
+            .order_by(col(Metric.attempt), col(Metric.step), col(Metric.group), col(Metric.name))
+            .limit(MAX_ROWS)
+        ).all()
+    return state or TrialState.DELETED, rows
+
+
+def events(
+    rows: Sequence[Metric], position: Position
+) -> Sequence[tuple[ServerSentEvent, Position]]:
+    """The events of ``rows``, in order of attempt and step, behind ``position``."""
+    steps: dict[tuple[int, int], list[Metric]] = {}
+    for row in rows:
+        steps.setdefault((row.attempt, row.step), []).append(row)
+    if len(rows) >= MAX_ROWS and len(steps) > 1:
+        steps.popitem()  # it may be cut
+    found = []
+    for (attempt, step), numbers in steps.items():
+        reached = (attempt, step, len(numbers))
+        if reached <= position:
+            continue
+        groups: dict[str, dict[str, float | None]] = {}
+        for row in numbers:
+            value = row.value if math.isfinite(row.value) else None
+            groups.setdefault(row.group, {})[row.name] = value
+        data: dict[str, Any] = {"step": step, "attempt": attempt, "metrics": groups}
+        id_ = ".".join(map(str, reached))
+        found.append((ServerSentEvent(event="metrics", data=data, id=id_), reached))
+    return found

@@ -1,0 +1,204 @@
+"""What a trial's drivers and workers printed, from the run's folder. For staff.
+
+A part begins at a byte and says where the next one begins, so a log is read like a file, at any
+size. A search reads so many bytes and then says where it goes on. A log that is followed comes as
+server-sent events: the folder is looked at every second, by nobody between two looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import Field
+from sqlalchemy import Engine
+from sqlmodel import Session, select
+from starlette.concurrency import run_in_threadpool
+
+from govray.platform.service.http.answer import Answer, Decimal, example
+from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.routes.live_metrics import GOING, Streams, slot
+from govray.platform.service.visible.stream_reader import StreamReader
+from govray.platform.service.visible.visibility import RUN_READERS
+from govray.platform.store import run_logs
+from govray.platform.store.tables import Experiment, Trial
+
+POLL_SECONDS = 1.0
+MAX_SECONDS = 600.0
+DEFAULT_LINES = 200
+MOST_LINES = 2000
+LONGEST_SEARCH = 200
+LARGEST = (1 << 53) - 1
+
+router = APIRouter(tags=["logs"], dependencies=[RUN_READERS])
+
+LogName = Annotated[
+    str, Path(pattern=run_logs.NAME, description="Of the log.", examples=["rank-0-1.log"])
+]
+
+
+class Log(Answer):
+    """A log by its name: `driver-N`, or `rank-R-A` of rank R in attempt A."""
+
+    model_config = example(name="rank-0-1.log", bytes="2048")
+
+    name: str
+    bytes: Decimal
+
+
+class Logs(Answer):
+    """The logs of a trial: drivers first, then by attempt and rank."""
+
+    model_config = example(items=[{"name": "rank-0-1.log", "bytes": "2048"}])
+
+    items: list[Log]
+
+
+class Line(Answer):
+    """A line, and the byte that it begins at."""
+
+    model_config = example(at="2040", text="step 3")
+
+    at: Decimal
+    text: str
+
+
+class Part(Answer):
+    """Lines of a log that follow one another, or that were searched for."""
+
+    model_config = example(
+        name="rank-0-1.log",
+        size="2048",
+        begin="2040",
+        next="2048",
+        lines=[{"at": "2040", "text": "step 3"}],
+    )
+
+    name: str
+    size: Decimal = Field(description="Bytes that the log has.")
+    begin: Decimal = Field(description="The byte that this part begins at.")
+    next: Decimal = Field(description="Give it as `from`, for the next part.")
+    lines: list[Line]
+
+
+def folder_of(session: Session, trial: Trial) -> str:
+    """The run's folder, where it was when it was indexed."""
+    storage = session.get_one(Experiment, trial.experiment).storage
+    return f"{storage.rstrip('/')}/{trial.folder}"
+
+
+def part_of(
+    session: Session,
+    trial: Trial,
+    name: str,
+    *,
+    search: str = "",
+    start: int | None = None,
+    lines: int = DEFAULT_LINES,
+) -> run_logs.LogPart:
+    """Lines of a log.
+
+    Raises:
+        Problem: 404, there is no such log, or the run's folder is out of reach.
+    """
+    found = run_logs.read(folder_of(session, trial), name, start=start, most=lines, search=search)
+    if found is None:
+        raise not_found("log", name, "See the list of the trial's logs")
+    return found
+
+
+@router.get("/trials/{trial}/logs")
+def listing(known: KnownTrial, session: SessionDep) -> Logs:
+    """The logs that a trial's folder keeps; none where the folder is out of reach. For staff."""
+    found = run_logs.listed(folder_of(session, known))
+    return Logs(items=[Log(name=each.name, bytes=str(each.size)) for each in found])
+
+
+@router.get("/trials/{trial}/logs/{name}")
+def read(
+    known: KnownTrial,
+    name: LogName,
+    session: SessionDep,
+    search: Annotated[
+        str,
+        Query(max_length=LONGEST_SEARCH, description="Only lines with this text, in any case."),
+    ] = "",
+    start: Annotated[
+        int | None,
+        Query(
+            alias="from",
+            ge=0,
+            le=LARGEST,
+            description="Begin at this byte. Without it: the last lines, or of a search the first.",
+        ),
+    ] = None,
+    lines: Annotated[int, Query(ge=1, le=MOST_LINES, description="Lines at most.")] = (
+        DEFAULT_LINES
+    ),
+) -> Part:
+    """Lines of a log. `next` is where the next part begins. For staff."""
+    part = part_of(session, known, name, search=search, start=start, lines=lines)
+    return Part(
+        name=name,
+        size=str(part.size),
+        begin=str(part.begin),
+        next=str(part.next),
+        lines=[Line(at=str(each.at), text=each.text) for each in part.lines],
+    )
+
+
+@router.get(
+    "/trials/{trial}/logs/{name}/stream",
+    response_class=EventSourceResponse,
+    dependencies=[Depends(slot)],
+)
+async def stream(
+    request: Request,
+    known: KnownTrial,
+    name: LogName,
+    start: Annotated[
+        int, Query(alias="from", ge=0, le=LARGEST, description="Begin at this byte.")
+    ] = 0,
+    last_event_id: Annotated[
+        str | None, Header(max_length=64, description="Go on behind this event.")
+    ] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """A log as it grows, as server-sent events of lines, until the trial ends. For staff."""
+    engine: Engine = request.app.state.engine
+    streams: Streams = request.app.state.streams
+    known_id = re.fullmatch("[0-9]{1,15}", last_event_id or "")
+    at = int(known_id[0]) if known_id else start
+    until = time.monotonic() + MAX_SECONDS
+    reader = StreamReader(request, known.id)
+    while time.monotonic() < until and not (streams.stopping or await request.is_disconnected()):
+        if not await reader.may_go_on():
+            return
+        try:
+            going, part = await run_in_threadpool(_poll, engine, known.id, name, at)
+        except Problem:
+            going, part = False, None
+        if part is not None and part.lines:
+            at = part.next
+            yield ServerSentEvent(
+                event="lines", data=[each.text for each in part.lines], id=str(part.next)
+            )
+            continue
+        if not going:
+            yield ServerSentEvent(event="end", data={})
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _poll(engine: Engine, trial: str, name: str, at: int) -> tuple[bool, run_logs.LogPart]:
+    """Whether the trial goes on, and what follows from a byte on."""
+    with Session(engine) as session:
+        # The state first: what was written before the trial ended is then surely read.
+        row = session.exec(select(Trial).where(Trial.id == trial)).one()
+        return row.state in GOING, part_of(session, row, name, start=at, lines=MOST_LINES)

@@ -1,0 +1,442 @@
+"""Models and their versions: reading the registry, and writing it.
+
+Who sees what
+
+* Staff see everything of a version, as does who has a role where its run lies.
+* Everyone sees name, version and attestation digest, of versions whose attestation is public.
+* A supplier sees the same three, also of versions whose run used a corpus of its own.
+
+What a caller may not see answers as if it were not there
+(`govray.platform.service.visible.visibility`).
+
+Engineers and admins write, with a token of the scope ``write``, those of a project only where all
+versions of the model are its own. A write and its entry in the audit
+log are one transaction. The service reads its gates anew at each promotion; a caller brings none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as File
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Select
+from sqlmodel import Session, col, select
+
+from govray.errors import CouldNotCheck
+from govray.platform.service.acting.project_rules import changed_by
+from govray.platform.service.http.answer import example
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.revocations import Lists
+from govray.platform.service.visible import visibility
+from govray.platform.service.visible.places import is_within
+from govray.platform.service.visible.visibility import (
+    check_promotes,
+    find_model,
+    find_version,
+    promotes,
+    whole_models,
+)
+from govray.platform.store import registry, tables
+from govray.platform.store.database import begin_writing
+from govray.platform.store.promotion_gates import PromotionPolicy, read_promotion_policy
+from govray.platform.store.registry import LONGEST_LABEL, LONGEST_NOTES, MOST_LABELS, MOST_METRICS
+from govray.platform.store.reverifications import changes
+
+router = APIRouter(tags=["models"])
+
+WRITES = Depends(require("admin", "engineer", scope="write", bound=promotes))
+
+MAX_POLICY = 1 << 20
+
+_NUMBER = "(0|[1-9][0-9]{0,9})"
+NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
+VERSION = rf"^{_NUMBER}\.{_NUMBER}\.{_NUMBER}$"
+DIGEST = "^sha256:[0-9a-f]{64}$"
+
+_ModelName = Annotated[str, Path(pattern=NAME, examples=["python-source-gpt"])]
+_VersionName = Annotated[str, Path(pattern=VERSION, examples=["1.4.0"])]
+_Word = Annotated[str, Field(pattern=NAME)]
+_Labels = Annotated[
+    dict[_Word, Annotated[str, Field(max_length=LONGEST_LABEL)]], Field(max_length=MOST_LABELS)
+]
+_Metrics = Annotated[
+    dict[_Word, Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=MOST_METRICS)
+]
+_Notes = Annotated[str, Field(max_length=LONGEST_NOTES)]
+
+_ATTESTATION = "sha256:" + "0" * 64
+_REFERENCE = {"model": "python-source-gpt", "version": "1.4.0", "attestation": _ATTESTATION}
+
+
+class ModelName(BaseModel):
+    """A model, as suppliers and the public see it."""
+
+    model_config = example(name="python-source-gpt")
+
+    name: str
+
+
+class Model(ModelName):
+    """A model, as staff see it."""
+
+    model_config = example(
+        name="python-source-gpt",
+        description="",
+        labels={},
+        created="2026-11-21T09:05:00Z",
+        user="ada",
+        production="1.3.2",
+    )
+
+    description: str
+    labels: dict[str, str]
+    created: str
+    user: str
+    production: str | None = Field(description="The version in production.")
+
+
+class VersionReference(BaseModel):
+    """A version, as suppliers and the public see it."""
+
+    model_config = example(**_REFERENCE)
+
+    model: str
+    version: str
+    attestation: str = Field(description="Digest of the attestation that it was made of.")
+
+
+class Change(BaseModel):
+    """What happened to a version. `before` and `after` are stages."""
+
+    at: str
+    user: str
+    action: str = Field(examples=["model.promote"])
+    before: str | None
+    after: str | None
+    gates: str | None = Field(description="Digest of the gates that it passed.")
+
+
+class Version(VersionReference):
+    """A version, as staff see it."""
+
+    model_config = example(
+        **_REFERENCE,
+        stage="production",
+        labels={"team": "code"},
+        metrics={"loss": 2.31},
+        notes="",
+        created="2026-11-21T09:05:00Z",
+        user="ada",
+        public=False,
+    )
+
+    stage: Literal["none", "staging", "production", "archived"]
+    labels: dict[str, str]
+    metrics: dict[str, float]
+    notes: str
+    created: str
+    user: str
+    public: bool = Field(description="Anyone may read its attestation.")
+
+
+class Reverified(BaseModel):
+    """What verifying a model again gave, for as long as it gave that."""
+
+    outcome: Literal["verified", "failed", "could not check"]
+    why: str | None = None
+    since: str
+    checked: str = Field(description="When it was verified last.")
+
+
+class VersionWithHistory(Version):
+    """A version and everything that happened to it, oldest first."""
+
+    model_config = example(
+        **_REFERENCE,
+        stage="staging",
+        labels={},
+        metrics={},
+        notes="",
+        created="2026-11-21T09:05:00Z",
+        user="ada",
+        public=False,
+        history=[
+            {
+                "at": "2026-11-21T10:00:00Z",
+                "user": "ada",
+                "action": "model.promote",
+                "before": "none",
+                "after": "staging",
+                "gates": "sha256:" + "1" * 64,
+            }
+        ],
+        reverified=[
+            {
+                "outcome": "verified",
+                "why": None,
+                "since": "2026-11-21T11:00:00Z",
+                "checked": "2026-11-24T11:00:00Z",
+            }
+        ],
+    )
+
+    history: list[Change]
+    reverified: list[Reverified] = Field(
+        description="What verifying it again gave, the newest first; `govray alerts run` does so."
+    )
+
+
+class NewVersion(BaseModel):
+    """A version to make of an attestation that the store holds."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"version": "1.4.0", "attestation": _ATTESTATION}]},
+    )
+
+    version: Annotated[str, Field(pattern=VERSION)]
+    attestation: Annotated[str, Field(pattern=DIGEST)]
+    labels: _Labels = Field(default_factory=dict)
+    metrics: _Metrics = Field(default_factory=dict)
+    notes: _Notes = ""
+
+
+class Annotations(BaseModel):
+    """Labels or notes, or both, that take the place of those there are."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"notes": "Passed the review"}]}
+    )
+
+    labels: _Labels | None = None
+    notes: _Notes | None = None
+
+
+class StageRequest(BaseModel):
+    """The stage to move to."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"stage": "staging"}]}
+    )
+
+    stage: Literal["staging", "production", "archived"]
+
+
+class Promoted(BaseModel):
+    """A change of stage that was made."""
+
+    model_config = example(
+        model="python-source-gpt",
+        version="1.4.0",
+        before="staging",
+        after="production",
+        replaced="1.3.2",
+    )
+
+    model: str
+    version: str
+    before: str
+    after: str
+    replaced: str | None = Field(description="The version that was in production until then.")
+
+
+@router.get("/models")
+def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Model | ModelName]:
+    """The models of which the caller may see a version, by name."""
+    query: Select[Any] = select(tables.Model).where(visibility.models(caller))
+    order: list[Any] = [col(tables.Model.name)]
+    kept, following = page.rows(session, query, order, [str])
+    whole = whole_models(session, caller, [row.name for row in kept])
+    items = [_model(session, row, whole=row.name in whole) for row in kept]
+    return Listing(items=items, next=following)
+
+
+@router.get("/models/{model}")
+def model(model: _ModelName, session: SessionDep, caller: CallerDep) -> Model | ModelName:
+    """One model."""
+    row = find_model(session, caller, model)
+    return _model(session, row, whole=model in whole_models(session, caller, [model]))
+
+
+@router.get("/models/{model}/versions")
+def versions(
+    model: _ModelName, session: SessionDep, caller: CallerDep, page: PageDep
+) -> Listing[Version | VersionReference]:
+    """The versions of a model that the caller may see, the highest first."""
+    find_model(session, caller, model)
+    v = tables.ModelVersion
+    query: Any = select(v).where(col(v.model) == model, visibility.versions(caller))
+    order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
+    kept, following = page.rows(session, query, order, [int, int, int], descending=True)
+    return Listing(items=[_version(session, row, caller) for row in kept], next=following)
+
+
+@router.get("/models/{model}/versions/{version}")
+def version(
+    model: _ModelName, version: _VersionName, session: SessionDep, caller: CallerDep
+) -> VersionWithHistory | VersionReference:
+    """One version; for staff with its history."""
+    row = find_version(session, caller, model, version)
+    if not is_within(session, caller, row.attestation):
+        return _reference(row)
+    fields = _full(session, row).model_dump()
+    again = [
+        Reverified(outcome=each.outcome, why=each.why, since=each.since, checked=each.checked)
+        for each in changes(session, row.attestation)
+    ]
+    return VersionWithHistory(**fields, history=_history(session, row), reverified=again)
+
+
+@router.post("/models/{model}/versions", status_code=201, dependencies=[WRITES])
+def register(model: _ModelName, new: NewVersion, session: SessionDep, caller: CallerDep) -> Version:
+    """Make a version of an attestation that the store holds; the model too, if it is new.
+
+    The store holds an attestation only if it was verified. `govray model register` verifies and
+    indexes a folder first.
+    """
+    begin_writing(session)  # two that bring the same new name follow one another
+    check_promotes(session, caller, model, new.attestation)
+    row = registry.register(
+        session,
+        model=model,
+        version=new.version,
+        attestation=new.attestation,
+        by=changed_by(caller),
+        labels=new.labels,
+        metrics=new.metrics,
+        notes=new.notes,
+    )
+    session.commit()
+    return _full(session, row)
+
+
+@router.patch("/models/{model}/versions/{version}", dependencies=[WRITES])
+def annotate(
+    model: _ModelName,
+    version: _VersionName,
+    given: Annotations,
+    session: SessionDep,
+    caller: CallerDep,
+) -> Version:
+    """Replace the labels or notes of a version. Nothing else of it can be changed."""
+    find_version(session, caller, model, version)
+    check_promotes(session, caller, model)
+    row = registry.annotate(
+        session,
+        name=model,
+        version=version,
+        by=changed_by(caller),
+        labels=given.labels,
+        notes=given.notes,
+    )
+    session.commit()
+    return _full(session, row)
+
+
+@router.post("/models/{model}/versions/{version}:promote", dependencies=[WRITES])
+def promote(
+    model: _ModelName,
+    version: _VersionName,
+    change: StageRequest,
+    request: Request,
+    session: SessionDep,
+    caller: CallerDep,
+) -> Promoted:
+    """Move a version to a stage, if all gates before it hold.
+
+    What fails is in `detail`, all of it, and nothing is changed. A version in production is
+    archived when another takes its place.
+    """
+    find_version(session, caller, model, version)
+    check_promotes(session, caller, model)
+    lists: Lists = request.app.state.revocations
+    if change.stage == "archived":
+        done = registry.archive(session, name=model, version=version, by=changed_by(caller))
+    else:
+        done = registry.promote(
+            session,
+            name=model,
+            version=version,
+            stage=change.stage,
+            policy=promotion_policy(request.app.state.settings.promotion),
+            by=changed_by(caller),
+            standing=lists.look(),
+        )
+    session.commit()
+    return Promoted(
+        model=model,
+        version=done.version.version,
+        before=done.before,
+        after=done.after,
+        replaced=done.replaced,
+    )
+
+
+def promotion_policy(path: File) -> PromotionPolicy:
+    """The service's gates.
+
+    Raises:
+        CouldNotCheck: There are none to ask.
+        Malformed: The file is no promotion policy.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_POLICY + 1)
+    except OSError:
+        raise CouldNotCheck(
+            "this service has no promotion policy, so nothing can be promoted",
+            do="Its operator names one; policies/promotion.yaml of the deployment is such a file",
+        ) from None
+    return read_promotion_policy(text, name=path.name)
+
+
+def _model(session: Session, row: tables.Model, *, whole: bool) -> Model | ModelName:
+    if not whole:
+        return ModelName(name=row.name)
+    current = registry.latest(session, row.name, stage="production")
+    return Model(
+        name=row.name,
+        description=row.description,
+        labels=row.labels,
+        created=row.created,
+        user=row.user,
+        production=current.version if current else None,
+    )
+
+
+def _reference(row: tables.ModelVersion) -> VersionReference:
+    return VersionReference(model=row.model, version=row.version, attestation=row.attestation)
+
+
+def _version(
+    session: Session, row: tables.ModelVersion, caller: Caller
+) -> Version | VersionReference:
+    within = is_within(session, caller, row.attestation)
+    return _full(session, row) if within else _reference(row)
+
+
+def _full(session: Session, row: tables.ModelVersion) -> Version:
+    public = session.exec(
+        select(tables.Attestation.public).where(tables.Attestation.digest == row.attestation)
+    ).one()
+    fields = {name: getattr(row, name) for name in Version.model_fields if name != "public"}
+    return Version(**fields, public=public)
+
+
+def _history(session: Session, row: tables.ModelVersion) -> list[Change]:
+    return [
+        Change(
+            at=each.at,
+            user=each.user,
+            action=each.action,
+            before=each.detail.get("from"),
+            after=each.detail.get("to"),
+            gates=each.detail.get("gates"),
+        )
+        for each in registry.history(session, row.model, row.version)
+    ]

@@ -1,0 +1,177 @@
+"""Commits of a run that stay whatever its rules say: pinned and unpinned, in the run's folder.
+
+For who submits in the run's project: their own runs, and an admin's all. What another run starts
+from is pinned by that, and nobody unpins it here. A run that commits to a URL has no pins.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path as Folder
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path
+from pydantic import ConfigDict, Field
+from sqlmodel import Session, col, select
+
+from govray.governance.formats.document import format_time
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import AuditDep, CallerDep, require
+from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.roles import Action, may, submits
+from govray.platform.service.routes.experiments import KnownTrial
+from govray.platform.service.routes.logs import folder_of
+from govray.platform.service.visible.visibility import RUN_READERS
+from govray.platform.store import tables
+from govray.platform.store.states import CheckpointState
+from govray.storage.place import place
+from govray.train.checkpoint import pins
+
+router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
+
+PINS = Depends(require("admin", "engineer", scope="write", bound=submits))
+"""What a route demands beside `_check`."""
+
+WAIT_SECONDS = 5.0
+"""How long a request waits for a run that deletes commits meanwhile."""
+
+Step = Annotated[
+    int, Path(ge=0, le=999_999_999, description="The checkpoint's step.", examples=[300])
+]
+
+
+class CheckpointPin(Answer):
+    """A checkpoint that stays, and why."""
+
+    model_config = example(step=300, reason="pinned by ada: the paper's table 2")
+
+    step: int
+    reason: str | None = Field(description="null: nothing pins it.")
+
+
+class CheckpointPins(Answer):
+    """The checkpoints of a trial that stay, by step."""
+
+    model_config = example(items=[{"step": 300, "reason": "pinned by ada: the paper's table 2"}])
+
+    items: list[CheckpointPin]
+
+
+class NewPin(Answer):
+    """Why a checkpoint is to stay."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"reason": "the paper's table 2"}]}
+    )
+
+    reason: Annotated[str, Field(max_length=pins.LONGEST_REASON)] = Field(
+        default="", description="A line for who reads it later."
+    )
+
+
+@router.get("/trials/{trial}/pins")
+def listing(known: KnownTrial, session: SessionDep) -> CheckpointPins:
+    """Which checkpoints of a trial stay whatever its rules say, and why."""
+    try:
+        held = pins.read_pins(_folder(session, known))
+    except OSError:
+        raise _out_of_reach() from None
+    steps = {pins.folder_name(step): step for step in _steps(session, known)}
+    found = [CheckpointPin(step=steps[name], reason=held[name]) for name in held if name in steps]
+    return CheckpointPins(items=sorted(found, key=lambda each: each.step))
+
+
+@router.post("/trials/{trial}/checkpoints/{step}:pin", dependencies=[PINS])
+def pin(
+    known: KnownTrial,
+    step: Step,
+    new: NewPin,
+    session: SessionDep,
+    caller: CallerDep,
+    audit: AuditDep,
+) -> CheckpointPin:
+    """Keep a checkpoint, whatever the run's rules say. Once it is pinned, again changes nothing."""
+    folder = _mine(session, caller, known, step)
+    name = pins.folder_name(step)
+    try:
+        kept = pins.pin(
+            folder, name, who=caller.name, reason=new.reason.strip(), seconds=WAIT_SECONDS
+        )
+    except OSError:
+        raise _out_of_reach() from None
+    audit.write(session, "checkpoint pinned", known.id, {"step": str(step), "reason": kept})
+    session.commit()
+    return CheckpointPin(step=step, reason=kept)
+
+
+@router.post("/trials/{trial}/checkpoints/{step}:unpin", dependencies=[PINS])
+def unpin(
+    known: KnownTrial, step: Step, session: SessionDep, caller: CallerDep, audit: AuditDep
+) -> CheckpointPin:
+    """Let the run's rules decide about a checkpoint again. It goes with the next commit, if so."""
+    folder = _mine(session, caller, known, step)
+    try:
+        pins.unpin(folder, pins.folder_name(step), seconds=WAIT_SECONDS)
+    except OSError:
+        raise _out_of_reach() from None
+    audit.write(session, "checkpoint unpinned", known.id, {"step": str(step)})
+    session.commit()
+    return CheckpointPin(step=step, reason=None)
+
+
+def _mine(session: Session, caller: Caller, trial: tables.Trial, step: int) -> Folder:
+    """The run's folder, if the caller may change what stays there and the checkpoint is known.
+
+    Raises:
+        Problem: 403, 404 or 409.
+    """
+    experiment = session.get_one(tables.Experiment, trial.experiment)
+    project = session.get(tables.Project, experiment.project)
+    action: Action = "stop-own" if experiment.user == caller.name else "stop-any"
+    if not may(caller, action, project, at=format_time(datetime.now(UTC))):
+        raise Problem(
+            403,
+            "Not allowed",
+            f"{experiment.user} started it, and only {experiment.user} or an admin pins its "
+            "checkpoints",
+        )
+    if step not in _steps(session, trial, step):
+        raise not_found("checkpoint", str(step), f"See /v1/trials/{trial.id}/checkpoints")
+    return _folder(session, trial)
+
+
+def _steps(session: Session, trial: tables.Trial, step: int | None = None) -> list[int]:
+    """The steps of the trial's checkpoints that are there; of ``step`` alone, if it is given."""
+    c = tables.Checkpoint
+    there = select(c.step).where(
+        col(c.trial) == trial.id, col(c.state) == CheckpointState.COMPLETED
+    )
+    return list(session.exec(there if step is None else there.where(col(c.step) == step)))
+
+
+def _folder(session: Session, trial: tables.Trial) -> Folder:
+    """The run's folder on a disk.
+
+    Raises:
+        Problem: 409, it lies elsewhere, or is no folder of its own.
+    """
+    try:
+        found = place(folder_of(session, trial))
+    except ValueError:
+        raise _out_of_reach() from None
+    if not isinstance(found, Folder):
+        raise Problem(409, "Refused", "The run lies at a URL, where nothing is pinned")
+    if found.is_symlink() or not found.is_dir():
+        raise _out_of_reach()
+    return found
+
+
+def _out_of_reach() -> Problem:
+    return Problem(
+        409,
+        "Refused",
+        "The run's folder is out of this service's reach, or not to be written",
+        "On a machine that has it, say govray checkpoint pin",
+    )

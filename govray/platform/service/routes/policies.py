@@ -1,0 +1,388 @@
+"""``/v1/policies`` and ``/v1/trust-roots``: what was signed, its exact bytes, and what it means.
+
+For staff, and for everyone where a public attestation is under them. A policy's rules and a trust
+root's authorities may name suppliers and corpora, so a supplier reads only public ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+from pydantic import Field
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from govray.errors import Malformed, Refused
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.statement import read
+from govray.governance.policy import lint
+from govray.governance.policy.credential import CredentialClass
+from govray.governance.policy.depth_policy import Match
+from govray.governance.policy.depth_policy import Policy as PolicyDocument
+from govray.governance.policy.lint import ClassOutcome
+from govray.governance.trust import license as spdx
+from govray.governance.trust.authority import Sensitivity
+from govray.governance.trust.license import LicenseCategory, Use
+from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.routes.attestations import DSSE, ENVELOPE_CONTENT, immutable
+from govray.platform.service.visible import visibility
+from govray.platform.service.visible.visibility import (
+    DigestPath,
+    find_attestation,
+    find_policy,
+    find_trust_root,
+    full_digest,
+    policies,
+    reads_public_only,
+)
+from govray.platform.store.lineage import decode
+from govray.platform.store.tables import Policy, TrustRoot
+
+router = APIRouter(tags=["policies"])
+
+MAX_CHANGES = 500
+MAX_COMBINATIONS = 20_000
+"""Of attribute values that two policies name: what a comparison takes time for."""
+MAX_BLOCKS = 1_000
+
+Blocks = Annotated[
+    int,
+    Query(ge=1, le=MAX_BLOCKS, description="For a model of this many blocks."),
+]
+Digest = Annotated[
+    str,
+    Query(pattern="^(sha256:)?[0-9a-f]{64}$", examples=["sha256:" + "b6" * 32]),
+]
+_ENVELOPE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The DSSE envelope, byte for byte as it was signed.",
+        "content": ENVELOPE_CONTENT,
+    },
+    304: {"description": "You have these bytes."},
+}
+
+
+class PolicyItem(Answer):
+    """A signed depth policy."""
+
+    digest: str
+    name: str = Field(examples=["licences"])
+    version: int
+    signer: str
+
+
+class TrustRootItem(Answer):
+    """A trust root that something here was verified against. Get yours from its owner."""
+
+    digest: str
+    name: str
+    version: int
+
+
+class ClassAsked(Answer):
+    """The class of data to explain a policy for: what its credential would say."""
+
+    license: str = Field(max_length=1000, examples=["MPL-2.0"])
+    corpus: str = Field(default="any-corpus", max_length=128)
+    license_category: LicenseCategory | None = Field(
+        default=None, description="Needed where it does not follow from the licence."
+    )
+    jurisdiction: str = Field(default="ZZ", max_length=2)
+    sensitivity: Sensitivity = "public"
+    use: Use | None = None
+    blocks: int = Field(default=4, ge=1, le=MAX_BLOCKS)
+    attestation: str | None = Field(
+        default=None,
+        pattern="^(sha256:)?[0-9a-f]{64}$",
+        description="Or for the layer groups of this attested model.",
+    )
+
+
+class GroupAnswer(Answer):
+    """Why a layer group has its weight: the rules that give it the smallest."""
+
+    group: str
+    weight: float
+    rules: list[str]
+
+
+class PhaseAnswer(Answer):
+    """Why layer groups have other weights from a step on."""
+
+    from_step: int
+    groups: list[GroupAnswer]
+
+
+class PhaseWeights(Answer):
+    """The weights of a class from a step on."""
+
+    from_step: int
+    weights: dict[str, float]
+
+
+class ExplanationAnswer(Answer):
+    """Which rules decide what, for one class in one model."""
+
+    policy: str
+    profile: str
+    rules: list[str]
+    quarantined_by: str | None
+    adapter: str | None
+    rank: int | None
+    groups: list[GroupAnswer] = Field(description="Of a profile with phases, the first.")
+    phases: list[PhaseAnswer] = Field(description="The later ones.")
+    memorization: str | None
+
+
+class OutcomeAnswer(Answer):
+    """What a policy means for one class."""
+
+    status: Literal["trains", "quarantined", "refused"]
+    label: str
+    weights: dict[str, float] = Field(description="Of a profile with phases, the first.")
+    phases: list[PhaseWeights] = Field(description="The later ones.")
+    rank: int | None
+    memorization: str | None
+
+
+class ChangeAnswer(Answer):
+    """A class that two policies treat differently."""
+
+    credential_class: dict[str, str]
+    widens: bool
+    gains: list[str]
+    losses: list[str]
+    before: OutcomeAnswer
+    after: OutcomeAnswer
+
+
+class DiffAnswer(Answer):
+    """The classes that two policies treat differently, one for each combination of values."""
+
+    old: str
+    new: str
+    changes: list[ChangeAnswer]
+    more: bool = Field(description=f"Whether there are more than the {MAX_CHANGES} listed.")
+
+
+@router.get("/policies")
+def listing(
+    caller: CallerDep,
+    session: SessionDep,
+    page: PageDep,
+    name: Annotated[str | None, Query(max_length=128)] = None,
+) -> Listing[PolicyItem]:
+    """The policies that you may read, by name and version."""
+    statement: Any = select(
+        col(Policy.digest), col(Policy.name), col(Policy.version), col(Policy.signer)
+    ).where(policies(caller))
+    if name is not None:
+        statement = statement.where(col(Policy.name) == name)
+    columns: Any = [Policy.name, Policy.version, Policy.digest]
+    rows, following = page.rows(session, statement, columns, [str, int, str])
+    return Listing(items=[PolicyItem.model_validate(row) for row in rows], next=following)
+
+
+@router.get("/policies:diff")
+def diff(
+    caller: CallerDep,
+    session: SessionDep,
+    old: Annotated[Digest, Query(alias="from")],
+    new: Annotated[Digest, Query(alias="to")],
+    blocks: Blocks = 4,
+) -> DiffAnswer:
+    """The classes of data that two policies treat differently."""
+    before, after = _policy(session, caller, old), _policy(session, caller, new)
+    return difference(before, after, stack(after, blocks))
+
+
+def difference(before: PolicyDocument, after: PolicyDocument, groups: Sequence[str]) -> DiffAnswer:
+    """The classes that two policies treat differently in a model of these layer groups.
+
+    Raises:
+        Problem: 422, it would take long to find them.
+    """
+    _bounded(before, after)
+    classes = lint.representative_classes(before, after)
+    changes = lint.diff(before, after, classes, groups)
+    return DiffAnswer(
+        old=str(before),
+        new=str(after),
+        changes=[
+            ChangeAnswer(
+                credential_class={
+                    name: ", ".join(value) if isinstance(value, list) else value
+                    for name, value in each.credential_class.to_json().items()
+                },
+                widens=each.widens,
+                gains=list(each.gains),
+                losses=list(each.losses),
+                before=_outcome(each.before),
+                after=_outcome(each.after),
+            )
+            for each in changes[:MAX_CHANGES]
+        ],
+        more=len(changes) > MAX_CHANGES,
+    )
+
+
+def _bounded(*policies: PolicyDocument) -> None:
+    """Refuse policies whose comparison would take long.
+
+    Raises:
+        Problem: 422.
+    """
+    combinations = 1
+    for attribute in Match.model_fields:
+        rules = (rule for policy in policies for rule in policy.rules)
+        named = {value for rule in rules for value in getattr(rule.match, attribute) or ()}
+        combinations *= len(named) + 1
+    if combinations > MAX_COMBINATIONS:
+        raise Problem(
+            422,
+            "Too much to compare",
+            f"The two policies name {combinations:,} combinations of values",
+            "Compare them with `govray policy diff`",
+        )
+
+
+@router.get("/policies/{digest}", response_class=Response, responses=_ENVELOPE)
+def envelope(
+    digest: DigestPath,
+    caller: CallerDep,
+    session: SessionDep,
+    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
+) -> Response:
+    """The exact bytes of a signed policy."""
+    data = find_policy(session, caller, digest).envelope
+    return _sent(caller, data, digest, if_none_match)
+
+
+@router.post("/policies/{digest}:explain")
+def explain(
+    digest: DigestPath, asked: ClassAsked, caller: CallerDep, session: SessionDep
+) -> ExplanationAnswer:
+    """Which rules decide each layer group's weight for one class of data."""
+    policy = _policy(session, caller, digest)
+    groups = _groups(session, caller, policy, asked)
+    cls = _class(asked)
+    try:
+        explanation = lint.explain(policy, cls, groups)
+    except Refused as error:
+        raise Problem(422, "The policy refuses this class", error.what, error.do) from None
+    decision = explanation.decision
+    return ExplanationAnswer(
+        policy=str(policy),
+        profile=decision.label,
+        rules=list(decision.rules),
+        quarantined_by=decision.quarantined_by,
+        adapter=decision.adapter,
+        rank=decision.rank,
+        groups=_reasons(explanation.groups),
+        phases=[
+            PhaseAnswer(from_step=each.from_step, groups=_reasons(each.groups))
+            for each in explanation.phases
+        ],
+        memorization=explanation.memorization,
+    )
+
+
+def _reasons(groups: Sequence[lint.GroupReason]) -> list[GroupAnswer]:
+    return [
+        GroupAnswer(group=each.group, weight=each.weight, rules=list(each.rules)) for each in groups
+    ]
+
+
+@router.get("/trust-roots")
+def trust_roots(caller: CallerDep, session: SessionDep, page: PageDep) -> Listing[TrustRootItem]:
+    """The trust roots that attestations here were verified against."""
+    statement: Any = select(
+        col(TrustRoot.digest), col(TrustRoot.name), col(TrustRoot.version)
+    ).where(visibility.trust_roots(caller))
+    columns: Any = [TrustRoot.name, TrustRoot.version, TrustRoot.digest]
+    rows, following = page.rows(session, statement, columns, [str, int, str])
+    return Listing(items=[TrustRootItem.model_validate(row) for row in rows], next=following)
+
+
+@router.get("/trust-roots/{digest}", response_class=Response, responses=_ENVELOPE)
+def trust_root(
+    digest: DigestPath,
+    caller: CallerDep,
+    session: SessionDep,
+    if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
+) -> Response:
+    """The exact bytes of a trust root: to compare with yours, not to trust because it is here."""
+    data = find_trust_root(session, caller, digest).envelope
+    return _sent(caller, data, digest, if_none_match)
+
+
+def _sent(caller: Caller, data: bytes, digest: str, asked: str | None) -> Response:
+    return immutable(
+        data,
+        full_digest(digest),
+        public=reads_public_only(caller),
+        asked=asked,
+        media_type=DSSE,
+    )
+
+
+def _policy(session: Session, caller: Caller, digest: str) -> PolicyDocument:
+    data = find_policy(session, caller, digest).envelope
+    return read(PolicyDocument, Envelope.parse(data, where="policy"), where="policy").document
+
+
+def _groups(
+    session: Session, caller: Caller, policy: PolicyDocument, asked: ClassAsked
+) -> tuple[str, ...]:
+    """The layer groups to explain for: an attested model's, or those of a stack of blocks."""
+    if asked.attestation is None:
+        return stack(policy, asked.blocks)
+    row = find_attestation(session, caller, asked.attestation, whole=True)
+    return tuple(each.group for each in decode(row.lineage).groups if each.kind == "base")
+
+
+def stack(policy: PolicyDocument, blocks: int) -> tuple[str, ...]:
+    """The layer groups of a built-in model of so many blocks, and those of the policy's own."""
+    stack = (f"block.{i}" for i in range(blocks))
+    return ("embedding", *stack, "final_norm", "head", *(policy.groups or ()))
+
+
+def _class(asked: ClassAsked) -> CredentialClass:
+    try:
+        category = asked.license_category or spdx.category(asked.license)
+        if category is None:
+            raise Malformed(
+                f"the licence category does not follow from {asked.license!r}",
+                do="State licenseCategory",
+            )
+        fields = {
+            "corpus": asked.corpus,
+            "license": spdx.normalise(asked.license),
+            "license_category": category,
+            "jurisdiction": asked.jurisdiction,
+            "sensitivity": asked.sensitivity,
+            "use": asked.use or spdx.use(asked.license),
+        }
+        return CredentialClass.from_source(fields, where="the class")
+    except Malformed as error:
+        raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
+
+
+def _outcome(outcome: ClassOutcome) -> OutcomeAnswer:
+    return OutcomeAnswer(
+        status=outcome.status,
+        label=outcome.label,
+        weights=dict(outcome.weights),
+        phases=[
+            PhaseWeights(from_step=each.from_step, weights=dict(each.weights))
+            for each in outcome.phases
+        ],
+        rank=outcome.rank,
+        memorization=outcome.memorization,
+    )

@@ -1,0 +1,276 @@
+"""Workspaces and projects: what there is that the caller sees, and changing it.
+
+An admin of the organisation makes workspaces, and one of a workspace makes projects there. A
+project's admin describes it and sets its config policy.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
+from sqlmodel import col
+
+from govray.errors import UsageError
+from govray.platform.service.acting import project_rules
+from govray.platform.service.acting.project_rules import (
+    NowDep,
+    PlaceName,
+    changed_by,
+    demand,
+    demand_manage,
+    find_project,
+    find_workspace,
+)
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.roles import role_in
+from govray.platform.service.visible.visibility import is_admin
+from govray.platform.store import tables, tenancy
+from govray.platform.store.database import begin_writing
+from govray.platform.store.project_settings import ProjectSettings, parse_settings
+
+router = APIRouter(
+    tags=["projects"],
+    dependencies=[Depends(require("admin", "engineer", "auditor", "supplier", "member"))],
+)
+
+Name = Annotated[str, Field(pattern=f"^{tenancy.NAME}$", examples=["vision"])]
+Description = Annotated[str, Field(max_length=tenancy.LONGEST_DESCRIPTION)]
+
+
+class Workspace(Answer):
+    """A part of the organisation."""
+
+    model_config = example(
+        name="research",
+        description="",
+        archived=False,
+        created="2026-11-24T09:00:00Z",
+        user="ada",
+    )
+
+    name: str
+    description: str
+    archived: bool = Field(description="It takes no projects any more.")
+    created: str
+    user: str = Field(description="Who made it.")
+
+
+class Project(Workspace):
+    """A project, and the roles that you have in it."""
+
+    model_config = example(
+        name="vision",
+        description="",
+        archived=False,
+        created="2026-11-24T09:00:00Z",
+        user="ada",
+        workspace="research",
+        roles=["engineer"],
+    )
+
+    workspace: str
+    roles: list[str]
+
+
+class NewWorkspace(BaseModel):
+    """A workspace to make."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"name": "research"}]}
+    )
+
+    name: Name
+    description: Description = ""
+
+
+class NewProject(NewWorkspace):
+    """A project to make."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "vision", "workspace": "research"}]},
+    )
+
+    workspace: Name
+
+
+class PlaceChange(BaseModel):
+    """What is to be changed. What is absent stays."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"archived": True}]})
+
+    description: Description | None = None
+    archived: bool | None = None
+
+
+class Settings(BaseModel):
+    """A project's config policy: limits, defaults and fixed values. `{}` allows everything."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"settings": {"pools": ["cpu"], "default_pool": "cpu"}}]}
+    )
+
+    settings: ProjectSettings
+
+
+@router.get("/workspaces")
+def workspaces(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Workspace]:
+    """The workspaces that you see, by name."""
+    row = tables.Workspace
+    statement = select(row).where(project_rules.workspaces(caller))
+    kept, cursor = page.rows(session, statement, (col(row.name),), (str,))
+    return Listing(items=[Workspace.model_validate(each) for each in kept], next=cursor)
+
+
+@router.post("/workspaces", status_code=201)
+def make_workspace(
+    new: NewWorkspace, session: SessionDep, caller: CallerDep, at: NowDep
+) -> Workspace:
+    """Make a workspace. For admins of the organisation."""
+    demand_manage(session, caller, "organisation", "", at=at)
+    begin_writing(session)
+    row = tenancy.make_workspace(
+        session, new.name, description=new.description, by=changed_by(caller, at)
+    )
+    session.commit()
+    return Workspace.model_validate(row)
+
+
+@router.get("/workspaces/{workspace}")
+def workspace(workspace: PlaceName, session: SessionDep, caller: CallerDep) -> Workspace:
+    """One workspace."""
+    return Workspace.model_validate(find_workspace(session, caller, workspace))
+
+
+@router.patch("/workspaces/{workspace}")
+def change_workspace(
+    workspace: PlaceName, change: PlaceChange, session: SessionDep, caller: CallerDep, at: NowDep
+) -> Workspace:
+    """Describe, archive or bring back a workspace. For its admins."""
+    demand_manage(session, caller, "workspace", workspace, at=at)
+    begin_writing(session)
+    row = tenancy.change_workspace(
+        session,
+        find_workspace(session, caller, workspace),
+        **change.model_dump(),
+        by=changed_by(caller, at),
+    )
+    session.commit()
+    return Workspace.model_validate(row)
+
+
+@router.get("/projects")
+def projects(
+    session: SessionDep,
+    caller: CallerDep,
+    page: PageDep,
+    at: NowDep,
+    workspace: Annotated[
+        str | None, Query(max_length=63, description="Of this workspace only.")
+    ] = None,
+) -> Listing[Project]:
+    """The projects that you see, by name."""
+    row = tables.Project
+    statement = select(row).where(project_rules.projects(caller))
+    if workspace is not None:
+        statement = statement.where(col(row.workspace) == workspace)
+    kept, cursor = page.rows(session, statement, (col(row.name),), (str,))
+    return Listing(items=[_project(caller, each, at) for each in kept], next=cursor)
+
+
+@router.post("/projects", status_code=201)
+def make_project(new: NewProject, session: SessionDep, caller: CallerDep, at: NowDep) -> Project:
+    """Make a project in a workspace. For admins of that.
+
+    Experiments of this name that nobody's project had become its own. So only an admin of the
+    organisation makes a project whose name experiments have.
+    """
+    demand_manage(session, caller, "workspace", new.workspace, at=at)
+    begin_writing(session)
+    if not is_admin(caller) and _is_used(session, new.name):
+        raise Problem(
+            409,
+            "Refused",
+            "The name cannot be taken",
+            "Take another name, or ask an admin of the organisation to make it",
+        )
+    row = tenancy.make_project(
+        session,
+        new.name,
+        workspace=new.workspace,
+        description=new.description,
+        by=changed_by(caller, at),
+    )
+    session.commit()
+    return _project(caller, row, at)
+
+
+@router.get("/projects/{project}")
+def project(project: PlaceName, session: SessionDep, caller: CallerDep, at: NowDep) -> Project:
+    """One project."""
+    return _project(caller, find_project(session, caller, project), at)
+
+
+@router.patch("/projects/{project}")
+def change_project(
+    project: PlaceName, change: PlaceChange, session: SessionDep, caller: CallerDep, at: NowDep
+) -> Project:
+    """Describe, archive or bring back a project. For its admins."""
+    row = demand(session, caller, "manage", project, at=at)
+    begin_writing(session)
+    tenancy.change_project(session, row, **change.model_dump(), by=changed_by(caller, at))
+    session.commit()
+    return _project(caller, row, at)
+
+
+@router.get("/projects/{project}/settings")
+def settings(project: PlaceName, session: SessionDep, caller: CallerDep) -> Settings:
+    """What may be submitted to a project, and what is the default there."""
+    row = find_project(session, caller, project)
+    return Settings(settings=project_rules.settings_of(row))
+
+
+@router.put("/projects/{project}/settings")
+def set_settings(
+    project: PlaceName,
+    new: dict[str, Any],
+    session: SessionDep,
+    caller: CallerDep,
+    at: NowDep,
+) -> Settings:
+    """Replace a project's config policy. For its admins.
+
+    The body is the policy itself, as `settings` of the answer has it. Submissions that wait already
+    keep what they were accepted with.
+    """
+    row = demand(session, caller, "manage", project, at=at)
+    try:
+        parsed = parse_settings(new, where="body")
+    except UsageError as error:
+        raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
+    begin_writing(session)
+    tenancy.change_project(session, row, settings=parsed.stored(), by=changed_by(caller, at))
+    session.commit()
+    return Settings(settings=parsed)
+
+
+def _project(caller: CallerDep, row: tables.Project, at: str) -> Project:
+    roles = sorted(role_in(caller, row, at=at))
+    fields = {name: getattr(row, name) for name in Project.model_fields if name != "roles"}
+    return Project(**fields, roles=roles)
+
+
+def _is_used(session: SessionDep, project: str) -> bool:
+    e, s = tables.Experiment, tables.Submission
+    queries = (
+        select(col(e.id)).where(col(e.project) == project),
+        select(col(s.id)).where(col(s.project) == project),
+    )
+    return any(session.execute(each.limit(1)).first() is not None for each in queries)

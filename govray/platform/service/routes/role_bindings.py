@@ -1,0 +1,264 @@
+"""Groups, and roles bound to the organisation, a workspace, a project, a model or a case.
+
+Only an admin of a place gives roles there and takes them away, and nobody gives what lasts longer
+than the own. Groups are the organisation's, since one may have roles in many places.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import ColumnElement, and_, func, or_, select, true
+from sqlmodel import col
+
+from govray.governance.formats.document import Timestamp
+from govray.platform.service.acting import project_rules
+from govray.platform.service.acting.project_rules import (
+    NowDep,
+    PlaceName,
+    changed_by,
+    check_lent,
+    demand_manage,
+)
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.caller import BoundRole, Caller, Reach
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.visible.visibility import watches
+from govray.platform.store import role_bindings, tables
+from govray.platform.store.database import begin_writing
+from govray.platform.store.role_bindings import Grant
+from govray.platform.store.tables import GroupMember, RoleBinding
+
+router = APIRouter(
+    tags=["roles"],
+    dependencies=[Depends(require("admin", "engineer", "auditor", "supplier", "member"))],
+)
+ADMINS = Depends(require("admin", scope="admin"))
+"""Admins of the organisation."""
+WATCHERS = Depends(require("admin", "auditor"))
+"""Those who see who is in it."""
+
+BindingId = Annotated[
+    str,
+    Path(pattern="^b-[0-9a-f]{24}$", description="The binding's id.", examples=["b-" + "0" * 24]),
+]
+UserPath = Annotated[str, Path(max_length=255, description="The user's name.", examples=["ada"])]
+
+
+class Binding(Answer):
+    """A role that somebody has in some place."""
+
+    model_config = example(
+        id="b-" + "0" * 24,
+        subjectKind="user",
+        subject="ada",
+        role="engineer",
+        scope="project",
+        place="vision",
+        supplier=None,
+        until=None,
+        made="2026-11-24T09:00:00Z",
+        user="grace",
+    )
+
+    id: str
+    subject_kind: Literal["user", "group"]
+    subject: str
+    role: str
+    scope: Reach
+    place: str = Field(
+        description="The name of the workspace, project or model, the number of a case; else empty."
+    )
+    supplier: str | None = Field(default=None, description="The authority that a supplier is.")
+    until: str | None = Field(default=None, description="When it ends by itself.")
+    made: str
+    user: str = Field(description="Who gave it.")
+
+
+class NewBinding(BaseModel):
+    """A role to give, or to give another end."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"user": "ada", "role": "engineer", "scope": "project", "place": "vision"}]
+        },
+    )
+
+    user: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="The user; `oidc:SUBJECT` of an identity provider."
+    )
+    group: Annotated[str, Field(max_length=255)] | None = Field(
+        None, description="The group, in place of a user."
+    )
+    role: BoundRole
+    scope: Reach
+    place: Annotated[str, Field(max_length=128)] = ""
+    supplier: Annotated[str, Field(max_length=128)] | None = None
+    until: Timestamp | None = None
+
+
+class Group(Answer):
+    """A group of this store."""
+
+    model_config = example(name="vision-team", members=3)
+
+    name: str
+    members: int
+
+
+class Member(Answer):
+    """A user in a group."""
+
+    model_config = example(user="ada")
+
+    user: str
+
+
+@router.get("/role-bindings")
+def bindings(
+    session: SessionDep,
+    caller: CallerDep,
+    page: PageDep,
+    scope: Annotated[Reach | None, Query(description="Of such places only.")] = None,
+    place: Annotated[str | None, Query(max_length=128, description="Of this place only.")] = None,
+    user: Annotated[str | None, Query(max_length=255, description="Of this user only.")] = None,
+    group: Annotated[str | None, Query(max_length=255, description="Of this group only.")] = None,
+) -> Listing[Binding]:
+    """The roles of the places that you see, and your own. Ended ones too."""
+    row = RoleBinding
+    statement = select(row).where(visible(caller))
+    for column, value in ((row.scope, scope), (row.place, place)):
+        if value is not None:
+            statement = statement.where(col(column) == value)
+    for kind, subject in (("user", user), ("group", group)):
+        if subject is not None:
+            statement = statement.where(col(row.subject_kind) == kind, col(row.subject) == subject)
+    columns = (row.scope, row.place, row.id)
+    kept, cursor = page.rows(session, statement, columns, (str, str, str))
+    return Listing(items=[Binding.model_validate(each) for each in kept], next=cursor)
+
+
+@router.post("/role-bindings", status_code=201)
+def bind(new: NewBinding, session: SessionDep, caller: CallerDep, at: NowDep) -> Binding:
+    """Give a role in a place. For admins of it.
+
+    The same role of the same subject again gets another end.
+    """
+    row = given(session, caller, new, at)
+    session.commit()
+    return Binding.model_validate(row)
+
+
+def given(session: SessionDep, caller: Caller, new: NewBinding, at: str) -> RoleBinding:
+    """Give the role ``new``, as `bind`; for pages, too. Nothing is committed.
+
+    Raises:
+        Problem: 404 or 403, the caller is no admin of the place; 422, it names no one subject.
+        Refused: It would last longer than the caller's own role.
+    """
+    most = demand_manage(session, caller, new.scope, new.place, at=at)
+    if (new.user is None) == (new.group is None):
+        raise Problem(422, "Not valid", "body: give a user or a group")
+    if most is not None and (new.until is None or new.until > most):
+        raise Problem(
+            409,
+            "Refused",
+            f"Your own role there ends at {most}, and this would last longer",
+            "Give an end that is not later",
+        )
+    begin_writing(session)
+    kind, subject = ("user", new.user) if new.user is not None else ("group", new.group)
+    grant = Grant(
+        subject_kind=kind,
+        subject=subject or "",
+        **new.model_dump(include={"role", "scope", "place", "supplier", "until"}),
+    )
+    return role_bindings.bind(session, grant, by=changed_by(caller, at))
+
+
+@router.delete("/role-bindings/{binding}", status_code=204)
+def unbind(binding: BindingId, session: SessionDep, caller: CallerDep, at: NowDep) -> None:
+    """Take a role away. For admins of its place. The last admin of all stays."""
+    taken(session, caller, binding, at)
+    session.commit()
+
+
+def taken(session: SessionDep, caller: Caller, binding: str, at: str) -> None:
+    """Take a role away, as `unbind`; for pages, too. Nothing is committed.
+
+    Raises:
+        Problem: 404, there is no such role that the caller sees; 403, it is no admin of the place.
+        Refused: No admin of the organisation would be left.
+    """
+    found = select(RoleBinding).where(col(RoleBinding.id) == binding, visible(caller))
+    row = session.execute(found).scalar_one_or_none()
+    if row is None:
+        raise not_found("binding", binding, "See the list of role bindings")
+    demand_manage(session, caller, row.scope, row.place, at=at)
+    role_bindings.unbind(session, binding, by=changed_by(caller, at))
+
+
+def visible(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `RoleBinding`: those of places that the caller sees, and its own."""
+    b = RoleBinding
+    if watches(caller):
+        return true()
+    p, w = tables.Project, tables.Workspace
+    projects = select(col(p.name)).where(project_rules.projects(caller))
+    workspaces = select(col(w.name)).where(project_rules.workspaces(caller))
+    return or_(
+        and_(col(b.subject_kind) == "user", col(b.subject) == caller.name),
+        and_(col(b.scope) == "project", col(b.place).in_(projects)),
+        and_(col(b.scope) == "workspace", col(b.place).in_(workspaces)),
+    )
+
+
+@router.get("/groups", dependencies=[WATCHERS])
+def groups(session: SessionDep, page: PageDep) -> Listing[Group]:
+    """The groups of this store, by name. An identity provider's are not listed."""
+    counted = (
+        select(col(GroupMember.group).label("name"), func.count().label("members"))
+        .group_by(col(GroupMember.group))
+        .subquery()
+    )
+    statement = select(counted.c.name, counted.c.members)
+    kept, cursor = page.rows(session, statement, (counted.c.name,), (str,))
+    return Listing(items=[Group.model_validate(each) for each in kept], next=cursor)
+
+
+@router.get("/groups/{group}/members", dependencies=[WATCHERS])
+def members(group: PlaceName, session: SessionDep, page: PageDep) -> Listing[Member]:
+    """Who is in a group, by name. A group without members is no group."""
+    row = GroupMember
+    statement = select(row).where(col(row.group) == group)
+    kept, cursor = page.rows(session, statement, (col(row.user),), (str,))
+    return Listing(items=[Member.model_validate(each) for each in kept], next=cursor)
+
+
+@router.put("/groups/{group}/members/{user}", dependencies=[ADMINS])
+def add_member(
+    group: PlaceName, user: UserPath, session: SessionDep, caller: CallerDep, at: NowDep
+) -> Member:
+    """Put a user into a group, which its first member makes. For admins of the organisation."""
+    begin_writing(session)
+    if caller.role_until is not None:
+        for until in role_bindings.ends_of_group(session, group):
+            check_lent(caller, until, f"a role of the group {group}")
+    row = role_bindings.add_member(session, group, user, by=changed_by(caller, at))
+    session.commit()
+    return Member.model_validate(row)
+
+
+@router.delete("/groups/{group}/members/{user}", status_code=204, dependencies=[ADMINS])
+def remove_member(
+    group: PlaceName, user: UserPath, session: SessionDep, caller: CallerDep, at: NowDep
+) -> None:
+    """Take a user out of a group. For admins of the organisation."""
+    role_bindings.remove_member(session, group, user, by=changed_by(caller, at))
+    session.commit()

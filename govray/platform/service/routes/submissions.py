@@ -1,0 +1,446 @@
+"""Submitting experiments, and what is asked of a submission: stop, kill, resume, archive, tags.
+
+A submission is an entry of the queue. Nothing runs in this process: the reconciler of the cluster
+takes the entries that wait. For staff to read, and for who has a role in the project. Engineers and
+admins act, with a token of the scope ``write`` (`govray.platform.service.acting.acting.may_act`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
+from pydantic import ConfigDict, Field
+from sqlalchemy import String, cast, func
+from sqlmodel import Session, col, select
+
+from govray.governance.submission.submission import PRIORITY
+from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
+from govray.platform.service.acting import acting
+from govray.platform.service.acting.acting import Asked, Ready
+from govray.platform.service.acting.experiment_check import LONGEST_FILE
+from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.roles import submits
+from govray.platform.service.routes import archives
+from govray.platform.service.visible.visibility import (
+    RUN_READERS,
+    find_submission,
+    reads_file,
+    submissions,
+)
+from govray.platform.store import submissions as queue
+from govray.platform.store import tables
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.submissions import MOST_TAGS
+
+router = APIRouter(tags=["submissions"], dependencies=[RUN_READERS])
+
+ACTS = Depends(require("admin", "engineer", scope="write", bound=submits))
+
+NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+DIGEST = "^sha256:[0-9a-f]{64}$"
+ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+_FILE = """\
+name: python-source-gpt
+hyperparameters: {blocks: 4, width: 128, context: 256}
+data: {corpora: data/corpora, rows_per_step: {everything: 16}}
+governance: {policy: policies/licences.dsse.json, trust_root: policies/root.json}
+max_steps: 300
+"""
+_ITEM: dict[str, Any] = {
+    "id": "s-20261124-090000-9f86d081",
+    "kind": "train",
+    "name": "python-source-gpt",
+    "project": "default",
+    "user": "ada",
+    "state": "QUEUED",
+    "pool": "default",
+    "priority": 0,
+    "slots": 2,
+    "position": 1,
+    "policy": None,
+    "archive": None,
+    "forkedFrom": None,
+    "run": None,
+    "job": None,
+    "attempt": 0,
+    "failures": 0,
+    "submitted": "2026-11-24T09:00:00Z",
+    "started": None,
+    "finished": None,
+    "why": None,
+    "archived": False,
+    "tags": ["baseline"],
+}
+
+_Tag = Annotated[str, Field(max_length=64)]
+_Tags = Annotated[
+    list[_Tag],
+    Field(max_length=MOST_TAGS, description="Words to find it by: letters, digits and `_.:/-`."),
+]
+_Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
+SubmissionId = Annotated[
+    str, Path(pattern=ID, description="A submission's id.", examples=[_ITEM["id"]])
+]
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern="^[!-~]{1,128}$",
+        description="Of your choice, new for each submission. The same request with the same key "
+        "answers the same submission, and makes no second one.",
+    ),
+]
+Filter = Query(max_length=200)
+
+
+class NewExperiment(Answer):
+    """An experiment to run: a file, or the fork of a submission, and what to change in it."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"file": _FILE, "project": "default", "tags": ["baseline"]},
+                {"forkOf": _ITEM["id"], "set": ["optimizer.lr=0.001", "+seed=18"]},
+            ]
+        },
+    )
+
+    file: (
+        Annotated[str, Field(max_length=LONGEST_FILE)]
+        | Annotated[dict[str, Any], Field(max_length=256)]
+        | None
+    ) = Field(
+        default=None,
+        description="The experiment file, as its text or as the object that it stands for. With a "
+        "`search` section it is a search.",
+    )
+    fork_of: Annotated[str, Field(pattern=ID)] | None = Field(
+        default=None,
+        description="A submission, in the place of a file. What you leave out is as it has it.",
+    )
+    set: Annotated[list[_Override], Field(max_length=MOST_OVERRIDES)] = Field(
+        default_factory=list,
+        description="Overrides of the file: `optimizer.lr=0.001`; `+seed=18` adds what it lacks.",
+    )
+    project: Annotated[str, Field(pattern=NAME)] | None = Field(
+        default=None, description="The project that it counts for; `default` if left out."
+    )
+    pool: Annotated[str, Field(pattern=NAME)] | None = Field(
+        default=None,
+        description="The pool of nodes to run in; as the file says, or `default`.",
+    )
+    priority: Annotated[int, Field(ge=-PRIORITY, le=PRIORITY)] | None = Field(
+        default=None,
+        description="Of a pool's queue the highest goes first; as the file says, or 0.",
+    )
+    tags: _Tags = Field(default_factory=list)
+    archive: Annotated[str, Field(pattern=DIGEST)] | None = Field(
+        default=None,
+        description="Digest of a working directory on the cluster's storage; by default the "
+        "cluster's own.",
+    )
+    policy: Annotated[str, Field(pattern=DIGEST)] | None = Field(
+        default=None, description="Digest of the signed depth policy that you expect it to have."
+    )
+
+
+class SubmissionItem(Answer):
+    """An entry of the queue, without its file."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_ITEM]})
+
+    id: str
+    kind: str = Field(description="`train` or `tune`, or another task.")
+    name: str
+    project: str
+    user: str
+    state: SubmissionState
+    pool: str
+    priority: int
+    slots: int = Field(description="Workers that it holds while it runs.")
+    position: int | None = Field(
+        default=None,
+        description="Its place in its pool's queue by priority and time, from 1, while it waits. "
+        "A pool that is shared by project may take another first.",
+    )
+    policy: str | None = Field(
+        default=None, description="Digest of the depth policy that it has to have."
+    )
+    archive: str | None = Field(default=None, description="Digest of its working directory.")
+    forked_from: str | None = Field(
+        default=None, description="The submission that it is a fork of."
+    )
+    run: str | None = Field(default=None, description="The run or search that it became.")
+    job: str | None = Field(default=None, description="The cluster's name of its last job.")
+    attempt: int = Field(description="Jobs so far.")
+    failures: int = Field(description="Jobs that failed since its last progress.")
+    submitted: str
+    started: str | None = None
+    finished: str | None = None
+    why: str | None = Field(default=None, description="Why it is in its state.")
+    archived: bool
+    tags: list[str]
+
+
+class QueueEntry(SubmissionItem):
+    """An entry of the queue."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{**_ITEM, "config": _FILE}]})
+
+    config: str | None = Field(
+        description="The experiment file, as it was sent or with its overrides. A task's file is "
+        "for who submitted it, and for engineers and admins of its project; null for others."
+    )
+
+
+class PolicyKnown(Answer):
+    """The policy at the place that the file names, as the latest run of this name read it."""
+
+    name: str
+    version: int
+    digest: str
+
+
+class ExperimentCheck(Answer):
+    """What an experiment would take at most, and which policy applies, as far as can be said."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "kind": "train",
+                    "name": "python-source-gpt",
+                    "project": "default",
+                    "pool": "default",
+                    "priority": 0,
+                    "workers": 2,
+                    "slots": 2,
+                    "gpus": 0,
+                    "trials": 1,
+                    "steps": "300",
+                    "rowsPerStep": 16,
+                    "tokens": "1228800",
+                    "workerHours": None,
+                    "policyPlace": "policies/licences.dsse.json",
+                    "policy": None,
+                    "unknown": ["worker hours: how long a step takes is measured when it runs"],
+                    "file": _FILE,
+                }
+            ]
+        }
+    )
+
+    kind: str
+    name: str
+    project: str
+    pool: str
+    priority: int
+    workers: int = Field(description="Of one run; of an elastic one the most.")
+    slots: int = Field(description="Workers at once, of all trials together.")
+    gpus: float = Field(description="Devices at once.")
+    trials: int = Field(description="1 without a search.")
+    steps: str | None = Field(
+        default=None,
+        description="Of all trials together, if none ends early; null: the run ends with its data.",
+    )
+    rows_per_step: float = Field(description="Of one trial, one route stream a profile.")
+    tokens: str | None = Field(default=None, description="Of all trials together; null for images.")
+    worker_hours: float | None = Field(default=None, description="null: not known.")
+    policy_place: str = Field(description="Where the file says that the policy lies.")
+    policy: PolicyKnown | None = Field(
+        default=None, description="null: no run of this name read it there."
+    )
+    unknown: list[str] = Field(description="What cannot be said yet, and why.")
+    file: str = Field(description="The file with the overrides.")
+
+
+class SubmissionTags(Answer):
+    """Tags in the place of those that a submission has."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"tags": ["baseline", "week-47"]}]}
+    )
+
+    tags: _Tags
+
+
+@router.post("/experiments", status_code=201, dependencies=[ACTS])
+def submit_experiment(
+    request: Request,
+    new: Annotated[NewExperiment, Body()],
+    session: SessionDep,
+    caller: CallerDep,
+    key: Key = None,
+) -> QueueEntry:
+    """Put an experiment into the queue. It is checked against the whole schema first.
+
+    Errors of the file name the line and the field. Nothing runs yet: the entry waits until the
+    cluster's reconciler has room for it.
+    """
+    archives.check_there(request.app.state.settings.storage, new.archive)
+    row = acting.submit(session, caller, _asked(new, key), request.app.state.check)
+    return answer(session, caller, row)
+
+
+@router.post("/experiments:check", dependencies=[ACTS])
+def check_experiment(
+    request: Request,
+    new: Annotated[NewExperiment, Body()],
+    session: SessionDep,
+    caller: CallerDep,
+) -> ExperimentCheck:
+    """Say what an experiment would take and which policy applies. Nothing is submitted."""
+    archives.check_there(request.app.state.settings.storage, new.archive)
+    ready = acting.prepare(session, caller, _asked(new), request.app.state.check)
+    return estimate(session, caller, ready)
+
+
+@router.get("/submissions")
+def list_submissions(
+    session: SessionDep,
+    caller: CallerDep,
+    page: PageDep,
+    state: Annotated[SubmissionState | None, Query(description="In this state.")] = None,
+    project: Annotated[str | None, Filter] = None,
+    user: Annotated[str | None, Filter] = None,
+    name: Annotated[str | None, Filter] = None,
+    pool: Annotated[str | None, Filter] = None,
+    tag: Annotated[str | None, Query(max_length=64, description="With this tag.")] = None,
+    archived: Annotated[
+        bool, Query(description="Those that were archived, in place of the others.")
+    ] = False,
+) -> Listing[SubmissionItem]:
+    """What was submitted, the latest first, without the files."""
+    s = tables.Submission
+    names = [name for name in SubmissionItem.model_fields if name != "position"]
+    statement: Any = select(*(getattr(s, name) for name in names)).where(
+        col(s.archived).is_(archived), submissions(caller)
+    )
+    for column, value in (
+        (s.state, state),
+        (s.project, project),
+        (s.user, user),
+        (s.name, name),
+        (s.pool, pool),
+    ):
+        if value is not None:
+            statement = statement.where(column == value)
+    if tag is not None:
+        # As JSON text, which both databases hold. LIKE would not tell upper from lower case.
+        text, quoted = cast(s.tags, String), json.dumps(tag)
+        statement = statement.where(func.replace(text, quoted, "") != text)
+    columns: Any = (s.submitted, s.id)
+    rows, following = page.rows(session, statement, columns, (str, str), descending=True)
+    waiting = [row.id for row in rows if row.state == SubmissionState.QUEUED]
+    places = queue.places(session, waiting)
+    items = [SubmissionItem(**{**row._mapping, "position": places.get(row.id)}) for row in rows]
+    return Listing(items=items, next=following)
+
+
+@router.get("/submissions/{submission}")
+def get_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
+    """One submission, with its file, its place in the queue, and why it is in its state."""
+    return answer(session, caller, find_submission(session, caller, submission))
+
+
+@router.patch("/submissions/{submission}", dependencies=[ACTS])
+def tag_submission(
+    submission: SubmissionId, given: SubmissionTags, session: SessionDep, caller: CallerDep
+) -> QueueEntry:
+    """Replace a submission's tags. Nothing else of it can be changed."""
+    return answer(session, caller, acting.retag(session, caller, submission, given.tags))
+
+
+@router.post("/submissions/{submission}:stop", dependencies=[ACTS])
+def stop_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
+    """Stop it after its current step and a commit; what waits leaves the queue."""
+    return answer(session, caller, acting.ask(session, caller, submission, "stop"))
+
+
+@router.post("/submissions/{submission}:kill", dependencies=[ACTS])
+def kill_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
+    """End it at once. Steps since its last checkpoint are lost."""
+    return answer(session, caller, acting.ask(session, caller, submission, "kill"))
+
+
+@router.post("/submissions/{submission}:resume", dependencies=[ACTS])
+def resume_submission(
+    submission: SubmissionId, session: SessionDep, caller: CallerDep
+) -> QueueEntry:
+    """Put what was stopped, killed or failed back into the queue. It goes on from its commit."""
+    return answer(session, caller, acting.ask(session, caller, submission, "resume"))
+
+
+@router.post("/submissions/{submission}:archive", dependencies=[ACTS])
+def archive_submission(
+    submission: SubmissionId, session: SessionDep, caller: CallerDep
+) -> QueueEntry:
+    """Take what has ended out of the list. Nothing is deleted."""
+    return answer(session, caller, acting.ask(session, caller, submission, "archive"))
+
+
+@router.post("/submissions/{submission}:unarchive", dependencies=[ACTS])
+def unarchive_submission(
+    submission: SubmissionId, session: SessionDep, caller: CallerDep
+) -> QueueEntry:
+    """Put it back into the list."""
+    return answer(session, caller, acting.ask(session, caller, submission, "unarchive"))
+
+
+def answer(session: Session, caller: Caller, row: tables.Submission) -> QueueEntry:
+    """A submission as it is answered, with its place if it waits."""
+    found = row.model_dump(include=set(QueueEntry.model_fields))
+    found["position"] = queue.places(session, [row.id]).get(row.id)
+    if not reads_file(session, caller, row):
+        found["config"] = None
+    return QueueEntry(**found)
+
+
+def estimate(session: Session, caller: Caller, ready: Ready) -> ExperimentCheck:
+    """What a checked experiment would take, and the policy as the store knows it."""
+    facts = ready.facts
+    known = acting.last_policy(session, caller, facts.name, facts.policy)
+    unknown = list(facts.unknown)
+    if known is None:
+        unknown.append("the policy: no run of this name is indexed that read it at this place")
+    return ExperimentCheck(
+        kind=facts.kind,
+        name=facts.name,
+        project=ready.project,
+        pool=ready.pool,
+        priority=ready.priority,
+        workers=facts.workers,
+        slots=facts.slots,
+        gpus=facts.gpus,
+        trials=facts.trials,
+        steps=None if facts.steps is None else str(facts.steps),
+        rows_per_step=facts.rows_per_step,
+        tokens=None if facts.tokens is None else str(facts.tokens),
+        policy_place=facts.policy,
+        policy=PolicyKnown.model_validate(known) if known else None,
+        unknown=unknown,
+        file=ready.text,
+    )
+
+
+def _asked(new: NewExperiment, key: str | None = None) -> Asked:
+    return Asked(
+        file=new.file,
+        fork_of=new.fork_of,
+        overrides=tuple(new.set),
+        project=new.project,
+        pool=new.pool,
+        priority=new.priority,
+        tags=tuple(new.tags),
+        archive=new.archive,
+        policy=new.policy,
+        key=key,
+    )

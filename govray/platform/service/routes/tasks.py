@@ -1,0 +1,296 @@
+"""Notebooks, shells, TensorBoard, commands and inference: submitting them, and opening them.
+
+A task is an entry of the queue, and goes by its project as an experiment does
+(`govray.platform.service.acting.acting.may_act`). Who may submit there submits tasks, within the
+project's pools, priorities and slots. Who sees the project's submissions sees its tasks. Its owner
+opens a task, and an admin of the project or of the organisation.
+
+To open a task gives an address on the task's own host, good once and for a minute. Nothing of the
+task goes through this service's own origin (`govray.platform.service.http.origin` says why).
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlmodel import Session, col, select
+
+from govray import traces
+from govray.platform.service.acting import acting, project_rules
+from govray.platform.service.acting.acting import Act
+from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.origin import TaskOrigins
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import AuditDep, CallerDep, require
+from govray.platform.service.identity.audit_log import Audit
+from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.roles import submits
+from govray.platform.service.routes.submissions import Key
+from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
+from govray.platform.service.visible.visibility import RUN_READERS, absent
+from govray.platform.service.visible.visibility import submissions as readable
+from govray.platform.store import submissions
+from govray.platform.store.database import begin_writing
+from govray.platform.store.project_settings import TaskKind
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.submissions import LONGEST_CONFIG
+from govray.platform.store.tables import Submission
+from govray.platform.tasks.task_file import KINDS, SHOWN, read_task
+
+router = APIRouter(tags=["tasks"])
+
+WRITES = Depends(require("admin", "engineer", scope="write", bound=submits))
+
+SLOTS = 1
+"""That a task holds while it runs."""
+
+_TaskId = Annotated[
+    str,
+    Path(
+        pattern="^[a-z0-9-]{1,63}$",
+        examples=["s-20261124-090500-0123abcd"],
+        description="The task's id in the queue.",
+    ),
+]
+_Word = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+
+_TASK: dict[str, Any] = {
+    "id": "s-20261124-090500-0123abcd",
+    "kind": "notebook",
+    "name": "look-at-losses",
+    "project": "default",
+    "user": "ada",
+    "state": "COMPLETED",
+    "pool": "default",
+    "submitted": "2026-11-24T09:05:00Z",
+    "started": "2026-11-24T09:05:04Z",
+    "finished": "2026-11-24T11:35:00Z",
+    "why": "Nobody used it for 30 minutes",
+    "shown": True,
+}
+
+
+class Task(Answer):
+    """A task in the queue."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_TASK]})
+
+    id: str
+    kind: TaskKind
+    name: str
+    project: str
+    user: str
+    state: SubmissionState
+    pool: str
+    submitted: str
+    started: str | None
+    finished: str | None
+    why: str | None
+    shown: bool = Field(description="Whether it can be opened: it answers over HTTP while it runs.")
+
+
+class NewTask(BaseModel):
+    """What to run."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"name": "look-at-losses", "config": "kind: notebook\nidle_minutes: 30\n"},
+            ]
+        },
+    )
+
+    name: _Word
+    config: Annotated[str, Field(max_length=LONGEST_CONFIG)] = Field(
+        description="The task file, as docs/interactive.md has it."
+    )
+    project: _Word = Field(acting.DEFAULT, description="The project that it counts for.")
+    pool: _Word | None = Field(
+        None, description="The pool of nodes to run in; the project's own if left out."
+    )
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = Field(
+        None, description="Of a pool's queue the highest goes first; the project's if left out."
+    )
+
+
+class OpenedTask(Answer):
+    """Where to look at a task."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "url": "https://s-20261124-090500-0123abcd.tasks.example.org/tasks/"
+                    "s-20261124-090500-0123abcd/enter?ticket=…",
+                    "seconds": ENTRY_SECONDS,
+                }
+            ]
+        }
+    )
+
+    url: str = Field(description="Good once.")
+    seconds: int = Field(description="How long it is good.")
+
+
+@router.get("/tasks", dependencies=[RUN_READERS])
+def list_tasks(
+    session: SessionDep,
+    caller: CallerDep,
+    page: PageDep,
+    user: Annotated[
+        str | None, Query(max_length=200, description="Whose they are.", examples=["ada"])
+    ] = None,
+) -> Listing[Task]:
+    """The tasks that you may see, the newest first."""
+    statement = select(Submission).where(col(Submission.kind).in_(KINDS), readable(caller))
+    if user is not None:
+        statement = statement.where(col(Submission.user) == user)
+    rows, following = page.rows(
+        session,
+        statement,
+        [col(Submission.submitted), col(Submission.id)],
+        [str, str],
+        descending=True,
+    )
+    return Listing(items=[_shown(each) for each in rows], next=following)
+
+
+@router.post("/tasks", status_code=201, dependencies=[WRITES])
+def submit_task(new: NewTask, session: SessionDep, caller: CallerDep, key: Key = None) -> Task:
+    """Put a task in the queue, with the project's defaults and within its limits."""
+    return _shown(submitted(session, caller, new, key=key))
+
+
+def submitted(
+    session: Session, caller: Caller, new: NewTask, *, key: str | None = None
+) -> Submission:
+    """The entry of a new task, once for each key; committed.
+
+    Raises:
+        Problem: 403, the caller may not. 404, there is no such project. 422, the key came with
+            another body before.
+        Malformed, UsageError: The file is none of a task.
+        Refused: It is beyond a limit of the project.
+    """
+    task = read_task(new.config, where="config")
+    request = acting.keyed(caller, key, {"task": new.model_dump()})
+    if request is not None:
+        begin_writing(session)  # of two with one key the second finds the first
+        if (row := acting.repeated(session, request)) is not None:
+            return row
+    by = project_rules.changed_by(caller)
+    pool, priority = project_rules.check_task(
+        session,
+        new.project,
+        caller,
+        kind=task.kind,
+        slots=SLOTS,
+        pool=new.pool,
+        priority=new.priority,
+        at=by.at,
+    )
+    act = Act(verb="submit", what="tasks", pool=pool, priority=priority, slots=SLOTS)
+    acting.may_act(session, caller, new.project, act)
+    with traces.span("submission") as span:
+        row = submissions.submit(
+            session,
+            kind=task.kind,
+            name=new.name,
+            project=new.project,
+            pool=pool,
+            priority=priority,
+            config=new.config,
+            slots=SLOTS,
+            by=by,
+            request=request,
+            trace=span.traceparent,
+        )
+        span.set(govray_submission=row.id, govray_kind=row.kind)
+    session.commit()
+    return row
+
+
+@router.get("/tasks/{task}", dependencies=[RUN_READERS])
+def get_task(task: _TaskId, session: SessionDep, caller: CallerDep) -> Task:
+    """One task."""
+    return _shown(find_task(session, caller, task))
+
+
+@router.post("/tasks/{task}:open", dependencies=[WRITES])
+def open_task(
+    task: _TaskId, request: Request, session: SessionDep, caller: CallerDep, audit: AuditDep
+) -> OpenedTask:
+    """An address that shows the task, good once and for a minute.
+
+    It sets a cookie of the task's own host, and nothing of it is good for this service.
+    """
+    origins: TaskOrigins | None = request.app.state.settings.tasks
+    url = entrance(session, caller, task, origins, audit)
+    return OpenedTask(url=url, seconds=ENTRY_SECONDS)
+
+
+def entrance(
+    session: Session, caller: Caller, task: str, origins: TaskOrigins | None, audit: Audit
+) -> str:
+    """An address that lets ``caller`` in to a task once; committed, and in the audit log.
+
+    Raises:
+        Problem: 404, there is no such task that the caller sees. 403, the caller is neither its
+            owner nor an admin of its project. 409, it shows nothing, or this service shows none.
+            410, it ended.
+    """
+    row = find_task(session, caller, task)
+    act = Act(
+        verb="open",
+        what="tasks",
+        pool=row.pool,
+        priority=row.priority,
+        slots=row.slots,
+        owner=row.user,
+    )
+    acting.may_act(session, caller, row.project, act)
+    if origins is None:
+        raise Problem(
+            409,
+            "Refused",
+            "This service shows no tasks",
+            "Its operator starts it with govray serve --tasks-port",
+        )
+    if row.kind not in SHOWN:
+        raise Problem(409, "Refused", f"A task of the kind {row.kind} shows nothing")
+    if row.state in submissions.ENDED:
+        raise Problem(
+            410, "Gone", f"This task has ended: {row.state.value.lower()}", "Submit it again"
+        )
+    secret = ticket(session, row.id, caller, at=datetime.now(UTC))
+    audit.write(session, "task opened", row.id, {"kind": row.kind, "owner": row.user})
+    session.commit()
+    return f"{origins.of(task)}/tasks/{task}/enter?ticket={secret}"
+
+
+def find_task(session: Session, caller: Caller, task: str) -> Submission:
+    """The task, if the caller may see it.
+
+    Raises:
+        Problem: 404.
+    """
+    row = session.exec(
+        select(Submission).where(
+            col(Submission.id) == task, col(Submission.kind).in_(KINDS), readable(caller)
+        )
+    ).one_or_none()
+    if row is None:
+        raise absent(caller, "task", task, "Look at /v1/tasks")
+    return row
+
+
+def _shown(row: Submission) -> Task:
+    return Task.model_validate(
+        {**row.model_dump(include=set(Task.model_fields)), "shown": row.kind in SHOWN}
+    )

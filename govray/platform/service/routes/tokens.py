@@ -1,0 +1,219 @@
+"""Bearer tokens: one's own, and for admins everyone's. A secret is in one answer and in no other.
+
+Nobody makes a token that is good for more than the own. One that only reads makes none, or it would
+outlive its end.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Path, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import ColumnElement, select, true
+from sqlmodel import Session, col
+
+from govray.errors import UsageError
+from govray.governance.formats.document import format_time
+from govray.platform.service.acting.project_rules import changed_by, check_lent
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.problems import Problem, not_found
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity import tokens
+from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.caller import Caller, Scope
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.visible.visibility import administers, is_admin
+from govray.platform.store import tables
+from govray.platform.store.audit_log import log
+from govray.platform.store.database import begin_writing
+from govray.platform.store.tables import Token, User
+
+router = APIRouter(
+    tags=["roles"],
+    dependencies=[Depends(require("admin", "engineer", "auditor", "supplier", "member"))],
+)
+
+LONGEST_DAYS = 365
+
+TokenId = Annotated[
+    str,
+    Path(pattern="^[0-9a-f]{12}$", description="The token's id.", examples=["0123456789ab"]),
+]
+
+
+class TokenItem(Answer):
+    """A token without its secret, which nobody has but its bearer."""
+
+    model_config = example(
+        id="0123456789ab",
+        user="ada",
+        name="laptop",
+        scopes=["read"],
+        created="2026-11-24T09:00:00Z",
+        expires="2027-02-22T09:00:00Z",
+        revoked=None,
+    )
+
+    id: str
+    user: str
+    name: str = Field(description="What it is for.")
+    scopes: list[str]
+    created: str
+    expires: str
+    revoked: str | None = None
+
+
+class NewToken(BaseModel):
+    """A token to make. By default it is your own."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"name": "laptop", "scopes": ["read"]}]}
+    )
+
+    user: Annotated[str, Field(max_length=128)] | None = Field(
+        None, description="Another user's, for admins."
+    )
+    role: Literal["admin", "engineer", "auditor", "supplier", "member"] | None = Field(
+        None, description="Of a user who is new, for admins."
+    )
+    supplier: Annotated[str, Field(max_length=128)] | None = Field(
+        None, description="The authority that a new supplier is."
+    )
+    scopes: list[Scope] = Field(default=["read"], min_length=1, max_length=3)
+    name: Annotated[str, Field(max_length=128)] = ""
+    days: Annotated[int, Field(ge=1, le=LONGEST_DAYS)] = 90
+
+
+class MadeToken(TokenItem):
+    """A token that was made. ``token`` is told here and never again."""
+
+    model_config = example(
+        id="0123456789ab",
+        user="ada",
+        name="laptop",
+        scopes=["read"],
+        created="2026-11-24T09:00:00Z",
+        expires="2027-02-22T09:00:00Z",
+        revoked=None,
+        token="govr_0123456789ab_…",  # noqa: S106 (it is made up)
+    )
+
+    token: str
+
+
+@router.get("/tokens")
+def listing(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[TokenItem]:
+    """Your tokens; for admins of the organisation all of them. By user."""
+    row = Token
+    statement = select(row).where(own(caller))
+    kept, cursor = page.rows(session, statement, (col(row.user), col(row.id)), (str, str))
+    return Listing(items=[TokenItem.model_validate(each) for each in kept], next=cursor)
+
+
+@router.post("/tokens", status_code=201)
+def make(new: NewToken, request: Request, session: SessionDep, caller: CallerDep) -> MadeToken:
+    """Make a token of your own; for admins anyone's, and its user if that is new."""
+    text, row = made(session, caller, new, request.app.state.clock())
+    told = MadeToken(**TokenItem.model_validate(row).model_dump(), token=text)
+    session.commit()
+    return told
+
+
+def made(session: Session, caller: Caller, new: NewToken, at: datetime) -> tuple[str, Token]:
+    """The token ``new``, as `make`; for pages, too. Nothing is committed.
+
+    Raises:
+        Problem: 403, the caller may not; 422, what is asked for contradicts itself.
+    """
+    user = new.user or caller.name
+    others = user != caller.name or new.role is not None or new.supplier is not None
+    need: Scope = "admin" if others else "write"
+    if (others and not is_admin(caller)) or not caller.has(need):
+        raise Problem(
+            403,
+            "Not allowed",
+            "Tokens of others are made by admins"
+            if others and not is_admin(caller)
+            else f"The token has not the scope {need}",
+            "Ask an admin, or use a token with that scope",
+        )
+    for scope in new.scopes:
+        if not caller.has(scope):
+            raise Problem(
+                403, "Not allowed", f"Your own token has not the scope {scope}", "Ask for less"
+            )
+    if others:
+        ends = format_time(at + timedelta(days=new.days))
+        check_lent(caller, ends, "the token")
+        if new.role is not None:
+            check_lent(caller, None, "a new user's role")
+    if not new.name.isprintable():
+        raise Problem(422, "Not valid", "body.name: it cannot be printed")
+    begin_writing(session)
+    if not others and session.get(User, user) is None:
+        raise Problem(
+            409,
+            "Refused",
+            "You have no account in this store, so no tokens of it",
+            "Use the tokens of your identity provider, or ask an admin for an account",
+        )
+    try:
+        text = tokens.new(
+            session,
+            user,
+            role=new.role,
+            supplier=new.supplier,
+            scopes=new.scopes,
+            name=new.name,
+            days=new.days,
+            at=at,
+        )
+    except UsageError as error:
+        raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
+    row = tokens.row(session, text)
+    log(
+        session,
+        changed_by(caller, format_time(at)),
+        "token.make",
+        f"user {user}",
+        {"id": row.id, "scopes": list(row.scopes), "until": row.expires},
+    )
+    return text, row
+
+
+@router.post("/tokens/{token}:revoke")
+def revoke(token: TokenId, request: Request, session: SessionDep, caller: CallerDep) -> TokenItem:
+    """Revoke a token of your own, for ever; for admins anyone's. It ends within two seconds."""
+    row = revoked(session, caller, token, request.app.state.clock())
+    session.commit()
+    return TokenItem.model_validate(row)
+
+
+def revoked(session: Session, caller: Caller, token: str, at: datetime) -> Token:
+    """Revoke a token, as `revoke`; for pages, too. Nothing is committed.
+
+    Raises:
+        Problem: 404, there is none that the caller may revoke.
+    """
+    found = select(Token).where(col(Token.id) == token, own(caller))
+    row: Token | None = session.execute(found).scalar_one_or_none()
+    if row is None:
+        raise not_found("token", token, "See your tokens")
+    tokens.revoke(session, row.id, at=at)
+    log(
+        session,
+        changed_by(caller, format_time(at)),
+        "token.revoke",
+        f"user {row.user}",
+        {"id": row.id},
+    )
+    return row
+
+
+def own(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Token`: the caller's; all of them for an admin with a token for that."""
+    if administers(caller):
+        return true()
+    return col(tables.Token.user) == caller.name

@@ -1,0 +1,248 @@
+"""Webhooks and what was told: for admins. What happened, as it was noticed, for staff.
+
+`govray alerts run` sends; the service only keeps what is to be sent. A webhook's secret is in the
+answer that makes it, and in no other.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+from sqlmodel import col, select
+
+from govray.errors import UsageError
+from govray.platform.service.acting.project_rules import changed_by
+from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.problems import not_found
+from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.visible.visibility import STAFF_ONLY
+from govray.platform.store import tables, webhooks
+from govray.platform.store.alert_events import probe
+from govray.platform.store.secret_fingerprint import indexing_key
+from govray.platform.store.states import DeliveryState
+
+router = APIRouter(tags=["alerts"])
+
+ADMIN = Depends(require("admin", scope="admin"))
+
+_WEBHOOK = "w-0123456789ab"
+_EVENT = "7c" * 32
+WebhookId = Annotated[
+    str, Path(pattern="^w-[0-9a-f]{12}$", description="Of the webhook.", examples=[_WEBHOOK])
+]
+EventId = Annotated[
+    str, Path(pattern="^[0-9a-f]{64}$", description="Of the event.", examples=[_EVENT])
+]
+
+
+class Webhook(Answer):
+    """An address that is told of events."""
+
+    model_config = example(
+        id=_WEBHOOK,
+        url="https://hooks.example/govray",
+        kinds=["run.error"],
+        project=None,
+        created="2026-11-24T09:00:00Z",
+        user="ada",
+    )
+
+    id: str
+    url: str
+    kinds: list[str] = Field(description="What it is told of.")
+    project: str | None = Field(default=None, description="Only what belongs to this project.")
+    created: str = Field(description="It is told of what happens from then on.")
+    user: str
+
+
+class MadeWebhook(Webhook):
+    """A new webhook, with its secret."""
+
+    model_config = example(
+        id=_WEBHOOK,
+        url="https://hooks.example/govray",
+        kinds=["run.error"],
+        project=None,
+        created="2026-11-24T09:00:00Z",
+        user="ada",
+        secret="whsec_" + "AAAA" * 10 + "AAA=",
+    )
+
+    secret: str = Field(description="Signs what is sent. It is not shown again.")
+
+
+class NewWebhook(BaseModel):
+    """A webhook to make."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"url": "https://hooks.example/govray", "events": ["run.error"]}]
+        },
+    )
+
+    url: Annotated[
+        str,
+        Field(max_length=webhooks.LONGEST_URL, description="https. No user name, no fragment."),
+    ]
+    events: Annotated[
+        list[webhooks.Kind], Field(max_length=len(webhooks.KINDS), description="None: all of them.")
+    ] = Field(default_factory=list)
+    project: Annotated[
+        str | None, Field(max_length=200, description="Only what belongs to this project.")
+    ] = None
+
+
+class Happened(Answer):
+    """Something that happened, as it was noticed."""
+
+    model_config = example(
+        id=_EVENT,
+        kind="run.error",
+        subject="python-source-gpt-1",
+        at="2026-11-24T09:00:00Z",
+        noticed="2026-11-24T09:00:02Z",
+        project="default",
+        data={"trial": "python-source-gpt-1", "why": "rank 1 failed"},
+    )
+
+    id: str
+    kind: str
+    subject: str = Field(description="The trial, experiment, submission, corpus or attestation.")
+    at: str
+    noticed: str
+    project: str | None = None
+    data: dict[str, Any]
+
+
+class SentEvent(Answer):
+    """One event for one webhook."""
+
+    model_config = example(
+        webhook=_WEBHOOK,
+        alert=_EVENT,
+        state="DEAD",
+        tries=8,
+        due="2026-11-24T09:00:00Z",
+        status=500,
+        why=None,
+        delivered=None,
+    )
+
+    webhook: str
+    alert: str = Field(description="The event's id.")
+    state: DeliveryState
+    tries: int
+    due: str = Field(description="When it is tried next, if it is pending.")
+    status: int | None = Field(default=None, description="The receiver's last answer.")
+    why: str | None = Field(default=None, description="Why there was none.")
+    delivered: str | None = None
+
+
+class Removed(Answer):
+    """A webhook that is no more."""
+
+    model_config = example(id=_WEBHOOK)
+
+    id: str
+
+
+@router.get("/alerts", dependencies=[STAFF_ONLY])
+def happened(
+    session: SessionDep,
+    page: PageDep,
+    kind: Annotated[webhooks.Kind | None, Query(description="Only events of this kind.")] = None,
+    project: Annotated[
+        str | None, Query(max_length=200, description="Only events of this project.")
+    ] = None,
+) -> Listing[Happened]:
+    """What happened and was noticed, the latest first. For staff."""
+    row = tables.Alert
+    statement = select(row)
+    for column, value in ((row.kind, kind), (row.project, project)):
+        if value is not None:
+            statement = statement.where(column == value)
+    columns = (col(row.at), col(row.id))
+    kept, cursor = page.rows(session, statement, columns, (str, str), descending=True)
+    return Listing(items=[Happened.model_validate(each) for each in kept], next=cursor)
+
+
+@router.get("/webhooks", dependencies=[ADMIN])
+def listing(session: SessionDep, page: PageDep) -> Listing[Webhook]:
+    """The webhooks, without their secrets. For admins."""
+    row = tables.Webhook
+    kept, cursor = page.rows(session, select(row), (col(row.id),), (str,))
+    return Listing(items=[Webhook.model_validate(each) for each in kept], next=cursor)
+
+
+@router.post("/webhooks", status_code=201, dependencies=[ADMIN])
+def add(new: NewWebhook, request: Request, session: SessionDep, caller: CallerDep) -> MadeWebhook:
+    """Make a webhook, and show its secret, once. For admins."""
+    key = indexing_key(session, request.app.state.settings.store)
+    row, secret = webhooks.add(
+        session, url=new.url, kinds=new.events, project=new.project, key=key, by=changed_by(caller)
+    )
+    session.commit()
+    return MadeWebhook(**Webhook.model_validate(row).model_dump(), secret=secret)
+
+
+@router.delete("/webhooks/{webhook}", dependencies=[ADMIN])
+def remove(webhook: WebhookId, session: SessionDep, caller: CallerDep) -> Removed:
+    """Remove a webhook, with what was still to be sent to it. For admins."""
+    webhooks.remove(session, _find(session, webhook), by=changed_by(caller))
+    session.commit()
+    return Removed(id=webhook)
+
+
+@router.post("/webhooks/{webhook}:test", dependencies=[ADMIN])
+def try_it(webhook: WebhookId, session: SessionDep, caller: CallerDep) -> SentEvent:
+    """Put a test event into line for a webhook. For admins."""
+    by = changed_by(caller)
+    event = probe(webhook, at=by.at, number=secrets.token_hex(8))
+    row = webhooks.send_test(session, _find(session, webhook), event, by=by)
+    session.commit()
+    return SentEvent.model_validate(row)
+
+
+@router.get("/webhooks/{webhook}/deliveries", dependencies=[ADMIN])
+def deliveries(
+    webhook: WebhookId,
+    session: SessionDep,
+    page: PageDep,
+    state: Annotated[
+        DeliveryState | None, Query(description="`DEAD`: those that were given up.")
+    ] = None,
+) -> Listing[SentEvent]:
+    """What was or is to be sent to a webhook, by event. For admins."""
+    _find(session, webhook)
+    row = tables.Delivery
+    statement = select(row).where(row.webhook == webhook)
+    if state is not None:
+        statement = statement.where(row.state == state)
+    kept, cursor = page.rows(session, statement, (col(row.alert),), (str,))
+    return Listing(items=[SentEvent.model_validate(each) for each in kept], next=cursor)
+
+
+@router.post("/webhooks/{webhook}/deliveries/{event}:resend", dependencies=[ADMIN])
+def resend(webhook: WebhookId, event: EventId, session: SessionDep, caller: CallerDep) -> SentEvent:
+    """Let an event be sent again, such as one that was given up. For admins."""
+    found = _find(session, webhook)
+    try:
+        row = webhooks.resend(session, found, event, by=changed_by(caller))
+    except UsageError:
+        raise not_found("delivery", event, "See the webhook's deliveries") from None
+    session.commit()
+    return SentEvent.model_validate(row)
+
+
+def _find(session: SessionDep, webhook: str) -> tables.Webhook:
+    """The webhook that the path names. Raises 404."""
+    row = session.get(tables.Webhook, webhook)
+    if row is None:
+        raise not_found("webhook", webhook, "See the list of webhooks")
+    return row

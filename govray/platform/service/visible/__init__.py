@@ -1,0 +1,1 @@
+"""What a caller may see: runs, models, corpora, records, cases."""

@@ -1,0 +1,178 @@
+"""The index of records: in which corpora, runs and layers a record with some hash stands.
+
+The index has the records' leaves. The store's masked secrets open those of the corpora that the
+caller may read. Records of confidential corpora are indexed by keyed
+hash, so the tables alone confirm no guess.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, or_, select, true
+from sqlmodel import Session, col
+
+from govray.errors import Refused, UsageError
+from govray.governance.policy.record_commitment import entry
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.identity.access import Caller
+from govray.platform.service.visible.visibility import own_corpora, uses
+from govray.platform.store.record_key import KEY_BYTES, mask_secret, record_key
+from govray.platform.store.secret_fingerprint import key_of
+from govray.platform.store.tables import (
+    AbsentRecords,
+    Attestation,
+    Corpus,
+    CorpusUse,
+    Coverage,
+    Credential,
+    Record,
+    RecordCommitment,
+)
+
+_KEYS_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement, PostgreSQL 65,535
+
+
+def store_key(session: Session, store: str) -> bytes:
+    """The store's secret.
+
+    Raises:
+        Problem: 503. It is missing or another one: a record that was used would not be found.
+    """
+    try:
+        key = key_of(session, store)
+    except (UsageError, Refused):
+        raise Problem(
+            503,
+            "The store's secret is missing",
+            "Records of confidential corpora cannot be found, so no answer is given",
+            "Tell the operator: GOVRAY_STORE_KEY names the secret's file",
+            headers={"Retry-After": "60"},
+        ) from None
+    # Before the first model there is nothing to find, and any key finds it.
+    return key or bytes(KEY_BYTES)
+
+
+def leaves_of(
+    session: Session, caller: Caller, sha256: str, key: bytes
+) -> tuple[list[str], list[str]]:
+    """The leaves that the record has in corpora, and what was not searched.
+
+    Of all that the caller may read. Only leaves that are in the index are returned, so few.
+    """
+    commitments = session.execute(
+        select(col(Credential.corpus), RecordCommitment)
+        .join(RecordCommitment, col(RecordCommitment.credential) == col(Credential.digest))
+        .join(Corpus, col(Corpus.name) == col(Credential.corpus))
+        .where(own_corpora(caller))
+    ).all()
+    record = bytes.fromhex(sha256)
+    by_key: dict[str, str] = {}
+    for _, each in commitments:
+        if each.secret is not None:
+            leaf = entry(record, mask_secret(each.secret, each.commitment, key)).hex()
+            by_key[leaf] = by_key[record_key(leaf, confidential=True, key=key)] = leaf
+    there: set[str] = set()
+    keys = list(by_key)
+    column = col(Record.record_key)
+    for at in range(0, len(keys), _KEYS_AT_ONCE):
+        some = column.in_(keys[at : at + _KEYS_AT_ONCE])
+        there.update(session.scalars(select(column).where(some).distinct()))
+    closed = {corpus for corpus, each in commitments if each.secret is None}
+    closed |= set(session.scalars(_absent(caller)))
+    return sorted({by_key[each] for each in there}), sorted(closed)
+
+
+def _absent(caller: Caller) -> Any:
+    """Corpora of models whose records are not in the index."""
+    return (
+        select(col(CorpusUse.corpus))
+        .join(AbsentRecords, col(AbsentRecords.attestation) == col(CorpusUse.attestation))
+        .join(Corpus, col(Corpus.name) == col(CorpusUse.corpus))
+        .where(own_corpora(caller), uses(caller))
+        .distinct()
+    )
+
+
+def places_of(
+    caller: Caller,
+    sha256: str,
+    leaves: list[str],
+    key: bytes,
+    *,
+    most: int,
+    attestations: ColumnElement[bool] | None = None,
+) -> Any:
+    """The query for where a record stands, newest run first: at most ``most`` and one more.
+
+    Args:
+        leaves: Those that it has in corpora, from `leaves_of`.
+        key: The store's secret.
+        attestations: Condition on `Attestation`: only in these.
+
+    A row has ``Record``, ``confidential``, ``name`` and ``run`` of the model, and ``own_records``:
+    records from that index on are canaries.
+    """
+
+    def keys(confidential: bool, entries: list[str]) -> list[str]:
+        return [record_key(each, confidential=confidential, key=key) for each in entries]
+
+    confidential = col(Corpus.confidential)
+    found = col(Record.record_key)
+    # A plain hash is the entry of canaries.
+    by_hash = col(Record.record) >= col(Credential.records)
+    return (
+        select(
+            Record,
+            confidential.label("confidential"),
+            col(Attestation.name).label("name"),
+            col(Attestation.run).label("run"),
+            col(Credential.records).label("own_records"),
+        )
+        .join(Corpus, col(Corpus.name) == col(Record.corpus))
+        .join(Attestation, col(Attestation.digest) == col(Record.attestation))
+        .join(
+            CorpusUse,
+            and_(
+                col(CorpusUse.attestation) == col(Record.attestation),
+                col(CorpusUse.corpus) == col(Record.corpus),
+            ),
+        )
+        .join(Credential, col(Credential.digest) == col(CorpusUse.credential))
+        .where(
+            found.in_(keys(True, [sha256, *leaves]) + keys(False, [sha256, *leaves])),
+            or_(
+                and_(found.in_(keys(True, [sha256])), confidential, by_hash),
+                and_(found.in_(keys(False, [sha256])), ~confidential, by_hash),
+                and_(found.in_(keys(True, leaves)), confidential, ~by_hash),
+                and_(found.in_(keys(False, leaves)), ~confidential, ~by_hash),
+            ),
+            own_corpora(caller),
+            uses(caller),
+            true() if attestations is None else attestations,
+        )
+        .order_by(
+            col(Attestation.started).desc(),
+            col(Record.attestation),
+            col(Record.corpus),
+            col(Record.record),
+        )
+        .limit(most + 1)
+    )
+
+
+def groups_of(session: Session, places: list[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+    """(Attestation, corpus) → the layer groups that its gradient updated."""
+    found: dict[tuple[str, str], list[str]] = {}
+    wanted = set(places)
+    rows = session.execute(
+        select(col(Coverage.attestation), col(Coverage.corpus), col(Coverage.layer_group)).where(
+            col(Coverage.attestation).in_({each for each, _ in wanted}),
+            col(Coverage.corpus).in_({each for _, each in wanted}),
+            col(Coverage.direct),
+            col(Coverage.tokens) > 0,
+        )
+    )
+    for attestation, corpus, group in rows:
+        found.setdefault((attestation, corpus), []).append(group)
+    return {place: sorted(groups) for place, groups in found.items()}

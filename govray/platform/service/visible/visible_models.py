@@ -1,0 +1,270 @@
+"""What a caller may read of attestations, and of versions, ledgers and policies by them.
+
+Conditions for queries, and functions that find one row or raise the 404 of `absence`. A supplier
+reads what concerns its own corpora, and not the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, select, true
+from sqlmodel import Session, col
+
+from govray.errors import UsageError
+from govray.governance.policy.route import ADAPTER
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.identity.caller import Caller
+from govray.platform.service.visible.absence import SEE_MODELS, absent, find_one, full_digest
+from govray.platform.service.visible.places import everywhere, is_staff, is_within, of_runs, within
+from govray.platform.service.visible.visible_corpora import corpora_of, supplied
+from govray.platform.service.visible.visible_runs import trials
+from govray.platform.store import lineage, tables
+from govray.platform.store.lineage import Lineage
+from govray.platform.store.semantic_version import parse_version
+
+
+def reads_whole(caller: Caller, attestation: Any) -> bool:
+    """Whether the caller may read all of a row with the column ``public`` of `Attestation`.
+
+    The row may have the condition `within` as a column of that name.
+    """
+    return attestation.public or reads_registry(caller, attestation)
+
+
+def reads_registry(caller: Caller, row: Any) -> bool:
+    """Whether the caller may read more of a version than its name and attestation.
+
+    ``row`` may have the condition `within` on its attestation as a column of that name.
+    """
+    return is_staff(caller) or bool(getattr(row, "within", False))
+
+
+def reads_entries(session: Session, caller: Caller, run: str) -> bool:
+    """Whether the caller may read a ledger's entries: they name all corpora of a step."""
+    if is_staff(caller) or not caller.bound:
+        return is_staff(caller)
+    t, a = tables.Trial, tables.Attestation
+    own = select(col(t.id)).where(col(t.id) == run, trials(caller))
+    attested = select(col(a.run)).where(col(a.run) == run, within(caller))
+    return session.execute(own.union_all(attested).limit(1)).first() is not None
+
+
+def cells(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Coverage`: another corpus's adapter bears that corpus's name."""
+    if is_staff(caller):
+        return true()
+    c, a = tables.Coverage, tables.Attestation
+    condition = col(c.direct).is_(True) | ~col(c.layer_group).startswith(ADAPTER)
+    if not caller.bound:
+        return condition
+    return condition | col(c.attestation).in_(select(col(a.digest)).where(within(caller)))
+
+
+def whole_attestations(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Attestation`: those that the caller may read whole."""
+    if is_staff(caller):
+        return true()
+    public = col(tables.Attestation.public).is_(True)
+    return public | within(caller) if caller.bound else public
+
+
+def attestations(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Attestation`: those of which the caller may read anything."""
+    whole = whole_attestations(caller)
+    if caller.role != "supplier":
+        return whole
+    using = (
+        select(col(tables.CorpusUse.attestation))
+        .join(tables.Corpus, col(tables.Corpus.name) == col(tables.CorpusUse.corpus))
+        .where(supplied(caller))
+    )
+    return whole | col(tables.Attestation.digest).in_(using)
+
+
+def attestation_order(caller: Caller) -> tuple[Any, ...]:
+    """The columns that order `attestations`: when a run began is not for suppliers."""
+    a = tables.Attestation
+    return (a.started, a.digest) if is_staff(caller) else (a.digest,)
+
+
+def versions(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `ModelVersion`: those that the caller may know of."""
+    a = tables.Attestation
+    return _among(caller, tables.ModelVersion.attestation, a.digest, attestations(caller))
+
+
+def models(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Model`: those of which the caller may know a version."""
+    v = tables.ModelVersion
+    return _among(caller, tables.Model.name, v.model, versions(caller))
+
+
+def ledgers(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Ledger`: those whose checkpoint and hashes the caller may read."""
+    a, run = tables.Attestation, tables.Ledger.run
+    attested = _among(caller, run, a.run, attestations(caller))
+    return attested | of_runs(caller, run, "view") if caller.bound else attested
+
+
+def policies(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `Policy`: rules may name suppliers and corpora, so only public ones."""
+    a = tables.Attestation
+    return _among(caller, tables.Policy.digest, a.policy, whole_attestations(caller))
+
+
+def trust_roots(caller: Caller) -> ColumnElement[bool]:
+    """Condition on `TrustRoot`: authorities may name suppliers, so only public ones."""
+    a = tables.Attestation
+    return _among(caller, tables.TrustRoot.digest, a.trust_root, whole_attestations(caller))
+
+
+def _among(
+    caller: Caller, column: Any, named: Any, readable: ColumnElement[bool]
+) -> ColumnElement[bool]:
+    """That ``column`` is among the ``named`` of readable rows; anything, for staff."""
+    return true() if is_staff(caller) else col(column).in_(select(col(named)).where(readable))
+
+
+def check_promotes(
+    session: Session, caller: Caller, model: str, attestation: str | None = None
+) -> None:
+    """Return if the caller may change the versions of a registered model, or add this attestation.
+
+    A version replaces others of its model. So who has a role in parts of the organisation has it in
+    all places where versions of this model come from.
+
+    Raises:
+        Problem: 404, the attestation is none that the caller may promote; 403, the model has
+            versions from elsewhere.
+    """
+    if everywhere(caller, "promote"):
+        return
+    a, v = tables.Attestation, tables.ModelVersion
+    if attestation is not None and not is_within(session, caller, attestation, "promote"):
+        raise absent(caller, "attestation", attestation, SEE_MODELS)
+    own = select(col(a.digest)).where(within(caller, "promote"))
+    others = select(col(v.model)).where(col(v.model) == model, col(v.attestation).not_in(own))
+    if session.execute(others.limit(1)).first() is not None:
+        raise Problem(
+            403,
+            "Not allowed",
+            "The name is taken by a model that you may not change",
+            "Take another name, or ask an engineer of the organisation",
+        )
+
+
+def whole_models(session: Session, caller: Caller, names: Iterable[str]) -> frozenset[str]:
+    """Those of ``names`` all of whose versions the caller reads whole, with what they are."""
+    wanted = sorted(set(names))
+    if is_staff(caller) or not caller.bound:
+        return frozenset(wanted if is_staff(caller) else ())
+    a, v = tables.Attestation, tables.ModelVersion
+    own = select(col(a.digest)).where(within(caller))
+    others = select(col(v.model)).where(col(v.model).in_(wanted), col(v.attestation).not_in(own))
+    return frozenset(wanted) - set(session.execute(others).scalars())
+
+
+def find_model(session: Session, caller: Caller, name: str) -> tables.Model:
+    """The registered name. Raises 404."""
+    named = ("model", name, SEE_MODELS)
+    return find_one(
+        session, caller, tables.Model, named, col(tables.Model.name) == name, models(caller)
+    )
+
+
+def find_version(session: Session, caller: Caller, model: str, version: str) -> tables.ModelVersion:
+    """The version of a registered name. Raises 404."""
+    named = ("version", f"{model} {version}", SEE_MODELS)
+    try:
+        number = str(parse_version(version))
+    except UsageError:
+        raise absent(caller, *named) from None
+    v = tables.ModelVersion
+    return find_one(
+        session,
+        caller,
+        v,
+        named,
+        col(v.model) == model,
+        col(v.version) == number,
+        versions(caller),
+    )
+
+
+def find_attestation(
+    session: Session, caller: Caller, digest: str, *, whole: bool = False
+) -> tables.Attestation:
+    """The attestation of which the caller may read something, or the whole. Raises 404."""
+    readable = whole_attestations(caller) if whole else attestations(caller)
+    named = ("attestation", digest, SEE_MODELS)
+    a = tables.Attestation
+    return find_one(session, caller, a, named, col(a.digest) == full_digest(digest), readable)
+
+
+def find_policy(session: Session, caller: Caller, digest: str) -> tables.Policy:
+    """The signed policy. Raises 404."""
+    p = tables.Policy
+    named = ("policy", digest, None)
+    return find_one(
+        session, caller, p, named, col(p.digest) == full_digest(digest), policies(caller)
+    )
+
+
+def find_trust_root(session: Session, caller: Caller, digest: str) -> tables.TrustRoot:
+    """The signed trust root. Raises 404."""
+    r = tables.TrustRoot
+    named = ("trust root", digest, None)
+    return find_one(
+        session, caller, r, named, col(r.digest) == full_digest(digest), trust_roots(caller)
+    )
+
+
+def find_ledger(session: Session, caller: Caller, run: str) -> tables.Ledger:
+    """The ledger of a run. Raises 404."""
+    named = ("ledger", run, "See the list of ledgers")
+    return find_one(
+        session, caller, tables.Ledger, named, col(tables.Ledger.run) == run, ledgers(caller)
+    )
+
+
+def scope_of(
+    session: Session,
+    caller: Caller,
+    row: tables.Attestation | Row[Any] | None,
+    named: tuple[str, str],
+) -> frozenset[str] | None:
+    """Of an attestation, the corpora that the caller reads about; None: it reads the whole.
+
+    Args:
+        row: With ``digest`` and ``public`` of an attestation, if there is one.
+        named: What the address names, a version or an attestation, and which.
+
+    Raises:
+        Problem: 404, there is nothing that the caller may read.
+    """
+    if row is not None and reads_whole(caller, row):
+        return None
+    names = corpora_of(session, caller, row.digest if row is not None else "")
+    if row is not None and names is None:
+        return None
+    if row is None or not names:
+        raise absent(caller, *named, SEE_MODELS)
+    return names
+
+
+def find_lineage(
+    session: Session,
+    caller: Caller,
+    row: tables.Attestation | Row[Any] | None,
+    named: tuple[str, str],
+) -> Lineage:
+    """The lineage as far as the caller may read it: whole, or the rows of its own corpora.
+
+    ``row`` has the column ``lineage`` too. Otherwise as `scope_of`, which raises.
+    """
+    names = scope_of(session, caller, row, named)
+    assert row is not None  # or it was a 404
+    document = lineage.decode(row.lineage)
+    return document if names is None else lineage.of_corpora(document, names)

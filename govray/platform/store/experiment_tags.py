@@ -1,0 +1,45 @@
+"""Tags of experiments: read of many at once, and replaced as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import delete, select
+from sqlmodel import Session, col
+
+from govray.platform.store.tables import ExperimentTag
+
+TAG = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MOST_TAGS = 20
+"""Of one experiment."""
+
+
+def tags_of(session: Session, experiments: Collection[str]) -> dict[str, list[str]]:
+    """Experiment → its tags, sorted; without those that have none. One query."""
+    found: dict[str, list[str]] = {}
+    rows = session.execute(
+        select(col(ExperimentTag.experiment), col(ExperimentTag.tag))
+        .where(col(ExperimentTag.experiment).in_(experiments))
+        .order_by(col(ExperimentTag.experiment), col(ExperimentTag.tag))
+    )
+    for experiment, tag in rows:
+        found.setdefault(experiment, []).append(tag)
+    return found
+
+
+def replace_tags(session: Session, experiment: str, tags: Iterable[str]) -> list[str]:
+    """Give an experiment these tags and no other; not committed.
+
+    Returns:
+        The tags, sorted, each once.
+    """
+    kept = sorted(set(tags))
+    session.execute(
+        delete(ExperimentTag).where(
+            col(ExperimentTag.experiment) == experiment, col(ExperimentTag.tag).not_in(kept)
+        )
+    )
+    for tag in kept:
+        session.merge(ExperimentTag(experiment=experiment, tag=tag))
+    session.flush()
+    return kept

@@ -1,0 +1,56 @@
+"""A lease: the right to do something alone, until a time, renewed while it is held.
+
+Whoever takes one names itself. It is free where nobody has it, or where its time has passed. The
+database decides between two that take it at once: an update names the row as it was read. Times are
+arguments, so clocks of the holders must agree to some seconds, less than a lease lasts.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import update
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, col
+
+from govray.platform.store.tables import Lease
+
+RECONCILER = "reconciler"
+"""The lease of whoever works off the queue."""
+
+
+def take(session: Session, name: str, holder: str, *, at: str, until: str) -> bool:
+    """Take or renew the lease, and commit. Whether ``holder`` has it now.
+
+    Args:
+        at: Now, ``YYYY-MM-DDTHH:MM:SSZ``.
+        until: When it ends if nobody renews it.
+    """
+    row = session.get(Lease, name, populate_existing=True)
+    if row is None:
+        session.add(Lease(name=name, holder=holder, until=until))
+        try:
+            session.commit()
+        except IntegrityError:  # another was faster
+            session.rollback()
+            return False
+        return True
+    if row.holder != holder and row.until > at:
+        return False
+    taken = session.connection().execute(
+        update(Lease)
+        .where(
+            col(Lease.name) == name,
+            col(Lease.holder) == row.holder,
+            col(Lease.until) == row.until,
+        )
+        .values(holder=holder, until=until)
+    )
+    session.commit()
+    return bool(taken.rowcount)
+
+
+def release(session: Session, name: str, holder: str, *, at: str) -> None:
+    """End the lease if ``holder`` has it, and commit."""
+    session.connection().execute(
+        update(Lease).where(col(Lease.name) == name, col(Lease.holder) == holder).values(until=at)
+    )
+    session.commit()

@@ -1,0 +1,459 @@
+"""A verified model as rows: what its attestation, policy, credentials and ledger say, to be asked.
+
+Invariants
+
+* Only a `VerifiedModel` goes in. The bytes that are kept are read from its folder again, and
+  refused unless they are the ones that were verified.
+* All rows of one model are written in the caller's transaction: a model is in the index whole or
+  not at all.
+* Indexing a model again changes nothing but what is derived by newer code, its folder, and the
+  trust root if that one is newer. The order in which models are indexed does not matter.
+* No two histories of one run are in it (`govray.platform.store.heads`).
+* A record of a corpus that any credential calls confidential is found by keyed hash only. When
+  that becomes known later, the corpus's records are keyed then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from tempfile import TemporaryFile
+from typing import Any, TextIO
+
+from sqlalchemy import delete, insert, update
+from sqlmodel import Session, col, select
+
+from govray.errors import Damaged
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_folder import Bundle
+from govray.governance.formats import canonical_json
+from govray.governance.formats.dsse import Envelope
+from govray.governance.record.row_counts import corpus_totals
+from govray.governance.trust.authority import SENSITIVITIES
+from govray.governance.verify.trace import sightings
+from govray.governance.verify.verifier import VerifiedModel
+from govray.platform.store import heads, lineage, secret_fingerprint, tables
+from govray.platform.store.database import begin_writing
+from govray.platform.store.record_key import CONFIDENTIAL, mask_secret, record_key
+from govray.platform.store.tile_storage import tile_folder
+from govray.platform.store.tiles import write_tiles
+
+MAX_STEPS = 100
+"""How many steps of a record are listed; `Record.step_count` has their number."""
+
+_BATCH = 5_000
+
+
+def index_model(
+    session: Session,
+    model: VerifiedModel,
+    *,
+    trust_root: bytes,
+    key: bytes,
+    public: bool | None = None,
+    folder: str | None = None,
+    tiles: str | None = None,
+    secrets: Mapping[str, bytes] | None = None,
+) -> tables.Attestation:
+    """Write the rows of one verified model; the caller commits.
+
+    Args:
+        trust_root: The envelope that it was verified against.
+        key: The store's secret, from `govray.platform.store.secret_fingerprint.indexing_key`.
+        public: Whether anyone may read the attestation. None leaves it as it is; at first, not.
+        folder: Where the model lies, for downloads. None leaves it as it is.
+        tiles: Where to write the ledger's tiles: a folder, or an object store's URL. None leaves
+            what there is.
+        secrets: Corpus → what its records are committed under, of those at hand. Without them
+            nobody finds the records of these corpora.
+
+    Raises:
+        Refused: The store is indexed under another secret.
+        Refused: A head of the same run was seen that this ledger does not extend or begin.
+        CouldNotCheck: A longer one was seen, and there are no tiles to compare with.
+        Damaged: A file of the folder is no longer the one that was verified, or other tiles lie
+            where the ledger's go.
+        InfrastructureFailed: Remote storage refuses.
+    """
+    files = _Files(model)
+    longest = heads.check_known(session, model.ledger)  # and again behind the lock
+    # Before the lock: nobody waits for them, and they are only ever added to.
+    if tiles is not None and longest:
+        write_tiles(tile_folder(tiles), model.ledger.lines, files.checkpoint)
+    with TemporaryFile("w+") as sighted:
+        # Before the lock too: minutes for a million records, which nobody should wait for.
+        if _lacks_records(session, model):
+            _sight(model, sighted)
+        begin_writing(session)
+        secret_fingerprint.claim(session, key)
+        row = _write(session, model, files, sighted, trust_root, key, secrets or {})
+    row.public = row.public if public is None else public
+    row.folder = row.folder if folder is None else folder
+    if tiles is not None and longest:
+        session.get_one(tables.Ledger, model.ledger.run).tiles = tiles
+    session.flush()
+    return row
+
+
+def _write(
+    session: Session,
+    model: VerifiedModel,
+    files: _Files,
+    sighted: TextIO,
+    trust_root: bytes,
+    key: bytes,
+    secrets: Mapping[str, bytes],
+) -> tables.Attestation:
+    _add_trust_root(session, model, trust_root, files)
+    _add_policy(session, model, files)
+    _add_corpora(session, model, files, key, secrets)
+    _add_ledger(session, model, files)
+    session.flush()
+    document = lineage.lineage(model.attestation, model.digest, model.replayed_by)
+    row = session.get(tables.Attestation, model.digest)
+    known = row is not None
+    if row is None:
+        row = _attestation(model, files, lineage.encode(document))
+        session.add(row)
+    else:
+        row.lineage = lineage.encode(document)
+        row.assurance = model.assurance_level
+        held = session.get_one(tables.TrustRoot, row.trust_root)
+        if held.version < model.trust_root.root.version:
+            row.trust_root = model.trust_root.digest
+    session.flush()
+    if not known:
+        _insert(session, tables.Subject, _subjects(model))
+        _insert(session, tables.Coverage, _coverage(document))
+        _insert(session, tables.CorpusUse, _uses(model))
+    if not known or _lacks_records(session, model):
+        _add_records(session, model, sighted, key)
+    add_decisions(session, model)
+    return row
+
+
+def _lacks_records(session: Session, model: VerifiedModel) -> bool:
+    """Whether the index has no records of the model."""
+    if session.get(tables.Attestation, model.digest) is None:
+        return True
+    return session.get(tables.AbsentRecords, model.digest) is not None
+
+
+def _add_records(session: Session, model: VerifiedModel, sighted: TextIO, key: bytes) -> None:
+    absent = session.get(tables.AbsentRecords, model.digest)
+    if model.checked.records is None:
+        if absent is None:
+            session.add(tables.AbsentRecords(attestation=model.digest))
+        return
+    if not sighted.tell():  # a rebuild took the model away since
+        _sight(model, sighted)
+    _insert(session, tables.Record, _records(session, model, sighted, key))
+    if absent is not None:
+        session.delete(absent)
+
+
+def add_decisions(session: Session, model: VerifiedModel) -> None:
+    """The decisions that the ledger and the gates tell of, if the run is in the index."""
+    run = model.attestation.run.id
+    if session.get(tables.Trial, run) is None:
+        return
+    of_run = col(tables.Decision.trial) == run
+    of_ledger = col(tables.Decision.source) == "ledger"
+    session.connection().execute(delete(tables.Decision).where(of_run, of_ledger))
+    _insert(session, tables.Decision, _decisions(model, run))
+
+
+def corpus_is_confidential(session: Session, name: str) -> bool:
+    """Whether the records of a corpus are indexed by keyed hash."""
+    row = session.get(tables.Corpus, name)
+    return row is not None and row.confidential
+
+
+class _Files:
+    """The bytes of a model's governance files, each the one that was verified."""
+
+    def __init__(self, model: VerifiedModel) -> None:
+        folder, pinned = Bundle(model.path), model.attestation.files
+        self.attestation = folder.read(model_folder.ATTESTATION, limit=model_folder.MAX_ENVELOPE)
+        envelope = Envelope.parse(self.attestation, where=model_folder.ATTESTATION)
+        keys = [k for a in model.trust_root.authorities if a.role == "operator" for k in a.keys]
+        if canonical_json.sha256(
+            envelope.payload
+        ) != model.digest or not model.keyids <= envelope.signed_by(keys):
+            raise _changed(model, model_folder.ATTESTATION)
+
+        def read(name: str) -> bytes:
+            data = folder.read(name, limit=model_folder.MAX_ENVELOPE)
+            if canonical_json.sha256(data) != pinned.get(name):
+                raise _changed(model, name)
+            return data
+
+        self.policy = read(model_folder.POLICY)
+        self.checkpoint = read(model_folder.CHECKPOINT)
+        self.delegations = (
+            read(model_folder.DELEGATIONS) if model_folder.DELEGATIONS in pinned else b""
+        )
+        self.credentials = {
+            canonical_json.sha256(Envelope.parse(line).payload): line
+            for line in read(model_folder.CREDENTIALS).split(b"\n")[:-1]
+        }
+
+
+def _changed(model: VerifiedModel, name: str) -> Damaged:
+    return Damaged(
+        "the file is no longer the one that was verified",
+        where=str(model.path / name),
+        do="Verify and index the folder again when nothing writes to it",
+    )
+
+
+def _add_trust_root(session: Session, model: VerifiedModel, envelope: bytes, files: _Files) -> None:
+    trust = model.trust_root
+    if canonical_json.sha256(Envelope.parse(envelope).payload) != trust.digest:
+        raise Damaged("this is not the trust root that it was verified against", where="trust root")
+    if session.get(tables.TrustRoot, trust.digest) is None:
+        row = tables.TrustRoot(
+            digest=trust.digest,
+            name=trust.root.name,
+            version=trust.root.version,
+            envelope=envelope,
+        )
+        session.add(row)
+        session.flush()
+    if files.delegations:
+        digest = canonical_json.sha256(files.delegations)
+        if session.get(tables.Delegations, (trust.digest, digest)) is None:
+            session.add(
+                tables.Delegations(trust_root=trust.digest, digest=digest, lines=files.delegations)
+            )
+
+
+def _add_policy(session: Session, model: VerifiedModel, files: _Files) -> None:
+    policy = model.policy
+    if session.get(tables.Policy, policy.digest) is None:
+        row = tables.Policy(
+            digest=policy.digest,
+            name=policy.document.name,
+            version=policy.document.version,
+            signer=policy.authority.name,
+            envelope=files.policy,
+        )
+        session.add(row)
+
+
+def _add_corpora(
+    session: Session,
+    model: VerifiedModel,
+    files: _Files,
+    key: bytes,
+    secrets: Mapping[str, bytes],
+) -> None:
+    for corpus, credential in sorted(model.credentials.items()):
+        document = credential.document
+        if session.get(tables.Credential, credential.digest) is None:
+            row = tables.Credential(
+                digest=credential.digest,
+                corpus=corpus,
+                supplier=credential.authority.name,
+                license=document.license,
+                category=document.license_category,
+                jurisdiction=document.jurisdiction,
+                sensitivity=document.sensitivity,
+                valid_from=document.valid.from_,
+                valid_until=document.valid.until,
+                records=document.records.count,
+                envelope=files.credentials[credential.digest],
+            )
+            session.add(row)
+            session.flush()
+            _settle_corpus(session, corpus, key)
+        commitment = document.records.commitment
+        held = session.get(tables.RecordCommitment, credential.digest)
+        held = held or tables.RecordCommitment(credential=credential.digest, commitment=commitment)
+        if corpus in secrets:
+            held.secret = mask_secret(secrets[corpus], commitment, key)
+        session.add(held)
+
+
+def _settle_corpus(session: Session, name: str, key: bytes) -> None:
+    """What the credentials of a corpus say together, whatever order they came in."""
+    of_corpus = select(tables.Credential).where(tables.Credential.corpus == name)
+    credentials = session.exec(of_corpus).all()
+    latest = max(credentials, key=lambda each: (each.valid_from, each.digest))
+    sensitivity = max((each.sensitivity for each in credentials), key=SENSITIVITIES.index)
+    row = session.get(tables.Corpus, name)
+    if row is None:
+        row = tables.Corpus(name=name, supplier="", sensitivity="", confidential=False)
+        session.add(row)
+    if sensitivity in CONFIDENTIAL and not row.confidential:
+        _key_records(session, name, key)
+    row.supplier, row.sensitivity = latest.supplier, sensitivity
+    row.confidential = sensitivity in CONFIDENTIAL
+
+
+def _key_records(session: Session, corpus: str, key: bytes) -> None:
+    column = col(tables.Record.record_key)
+    of_corpus = col(tables.Record.corpus) == corpus
+    plain = session.exec(select(column).where(of_corpus).distinct()).all()
+    for each in plain:
+        keyed = record_key(each, confidential=True, key=key)
+        session.connection().execute(
+            update(tables.Record).where(column == each, of_corpus).values(record_key=keyed)
+        )
+
+
+def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
+    ledger = model.ledger
+    longest = heads.check_known(session, ledger)
+    heads.keep(session, ledger, files.checkpoint)
+    row = session.get(tables.Ledger, ledger.run)
+    if row is not None and longest and row.size < ledger.size:
+        row.size, row.root = ledger.size, "sha256:" + ledger.root.hex()
+        row.checkpoint, row.tiles = files.checkpoint, ""  # the tiles of this size come behind
+    if row is None:
+        row = tables.Ledger(
+            run=ledger.run,
+            origin=ledger.origin,
+            size=ledger.size,
+            root="sha256:" + ledger.root.hex(),
+            checkpoint=files.checkpoint,
+            tiles="",
+        )
+        session.add(row)
+
+
+def _attestation(model: VerifiedModel, files: _Files, encoded: bytes) -> tables.Attestation:
+    stated = model.attestation
+    return tables.Attestation(
+        digest=model.digest,
+        run=stated.run.id,
+        name=stated.run.name,
+        signer=model.signer,
+        trust_root=model.trust_root.digest,
+        policy=model.policy.digest,
+        assurance=model.assurance_level,
+        started=stated.run.started,
+        finished=stated.run.finished,
+        envelope_digest=canonical_json.sha256(files.attestation),
+        envelope=files.attestation,
+        lineage=encoded,
+    )
+
+
+def _insert(session: Session, table: type[Any], rows: Iterator[dict[str, Any]]) -> None:
+    """In batches, so that a million rows need no room."""
+    connection = session.connection()
+    while batch := list(islice(rows, _BATCH)):
+        connection.execute(insert(table), batch)
+
+
+def _subjects(model: VerifiedModel) -> Iterator[dict[str, Any]]:
+    for subject in model.subjects:
+        yield {"attestation": model.digest, "name": subject.name, "sha256": subject.sha256}
+
+
+def _coverage(document: lineage.Lineage) -> Iterator[dict[str, Any]]:
+    for corpus in document.corpora:
+        for cell in corpus.cells:
+            yield {
+                "attestation": document.attestation,
+                "corpus": corpus.corpus,
+                "layer_group": cell.group,
+                "tokens": cell.tokens,
+                "norm_share": cell.gradient_norm_share,
+                "direct": cell.direct,
+                "transitive": cell.transitive,
+                "level": cell.level,
+            }
+
+
+def _uses(model: VerifiedModel) -> Iterator[dict[str, Any]]:
+    stated = model.attestation
+    totals = corpus_totals(
+        model.ledger.steps, stated.plan, model.manifest.document, model.record_counts
+    )
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for leaf in model.ledger.steps:
+        for corpus in leaf.corpora:
+            first[corpus] = min(leaf.step, first.get(corpus, leaf.step))
+            last[corpus] = max(leaf.step, last.get(corpus, leaf.step))
+    for each in stated.corpora:
+        total = totals.get(each.corpus)
+        yield {
+            "corpus": each.corpus,
+            "attestation": model.digest,
+            "credential": each.credential,
+            "records": total.records if total else 0,
+            "rows": total.rows if total else 0,
+            "tokens": total.tokens if total else 0,
+            "steps": total.steps if total else 0,
+            "first_step": first.get(each.corpus),
+            "last_step": last.get(each.corpus),
+        }
+
+
+def _sight(model: VerifiedModel, out: TextIO) -> None:
+    """Where all records stand, a line each, to be read by `_records`; none are at a summary."""
+    if model.checked.records is None:
+        return
+    for seen in sightings(model):
+        steps = seen.steps[:MAX_STEPS]
+        line = [seen.corpus, seen.record, seen.split, seen.tokens, len(seen.steps), steps]
+        out.write(json.dumps(line) + "\n")
+
+
+def _records(
+    session: Session, model: VerifiedModel, sighted: TextIO, key: bytes
+) -> Iterator[dict[str, Any]]:
+    confidential = {
+        each.corpus: corpus_is_confidential(session, each.corpus)
+        for each in model.manifest.document.corpora
+    }
+    sighted.seek(0)
+    for line in sighted:
+        corpus, record, split, tokens, step_count, steps = json.loads(line)
+        entry = model.records.record(corpus, record).entry
+        yield {
+            "record_key": record_key(entry, confidential=confidential[corpus], key=key),
+            "attestation": model.digest,
+            "corpus": corpus,
+            "record": record,
+            "split": split,
+            "tokens": tokens,
+            "step_count": step_count,
+            "steps": steps,
+        }
+
+
+def _decisions(model: VerifiedModel, run: str) -> Iterator[dict[str, Any]]:
+    found = model.attestation.memorization
+    told: list[dict[str, Any]] = [
+        {
+            "kind": made.action,
+            "step": made.step,
+            "corpus": made.corpus,
+            "reason": f"memorization in {', '.join(made.layers)}"
+            + (f": rerouted to {made.fallback}" if made.fallback else ""),
+            "evidence": made.to_json(),
+            "at": None,
+        }
+        for made in (found.decisions if found else ())
+    ]
+    told += [
+        {
+            "kind": "gate",
+            "step": gate.step,
+            "corpus": gate.corpus,
+            "reason": f"the credential {gate.reason} at {gate.since}"
+            if gate.reason == "expired"
+            else f"the credential was {gate.reason} at {gate.since}",
+            "evidence": gate.to_json(),
+            "at": gate.time,
+        }
+        for gate in model.gates
+        if gate.legal
+    ]
+    for number, each in enumerate(told):
+        yield {"trial": run, "source": "ledger", "number": number, **each}

@@ -1,0 +1,145 @@
+"""The key under which a record is indexed, and the store's own secret behind it.
+
+A record of a confidential corpus is indexed by HMAC-SHA256 (RFC 2104) of its SHA-256 under a secret
+of the store. With the tables but not the secret, nobody can confirm a guess. The service can, and
+decides whom it answers. The secrets of corpora are kept masked by the same secret.
+
+The secret is 32 bytes in a file of mode 0600, beside a SQLite file unless ``GOVRAY_STORE_KEY``
+names another. It is not in the database. Losing it makes the confidential corpora unsearchable
+until they are indexed again under a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from govray.errors import Refused, UsageError
+from govray.platform.store.database import parse_url, sqlite_file
+from govray.storage.atomic_file import write_whole
+from govray.storage.private_file import OpenToOthers, read_private
+from govray.storage.storage_url import check_path
+
+KEY_BYTES = 32
+KEY_ENV = "GOVRAY_STORE_KEY"
+
+CONFIDENTIAL = frozenset({"confidential", "restricted"})
+"""The sensitivities whose records are indexed by keyed hash."""
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+def record_key(entry: str, *, confidential: bool, key: bytes) -> str:
+    """What a record is found by: its entry, or for a confidential corpus the HMAC of it.
+
+    Args:
+        entry: As in the manifest, its hash or its leaf: 64 lowercase hex digits.
+        key: The store's secret, from `load_key`.
+
+    Raises:
+        UsageError: It is no such hash.
+    """
+    if not _HEX.fullmatch(entry):
+        raise UsageError("a record's hash is 64 lowercase hex digits")
+    if not confidential:
+        return entry
+    return hmac.new(key, bytes.fromhex(entry), hashlib.sha256).hexdigest()
+
+
+def mask_secret(secret: bytes, commitment: str, key: bytes) -> bytes:
+    """A corpus's secret as the store keeps it, and back: XOR with a pad that only the key gives.
+
+    The pad is HMAC-SHA256(key, "corpus secret" || commitment). A commitment belongs to one secret,
+    so no pad is used for two.
+
+    Args:
+        secret: 32 bytes, in either form.
+        commitment: Of its corpus, from the credential.
+        key: The store's secret.
+    """
+    pad = hmac.digest(key, b"corpus secret" + commitment.encode(), "sha256")
+    return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
+
+
+def key_file(url: str) -> Path:
+    """Where the secret of the store at ``url`` lies.
+
+    Raises:
+        UsageError: The store is on a server and ``GOVRAY_STORE_KEY`` is not set, or it is no path.
+    """
+    given = os.environ.get(KEY_ENV)
+    if given:
+        if _HEX.fullmatch(given):
+            raise UsageError(
+                "this is a secret, not the path of one", where=KEY_ENV, do="Put it into a file"
+            )
+        try:
+            return Path(check_path(given))
+        except ValueError as error:
+            raise UsageError(str(error), where=KEY_ENV) from None
+    file = sqlite_file(parse_url(url))
+    if file is None:
+        raise UsageError(
+            "a store on a server needs a file for its secret",
+            where=KEY_ENV,
+            do=f"Set {KEY_ENV} to a path; the file is made there, and every user of the store "
+            "needs the same one",
+        )
+    return file.with_name(f"{file.name}.key")
+
+
+def has_place(url: str) -> bool:
+    """Whether the secret has a place: beside the file, or where ``GOVRAY_STORE_KEY`` says."""
+    return bool(os.environ.get(KEY_ENV)) or sqlite_file(parse_url(url)) is not None
+
+
+def load_key(url: str) -> bytes:
+    """The secret of the store at ``url``, made where there is none.
+
+    Raises:
+        UsageError: There is no place for it.
+        Refused: Others can read the file, or it is not 32 bytes.
+    """
+    path = key_file(url)
+    if not path.exists():
+        _make(path)
+    try:
+        key = read_private(path, KEY_BYTES + 1)
+    except OpenToOthers as error:
+        raise Refused(
+            "the store's secret can be read by others", where=str(path), do=error.remedy
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"the store's secret cannot be read ({error.strerror})", where=str(path)
+        ) from None
+    if len(key) != KEY_BYTES:
+        raise Refused(
+            f"the store's secret is not {KEY_BYTES} bytes",
+            where=str(path),
+            do="Put the backup of the secret there; delete the file only if nothing was ever "
+            "indexed under it",
+        )
+    return key
+
+
+def _make(path: Path) -> None:
+    """Make the secret: whole under its name, or not there, whenever the process ends.
+
+    Of two that make it at once the first one's stays.
+
+    Raises:
+        UsageError: There is no place for it.
+    """
+    try:
+        with suppress(FileExistsError):
+            write_whole(path, secrets.token_bytes(KEY_BYTES), mode=0o600, replace=False)
+    except OSError as error:
+        raise UsageError(
+            f"the store's secret cannot be made ({error.strerror})", where=str(path)
+        ) from None

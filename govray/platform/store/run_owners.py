@@ -1,0 +1,66 @@
+"""Whose a run or search is, where the queue knows: its folder's name is that of one submission.
+
+A job writes its run's folder itself, with code of whoever submitted it. What the folder says of its
+submission is a claim. Its name is none: a submission becomes one run and no other, and its id is
+the service's. So project and user come from the queue's own row, and from nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sqlalchemy.orm import defer
+from sqlmodel import Session, col, select
+
+from govray.platform.store.experiment_tags import MOST_TAGS, TAG, replace_tags
+from govray.platform.store.tables import Experiment, Submission
+
+_LONGEST_ID = 64  # characters
+RUN_KINDS = ("train", "tune")
+"""The kinds of submission that become a run or a search. All others are tasks."""
+
+
+def run_name(row: Submission) -> str:
+    """The folder of the one run or search that a submission becomes."""
+    return f"{row.name}-search-{row.id}" if row.kind == "tune" else f"{row.name}-{row.id}"
+
+
+def submission_of(session: Session, name: str) -> Submission | None:
+    """The submission whose run or search is called ``name``; None if the queue has none."""
+    dashes = [match.end() for match in re.finditer("-", name)]
+    ends = [name[at:] for at in dashes if len(name) - at <= _LONGEST_ID]
+    rows = session.exec(
+        select(Submission)
+        .where(col(Submission.id).in_(ends), col(Submission.kind).in_(RUN_KINDS))
+        .options(defer(Submission.config))  # type: ignore[arg-type]
+    )
+    return next((row for row in rows if run_name(row) == name), None)
+
+
+def submitted_runs(session: Session) -> dict[str, Submission]:
+    """The name of each run or search that was submitted → its submission. One query."""
+    rows = session.exec(
+        select(Submission)
+        .where(col(Submission.kind).in_(RUN_KINDS))
+        .options(defer(Submission.config))  # type: ignore[arg-type]
+    )
+    return {run_name(row): row for row in rows}
+
+
+def settle(experiment: Experiment, row: Submission) -> None:
+    """Make an experiment the project's and the user's that its submission says, and name it there.
+
+    A row that is read from another store is left as it is.
+    """
+    experiment.project, experiment.user = row.project, row.user
+    if row.run is None:
+        row.run = experiment.id
+
+
+def copy_tags(session: Session, row: Submission) -> None:
+    """Give a new experiment the tags of its submission, as far as experiments have such; once.
+
+    Who changes them later changes those of the experiment alone. Not committed.
+    """
+    kept = [tag for tag in row.tags if re.fullmatch(TAG, tag)]
+    replace_tags(session, run_name(row), kept[:MOST_TAGS])

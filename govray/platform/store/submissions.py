@@ -1,0 +1,371 @@
+"""The queue's entries: put in, asked to stop, and moved from state to state by compare-and-set.
+
+Who submits writes an entry in state QUEUED. A reconciler, which alone talks to the cluster, moves
+it on. Both ask for a change by naming the state that they saw. Of two that change one entry at
+once, one is told no and looks again. So nothing is started twice, however many processes there are.
+
+Which waiting entry is next is not decided here. Functions take a session and never commit. Times
+are arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import func, update
+from sqlalchemy.engine import CursorResult
+from sqlalchemy.orm import defer
+from sqlmodel import Session, col, select
+
+from govray.errors import Refused, UsageError
+from govray.platform.store import tables
+from govray.platform.store.audit_log import ChangedBy, log
+from govray.platform.store.states import SUBMISSION, SubmissionState, step
+from govray.platform.store.tables import Submission
+
+LONGEST_CONFIG = 1 << 18
+"""Characters of an experiment file."""
+MOST_TAGS = 32
+_TAG = re.compile(r"[\w.:/-]{1,64}")
+
+HELD = frozenset(
+    {
+        SubmissionState.RUNNING,
+        SubmissionState.PREEMPTING,
+        SubmissionState.STOPPING,
+        SubmissionState.KILLING,
+    }
+)
+"""States in which an entry holds its slots."""
+
+ENDED = frozenset(
+    {
+        SubmissionState.COMPLETED,
+        SubmissionState.STOPPED,
+        SubmissionState.KILLED,
+        SubmissionState.ERROR,
+    }
+)
+
+_GIVES_NOTHING: dict[str, Any] = dict.fromkeys(("cap", "capped", "gives_to", "held"))
+
+
+def new_id(at: str, earlier: int) -> str:
+    """A name for a submission made at ``at``, in the order in which they were submitted.
+
+    Args:
+        earlier: How many were submitted in the same second before. A script submits many.
+    """
+    digits = re.sub(r"\D", "", at)
+    place = min(earlier, 0xFF)
+    return f"s-{digits[:8]}-{digits[8:14]}-{place:02x}{secrets.token_hex(3)}"
+
+
+def submit(
+    session: Session,
+    *,
+    kind: str,
+    name: str,
+    project: str,
+    config: str,
+    slots: int,
+    by: ChangedBy,
+    least: int | None = None,
+    pool: str = "default",
+    priority: int = 0,
+    policy: str | None = None,
+    archive: str | None = None,
+    forked_from: str | None = None,
+    tags: Collection[str] = (),
+    request: tuple[str, str] | None = None,
+    trace: str | None = None,
+) -> Submission:
+    """Put an entry in the queue.
+
+    Args:
+        least: With how many slots it can go on, if it can give some back.
+        request: The digests of a request's key and of its body, which `repeated` looks for.
+        trace: The ``traceparent`` of the span that it comes in.
+
+    Raises:
+        UsageError: The text is too long, or a tag is none.
+    """
+    if len(config) > LONGEST_CONFIG:
+        raise UsageError(
+            f"the file has {len(config)} characters, more than {LONGEST_CONFIG}", where=name
+        )
+    same_second = select(func.count()).where(col(Submission.submitted) == by.at)
+    row = Submission(
+        id=new_id(by.at, session.exec(same_second).one()),
+        kind=kind,
+        name=name,
+        project=project,
+        user=by.user,
+        token=by.token,
+        state=SubmissionState.QUEUED,
+        pool=pool,
+        priority=priority,
+        slots=slots,
+        least=least,
+        config=config,
+        policy=policy,
+        archive=archive,
+        forked_from=forked_from,
+        submitted=by.at,
+        tags=check_tags(tags),
+        request_key=request[0] if request else None,
+        request_body=request[1] if request else None,
+        trace=trace,
+    )
+    session.add(row)
+    log(session, by, "submission submitted", row.id, {"project": project, "kind": kind})
+    session.flush()
+    return row
+
+
+def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
+    """The entry that a request of this key made; None if none did.
+
+    Raises:
+        UsageError: It had another body.
+    """
+    key, body = request
+    row = session.exec(select(Submission).where(col(Submission.request_key) == key)).one_or_none()
+    if row is not None and row.request_body != body:
+        raise UsageError(
+            f"the key was used for another request, which made {row.id}",
+            where="Idempotency-Key",
+            do="Send a new key with a new request",
+        )
+    return row
+
+
+def check_tags(tags: Collection[str]) -> list[str]:
+    """The tags, sorted, each once.
+
+    Raises:
+        UsageError: There are too many, or one is no tag.
+    """
+    found = sorted(set(tags))
+    if len(found) > MOST_TAGS:
+        raise UsageError(f"{len(found)} tags are more than {MOST_TAGS}", where="tags")
+    for each in found:
+        if not _TAG.fullmatch(each):
+            raise UsageError(
+                f"{each[:80]!r} is no tag: at most 64 letters, digits and _.:/-", where="tags"
+            )
+    return found
+
+
+def move(
+    session: Session,
+    row: Submission,
+    after: SubmissionState,
+    *,
+    changes: Mapping[str, Any] | None = None,
+) -> bool:
+    """Move an entry from the state that ``row`` has to ``after``; False if it has another by now.
+
+    ``row`` is brought up to date in either case. Whoever is moved has no place in a line. Who holds
+    no slots any more has none to give back.
+
+    Raises:
+        Refused: No entry goes from that state to this.
+    """
+    step(SUBMISSION, row.state, after, f"submission {row.id}")
+    kept: dict[str, Any] = {} if after in HELD else _GIVES_NOTHING
+    result: CursorResult[Any] = session.connection().execute(
+        update(tables.Submission)
+        .where(
+            col(Submission.id) == row.id,
+            col(Submission.state) == row.state,
+            col(Submission.attempt) == row.attempt,
+        )
+        .values(**{"state": after, "position": None} | kept | dict(changes or {}))
+    )
+    session.expire(row)
+    session.refresh(row)
+    return result.rowcount == 1
+
+
+def resize(session: Session, row: Submission, changes: Mapping[str, Any]) -> bool:
+    """Change what a running entry holds or is to keep; False if another changed it meanwhile.
+
+    ``row`` is brought up to date in either case.
+
+    Args:
+        changes: Columns of those that `Submission` has for it, and ``why``.
+    """
+    result: CursorResult[Any] = session.connection().execute(
+        update(tables.Submission)
+        .where(
+            col(Submission.id) == row.id,
+            col(Submission.state) == SubmissionState.RUNNING,
+            col(Submission.attempt) == row.attempt,
+            col(Submission.cap_number) == row.cap_number,
+        )
+        .values(**changes)
+    )
+    session.expire(row)
+    session.refresh(row)
+    return result.rowcount == 1
+
+
+def slots_held(row: Submission) -> int:
+    """The slots of an entry that holds some: fewer than it asked for once it gave some back."""
+    return row.slots if row.held is None else row.held
+
+
+_ASKED: Mapping[str, Mapping[SubmissionState, SubmissionState]] = {
+    "stop": {
+        SubmissionState.QUEUED: SubmissionState.STOPPED,
+        SubmissionState.RUNNING: SubmissionState.STOPPING,
+        SubmissionState.PREEMPTING: SubmissionState.STOPPING,
+    },
+    "kill": {
+        SubmissionState.QUEUED: SubmissionState.KILLED,
+        SubmissionState.RUNNING: SubmissionState.KILLING,
+        SubmissionState.PREEMPTING: SubmissionState.KILLING,
+        SubmissionState.STOPPING: SubmissionState.KILLING,
+    },
+    "resume": {
+        SubmissionState.STOPPED: SubmissionState.QUEUED,
+        SubmissionState.KILLED: SubmissionState.QUEUED,
+        SubmissionState.ERROR: SubmissionState.QUEUED,
+    },
+}
+"""What people ask → the state it is in → the state that follows."""
+
+
+def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submission:
+    """Stop, kill or resume an entry, as somebody asks for.
+
+    Raises:
+        Refused: In its state that means nothing, or another changed it at the same time.
+    """
+    after = _ASKED[what].get(row.state)
+    if after is None:
+        known = ", ".join(state.value for state in _ASKED[what])
+        raise Refused(
+            f"it is {row.state}, and only what is {known} can be told to {what}",
+            where=f"submission {row.id}",
+        )
+    changes: dict[str, Any] = {}
+    if after in ENDED:
+        changes = {"finished": by.at, "why": f"{what} asked by {by.user} while it waited"}
+    elif what == "resume":
+        changes = {"finished": None, "why": None, "failures": 0}
+    if not move(session, row, after, changes=changes):
+        raise Refused(
+            f"it has become {row.state} meanwhile",
+            where=f"submission {row.id}",
+            do="Look at it, and ask again",
+        )
+    log(session, by, f"submission {what}", row.id, {})
+    return row
+
+
+def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy) -> Submission:
+    """Put an entry that has ended out of the lists, or back.
+
+    Raises:
+        Refused: It has not ended.
+    """
+    if archived and row.state not in ENDED:
+        raise Refused(
+            f"it is {row.state}, and only what has ended can be archived",
+            where=f"submission {row.id}",
+            do="Stop or kill it first",
+        )
+    if row.archived != archived:
+        row.archived = archived
+        session.add(row)
+        log(session, by, f"submission {'archive' if archived else 'unarchive'}", row.id, {})
+        session.flush()
+    return row
+
+
+def retag(session: Session, row: Submission, tags: Collection[str], *, by: ChangedBy) -> Submission:
+    """Give an entry other tags in place of those that it has.
+
+    Raises:
+        UsageError: There are too many, or one is no tag.
+    """
+    kept = check_tags(tags)
+    if row.tags != kept:
+        row.tags = kept
+        session.add(row)
+        log(session, by, "submission tag", row.id, {"tags": ", ".join(kept)})
+        session.flush()
+    return row
+
+
+def places(session: Session, ids: Collection[str]) -> dict[str, int]:
+    """Of those of ``ids`` that wait: how many of their pool go first, and one. One query.
+
+    As the reconciler saw it last. Before it did, by priority and then by time.
+    """
+    if not ids:
+        return {}
+    s = Submission
+    order = (col(s.priority).desc(), col(s.submitted), col(s.id))
+    ranked = (
+        select(
+            col(s.id),
+            func.coalesce(
+                col(s.position),
+                func.row_number().over(partition_by=col(s.pool), order_by=order),
+            ),
+        )
+        .where(col(s.state) == SubmissionState.QUEUED)
+        .subquery()
+    )
+    key, place = ranked.c
+    found = session.execute(select(key, place).where(key.in_(ids)))
+    return {row[0]: row[1] for row in found}
+
+
+def asks(state: SubmissionState) -> tuple[str, ...]:
+    """What people can ask of an entry in this state."""
+    return tuple(what for what, follows in _ASKED.items() if state in follows)
+
+
+def waiting(
+    session: Session, *, pool: str | None = None, without_config: bool = False
+) -> list[Submission]:
+    """The entries in state QUEUED, in the order in which they were submitted.
+
+    Args:
+        pool: Of this pool alone.
+        without_config: Leave the large texts in the store until one is asked for.
+    """
+    statement = select(Submission).where(col(Submission.state) == SubmissionState.QUEUED)
+    if pool is not None:
+        statement = statement.where(col(Submission.pool) == pool)
+    if without_config:
+        statement = statement.options(defer(Submission.config))  # type: ignore[arg-type]
+    return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
+
+
+def unplaced(session: Session) -> frozenset[str]:
+    """The ids of entries that were submitted and have no place in a line yet."""
+    return frozenset(
+        session.exec(
+            select(Submission.id).where(
+                col(Submission.state) == SubmissionState.QUEUED,
+                col(Submission.position).is_(None),
+                col(Submission.attempt) == 0,
+            )
+        )
+    )
+
+
+def holding(session: Session, *, pool: str | None = None) -> list[Submission]:
+    """The entries that hold slots, in the order in which they were submitted."""
+    statement = select(Submission).where(col(Submission.state).in_(HELD))
+    if pool is not None:
+        statement = statement.where(col(Submission.pool) == pool)
+    return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))

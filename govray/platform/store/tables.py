@@ -1,0 +1,738 @@
+"""The tables. One class each; the columns say what is signed, what is stated and what is derived.
+
+Conventions
+
+* A digest is text, ``sha256:<64 hex>``; an instant is text, ``YYYY-MM-DDTHH:MM:SSZ``, whose order
+  is the order of time; both are equal on SQLite and PostgreSQL.
+* An ``envelope`` column holds exact signed bytes, which are verified before they are stored and
+  never changed. Every other column of such a row is derived from them.
+* A ``*_key`` of a record is its SHA-256. For a confidential corpus it is the HMAC of that under the
+  store's own key, so the tables alone confirm no guess.
+* A state is text in the database, so it is the same on both, and a new one needs no migration.
+  SQLAlchemy refuses other texts, on reading and on writing.
+* Nothing refers by row number: keys are names and digests, so an index that is made again from
+  storage has the same ones.
+
+``migrations/`` must make the same tables as these classes; a test compares them.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Enum, Index, LargeBinary
+from sqlmodel import Field, SQLModel
+
+from govray.platform.store.states import (
+    CaseState,
+    CheckpointState,
+    DeliveryState,
+    ExperimentState,
+    SubmissionState,
+    TrialState,
+)
+
+# No `from __future__ import annotations`: SQLModel reads the annotations themselves.
+
+Json = dict[str, Any]
+
+
+def _state(kind: type[StrEnum]) -> Enum:
+    return Enum(
+        kind,
+        native_enum=False,
+        length=32,
+        validate_strings=True,
+        values_callable=lambda states: [state.value for state in states],
+    )
+
+
+class ExperimentColumns(SQLModel):
+    """What one experiment file, or one search, asked for. A plain run is the one trial of it.
+
+    ``storage`` is the storage path or URL that its runs lie under, ``project`` and ``user`` whom
+    the usage is counted for.
+    """
+
+    id: str = Field(primary_key=True)
+    name: str = Field(index=True)
+    kind: str = Field(description="`run` or `search`.")
+    state: ExperimentState = Field(sa_type=_state(ExperimentState))
+    project: str = Field(index=True)
+    user: str = Field(index=True)
+    storage: str
+    config: Json = Field(sa_type=JSON)
+    started: str = Field(index=True)
+    finished: str | None = None
+    why: str | None = Field(default=None, description="Why it stopped, if it did not complete.")
+
+
+class Experiment(ExperimentColumns, table=True):
+    """An experiment."""
+
+
+class TrialColumns(SQLModel):
+    """One run. ``id`` is the run's name.
+
+    ``loss`` and ``objective`` are the last ones known. ``code`` is the digest of govray's own
+    source. ``accelerators`` is how many one worker held; the usage columns are sums over its
+    attempts.
+    """
+
+    id: str = Field(primary_key=True)
+    experiment: str = Field(foreign_key="experiment.id", index=True)
+    state: TrialState = Field(sa_type=_state(TrialState))
+    hyperparameters: Json = Field(sa_type=JSON)
+    step: int
+    max_steps: int
+    loss: float | None = None
+    objective: float | None = None
+    world_size: int | None = None
+    attempts: int
+    started: str = Field(index=True)
+    finished: str | None = None
+    why: str | None = None
+    replay_of: str | None = Field(
+        default=None, index=True, description="The trial that this one replayed."
+    )
+    code: str
+    policy: str = Field(index=True)
+    manifest: str
+    worker_seconds: float
+    accelerator_seconds: float
+
+
+class Trial(TrialColumns, table=True):
+    """A trial, with its ``folder`` below the experiment's storage."""
+
+    folder: str
+    worker_seconds: float = 0
+    accelerator_seconds: float = 0
+    read_bytes: int = Field(default=0, sa_type=BigInteger)
+    """How much of the event log is indexed."""
+
+
+class Metric(SQLModel, table=True):
+    """One number of one step. ``group`` is any name: ``training``, ``validation``, ``monitor`` …
+
+    A step that a restart or rollback ran again supersedes the numbers of the attempt before:
+    those stay, ``archived``.
+
+    ``resolution`` is 0 for the few numbers of a line that show all of it. It is 1 for about as many
+    more, and 2 for twice as many (`govray.platform.indexing.resolutions`).
+    """
+
+    __table_args__ = (
+        Index("ix_metric_drawn", "trial", "archived", "resolution", "group", "name", "step"),
+    )
+
+    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    group: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)
+    step: int = Field(primary_key=True)
+    attempt: int = Field(primary_key=True)
+    value: float
+    archived: bool = False
+    resolution: int = 0
+    at: str | None = None
+
+
+class Checkpoint(SQLModel, table=True):
+    """A commit of a trial. ``digest`` is its manifest's, known once it is whole.
+
+    ``at`` is when it became so, by the run's event log; none where that does not say it.
+    """
+
+    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    step: int = Field(primary_key=True)
+    state: CheckpointState = Field(sa_type=_state(CheckpointState))
+    digest: str | None = None
+    bytes: int = Field(default=0, sa_type=BigInteger)
+    at: str | None = None
+
+
+class Decision(SQLModel, table=True):
+    """A stop, restart, gate, flag, rollback or refusal, with its reason and evidence.
+
+    ``source`` says where it is from: ``events`` or ``ledger``, or ``search``.
+    """
+
+    trial: str = Field(primary_key=True, foreign_key="trial.id")
+    source: str = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    kind: str = Field(index=True)
+    at: str | None = None
+    step: int | None = None
+    corpus: str | None = Field(default=None, index=True)
+    reason: str
+    evidence: Json = Field(sa_type=JSON)
+
+
+class TrustRoot(SQLModel, table=True):
+    """A trust root that something here was verified against."""
+
+    digest: str = Field(primary_key=True)
+    name: str
+    version: int
+    envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class Delegations(SQLModel, table=True):
+    """Delegations that something here was verified with, beside a trust root.
+
+    ``lines`` is a model's ``governance/delegations.jsonl``, ``digest`` that of its bytes.
+    """
+
+    trust_root: str = Field(primary_key=True, foreign_key="trustroot.digest")
+    digest: str = Field(primary_key=True)
+    lines: bytes = Field(sa_type=LargeBinary)
+
+
+class Policy(SQLModel, table=True):
+    """A signed depth policy."""
+
+    digest: str = Field(primary_key=True)
+    name: str = Field(index=True)
+    version: int
+    signer: str
+    envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class Credential(SQLModel, table=True):
+    """A signed credential. ``supplier`` is the authority that issued it."""
+
+    digest: str = Field(primary_key=True)
+    corpus: str = Field(index=True)
+    supplier: str = Field(index=True)
+    license: str
+    category: str
+    jurisdiction: str
+    sensitivity: str
+    valid_from: str
+    valid_until: str
+    records: int = Field(sa_type=BigInteger)
+    envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class RecordCommitment(SQLModel, table=True):
+    """What the records of a credential are committed under.
+
+    ``secret`` opens them and is masked (`record_key.mask_secret`). There is none where it was not
+    at hand when a model was indexed.
+    """
+
+    credential: str = Field(primary_key=True, foreign_key="credential.digest")
+    commitment: str
+    secret: bytes | None = Field(default=None, sa_type=LargeBinary)
+
+
+class Corpus(SQLModel, table=True):
+    """A corpus name and whose it is. ``confidential``: its records are indexed by keyed hash.
+
+    Of several credentials, the one that is valid from the latest says whose; the most sensitive
+    says how sensitive.
+    """
+
+    name: str = Field(primary_key=True)
+    supplier: str = Field(index=True)
+    sensitivity: str
+    confidential: bool
+
+
+class Attestation(SQLModel, table=True):
+    """A verified attestation. ``digest`` is of its statement, ``envelope_digest`` of its bytes.
+
+    ``public``: anyone may read it. ``folder`` is where the model lies, for downloads. ``lineage``
+    is derived: what `govray.platform.store.lineage` says of it, ready to be sent.
+    """
+
+    digest: str = Field(primary_key=True)
+    run: str = Field(index=True)
+    name: str
+    signer: str
+    trust_root: str = Field(foreign_key="trustroot.digest")
+    policy: str = Field(foreign_key="policy.digest")
+    assurance: str
+    started: str
+    finished: str
+    public: bool = False
+    folder: str | None = None
+    envelope_digest: str
+    envelope: bytes = Field(sa_type=LargeBinary)
+    lineage: bytes = Field(sa_type=LargeBinary)
+
+
+class Subject(SQLModel, table=True):
+    """A file that an attestation is about. ``sha256`` is 64 hex digits."""
+
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    name: str = Field(primary_key=True)
+    sha256: str = Field(index=True)
+
+
+class Coverage(SQLModel, table=True):
+    """What one attestation says of one (corpus, layer group)."""
+
+    __table_args__ = (Index("coverage_by_group", "attestation", "layer_group"),)
+
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    corpus: str = Field(primary_key=True)
+    layer_group: str = Field(primary_key=True)
+    tokens: int = Field(sa_type=BigInteger)
+    norm_share: float | None = None
+    direct: bool
+    transitive: bool
+    level: int | None = None
+
+
+class CorpusUse(SQLModel, table=True):
+    """What one attested run used of one corpus, and in which steps."""
+
+    corpus: str = Field(primary_key=True)
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    credential: str
+    records: int = Field(sa_type=BigInteger)
+    rows: int = Field(sa_type=BigInteger)
+    tokens: int = Field(sa_type=BigInteger)
+    steps: int = Field(sa_type=BigInteger)
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+class Record(SQLModel, table=True):
+    """Where one record of a corpus stands in one attested run.
+
+    ``steps`` are the first of ``step_count`` that read it, ascending; which layer groups they
+    updated follows from the corpus's route. ``record`` is its index in Merkle order, canaries
+    behind the corpus's own. ``split`` is ``train``, ``reserve`` or ``empty``. ``tokens`` counts its
+    own tokens in the rows that were read.
+    """
+
+    record_key: str = Field(primary_key=True)
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+    corpus: str = Field(primary_key=True)
+    record: int = Field(primary_key=True, sa_type=BigInteger)
+    split: str
+    tokens: int = Field(sa_type=BigInteger)
+    step_count: int
+    steps: list[int] = Field(sa_type=JSON)
+
+
+class AbsentRecords(SQLModel, table=True):
+    """A model whose records are not in the index: they were not at hand when it was indexed."""
+
+    attestation: str = Field(primary_key=True, foreign_key="attestation.digest")
+
+
+class Ledger(SQLModel, table=True):
+    """The longest signed head of a run's ledger, and the folder of its tiles: empty if none."""
+
+    run: str = Field(primary_key=True)
+    origin: str
+    size: int = Field(sa_type=BigInteger)
+    root: str
+    checkpoint: bytes = Field(sa_type=LargeBinary)
+    tiles: str
+
+
+class Head(SQLModel, table=True):
+    """A signed head of a run's ledger that was seen, kept for ever; ``Ledger`` has the longest."""
+
+    run: str = Field(primary_key=True)
+    size: int = Field(primary_key=True, sa_type=BigInteger)
+    root: str = Field(primary_key=True)
+    checkpoint: bytes = Field(sa_type=LargeBinary)
+
+
+class MemorizationManifest(SQLModel, table=True):
+    """What an audit stated of a model, by the digest of its weights."""
+
+    digest: str = Field(primary_key=True)
+    run: str = Field(index=True)
+    weights: str = Field(index=True)
+    signer: str
+    made: str
+    envelope: bytes = Field(sa_type=LargeBinary)
+
+
+class Model(SQLModel, table=True):
+    """A name in the registry."""
+
+    name: str = Field(primary_key=True)
+    description: str = ""
+    labels: Json = Field(sa_type=JSON)
+    created: str
+    user: str
+
+
+class ModelVersion(SQLModel, table=True):
+    """One version of a model: an attestation with a semantic version.
+
+    ``major`` … ``patch`` are its numbers, for the order. ``stage`` is ``none``, ``staging``,
+    ``production`` or ``archived``.
+    """
+
+    model: str = Field(primary_key=True, foreign_key="model.name")
+    version: str = Field(primary_key=True)
+    major: int
+    minor: int
+    patch: int
+    attestation: str = Field(foreign_key="attestation.digest", index=True)
+    stage: str
+    labels: Json = Field(sa_type=JSON)
+    metrics: Json = Field(sa_type=JSON)
+    notes: str = ""
+    created: str
+    user: str
+
+
+class User(SQLModel, table=True):
+    """Who may ask. ``supplier`` is the authority whose corpora a supplier owns."""
+
+    __tablename__ = "account"  # "user" is a reserved word of PostgreSQL
+
+    name: str = Field(primary_key=True)
+    role: str
+    supplier: str | None = Field(default=None, index=True)
+    disabled: bool = False
+    created: str
+
+
+class Token(SQLModel, table=True):
+    """A bearer token, of which only the SHA-256 is kept. ``id`` is public and not secret."""
+
+    id: str = Field(primary_key=True)
+    user: str = Field(foreign_key="account.name", index=True)
+    secret_sha256: str
+    scopes: list[str] = Field(sa_type=JSON)
+    name: str
+    created: str
+    expires: str
+    revoked: str | None = None
+
+
+class BrowserSession(SQLModel, table=True):
+    """Somebody who is signed in in a browser. ``id`` is public; of the secret the SHA-256 is kept.
+
+    ``token`` is the token that it was begun with: role, scopes and end are read from there each
+    time. Without one an identity provider said who it is, and the columns are what it said.
+    ``used`` is when it was last used, within some minutes.
+    """
+
+    id: str = Field(primary_key=True)
+    secret_sha256: str
+    user: str = Field(index=True)
+    role: str
+    supplier: str | None = None
+    scopes: list[str] = Field(sa_type=JSON)
+    groups: list[str] = Field(sa_type=JSON)
+    token: str | None = Field(default=None, foreign_key="token.id")
+    created: str
+    used: str
+    expires: str = Field(index=True)
+
+
+class SignInAttempt(SQLModel, table=True):
+    """A sign-in that somebody began at an identity provider, and from where to go on after it.
+
+    ``secret_sha256`` is of what the browser holds. What the provider is sent follows from that.
+    """
+
+    secret_sha256: str = Field(primary_key=True)
+    following: str
+    expires: str = Field(index=True)
+
+
+class Workspace(SQLModel, table=True):
+    """A part of the organisation, which is the store: projects that belong together."""
+
+    name: str = Field(primary_key=True)
+    description: str = ""
+    archived: bool = False
+    created: str
+    user: str
+
+
+class Project(SQLModel, table=True):
+    """What experiments are counted for, and whose they are. ``settings`` is its config policy."""
+
+    name: str = Field(primary_key=True)
+    workspace: str = Field(foreign_key="workspace.name", index=True)
+    description: str = ""
+    archived: bool = False
+    settings: Json = Field(sa_type=JSON)
+    created: str
+    user: str
+
+
+class GroupMember(SQLModel, table=True):
+    """That a user is in a group. An identity provider may say so of its own users, besides."""
+
+    group: str = Field(primary_key=True)
+    user: str = Field(primary_key=True, index=True)
+
+
+class RoleBinding(SQLModel, table=True):
+    """What a user or group may do in a part of the organisation, and until when.
+
+    ``scope`` is ``organisation``, ``workspace``, ``project`` or ``model``, and ``place`` the name
+    of that, empty for the first. ``id`` is derived from all of these but ``until``.
+    """
+
+    id: str = Field(primary_key=True)
+    subject_kind: str = Field(description="`user` or `group`.")
+    subject: str = Field(index=True)
+    role: str
+    scope: str
+    place: str = Field(index=True)
+    supplier: str | None = Field(default=None, description="The authority that a supplier is.")
+    until: str | None = None
+    made: str
+    user: str
+
+
+class Template(SQLModel, table=True):
+    """An experiment file of a project that others start from."""
+
+    project: str = Field(primary_key=True, foreign_key="project.name")
+    name: str = Field(primary_key=True)
+    text: str
+    changed: str
+    user: str
+
+
+class SubmissionColumns(SQLModel):
+    """What somebody asked a cluster to run: an entry of the queue. ``id`` is its own.
+
+    ``config`` is the text that was sent, never changed. ``slots`` are the workers that it holds
+    while it runs. ``attempt`` counts its jobs on the cluster, and ``failures`` those that ended
+    without being asked to since its last progress.
+    """
+
+    id: str = Field(primary_key=True)
+    kind: str = Field(description="`train`, `tune`, or an interactive or generic task.")
+    name: str = Field(index=True)
+    project: str = Field(index=True)
+    user: str = Field(index=True)
+    state: SubmissionState = Field(sa_type=_state(SubmissionState), index=True)
+    pool: str
+    priority: int
+    slots: int
+    config: str
+    policy: str | None = Field(default=None, description="Digest of the signed depth policy.")
+    archive: str | None = Field(
+        default=None, description="Digest of the working directory that the job gets."
+    )
+    forked_from: str | None = Field(default=None, description="The submission it is a fork of.")
+    run: str | None = Field(default=None, description="The run or search that it became.")
+    job: str | None = Field(default=None, description="The cluster's name of its last job.")
+    attempt: int = 0
+    failures: int = 0
+    submitted: str = Field(index=True)
+    started: str | None = None
+    finished: str | None = None
+    why: str | None = None
+    position: int | None = Field(
+        default=None, description="Its place in its pool's line, from 1, while it waits."
+    )
+    archived: bool = False
+    tags: list[str] = Field(sa_type=JSON, default_factory=list)
+
+
+class Submission(SubmissionColumns, table=True):
+    """A submission. ``token`` is the id of the token it came with.
+
+    ``request_key`` and ``request_body`` are digests of a request that may come twice. ``trace`` is
+    the span that it came in, as a ``traceparent`` (W3C Trace Context), where traces are on.
+
+    An entry that can go on with ``least`` slots may be told to keep ``cap`` of them, at the time
+    ``capped``, for the entry ``gives_to``. ``cap_number`` counts what it was told. It has given the
+    others back once ``held`` says so. Where these are null it holds all its slots.
+
+    Unlike the index of runs this cannot be made again from storage: back it up.
+    """
+
+    token: str | None = None
+    request_key: str | None = Field(default=None, unique=True)
+    request_body: str | None = None
+    least: int | None = None
+    cap: int | None = None
+    cap_number: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    capped: str | None = None
+    gives_to: str | None = None
+    held: int | None = None
+    trace: str | None = None
+
+
+class Lease(SQLModel, table=True):
+    """Who alone does something, until when: one row for each ``name``. Taken by compare-and-set."""
+
+    name: str = Field(primary_key=True)
+    holder: str
+    until: str
+
+
+class Pool(SQLModel, table=True):
+    """A pool of the queue, as whoever works the queue off has it in its settings.
+
+    Nobody has to have worked it off yet: then there is no row, and how large it is nobody knows.
+    """
+
+    name: str = Field(primary_key=True)
+    slots: int = Field(description="Workers that it has room for.")
+
+
+class ExperimentTag(SQLModel, table=True):
+    """A word that somebody put on an experiment, to find it by.
+
+    It refers to an experiment by name alone: a rebuild makes experiments again, and keeps tags.
+    """
+
+    experiment: str = Field(primary_key=True)
+    tag: str = Field(primary_key=True, index=True)
+
+
+class Webhook(SQLModel, table=True):
+    """An address that is told of events. ``project`` none: of all projects.
+
+    ``secret`` signs what is sent and is masked (`govray.platform.store.webhooks.mask`).
+    """
+
+    id: str = Field(primary_key=True)
+    url: str
+    kinds: list[str] = Field(sa_type=JSON)
+    project: str | None = None
+    secret: bytes = Field(sa_type=LargeBinary)
+    created: str
+    user: str
+
+
+class Alert(SQLModel, table=True):
+    """Something that happened and was noticed, once: kind, subject and ``mark`` say which.
+
+    ``id`` is their digest, so an index that is made again notices nothing twice. ``at`` is when it
+    happened, ``noticed`` when that was seen.
+    """
+
+    __table_args__ = (Index("alert_by_cause", "kind", "subject", "mark", unique=True),)
+
+    id: str = Field(primary_key=True)
+    kind: str
+    subject: str
+    mark: str
+    at: str = Field(index=True)
+    noticed: str
+    project: str | None = None
+    data: Json = Field(sa_type=JSON)
+
+
+class Delivery(SQLModel, table=True):
+    """One alert for one webhook. Whoever sends it holds it ``until`` a time.
+
+    ``due`` is when it is tried next, ``status`` the last answer's, ``why`` what went wrong.
+    """
+
+    __table_args__ = (Index("delivery_by_turn", "state", "due"),)
+
+    webhook: str = Field(primary_key=True, foreign_key="webhook.id")
+    alert: str = Field(primary_key=True, foreign_key="alert.id")
+    state: DeliveryState = Field(sa_type=_state(DeliveryState))
+    tries: int = 0
+    due: str
+    holder: str | None = None
+    until: str | None = None
+    status: int | None = None
+    why: str | None = None
+    delivered: str | None = None
+
+
+class Reverification(SQLModel, table=True):
+    """What verifying a registered model again gave, from ``since`` to ``checked``.
+
+    A row lasts as long as the outcome does: ``verified``, ``failed`` or ``could not check``.
+    Attestations are named, not referred to: this outlives an index that is made again.
+    """
+
+    attestation: str = Field(primary_key=True)
+    number: int = Field(primary_key=True)
+    outcome: str
+    why: str | None = None
+    since: str
+    checked: str
+
+
+class TaskTicket(SQLModel, table=True):
+    """What lets somebody see a task: once (``entry``) or for some hours (``session``).
+
+    ``digest`` is the SHA-256 of its secret, ``token`` the id of the token that asked for it.
+    """
+
+    __tablename__ = "task_ticket"
+
+    digest: str = Field(primary_key=True)
+    task: str = Field(index=True)
+    user: str
+    token: str | None = None
+    use: str
+    expires: str = Field(index=True)
+
+
+class RightsCase(SQLModel, table=True):
+    """Somebody's question whether a work was used, and what became of it. ``id`` is its number.
+
+    ``model`` none: all public models. Either ``content`` was asked about, whose digest and size
+    stay, or ``domains``. The bytes are there until the case is closed. ``found`` is what the last
+    search found (`CaseSearch`), with the names of corpora; ``answer`` the signed part that the
+    requester sees. ``released`` are the corpora that it names. ``links`` are the versions whose
+    attestations show what was decided.
+
+    Of the key that the requester was given, the SHA-256 is kept. Attestations are named, not
+    referred to: a case outlives an index that is made again.
+    """
+
+    id: str = Field(primary_key=True)
+    state: CaseState = Field(sa_type=_state(CaseState), index=True)
+    model: str | None = Field(default=None, index=True)
+    contact: str
+    requester: str = Field(description="The user that asked; `public` without a token.")
+    key_sha256: str
+    sha256: str | None = None
+    size: int | None = Field(default=None, sa_type=BigInteger)
+    domains: list[str] = Field(sa_type=JSON, default_factory=list)
+    content: bytes | None = Field(default=None, sa_type=LargeBinary)
+    received: str = Field(index=True)
+    searched: str | None = None
+    found: Json = Field(sa_type=JSON, default_factory=dict)
+    answered: str | None = None
+    answer: bytes | None = Field(default=None, sa_type=LargeBinary)
+    released: list[str] = Field(sa_type=JSON, default_factory=list)
+    decision: str | None = None
+    reason: str | None = None
+    decided: str | None = None
+    decided_by: str | None = None
+    links: list[Json] = Field(sa_type=JSON, default_factory=list)
+    closed: str | None = None
+
+
+class StoreSecret(SQLModel, table=True):
+    """The fingerprint of the secret that confidential records are keyed with. At most one row."""
+
+    fingerprint: str = Field(primary_key=True)
+
+
+class AuditEntry(SQLModel, table=True):
+    """Who read or changed what. Entries are added, never changed."""
+
+    __tablename__ = "audit"
+
+    number: int | None = Field(default=None, primary_key=True)
+    at: str = Field(index=True)
+    user: str = Field(index=True)
+    token: str | None = None
+    action: str
+    subject: str = Field(index=True)
+    outcome: str
+    detail: Json = Field(sa_type=JSON)
+
+
+TABLES = SQLModel.metadata
+"""The metadata that migrations are compared with."""

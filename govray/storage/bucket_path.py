@@ -1,0 +1,346 @@
+"""A path below a bucket, with those of pathlib's methods that folders of govray's need.
+
+Errors are those that a disk would raise, so code that reads a folder reads either. An object store
+has no folders: a path is one if there is an object below it.
+
+`BucketPath.swap` is the store's own lock: it writes only over the version that was read.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from govray.storage.bucket import Replaced, bucket_store, reaching
+from govray.storage.storage_url import check_url
+
+_RANGE = 1 << 22
+"""Bytes of one request of a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What tells one version of an object from the next, as the store gives it."""
+
+    e_tag: str | None
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStat:
+    """What a store says of an object."""
+
+    st_size: int
+    tag: Tag
+    modified: datetime
+
+
+@dataclass(frozen=True, order=True)
+class BucketPath:
+    """Immutable, hashable, pickled without credentials.
+
+    Attributes:
+        bucket: ``scheme://bucket``, with the URL's options behind a ``?``.
+        key: Below it, without slashes at its ends; empty for the bucket itself.
+    """
+
+    bucket: str
+    key: str
+
+    @classmethod
+    def parse(cls, url: str) -> BucketPath:
+        """The path that a URL names.
+
+        Raises:
+            ValueError: As `check_url`.
+        """
+        parts = urlsplit(check_url(url, fsspec=False))
+        mark = "?" if parts.query else ""
+        bucket = f"{parts.scheme}://{parts.netloc}{mark}{parts.query}"
+        return cls(bucket, re.sub("//+", "/", parts.path.strip("/")))
+
+    def __str__(self) -> str:
+        base, mark, options = self.bucket.partition("?")
+        return f"{base}/{self.key}{mark}{options}"
+
+    def __truediv__(self, name: str) -> BucketPath:
+        return BucketPath(self.bucket, f"{self.key}/{name}".strip("/"))
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> BucketPath:
+        """The path above; the bucket is above itself."""
+        return BucketPath(self.bucket, self.key.rpartition("/")[0])
+
+    @property
+    def parents(self) -> tuple[BucketPath, ...]:
+        """All above, the nearest first."""
+        parts = self.key.split("/")
+        above = ("/".join(parts[:count]) for count in range(len(parts) - 1, -1, -1))
+        return tuple(BucketPath(self.bucket, key) for key in above)
+
+    def with_name(self, name: str) -> BucketPath:
+        """A path beside this one."""
+        return self.parent / name
+
+    def resolve(self) -> BucketPath:
+        """Itself: a URL is whole, and a store has no links."""
+        return self
+
+    def relative_to(self, other: BucketPath) -> str:
+        """The part below ``other``, with slashes; empty if it is the same.
+
+        Raises:
+            ValueError: It is not below.
+        """
+        if self == other:
+            return ""
+        head = f"{other.key}/" if other.key else ""
+        if self.bucket != other.bucket or not self.key.startswith(head):
+            raise ValueError(f"{self} is not below {other}")
+        return self.key[len(head) :]
+
+    def stat(self) -> ObjectStat:
+        """Raises ``FileNotFoundError`` where there is no object."""
+        import obstore
+
+        with reaching(str(self)):
+            return _stat(obstore.head(self._store, self.key))
+
+    def exists(self) -> bool:
+        """Whether there is an object here, or one below."""
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        """Whether there is an object here."""
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_dir(self) -> bool:
+        """Whether there is an object below."""
+        with reaching(str(self)):
+            for page in self._store.list(f"{self.key}/" if self.key else None, chunk_size=1):
+                return len(page) > 0
+        return False
+
+    def is_symlink(self) -> bool:
+        """A store has no links."""
+        return False
+
+    def iterdir(self) -> Iterator[BucketPath]:
+        """What lies directly below, in the order of names."""
+        import obstore
+
+        with reaching(str(self)):
+            found = obstore.list_with_delimiter(self._store, f"{self.key}/" if self.key else None)
+        keys = {*found["common_prefixes"], *(meta["path"] for meta in found["objects"])}
+        for key in sorted(keys - {self.key}):
+            yield BucketPath(self.bucket, key.strip("/"))
+
+    def glob(self, pattern: str) -> Iterator[BucketPath]:
+        """What lies below and fits; ``*`` does not cross a slash, and ``**`` is not known."""
+        first, _, rest = pattern.partition("/")
+        if not any(mark in first for mark in "*?["):
+            found = self / first
+            if rest:
+                yield from found.glob(rest)
+            elif found.exists():
+                yield found
+            return
+        for each in self.iterdir():
+            if fnmatchcase(each.name, first):
+                if rest:
+                    yield from each.glob(rest)
+                else:
+                    yield each
+
+    def walk_files(self) -> dict[str, ObjectStat]:
+        """Every object below, by its name below this path, in order.
+
+        Markers that consoles and other tools store as folders are no objects.
+        """
+        head = f"{self.key}/" if self.key else ""
+        with reaching(str(self)):
+            listed = (meta for page in self._store.list(head or None) for meta in page)
+            found = {meta["path"][len(head) :]: _stat(meta) for meta in listed}
+        folders = {name[:at] for name in found for at in range(len(name)) if name[at] == "/"}
+        return {
+            name: stat
+            for name, stat in sorted(found.items())
+            if name and (stat.st_size or name not in folders)
+        }
+
+    def read_bytes(self) -> bytes:
+        """The whole object."""
+        return self.read_stamped()[0]
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """The whole object, decoded."""
+        return self.read_bytes().decode(encoding)
+
+    def read_stamped(self) -> tuple[bytes, Tag]:
+        """The whole object, and the tag of what was read, for `swap`."""
+        import obstore
+
+        with reaching(str(self)):
+            found = obstore.get(self._store, self.key)
+            return bytes(found.bytes()), _stat(found.meta).tag
+
+    def read_range(self, start: int, stop: int, *, tag: Tag | None = None) -> memoryview:
+        """Bytes from ``start`` up to ``stop``, in one request.
+
+        Args:
+            start, stop: ``stop`` lies behind ``start`` and within the object.
+            tag: Of the version that is meant.
+
+        Raises:
+            Replaced: There is another version.
+        """
+        import obstore
+
+        options: Any = {"range": (start, stop)}
+        if tag is not None and tag.e_tag is not None:
+            options["if_match"] = tag.e_tag
+        with reaching(str(self)):
+            return memoryview(obstore.get(self._store, self.key, options=options).bytes())
+
+    def read_end(self, count: int) -> tuple[memoryview, ObjectStat]:
+        """The last ``count`` bytes, or all of fewer, and what the object was then."""
+        import obstore
+
+        if self.bucket.startswith("abfs"):  # Azure knows no range from the end
+            status = self.stat()
+            start = max(0, status.st_size - count)
+            return self.read_range(start, status.st_size, tag=status.tag), status
+        options: Any = {"range": {"suffix": count}}
+        with reaching(str(self)):
+            found = obstore.get(self._store, self.key, options=options)
+            return memoryview(found.bytes()), _stat(found.meta)
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """A reader that asks for ranges as it goes; it can seek.
+
+        Raises:
+            ValueError: Another mode: objects are written whole.
+        """
+        if mode != "rb":
+            raise ValueError("objects are opened for reading only")
+        return io.BufferedReader(_Ranges(self, self.stat().st_size), _RANGE)
+
+    def write_bytes(self, data: bytes) -> Tag:
+        """Write the object, in the place of any that is there. Returns its tag."""
+        return self._put(data, "overwrite")
+
+    def upload(self, file: Path) -> None:
+        """Write the object from a file of the disk, in parts if it is large."""
+        import obstore
+
+        with reaching(str(self)):
+            obstore.put(self._store, self.key, file)
+
+    def create(self, data: bytes) -> Tag:
+        """Write the object. Returns its tag.
+
+        Raises:
+            FileExistsError: One is there.
+        """
+        return self._put(data, "create")
+
+    def swap(self, data: bytes, tag: Tag) -> Tag:
+        """Write the object in the place of the version with this tag. Returns the new one's.
+
+        Raises:
+            Replaced: There is another version, or none.
+        """
+        try:
+            known = {"e_tag": tag.e_tag, "version": tag.version}
+            return self._put(data, {name: each for name, each in known.items() if each})
+        except FileNotFoundError:
+            raise Replaced(0, "another process has deleted the object", str(self)) from None
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        """Delete the object."""
+        if not missing_ok:
+            self.stat()
+        with reaching(str(self)):
+            try:
+                self._store.delete(self.key)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def touch(self) -> None:
+        """An empty object, if none is there."""
+        try:
+            self.create(b"")
+        except FileExistsError:
+            return
+
+    def _put(self, data: bytes, mode: Any) -> Tag:
+        import obstore
+
+        with reaching(str(self)):
+            # One request: what is conditional cannot be sent in parts.
+            done = obstore.put(self._store, self.key, data, mode=mode, use_multipart=False)
+        return Tag(done["e_tag"], done["version"])
+
+    @property
+    def _store(self) -> Any:
+        return _opened(self.bucket)
+
+
+@lru_cache(maxsize=64)
+def _opened(bucket: str) -> Any:
+    """One store for all paths of a process, which keeps its connections."""
+    return bucket_store(bucket)
+
+
+class _Ranges(io.RawIOBase):
+    """One object, by a request for each range."""
+
+    def __init__(self, path: BucketPath, size: int) -> None:
+        self._path = path
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = (0, self._position, self._size)[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        count = min(len(view), self._size - self._position)
+        if count <= 0:
+            return 0
+        view[:count] = self._path.read_range(self._position, self._position + count)
+        self._position += count
+        return count
+
+
+def _stat(meta: Any) -> ObjectStat:
+    return ObjectStat(meta["size"], Tag(meta["e_tag"], meta.get("version")), meta["last_modified"])

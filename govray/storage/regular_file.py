@@ -1,0 +1,50 @@
+"""Opening files of folders that others write into, such as a run's: only what is a regular file.
+
+A pipe would keep who opens it until somebody writes, and a device has no end. So whoever reads the
+folders of many, a queue or an index, would stop at one. There is no moment between look and open.
+
+Source: open(2), on O_NONBLOCK and pipes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from govray.storage.place import Place
+
+MOST = 1 << 30
+"""Bytes that are read whole. A file with holes may say a million times that, and take no space."""
+
+
+def open_regular(path: Place) -> BinaryIO:
+    """The file, open at its beginning to be read.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: It is no regular file, or the storage refuses.
+    """
+    if not isinstance(path, Path):
+        return path.open()
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.ENXIO, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Place, limit: int = MOST) -> bytes:
+    """Its bytes; an object's in one request.
+
+    Raises:
+        OSError: As `open_regular`; or it says that it has more than ``limit`` bytes.
+    """
+    if not isinstance(path, Path):
+        return path.read_bytes()
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit >> 20} MiB", str(path))
+        return file.read(limit)

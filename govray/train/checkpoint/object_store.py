@@ -1,0 +1,321 @@
+"""Commits on an object store, by pyarrow's file systems: S3, Google Cloud Storage, Azure, fsspec.
+
+An object store has no rename, so a commit is written in place and its manifest last: that
+one PUT is the commit point. Objects without a manifest beside them never load.
+
+Each write has a folder of its own, ``checkpoint_000000100.<driver>.<attempt>.<random>``, so two
+writers never share an object. Commits of an earlier driver or attempt
+(`govray.train.run_folder.run_lock.Fence`) count only if they are before all commits of a later one.
+Others are leftovers of a process that had been shut out. A commit is put aside by another object in
+its folder, named for the reason. A deletion begins with the manifest.
+
+Two properties are assumed: an object appears whole or not at all, and every list or read after a
+PUT or DELETE sees it. S3, Google Cloud Storage and Azure document both. If an object appeared in
+part, a cut manifest would not parse, and a cut file would differ in size.
+
+The upload of a killed process is not aborted, for pyarrow can't. Its parts are in no listing; a
+lifecycle rule of the bucket deletes them.
+
+Source: pyarrow.fs; https://github.com/apache/arrow/issues/40502 for why a failed stream is closed
+and its object deleted.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO
+
+from pyarrow import fs
+
+from govray.errors import GovrayError, InfrastructureFailed, UsageError
+from govray.governance.formats import canonical_json
+from govray.train.checkpoint import commit_manifest, safetensors_stream
+from govray.train.checkpoint.commit_manifest import MANIFEST
+from govray.train.checkpoint.commit_reader import Committed, Content, opened, pour
+
+PIECE = 32 << 20
+"""Bytes of one read request of a whole file: a broken connection loses at most these."""
+RETRY_S = 30
+"""How long a request to Google Cloud Storage is retried. S3's client gives up sooner."""
+ASIDE = "aside"
+OBJECTS = "governance"
+"""Folder of the objects that commits share, beside them."""
+LABEL = "run.json"
+"""Written when a run begins: it tests write access, and tells people whose folder it is."""
+
+_FOLDER = re.compile(r"(checkpoint_(\d{9}))\.(\d+)\.(\d+)\.[0-9a-f]{8}")
+OBJECT_NAME = re.compile(r"[0-9a-f]{64}")
+_DO = (
+    "Check the URL, the network, and the store's credentials in the environment "
+    "of the process (for S3: AWS_*)"
+)
+
+
+class ObjectStore:
+    """The place of one run's commits. Pickled as its URL alone; credentials never travel.
+
+    Args:
+        url: As `govray.storage.storage_url.check_url` accepts.
+
+    Raises:
+        InfrastructureFailed: The store that the URL names cannot be set up.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        with _reaching(url):
+            self.filesystem, self.root = fs.FileSystem.from_uri(_impatient(url))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ObjectStore, (self.url,))
+
+    def require_bucket(self) -> None:
+        """Check that the URL's bucket exists; a listing below it would not show that. A file system
+        of fsspec may create its root on writing.
+
+        Raises:
+            InfrastructureFailed: It does not, or the store cannot be reached.
+        """
+        bucket = self.root.lstrip("/").partition("/")[0]
+        with _reaching(self.url):
+            found = self.filesystem.get_file_info(bucket).type != fs.FileType.NotFound
+            if not found and not isinstance(self.filesystem, fs.PyFileSystem):
+                raise FileNotFoundError(f"there is no bucket {bucket!r}")
+
+    def begin(self, run: str) -> None:
+        """Write the label of a new run.
+
+        Raises:
+            UsageError: Nothing can be written here.
+        """
+        try:
+            self.write(f"{self.root}/{LABEL}", canonical_json.encode({"run": run}), self.url)
+        except InfrastructureFailed as error:
+            raise UsageError(error.what, where=self.url, do=_DO) from error
+
+    def place(self, step: int, writer: tuple[int, int]) -> ObjectFolder:
+        """A new folder for a commit of this step; see `govray.train.checkpoint.storage.Storage`."""
+        driver, attempt = writer
+        name = f"checkpoint_{step:09d}.{driver}.{attempt}.{secrets.token_hex(4)}"
+        return ObjectFolder(self, name)
+
+    def commits(self) -> Sequence[tuple[int, ObjectFolder]]:
+        """The commits that count, newest first, with their next steps. One for each step."""
+        return [(step, ObjectFolder(self, name)) for step, name in _counting(self._folders())]
+
+    def leftovers(self) -> Mapping[str, tuple[ObjectFolder, int]]:
+        """Folder → place and bytes of writes cut short or overtaken, and commits put aside."""
+        folders = self._folders()
+        count = {name for _, name in _counting(folders)}
+        return {
+            name: (ObjectFolder(self, name), sum(files.values()))
+            for name, files in sorted(folders.items())
+            if name not in count
+        }
+
+    def objects(self) -> Mapping[str, int]:
+        """SHA-256 in hex → bytes of the objects that commits share."""
+        found = self.files_below(f"{self.root}/{OBJECTS}", self.url)
+        return {name: size for name, size in found.items() if OBJECT_NAME.fullmatch(name)}
+
+    def write_object(self, name: str, data: bytes) -> None:
+        """As `govray.train.checkpoint.storage.Storage`."""
+        ObjectFolder(self, OBJECTS).write(name, data)
+
+    def read_object(self, name: str, size: int) -> bytes:
+        """As `govray.train.checkpoint.storage.Storage`."""
+        return ObjectFolder(self, OBJECTS).read(name, size)
+
+    def remove_object(self, name: str) -> None:
+        """As `govray.train.checkpoint.storage.Storage`."""
+        with _reaching(self.url), suppress(FileNotFoundError):
+            self.filesystem.delete_file(f"{self.root}/{OBJECTS}/{name}")
+
+    def __str__(self) -> str:
+        return self.url.partition("?")[0]
+
+    def files_below(self, path: str, where: str) -> dict[str, int]:
+        """Relative name → bytes of every object below a path; empty if there is none."""
+        with _reaching(where):
+            found = self.filesystem.get_file_info(
+                fs.FileSelector(path, recursive=True, allow_not_found=True)
+            )
+        return {
+            info.path[len(path) :].lstrip("/"): info.size
+            for info in found
+            if info.type == fs.FileType.File  # pyarrow's "directory" is a marker
+        }
+
+    def write(self, path: str, content: Content, where: str) -> commit_manifest.FileEntry:
+        """Write one object. Its digest is of the bytes as they are sent.
+
+        Raises:
+            InfrastructureFailed: The store refuses. An object that is cut may be there.
+        """
+        # Parts are sent in the background, so a failure shows when the stream closes.
+        with (
+            _reaching(where),
+            self.filesystem.open_output_stream(path, compression=None) as stream,
+        ):
+            return pour(content, stream.write, where=where)
+
+    def _folders(self) -> dict[str, dict[str, int]]:
+        """Folder with a commit's name → its files and their bytes. Other objects here are not
+        ours."""
+        folders: dict[str, dict[str, int]] = {}
+        for name, size in self.files_below(self.root, self.url).items():
+            folder, _, file = name.partition("/")
+            if file and _FOLDER.fullmatch(folder):
+                folders.setdefault(folder, {})[file] = size
+        return folders
+
+
+class ObjectFolder:
+    """One commit's place on an object store; a
+    `govray.train.checkpoint.commit_reader.RemoteFolder`.
+    """
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self.store = store
+        self.folder = folder
+        self.name = folder.partition(".")[0]
+        self._path = f"{store.root}/{folder}"
+        self._where = f"{store.url.partition('?')[0]}/{folder}"
+
+    def __str__(self) -> str:
+        return self._where
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectFolder) and self._where == other._where
+
+    def __hash__(self) -> int:
+        return hash(self._where)
+
+    def write(self, name: str, content: Content) -> commit_manifest.FileEntry:
+        """As `govray.train.checkpoint.commit_folder.write`."""
+        return self.store.write(f"{self._path}/{name}", content, f"{self}/{name}")
+
+    def publish(
+        self, entries: Mapping[str, commit_manifest.FileEntry], check: Callable[[], None]
+    ) -> str:
+        """As `govray.train.checkpoint.commit_folder.publish`.
+
+        One request lies between the end of ``check`` and the manifest.
+        """
+        commit_manifest.require_whole(entries, self._sizes(), str(self))
+        manifest = commit_manifest.encode(entries)
+        check()
+        self.store.write(f"{self._path}/{MANIFEST}", manifest, f"{self}/{MANIFEST}")
+        return canonical_json.sha256(manifest)
+
+    def open_commit(self) -> Committed:
+        """As `govray.train.checkpoint.commit_folder.open_commit`."""
+        sizes = self._sizes()
+        manifest = self.read(MANIFEST, sizes[MANIFEST]) if MANIFEST in sizes else None
+        return opened(self, sizes, manifest, self.read)
+
+    def open_file(self, name: str) -> BinaryIO:
+        """As `govray.train.checkpoint.commit_folder.open_file`."""
+        return io.BufferedReader(self._open(name), safetensors_stream.PIECE)
+
+    def committed_at(self) -> float | None:
+        """As `govray.train.checkpoint.commit_folder.committed_at`."""
+        with _reaching(str(self)):
+            info = self.store.filesystem.get_file_info(f"{self._path}/{MANIFEST}")
+        if info.type != fs.FileType.File:
+            return None
+        return info.mtime.timestamp() if info.mtime else 0.0
+
+    def remove(self) -> None:
+        """As `govray.train.checkpoint.commit_folder.remove`."""
+        with _reaching(str(self)):
+            with suppress(FileNotFoundError):
+                self.store.filesystem.delete_file(f"{self._path}/{MANIFEST}")
+            with suppress(FileNotFoundError):
+                self.store.filesystem.delete_dir(self._path)
+
+    def put_aside(self, suffix: str) -> None:
+        """As `govray.train.checkpoint.commit_folder.put_aside`."""
+        self.store.write(f"{self._path}/{ASIDE}{suffix}", b"", str(self))
+
+    def _sizes(self) -> dict[str, int]:
+        return self.store.files_below(self._path, str(self))
+
+    def read(self, name: str, size: int) -> bytes:
+        """The object's bytes; one more than ``size`` at most, so that growth shows."""
+        buffer = io.BytesIO()
+        with self._open(name) as file:
+            while piece := file.read(min(PIECE, size + 1 - buffer.tell())):
+                buffer.write(piece)
+        return buffer.getvalue()
+
+    def _open(self, name: str) -> _Requests:
+        where = f"{self}/{name}"
+        with _reaching(where):
+            stream = self.store.filesystem.open_input_file(f"{self._path}/{name}")
+        return _Requests(stream, where)
+
+
+class _Requests(io.RawIOBase):
+    """Reads of one object, one request each."""
+
+    def __init__(self, stream: Any, where: str) -> None:
+        self._stream = stream
+        self._where = where
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _reaching(self._where):
+            return int(self._stream.readinto(buffer))
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._stream.close()
+        super().close()
+
+
+def _impatient(url: str) -> str:
+    """The URL with a bound on how long Google's client tries: its own is 15 minutes."""
+    if not url.startswith(("gs:", "gcs:")):
+        return url
+    return f"{url}{'&' if '?' in url else '?'}retry_limit_seconds={RETRY_S}"
+
+
+@contextmanager
+def _reaching(where: str) -> Iterator[None]:
+    """Turn any error of a file system into one that names the storage."""
+    try:
+        yield
+    except GovrayError:
+        raise
+    except Exception as error:  # those of fsspec raise their libraries' errors
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InfrastructureFailed(f"the storage failed: {text}", where=where, do=_DO) from error
+
+
+def _counting(folders: Mapping[str, Mapping[str, int]]) -> list[tuple[int, str]]:
+    """Step and folder of the commits that count, newest first."""
+    whole = [(*_numbers(name), name) for name, files in folders.items() if _is_commit(files)]
+    found: dict[int, str] = {}
+    for driver, attempt, step, name in sorted(whole, reverse=True):
+        later = (each[2] for each in whole if each[:2] > (driver, attempt))
+        if all(step < reached for reached in later):
+            found.setdefault(step, name)
+    return list(found.items())
+
+
+def _numbers(folder: str) -> tuple[int, int, int]:
+    """Driver, attempt and step."""
+    match = _FOLDER.fullmatch(folder)
+    assert match
+    return int(match[3]), int(match[4]), int(match[2])
+
+
+def _is_commit(files: Mapping[str, int]) -> bool:
+    return MANIFEST in files and not any(name.startswith(f"{ASIDE}.") for name in files)

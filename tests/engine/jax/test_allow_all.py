@@ -1,0 +1,76 @@
+"""A policy that allows everything, against plain loops of JAX: which have the same bits.
+
+The loop that has them compiles two functions, one for gradients and one for the optimizer, and
+divides the sum by the number of loss targets between them.
+"""
+
+from __future__ import annotations
+
+import jax
+import optax
+import pytest
+from flax import nnx
+
+from govray.engine.jax.gpt import loss
+from govray.engine.jax.named_parameters import named_parameters
+from tests.support.tiny_flax import EVERYTHING, Tiny, digest, plan, read, tiny_step
+
+OPEN = {"open": EVERYTHING}
+STEPS = 3
+MOMENTUM = optax.sgd(0.1, momentum=0.9)
+
+Digests = list[dict[str, str]]
+
+
+def digests(model: nnx.Module) -> dict[str, str]:
+    return {name: digest(v.get_value()) for name, v in named_parameters(model).items()}
+
+
+def sums(model: nnx.Module, tensors: dict[str, jax.Array]) -> nnx.State:
+    return nnx.grad(lambda model: loss(model, tensors).sum())(model)
+
+
+def update(optimizer: nnx.Optimizer, model: nnx.Module, gradients: nnx.State) -> None:
+    optimizer.update(model, gradients)
+
+
+def plain(
+    transformation: optax.GradientTransformation, *, compiled: bool, steps: int = STEPS
+) -> Digests:
+    """SHA-256 of all weights after each step of the plain loop."""
+    of_rows, move = (nnx.jit(sums), nnx.jit(update)) if compiled else (sums, update)
+    model = Tiny(dropout=0.0)
+    optimizer = nnx.Optimizer(model, transformation, wrt=nnx.Param)
+    found = []
+    for at in range(steps):
+        (part,) = read(plan(OPEN), at, 0, 1).micro_batches
+        total, targets = of_rows(model, dict(part.tensors)), part.targets
+        move(optimizer, model, jax.tree.map(lambda g, n=targets: g / n, total))
+        found.append(digests(model))
+    return found
+
+
+def governed(transformation: optax.GradientTransformation, steps: int = STEPS) -> Digests:
+    model = Tiny(dropout=0.0)
+    step = tiny_step(model, OPEN, transformation, clip_norm=None)
+    found = []
+    for at in range(steps):
+        step(read(plan(OPEN), at, 0, 1), loss)
+        found.append(digests(model))
+    return found
+
+
+def test_it_has_the_bits_of_the_loop_of_two_compiled_functions() -> None:
+    assert governed(MOMENTUM) == plain(MOMENTUM, compiled=True)
+
+
+@pytest.mark.story
+def test_and_not_those_of_the_loop_that_compiles_nothing() -> None:
+    """Negative control: op by op, JAX rounds between a product and a sum."""
+    assert governed(MOMENTUM, 1) != plain(MOMENTUM, compiled=False, steps=1)
+
+
+def test_of_adam_a_group_of_one_parameter_has_other_bits() -> None:
+    """Its bias correction is computed within the parameter's kernel, and rounded otherwise."""
+    adam = optax.adam(1e-2)
+    assert governed(adam, 1) != plain(adam, compiled=True, steps=1)

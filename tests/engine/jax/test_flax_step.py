@@ -1,0 +1,312 @@
+"""One governed step over JAX: what moves, what is left alone, what it costs, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from govray.engine.jax.gpt import FlaxGPT, loss
+from govray.engine.jax.group_optimizer import GroupOptimizer, require_separable
+from govray.engine.jax.keyed_dropout import row_keys
+from govray.engine.jax.layer_groups import layer_groups
+from govray.engine.jax.named_parameters import named_parameters
+from govray.engine.jax.routed_pass import PassRoute, model_shape, routed_pass
+from govray.engine.steps.batch import IGNORED, StepBatch
+from govray.engine.steps.expiry import NoLongerValid
+from govray.engine.steps.first_exchange import Terms
+from govray.engine.steps.routed_step import RoutedStep
+from govray.errors import GovrayError, RankFailed, Refused, UsageError
+from govray.governance.policy.route import Route
+from tests.support.table import each_row
+from tests.support.tiny_flax import (
+    ADAMW,
+    CONTEXT,
+    DIGEST,
+    EVERYTHING,
+    NOTES,
+    UPPER,
+    VOCABULARY,
+    WIDTH,
+    Tiny,
+    digest,
+    plan,
+    read,
+    tiny_step,
+)
+
+OPEN = {"open": EVERYTHING}
+
+
+def first(corpora: dict[str, Route]) -> StepBatch:
+    return read(plan(corpora), 0, 0, 1)
+
+
+def digests(step: RoutedStep) -> dict[str, str]:
+    """SHA-256 of every weight and every array of the optimizer."""
+    found = {name: digest(value) for name, value in step.framework.parameters().items()}
+    for group, state in step.framework.optimizer.states.items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+            found[f"{group}: {jax.tree_util.keystr(path)}"] = digest(leaf)
+    return found
+
+
+def test_a_group_without_rows_is_left_alone() -> None:
+    corpora = {"weak": UPPER, "notes": NOTES}
+    step = tiny_step(Tiny(), corpora)
+    before = digests(step)
+    step(first(corpora), loss)
+    after = digests(step)
+    changed = {name for name in before if before[name] != after[name]}
+    below = {n for n in before if n.startswith(("embedding", "blocks.0", "block.0"))}
+    assert below
+    assert not below & changed
+    assert {"blocks.1.linear.kernel", "head.kernel", "block.1: [0].count"} <= changed
+
+
+def test_zeros_instead_of_nothing_would_move_it() -> None:
+    """Negative control: weight decay, and the count of the bias correction."""
+    weights = {"w": jnp.ones(3)}
+    tx = optax.adamw(1e-2, weight_decay=0.5)
+    updates, state = tx.update({"w": jnp.zeros(3)}, tx.init(weights), weights)
+    assert np.abs(updates["w"]).min() > 0
+    assert state[0].count == 1
+
+
+def test_a_policy_that_allows_everything_is_plain_training() -> None:
+    """Gradient sums are those of plain JAX bit for bit. Weights differ by rounding alone: XLA
+    rounds otherwise where it fuses otherwise, and plain training is one program."""
+    model = Tiny(dropout=0.0)
+    weights = {n: v.get_value() for n, v in named_parameters(model).items()}
+    shape, rest = model_shape(model)
+
+    @jax.jit
+    def plain(weights, tokens, targets):
+        def total(weights):
+            own = shape.filled(weights, rest)
+            return loss(own, {"tokens": tokens, "targets": targets}).sum()
+
+        return jax.grad(total)(weights)
+
+    step = tiny_step(model, OPEN, clip_norm=None)
+    state = ADAMW.init(weights)
+    for at in range(2):
+        batch = read(plan(OPEN), at, 0, 1)
+        (part,) = batch.micro_batches
+        sums = plain(weights, part.tensors["tokens"], part.tensors["targets"])
+        if at == 0:
+            (routed,) = step._streams.values()
+            _, ours = step.framework.differentiate(part, routed, 0, loss, {})
+            assert {n: digest(g) for n, g in ours.items()} == {
+                n: digest(g) for n, g in sums.items()
+            }
+        mean = {name: total / part.targets for name, total in sums.items()}
+        updates, state = ADAMW.update(mean, state, weights)
+        weights = optax.apply_updates(weights, updates)
+        step(batch, loss)
+    for name, variable in named_parameters(model).items():
+        assert np.allclose(variable.get_value(), weights[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("made", [optax.sgd, optax.inject_hyperparams(optax.sgd)])
+def test_a_schedule_reads_the_step_of_the_plan(made) -> None:
+    """However few updates a group has had. Optax alone counts those."""
+    weights = {"w": jnp.ones(3)}
+    rate = made(lambda count: jnp.where(count == 7, 1.0, 0.0))
+    optimizer = GroupOptimizer(rate, {"head": ["w"]}, weights)
+    early, _ = optimizer.moved("head", 3, weights, weights)
+    due, _ = optimizer.moved("head", 7, weights, weights)
+    assert early["w"].tolist() == [1, 1, 1]
+    assert due["w"].tolist() == [0, 0, 0]
+
+
+def test_rows_in_pieces_have_the_same_gradient() -> None:
+    whole = tiny_step(Tiny(), OPEN)
+    pieces = tiny_step(Tiny(), OPEN, max_rows=2)
+    one, other = whole(first(OPEN), loss), pieces(first(OPEN), loss)
+    assert one.loss == pytest.approx(other.loss)
+    assert one.grad_norms == pytest.approx(other.grad_norms)
+    for name, value in whole.framework.parameters().items():
+        assert np.allclose(value, pieces.framework.parameters()[name], rtol=1e-4, atol=1e-5)
+
+
+def flops(route: Route) -> float:
+    """What the compiler is asked to do for rows of one route: XLA's own count."""
+    model = nnx.eval_shape(lambda: FlaxGPT(4, 128, 16, 32, rngs=nnx.Rngs(0)))
+    groups = layer_groups(model)
+    weights = {name: w for group, w in route.weights.items() for name in groups[group]}
+    parameters = {n: v.get_value() for n, v in named_parameters(model).items()}
+    shape, rest = model_shape(model)
+    lowered = routed_pass.lower(
+        shape,
+        PassRoute(tuple(sorted(weights.items())), None),
+        loss,
+        {name: parameters[name] for name in weights},
+        {name: value for name, value in parameters.items() if name not in weights},
+        rest,
+        row_keys(1, 0, "stream", range(4)),
+        {name: np.zeros((4, 16), np.int32) for name in ("tokens", "targets")},
+    )
+    return lowered.cost_analysis()["flops"]
+
+
+def test_work_for_forbidden_layers_is_left_out() -> None:
+    """Of the upper half: all of the forward, half of the backward."""
+    groups = ["embedding", *(f"block.{i}" for i in range(4)), "final_norm", "head"]
+    all_of_it = flops(Route(dict.fromkeys(groups, 1.0)))
+    upper = flops(Route(dict.fromkeys(groups[3:], 1.0)))
+    head = flops(Route({"head": 1.0}))
+    lowest = flops(Route({"embedding": 1.0}))
+    assert upper / all_of_it == pytest.approx(2 / 3, abs=0.05)
+    assert head / all_of_it == pytest.approx(1 / 3, abs=0.05)
+    # Input gradients flow through all blocks, and no weight of them has one.
+    assert lowest / all_of_it == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_masking_afterwards_would_leave_nothing_out() -> None:
+    """Negative control: a weight that is nearly nothing is computed all the same."""
+    groups = ["embedding", *(f"block.{i}" for i in range(4)), "final_norm", "head"]
+    full = flops(Route(dict.fromkeys(groups, 1.0)))
+    masked = flops(Route(dict.fromkeys(groups, 1e-9) | {"head": 1.0}))
+    assert masked >= full
+
+
+def test_layer_groups_of_the_built_in_model() -> None:
+    model = nnx.eval_shape(lambda: FlaxGPT(2, 8, 4, 5, rngs=nnx.Rngs(0)))
+    groups = layer_groups(model)
+    assert [*groups] == ["embedding", "block.0", "block.1", "final_norm", "head"]
+    assert groups["block.1"][-1] == "blocks.1.mlp_norm.scale"
+    named = layer_groups(model, {"attention": ["blocks.*.attention.*"]})
+    assert [*named][-1] == "attention"
+    assert len(named["attention"]) == 4
+
+
+class Tied(nnx.Module):
+    """Its embedding is its head."""
+
+    def __init__(self, extra: bool = False) -> None:
+        rngs = nnx.Rngs(0)
+        if extra:
+            self.early = nnx.Linear(WIDTH, WIDTH, rngs=rngs)
+        self.embedding = nnx.Embed(VOCABULARY, WIDTH, rngs=rngs)
+        self.blocks = nnx.List([nnx.Linear(WIDTH, WIDTH, use_bias=False, rngs=rngs)])
+
+    def __call__(self, tokens):
+        return self.embedding.attend(self.blocks[0](self.embedding(tokens)))
+
+
+class Counting(Tied):
+    """A forward that leaves something behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = nnx.Variable(jnp.zeros(()))
+
+    def __call__(self, tokens):
+        self.calls.set_value(self.calls.get_value() + 1)
+        return super().__call__(tokens)
+
+
+class Drawing(Tied):
+    """A forward that draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rngs = nnx.Rngs(3)
+
+    def __call__(self, tokens):
+        return super().__call__(tokens) * jax.random.uniform(self.rngs.noise())
+
+
+TIED = {"open": Route({"embedding+head": 1.0, "block.0": 1.0})}
+
+
+def test_a_model_without_a_head_reads_its_embedding_as_one() -> None:
+    assert [*layer_groups(Tied())] == ["embedding+head", "block.0"]
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [(Counting, "Cannot mutate Variable"), (Drawing, "Cannot mutate RngCount")],
+)
+def test_state_that_classes_would_share_is_refused(model: type[Tied], says: str) -> None:
+    step = tiny_step(model(), TIED)
+    before = digests(step)
+    with pytest.raises(Refused, match=says):
+        step(first(TIED), loss)
+    assert digests(step) == before
+
+
+def test_what_is_in_no_group_is_refused_by_name() -> None:
+    two = Tied(extra=True)
+    two.late = nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+    with pytest.raises(Refused, match=r"early\.\w+ is in no layer group"):
+        layer_groups(two)
+    groups = layer_groups(two, {"early": ["early.*"]})
+    assert groups["early"] == ("early.bias", "early.kernel")
+
+
+def test_an_optimizer_that_mixes_parameters_is_refused() -> None:
+    for fine in (ADAMW, optax.sgd(0.1, momentum=0.9), optax.lion(1e-3)):
+        require_separable(fine)
+    with pytest.raises(Refused, match="gradients of others"):
+        require_separable(optax.chain(optax.clip_by_global_norm(1.0), ADAMW))
+
+
+def bad_targets(batch: StepBatch) -> StepBatch:
+    (part,) = batch.micro_batches
+    targets = part.tensors["targets"].copy()
+    targets[0, 0] = IGNORED
+    return replace(
+        batch, micro_batches=(replace(part, tensors={**part.tensors, "targets": targets}),)
+    )
+
+
+def mean_loss(model: nnx.Module, batch: dict[str, jax.Array]) -> jax.Array:
+    return loss(model, batch).mean()
+
+
+def infinite_loss(model: nnx.Module, batch: dict[str, jax.Array]) -> jax.Array:
+    return loss(model, batch) * jnp.inf
+
+
+@each_row(
+    ("change", "loss_fn", "kind", "says"),
+    [
+        (bad_targets, loss, Refused, "row_targets says"),
+        (lambda batch: batch, mean_loss, UsageError, "returned shape"),
+        (lambda batch: batch, infinite_loss, RankFailed, "is not finite"),
+        (lambda b: replace(b, error="no disk", refused=True), loss, Refused, "no disk"),
+    ],
+)
+def test_a_step_that_fails_moves_nothing(change, loss_fn, kind, says: str) -> None:
+    step = tiny_step(Tiny(), OPEN)
+    before = digests(step)
+    with pytest.raises(kind, match=says) as caught:
+        step(change(first(OPEN)), loss_fn)
+    assert isinstance(caught.value, GovrayError)
+    assert digests(step) == before
+
+
+def test_a_credential_that_has_expired_stops_the_step() -> None:
+    noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+    terms = Terms(
+        policy_digest=DIGEST,
+        plan_digest=plan(OPEN).digest,
+        corpora=("open",),
+        clock=lambda: noon.timestamp(),
+        valid_until={"credential open": noon},
+    )
+    step = tiny_step(Tiny(), OPEN, terms=terms)
+    with pytest.raises(NoLongerValid, match="credential open expired"):
+        step(first(OPEN), loss)
+    step.leave_out({"open": "credential open"})
+    with pytest.raises(Refused, match="whose credential no longer holds"):
+        step(first(OPEN), loss)
+    assert CONTEXT == 3

@@ -1,0 +1,211 @@
+"""Torch, JAX and an oracle that knows nothing of govray: the same gradients, counts and leaf.
+
+The oracle takes rows one at a time: one backward over the whole torch model in float64, adapters
+merged into the weights (W + 2BA), weights applied to finished gradients, and one division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from govray.engine.jax.gpt import loss as flax_loss
+from govray.engine.model.gpt import loss as torch_loss
+from govray.engine.steps.batch import IGNORED, StepBatch
+from govray.engine.steps.routed_step import RoutedStep
+from govray.engine.steps.step_result import StepResult
+from govray.governance.policy.route import Route
+from tests.support.cases import governed, micro_batch, step_batch, token_rows
+from tests.support.two_frameworks import (
+    CONTEXT,
+    RANK,
+    VOCABULARY,
+    Pair,
+    flax_step,
+    in_numpy,
+    keeps_gradients,
+    losses_of,
+    pair,
+    torch_name,
+)
+
+ROUTES = (
+    Route({"embedding": 0.5, "head": 1.0}),  # its gradient passes through the block
+    Route({"block.0": 0.3, "final_norm": 1.0, "head": 0.01}),
+    Route({"block.0": 0.7}, "left", RANK),
+)
+
+
+def rows() -> list[dict[str, Tensor]]:
+    """Of each route, some without some targets."""
+    found = []
+    for index, count in enumerate((4, 3, 2)):
+        own = token_rows(count, CONTEXT, VOCABULARY, 77, index)
+        own["targets"][: index + 1, :2] = IGNORED
+        found.append(own)
+    return found
+
+
+def batch() -> StepBatch:
+    return step_batch(0, [micro_batch(r, own) for r, own in zip(ROUTES, rows(), strict=True)])
+
+
+def oracle(own: Pair) -> dict[str, np.ndarray | None]:
+    """Gradients by torch's names, in float64; None where a group got nothing."""
+    base = {n: p.detach().double().requires_grad_() for n, p in own.model.named_parameters()}
+    pairs = {n: p.detach().double().requires_grad_() for n, p in own.adapters.named_parameters()}
+    everything = base | pairs
+    sums = {name: torch.zeros_like(p) for name, p in everything.items()}
+    counts = dict.fromkeys(map(group_of, everything), 0)
+    for route, streams in zip(ROUTES, rows(), strict=True):
+        weights = dict(route.weights) | ({f"adapter:{route.adapter}": 1.0} if route.adapter else {})
+        for index in range(len(streams["targets"])):
+            row = {name: t[index : index + 1] for name, t in streams.items()}
+            used = merged(base, pairs, route.adapter)
+            logits = functional_call(own.model, used, (row["tokens"],))
+            loss = losses_of(logits, row["targets"]).sum()
+            found = torch.autograd.grad(loss, [*everything.values()], allow_unused=True)
+            for name, gradient in zip(everything, found, strict=True):
+                if gradient is not None:
+                    sums[name] += weights.get(group_of(name), 0.0) * gradient
+            for group in weights:
+                counts[group] += int((row["targets"] != IGNORED).sum())
+    return {
+        name: (total / counts[group_of(name)]).numpy() if counts[group_of(name)] else None
+        for name, total in sums.items()
+    }
+
+
+def merged(base: Mapping[str, Tensor], pairs: Mapping[str, Tensor], adapter: str | None):
+    prefix, weights = f"adapter:{adapter}/", dict(base)
+    for name, a in pairs.items():
+        if name.startswith(prefix) and name.endswith(".lora_A.weight"):
+            layer = name.removeprefix(prefix).removesuffix(".lora_A.weight")
+            b = pairs[f"{prefix}{layer}.lora_B.weight"]
+            weights[f"{layer}.weight"] = base[f"{layer}.weight"] + 2 * b @ a
+    return weights
+
+
+def group_of(name: str) -> str:
+    if name.startswith("adapter:"):
+        return name.partition("/")[0]
+    first, second = name.split(".")[:2]
+    return f"block.{second}" if first == "blocks" else first
+
+
+def flax_gradients(step: RoutedStep) -> dict[str, np.ndarray]:
+    """By torch's names, in torch's layout."""
+    return {
+        torch_name(name): np.asarray(g).T if name.endswith(".kernel") else np.asarray(g)
+        for state in step.framework.optimizer.states.values()
+        for name, g in state.items()
+    }
+
+
+def torch_step(own: Pair) -> tuple[StepResult, dict[str, np.ndarray]]:
+    parameters = own.torch_parameters
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+    seen: dict[str, np.ndarray] = {}
+
+    def look(*_: object) -> None:
+        found = {n: p.grad for n, p in parameters.items() if p.grad is not None}
+        seen.update({name: gradient.numpy().copy() for name, gradient in found.items()})
+
+    optimizer.register_step_pre_hook(look)
+    step = governed(own.model, optimizer, ROUTES, adapters=own.adapters, tries_rows=False, seed=5)
+    return step(batch(), torch_loss), seen
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What three ways made of the same rows and weights."""
+
+    flax: dict[str, np.ndarray]
+    flax_result: StepResult
+    torch: dict[str, np.ndarray]
+    torch_result: StepResult
+    oracle: dict[str, np.ndarray | None]
+
+
+def compared() -> Compared:
+    with jax.enable_x64(True):
+        own = pair(ROUTES, double=True, dropout=0.0)
+        expected = oracle(own)
+        step = flax_step(own, keeps_gradients(), ROUTES)
+        result = step(in_numpy(batch()), flax_loss)
+        gradients = flax_gradients(step)
+    torch_result, torch_gradients = torch_step(own)
+    return Compared(gradients, result, torch_gradients, torch_result, expected)
+
+
+TOLERANCE = 1e-12
+
+
+@pytest.fixture(scope="module")
+def found() -> Compared:
+    return compared()
+
+
+def distances(
+    one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray | None]
+) -> dict[str, float]:
+    """‖a − b‖ / ‖b‖ of each gradient that there is."""
+    return {
+        name: float(np.linalg.norm(one[name] - g) / np.linalg.norm(g))
+        for name, g in other.items()
+        if g is not None
+    }
+
+
+def test_gradients_are_the_oracles_and_torchs(found: Compared) -> None:
+    assert max(distances(found.flax, found.oracle).values()) <= TOLERANCE
+    assert max(distances(found.flax, found.torch).values()) <= TOLERANCE
+    assert found.flax.keys() == found.torch.keys() == found.oracle.keys()
+
+
+def test_counts_losses_and_norms_are_torchs(found: Compared) -> None:
+    ours, theirs = found.flax_result, found.torch_result
+    assert ours.group_targets == theirs.group_targets
+    assert ours.corpus_counts == theirs.corpus_counts
+    assert ours.loss == pytest.approx(theirs.loss, rel=TOLERANCE)
+    assert ours.stream_losses == pytest.approx(dict(theirs.stream_losses), rel=TOLERANCE)
+    assert ours.grad_norms == pytest.approx(dict(theirs.grad_norms), rel=TOLERANCE)
+
+
+def test_a_weight_that_is_left_out_shows(found: Compared) -> None:
+    """Negative control: the oracle's gradients with another weight are far away."""
+    right = found.oracle["head.weight"]
+    assert right is not None
+    assert distances(found.flax, {"head.weight": 1.1 * right})["head.weight"] > 1e4 * TOLERANCE
+
+
+def test_with_dropout_torchs_masks_are_drawn() -> None:
+    alone = (ROUTES[1],)
+    with jax.enable_x64(True):
+        own = pair(alone, double=True, dropout=0.2)
+        step = flax_step(own, keeps_gradients(), alone)
+        part = micro_batch(ROUTES[1], rows()[1], first=2)
+        step(in_numpy(step_batch(3, [part])), flax_loss)
+        ours = flax_gradients(step)
+        step(in_numpy(step_batch(4, [part])), flax_loss)
+        later = flax_gradients(step)
+    parameters = own.torch_parameters
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.1)
+    theirs: dict[str, np.ndarray] = {}
+    optimizer.register_step_pre_hook(
+        lambda *_: theirs.update(
+            {n: p.grad.numpy().copy() for n, p in parameters.items() if p.grad is not None}
+        )
+    )
+    governed(own.model, optimizer, alone, tries_rows=False, seed=5)(
+        step_batch(3, [part]), torch_loss
+    )
+    assert max(distances(ours, theirs).values()) <= TOLERANCE
+    assert min(distances(later, theirs).values()) > 1e-3  # another step, other masks

@@ -1,0 +1,238 @@
+"""The EU's summary of training content, section by section: filled, asked, missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.evidence.reports.draft import Draft, Field
+from govray.evidence.reports.eu_summary import eu_summary, listed_domains, size_range
+from tests.evidence.reports.conftest import DESCRIBED, Deployed, deploy
+from tests.support.world import World
+
+SECTIONS = (
+    "0", "1", "1.1", "1.2", "1.3", "2", "2.1", "2.2", "2.2.1", "2.2.2", "2.3", "2.4", "2.5", "2.6",
+    "3", "3.1", "3.2", "3.3",
+)  # fmt: skip
+"""Of the template C(2025) 8311; 0 is its header."""
+
+
+def field(draft: Draft, key: str) -> Field:
+    (found,) = [each for each in draft.fields if each.key == key]
+    return found
+
+
+def without(corpus: str, *names: str) -> dict[str, dict[str, Any]]:
+    kept = {name: value for name, value in DESCRIBED[corpus].items() if name not in names}
+    return DESCRIBED | {corpus: kept}
+
+
+def test_every_section_of_the_template_is_there(described: Deployed, plain: Deployed) -> None:
+    for each in (described, plain):
+        draft = eu_summary(each.model)
+        assert tuple(section.number for section in draft.sections) == SECTIONS
+        keys = [one.key for one in draft.fields]
+        assert len(keys) == len(set(keys))
+        assert all(one.source for one in draft.fields)
+
+
+def test_without_descriptions_nothing_is_invented(plain: Deployed) -> None:
+    draft = eu_summary(plain.model)
+    filled = {each.key for each in draft.fields if each.state == "filled"}
+    assert filled == {  # what attestation, manifest, policy and licences say
+        "1.2 dependencies", "1.3 modalities", "1.3 size text", "1.3 legal", "3.1 policy",
+        "3.3 refused",
+    }  # fmt: skip
+    assert draft.count("asked") == 0
+    for each in draft.fields:
+        if each.state == "missing":
+            assert each.ask is not None
+            assert each.ask in each.source
+    assert "acme, alpha, beta, gamma" in field(draft, "2.1 used").source
+
+
+def test_described_corpora_fill_their_sections(described: Deployed) -> None:
+    draft = eu_summary(described.model)
+    said = {each.key: each.lines for each in draft.fields if each.state == "filled"}
+    assert said["1.3 size text"][0] == "Less than 1 billion tokens"
+    assert said["1.3 latest"] == ("11/2025",)
+    assert said["1.3 languages"] == ("acme: de", "alpha: en, fr", "beta: en", "gamma: en")
+    assert said["2.1 used"][0] == "Yes: beta"
+    assert said["2.2.1 used"][0] == "Yes: acme"
+    assert said["2.2.2 used"][0].startswith("No:")
+    assert said["2.3 used"][0] == "Yes: alpha"
+    assert said["2.3 crawlers"] == ("alpha: examplebot/1",)
+    assert said["2.3 behaviour"] == ("alpha: examplebot/1: Obeys robots.txt.",)
+    assert said["2.3 period"] == ("alpha: 2023-05 to 2025-11",)
+    assert said["2.4 used"][0].startswith("No:")
+    assert said["2.4 services"] == ("Not applicable: no such data.",)
+    assert said["2.5 models"] == ("gamma: model-x 2",)
+    assert said["2 unstated"][0].startswith("None:")
+    assert "alpha: honoured: robots.txt was read before each request." in said["3.1 measures"]
+    assert said["3.2 measures"][0] == "acme: Read by the publisher."
+    grid = field(draft, "2.1 list").grid
+    assert grid is not None
+    assert grid.rows[0][:2] == ("beta", "https://data.example/beta")
+    # Who provides the model, and whether the Code was signed, no record says.
+    missing = {each.key for each in draft.fields if each.state == "missing"}
+    assert {"0 version", "1.1 provider", "1.2 date", "3.1 code", "3.1 link"} <= missing
+
+
+def test_tokens_are_those_that_train(described: Deployed) -> None:
+    """Counted here row by row, from the records and not from the parts' totals."""
+    model = described.model
+    names = [each.corpus for each in model.manifest.document.corpora]
+    records = [model.records.record(c, i) for c in names for i in range(model.records.count(c))]
+    tokens = sum(r.tokens + 1 for r in records if r.split == "train")
+    assert any(r.split == "reserve" for r in records)
+    (line,) = field(eu_summary(model), "1.3 size text").lines[1:]
+    assert f"{tokens:,} tokens" in line
+
+
+# Domains
+
+
+def test_the_largest_tenth_of_the_domains_is_listed(described: Deployed) -> None:
+    found = field(eu_summary(described.model), "2.3 domains by records")
+    assert found.state == "filled"
+    assert found.grid is not None
+    assert found.grid.rows == tuple((f"d{n:02}.example", str(100 - n)) for n in range(20))
+    assert "20 of 200 domains (largest 10 %)" in found.lines[0]
+
+
+def test_a_small_enterprise_lists_half_of_that(described: Deployed) -> None:
+    statement = described.verified(described.statement(small_or_medium=True))
+    draft = eu_summary(described.model, statement)
+    found = field(draft, "2.3 domains by records")
+    assert found.grid is not None
+    assert len(found.grid.rows) == 10
+    assert field(draft, "1.1 size").lines == ("Yes",)
+    no = described.verified(described.statement(small_or_medium=False))
+    found = field(eu_summary(described.model, no), "2.3 domains by records")
+    assert found.grid is not None
+    assert len(found.grid.rows) == 20
+
+
+@pytest.mark.parametrize(
+    ("total", "all_sizes", "small"),
+    [(1, 1, 1), (10, 1, 1), (11, 2, 1), (20_000, 2000, 1000), (10**6, 10**5, 1000)],
+)
+def test_how_many_domains_the_rule_asks_for(total: int, all_sizes: int, small: int) -> None:
+    assert listed_domains(total, small=False) == all_sizes
+    assert listed_domains(total, small=True) == small
+
+
+def test_too_short_a_list_of_domains_is_missing_the_rest(tmp_path: Path) -> None:
+    domains = {"unit": "bytes", "sizes": {"a.example": 5, "b.example": 7}, "total": 100}
+    described = DESCRIBED | {"alpha": DESCRIBED["alpha"] | {"domains": domains}}
+    found = field(eu_summary(deploy(tmp_path / "m", described).model), "2.3 domains by bytes")
+    assert found.state == "missing"
+    assert "list 2 of the 10 domains asked for" in found.source
+    assert found.grid is not None
+    assert found.grid.rows == (("b.example", "7"), ("a.example", "5"))
+
+
+# Parts that lack
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("languages", "1.3 languages"),
+        ("content", "1.3 content"),
+        ("collected", "1.3 latest"),
+        ("optOut", "3.1 measures"),
+        ("illegalContentMeasures", "3.2 measures"),
+        ("personalData", "3.3 personal data"),
+        ("domains", "2.3 domains"),
+        ("crawlers", "2.3 behaviour"),
+    ],
+)
+def test_what_one_corpus_leaves_out_is_missing_of_the_whole(
+    name: str, key: str, tmp_path: Path, described: Deployed
+) -> None:
+    dropped = {"optOut": ("optOut", "optOutMeasures")}.get(name, (name,))
+    found = field(eu_summary(deploy(tmp_path / "m", without("alpha", *dropped)).model), key)
+    assert found.state == "missing"
+    assert "credential of alpha does not state it" in found.source
+    whole = [each for each in eu_summary(described.model).fields if each.key.startswith(key)]
+    assert {each.state for each in whole} == {"filled"}
+
+
+def test_a_corpus_without_a_source_leaves_no_section_at_no(tmp_path: Path) -> None:
+    described = {name: value for name, value in DESCRIBED.items() if name != "acme"}
+    deployed = deploy(tmp_path / "m", described)
+    draft = eu_summary(deployed.model)
+    assert field(draft, "2.3 used").lines[0] == "Yes: alpha"
+    for key in ("2.2.1 used", "2.2.2 used", "2.4 used", "2.6 used"):
+        assert field(draft, key).state == "missing"
+    answered = deployed.verified(deployed.statement(licensed_data="Yes, acme's manuals."))
+    found = field(eu_summary(deployed.model, answered), "2.2.1 used")
+    assert (found.state, found.lines) == ("asked", ("Yes, acme's manuals.",))
+    assert "provider statement v1, signed by operator" in found.source
+
+
+def test_fields_of_earlier_credentials_count(tmp_path: Path) -> None:
+    world = World()
+    credential = world.issue("beta", source_type="public", url="https://old.example/b")
+    deployed = Deployed(world, world.deploy(tmp_path / "m", credentials={"beta": credential}))
+    draft = eu_summary(deployed.model)
+    assert field(draft, "2.1 used").lines[0] == "Yes: beta"
+    grid = field(draft, "2.1 list").grid
+    assert grid is not None
+    assert grid.rows[0][1] == "https://old.example/b"
+
+
+# The provider
+
+
+def test_the_provider_answers_what_lacks_and_no_more(described: Deployed) -> None:
+    data = described.statement(
+        provider="Example <Ltd>", code_of_practice=True, languages="All of them."
+    )
+    draft = eu_summary(described.model, described.verified(data))
+    assert field(draft, "1.1 provider").state == "asked"
+    assert field(draft, "3.1 code").lines == ("Yes",)
+    # Records state the languages: the provider's word is told apart, and not mixed in.
+    assert field(draft, "1.3 languages").state == "filled"
+    assert draft.unused == ("languages",)
+
+
+@pytest.mark.parametrize(
+    ("medium", "size", "words"),
+    [
+        ("text", 0, "Less than 1 billion tokens"),
+        ("text", 10**9 - 1, "Less than 1 billion tokens"),
+        ("text", 10**9, "1 billion to 10 trillion tokens"),
+        ("text", 10**13, "1 billion to 10 trillion tokens"),
+        ("text", 10**13 + 1, "More than 10 trillion tokens"),
+        ("image", 10**6 - 1, "Less than 1 million images"),
+        ("image", 10**9 + 1, "More than 1 billion images"),
+        ("video", 10**4, "10,000 to 1 million hours"),
+        ("audio", 10**6 + 1, "More than 1 million hours"),
+    ],
+)
+def test_sizes_are_the_template_s_ranges(medium: Any, size: int, words: str) -> None:
+    assert size_range(medium, size) == words
+
+
+def test_hours_are_those_that_credentials_state(tmp_path: Path) -> None:
+    heard = DESCRIBED["gamma"] | {"modality": ["audio"], "hours": 12_000}
+    draft = eu_summary(deploy(tmp_path / "m", DESCRIBED | {"gamma": heard}).model)
+    assert field(draft, "1.3 size audio").lines[0] == "10,000 to 1 million hours"
+    silent = {name: value for name, value in heard.items() if name != "hours"}
+    draft = eu_summary(deploy(tmp_path / "n", DESCRIBED | {"gamma": silent}).model)
+    assert field(draft, "1.3 size audio").state == "missing"
+    images = DESCRIBED["gamma"] | {"modality": ["image"]}
+    draft = eu_summary(deploy(tmp_path / "o", DESCRIBED | {"gamma": images}).model)
+    assert "do not count images" in field(draft, "1.3 size image").source
+
+
+def test_no_word_of_what_is_not_shown(described: Deployed) -> None:
+    draft = eu_summary(described.model)
+    told = " ".join([*draft.basis, *(line for each in draft.fields for line in each.lines)])
+    assert "Assurance level: selfAttested" in told
+    assert not re.search(r"hardwareAttested|guarantee|compliant|prove[sn]", told)

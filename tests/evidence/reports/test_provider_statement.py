@@ -1,0 +1,133 @@
+"""A provider's statement: signed, about this model, by who may; and the file to fill in."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from govray.errors import Malformed, Untrusted
+from govray.evidence.reports.annex_xi import annex_xi, read_files
+from govray.evidence.reports.eu_summary import eu_summary
+from govray.evidence.reports.provider_statement import ASKED, ProviderStatement, seal_statement
+from govray.evidence.reports.provider_template import provider_template
+from govray.governance.formats import canonical_json
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.strict_yaml import read_yaml
+from tests.evidence.reports.conftest import Deployed, resigned
+from tests.support.world import AT
+
+
+def test_operator_and_compliance_may_sign(described: Deployed) -> None:
+    keys = described.world.keys
+    assert described.verified(described.statement(provider="P")).authority.name == "operator"
+    data = described.statement(provider="P")
+    document = described.verified(data).document
+    both = seal_statement(document, keys.compliance)
+    assert described.verified(both).authority.name == "compliance"
+    with pytest.raises(Untrusted):  # two of two keys
+        described.verified(seal_statement(document, keys.compliance[:1]))
+
+
+@pytest.mark.parametrize("who", ["stranger", "archive", "auditor"])
+def test_nobody_else_may(described: Deployed, who: str) -> None:
+    data = described.statement(provider="P")
+    described.verified(data)
+    keys = described.world.keys
+    signer = LocalSigner.generate() if who == "stranger" else getattr(keys, who)
+    with pytest.raises(Untrusted):
+        described.verified(resigned(data, signer))
+
+
+def test_an_unsigned_or_changed_one_is_refused(described: Deployed) -> None:
+    with pytest.raises(Malformed, match="it is not signed"):
+        described.verified(b"schema: govray.dev/provider-statement/v1\nname: x\n")
+    data = described.statement(provider="P")
+    middle = data.index(b'"payload":"') + 200
+    other = b"A" if data[middle : middle + 1] != b"A" else b"B"
+    with pytest.raises((Malformed, Untrusted)):
+        described.verified(data[:middle] + other + data[middle + 1 :])
+
+
+def test_one_of_another_model_is_refused(described: Deployed, plain: Deployed) -> None:
+    other = ProviderStatement(
+        name="example",
+        version=1,
+        attestation=plain.model.digest,
+        issued="2026-11-19T00:00:00Z",
+        provider="P",
+    )
+    data = seal_statement(other, [described.world.keys.operator])
+    with pytest.raises(Untrusted, match="it is about the attestation"):
+        described.verified(data)
+
+
+def test_one_from_the_future_is_refused(described: Deployed) -> None:
+    with pytest.raises(Untrusted, match="after the reference time"):
+        described.verified(described.statement(issued="2026-11-21T00:00:00Z"))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [{"provider": ""}, {"market_date": "soon"}, {"latest_collection": "11/2025"},
+     {"code_of_practice": "yes"}, {"licence": "x" * 1025}],
+)  # fmt: skip
+def test_answers_are_bounded(answers: dict[str, object]) -> None:
+    own = {"name": "m", "version": 1, "attestation": "sha256:" + "0" * 64,
+           "issued": "2026-11-19T00:00:00Z"}  # fmt: skip
+    ProviderStatement.from_source(own)
+    with pytest.raises(Malformed, match=next(iter(answers))):
+        ProviderStatement.from_source(own | answers)
+
+
+def test_golden_statement() -> None:
+    """Statements travel and are kept for years, so their bytes are fixed."""
+    statement = ProviderStatement(
+        name="m",
+        version=1,
+        attestation="sha256:" + "0" * 64,
+        issued="2026-11-19T00:00:00Z",
+        provider="P",
+        small_or_medium=True,
+    )
+    assert canonical_json.encode(statement.to_json()) == (
+        b'{"attestation":"sha256:' + b"0" * 64 + b'","issued":"2026-11-19T00:00:00Z","name":"m",'
+        b'"provider":"P","smallOrMedium":true,"version":1}'
+    )
+    assert len(ASKED) == len(set(ASKED)) == len(ProviderStatement.model_fields) - 4
+
+
+# The file to fill in
+
+
+def test_it_asks_for_what_lacks_and_nothing_else(described: Deployed, plain: Deployed) -> None:
+    def asks(deployed: Deployed) -> set[str]:
+        model = deployed.model
+        drafts = [eu_summary(model), annex_xi(model, read_files(model))]
+        text = provider_template("m", model.digest, drafts, at=AT)
+        return set(re.findall(r"^#(\w+): ", text, re.M))
+
+    assert "languages" in asks(plain)
+    assert "crawled_data" in asks(plain)
+    assert not {"languages", "crawled_data", "crawl_domains"} & asks(described)
+    assert {"provider", "licence", "energy"} <= asks(described)
+    assert asks(described) < asks(plain) <= set(ASKED)
+
+
+def test_every_line_of_it_can_be_answered(plain: Deployed) -> None:
+    model = plain.model
+    drafts = [eu_summary(model), annex_xi(model, read_files(model))]
+    text = provider_template("m", model.digest, drafts, at=AT)
+
+    def read(source: str) -> ProviderStatement:
+        value = read_yaml(source, name="provider.yaml").value
+        assert isinstance(value, dict)
+        del value["schema"]
+        return ProviderStatement.from_source(value)
+
+    assert read(text).stated == ()
+    answered = read(re.sub(r"^#(\w+: )", r"\1", text, flags=re.M))
+    statement = plain.verified(seal_statement(answered, [plain.world.keys.operator]))
+    for draft in (eu_summary(model, statement), annex_xi(model, read_files(model), statement)):
+        assert draft.count("missing") == 0
+        assert draft.count("asked") > 10

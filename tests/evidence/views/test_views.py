@@ -1,0 +1,348 @@
+"""Views: they show what was asked, verify by themselves, and tell no withheld name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from govray.errors import Refused, Untrusted, UsageError
+from govray.evidence.views import audience, view
+from govray.evidence.views.attestation_facts import Fact, facts_of
+from govray.evidence.views.audience import Audience
+from govray.evidence.views.disclosure import DisclosedFacts, SaltedLeaf, sign_disclosure, weights_of
+from govray.evidence.views.view import View, delegations_to, verify_disclosure
+from govray.evidence.views.withheld_names import format_words, hidden, shown, shows
+from govray.governance.attestation.model_attestation import DISCLAIMER
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.statement import seal
+from govray.governance.trust.authority import Authority, Delegation
+from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
+from govray.governance.trust.trust_state import TrustState, sign_delegation
+from tests.support.view_shelf import ALTERED, FALSE, FIELDS, SECRET, ViewShelf, at_leaf, leaf_of
+from tests.support.world import AT, FAR
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> ViewShelf:
+    return ViewShelf(tmp_path_factory.mktemp("shelf") / "model")
+
+
+# What is shown
+
+
+def test_a_view_shows_what_the_attestation_states(shelf: ViewShelf) -> None:
+    found = shelf.verified(shelf.view(names=("*",)))
+    stated = {
+        (f.field, f.corpus, f.group): f.value
+        for f in facts_of(shelf.model.attestation, shelf.model.digest)
+    }
+    assert {f.field for f in found.facts} > {"run.id", "coverage", "taint", "levels", "disclaimer"}
+    assert all(stated[f.field, f.corpus, f.group] == f.value for f in found.facts)
+    [coverage] = [c for c in shelf.model.attestation.coverage if c.corpus == "acme"]
+    assert stated["coverage", "acme", "adapter:acme"]["tokens"] == str(coverage.tokens)
+    assert found.leaves + found.withheld == len(shelf.facts.leaves)
+    assert found.disclosure.subjects == (weights_of(shelf.model),)
+
+
+def test_every_field_of_the_attestation_is_in_a_fact(shelf: ViewShelf) -> None:
+    facts = facts_of(shelf.model.attestation, shelf.model.digest)
+    places = [(f.field, f.corpus, f.group) for f in facts]
+    assert len(set(places)) == len(places)
+    stated = set(shelf.model.attestation.to_json())
+    assert {f.field.partition(".")[0] for f in facts} == stated | {"attestation", "counts"}
+    # Each text of the attestation stands in some fact: nothing was dropped on the way.
+    texts = set(re.findall(r'"((?:[^"\\]|\\.)+)"', json.dumps([f.__dict__ for f in facts])))
+    words = set(re.findall(r'"((?:[^"\\]|\\.)+)"', json.dumps(shelf.model.attestation.to_json())))
+    structure = {"group", "name", "corpus", "corpora", "credentialClass", *stated}
+    members = {f.field.rpartition(".")[2] for f in facts}
+    assert words - texts - structure - members == set()
+
+
+def test_corpora_groups_and_fields_choose(shelf: ViewShelf) -> None:
+    found = shelf.verified(
+        shelf.view(fields=("taint", "coverage"), corpora=("al*",), groups=("block.?",))
+    )
+    about = {(f.field, f.group) for f in found.facts if f.corpus}
+    assert about == {(f, f"block.{i}") for f in ("taint", "coverage") for i in (0, 1)}
+    assert len({f.corpus for f in found.facts if f.corpus}) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"fields": ("taints",)}, "no field 'taints'; did you mean"),
+        ({"corpora": ("alpa",)}, "'alpa': the attestation has none of this name"),
+        ({"groups": ("layer.*",)}, "none that it matches"),
+        ({"names": ("omega",)}, "'omega': the attestation has none"),
+    ],
+)
+def test_what_fits_nothing_is_refused(shelf: ViewShelf, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said.partition("; ")[0])):
+        shelf.view(**asked)
+
+
+# Names
+
+
+def stands(names: Sequence[str], text: str) -> set[str]:
+    return {n for n in names if re.search(rf"(?<![a-z0-9]){re.escape(n)}(?![a-z0-9])", text, re.I)}
+
+
+def every_field(shelf: ViewShelf, **asked: Any) -> tuple[set[str], set[str], set[str]]:
+    """Names that stand in views of single fields, the fields of these, and those refused."""
+    found: set[str] = set()
+    leaking, refused = set(), set()
+    for field in sorted({f.field for f in shelf.facts.facts} - {"padding", "names"}):
+        try:
+            view = shelf.view(fields=(field,), **asked)
+        except UsageError:
+            refused.add(field)
+            continue
+        leaves = [each.to_json() for each in view.leaves if each.leaf.field != "disclaimer"]
+        if here := stands(sorted(shelf.names), json.dumps(leaves)):
+            found |= here
+            leaking.add(field)
+    return found, leaking, refused
+
+
+def test_no_field_tells_a_withheld_name(shelf: ViewShelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shelf.names == {"acme", "alpha", "beta", "gamma", "delta"}
+    found, _, refused = every_field(shelf)
+    assert found == set()
+    assert refused == {
+        *("attestation", "manifest", "ledger.root", "files", "plan.manifest", "plan.streams"),
+        *("corpora.credential", "corpora.credentialClass.license"),
+    }
+    # Control: without the second look a licence tells a name, and with all names each is told.
+    with monkeypatch.context() as patch:
+        patch.setattr(audience, "shows", lambda fact, names: None)
+        assert every_field(shelf)[:2] == ({"acme"}, {"corpora.credentialClass.license"})
+    assert every_field(shelf, names=("*",))[0] == shelf.names
+    assert every_field(shelf, names=("*",))[2] == set()
+
+
+def test_a_pseudonym_stands_for_one_name_in_all_facts(shelf: ViewShelf) -> None:
+    found = shelf.verified(shelf.view(fields=(*FIELDS, "adapters"), names=("alpha",)))
+    pseudonym = shelf.facts.pseudonyms["acme"]
+    assert found.names == {shelf.facts.pseudonyms["alpha"]: "alpha"}
+    assert {f.field for f in found.facts if f.corpus == pseudonym} == {
+        *("corpora.credentialClass.licenseCategory", "coverage", "taint", "levels")
+    }
+    [adapter] = [f for f in found.facts if f.field == "adapters"]
+    assert (adapter.group, adapter.value["corpora"]) == (f"adapter:{pseudonym}", [pseudonym])
+
+
+def test_no_digest_is_shown_that_tests_a_guess(
+    shelf: ViewShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attestation's digest is the case: whoever knows all but a name could try names."""
+    with pytest.raises(UsageError, match="a guess of a withheld name"):
+        shelf.view(fields=("attestation",), names=("alpha",))
+    monkeypatch.setattr(audience, "_guessable", lambda fact: False)
+    assert shelf.model.digest in shelf.view(fields=("attestation",)).encode().decode()
+
+
+def test_a_credential_digest_of_a_named_corpus_is_shown(shelf: ViewShelf) -> None:
+    view = shelf.view(fields=("corpora.credential",), corpora=("alpha",), names=("alpha",))
+    assert shelf.model.credentials["alpha"].digest in view.encode().decode()
+    with pytest.raises(UsageError, match="a guess"):
+        shelf.view(fields=("corpora.credential",), corpora=("alpha", "beta"), names=("alpha",))
+
+
+def test_a_name_that_is_a_word_of_the_format_cannot_be_withheld(shelf: ViewShelf) -> None:
+    assert {"tokens", "permissive", "direct", "rank"} <= format_words()
+    pseudonyms = {k: v for k, v in shelf.facts.pseudonyms.items() if k != "gamma"}
+    facts = dataclasses.replace(shelf.facts, pseudonyms=pseudonyms)
+    asked = Audience(fields=("taint",), names=("alpha",))
+    with pytest.raises(UsageError, match="'gamma' cannot be withheld"):
+        asked.choose(facts, shelf.names, where="buyer.yaml")
+
+
+def test_names_are_found_beside_signs_and_not_within_words() -> None:
+    fact = Fact("adapters", {"acme.lora_A": "acme-2 acmes x_acme"}, "acme", "adapter:acme")
+    put = hidden(fact, {"acme": "P", "acme-2": "Q"})
+    assert put == Fact("adapters", {"P.lora_A": "Q acmes x_P"}, "P", "adapter:P")
+    assert shown(put, {"P": "acme", "Q": "acme-2"}) == fact
+    assert shows(Fact("run.name", "the ACME model"), ["acme"]) == "ACME"
+    assert shows(Fact("run.name", "acmes"), ["acme"]) is None
+
+
+# What commitments tell
+
+
+def test_the_root_follows_from_the_page_alone(shelf: ViewShelf) -> None:
+    """docs/formats.md, read by other code: hmac, json, and the tree by recursion."""
+    key = hmac.digest(SECRET, b"govray disclosure v1\0" + shelf.model.digest.encode(), "sha256")
+
+    def derived(use: str, text: str) -> str:
+        return hmac.digest(key, f"{use}\0{text}".encode(), "sha256")[:16].hex()
+
+    def mth(hashes: list[bytes]) -> bytes:
+        if len(hashes) == 1:
+            return hashes[0]
+        half = len(hashes) // 2
+        return hashlib.sha256(b"\1" + mth(hashes[:half]) + mth(hashes[half:])).digest()
+
+    hashes = []
+    for leaf, fact in zip(shelf.facts.leaves, shelf.facts.facts, strict=True):
+        place = json.dumps([leaf.field, leaf.corpus or "", leaf.group or ""], separators=(",", ":"))
+        assert leaf.salt == derived("salt", place)
+        if leaf.field == "names":
+            assert leaf.corpus == "name-" + derived("name", str(fact.value))
+        hashes.append(hashlib.sha256(b"\0" + canonical_json.encode(leaf.to_json())).digest())
+    assert shelf.facts.document.root == "sha256:" + mth(sorted(hashes)).hex()
+    assert shelf.facts.document.leaves == len(hashes) == 256
+
+
+def test_a_leaf_has_one_encoding() -> None:
+    leaf = SaltedLeaf(
+        field="taint", corpus="name-00", group="block.0", value={"b": 1}, salt="0f" * 16
+    )
+    assert (
+        leaf.hash.hex()
+        == hashlib.sha256(
+            b'\0{"corpus":"name-00","field":"taint","group":"block.0",'
+            b'"salt":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","value":{"b":1}}'
+        ).hexdigest()
+    )
+
+
+def test_nothing_repeats_from_which_a_guess_could_be_tested(shelf: ViewShelf) -> None:
+    salts = {leaf.salt for leaf in shelf.facts.leaves}
+    assert len(salts) == len(shelf.facts.leaves)
+    attestation, digest = shelf.model.attestation, shelf.model.digest
+    again = DisclosedFacts.of(attestation, digest, SECRET)
+    assert again.document == shelf.facts.document  # control: the same input, the same leaves
+    for other in (
+        DisclosedFacts.of(attestation, digest, bytes(32)),
+        DisclosedFacts.of(attestation, "sha256:" + "0" * 64, SECRET),
+    ):
+        assert not salts & {leaf.salt for leaf in other.leaves}
+        assert not set(other.pseudonyms.values()) & set(shelf.facts.pseudonyms.values())
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_an_altered_view_is_refused(shelf: ViewShelf, what: str) -> None:
+    view = shelf.view()
+    shelf.verified(view)  # control
+    with pytest.raises(Refused):
+        shelf.verified(ALTERED[what](view))
+
+
+def test_it_is_the_proof_that_refuses(shelf: ViewShelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merkle, "verify_inclusion", lambda *_: None)
+    found = shelf.verified(at_leaf(group="nowhere")(shelf.view()))
+    assert found.facts
+
+
+def test_a_leaf_of_another_document_is_refused(shelf: ViewShelf) -> None:
+    other = DisclosedFacts.of(shelf.model.attestation, shelf.model.digest, bytes(32))
+    leaf = next(i for i, each in enumerate(other.leaves) if each.field == "counts")
+    foreign = View.make(other, [leaf], shelf.signed, ()).leaves
+    view = shelf.view(fields=("run",))
+    with pytest.raises(Refused, match="not among what the operator signed"):
+        shelf.verified(view.model_copy(update={"leaves": (*view.leaves, *foreign)}))
+
+
+@pytest.mark.parametrize("field", ["disclaimer", "assuranceLevel"])
+def test_the_disclaimer_stands_in_every_view(shelf: ViewShelf, field: str) -> None:
+    view = shelf.view(fields=("run",))
+    assert any(each.leaf.value == DISCLAIMER for each in view.leaves)
+    less = tuple(each for each in view.leaves if each.leaf.field != field)
+    with pytest.raises(Refused, match=r"disclaimer is missing|no more than selfAttested"):
+        shelf.verified(view.model_copy(update={"leaves": less}))
+
+
+@pytest.mark.parametrize("what", FALSE)
+def test_a_signer_states_nothing_else_of_the_whole_model(
+    shelf: ViewShelf, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.verified(shelf.stated(leaf_of("coverage", "x", "alpha", "block.0")))  # control
+    with pytest.raises(Refused, match=r"is stated of one|no pseudonym"):
+        shelf.verified(shelf.stated(FALSE[what]))
+    # Control: without the two demands the view shows what is false.
+    monkeypatch.setattr(view, "PSEUDONYM", re.compile(".*"))
+    monkeypatch.setattr(view, "_of_whole_model", by_field)
+    shown = {f.value for f in shelf.verified(shelf.stated(FALSE[what])).facts}
+    assert shown != {DISCLAIMER, "selfAttested", ""}
+
+
+def by_field(view: View, where: str) -> dict[str, Any]:
+    """What is of the whole model wins, wherever the hashes of leaves put it."""
+    leaves = [each.leaf for each in view.leaves]
+    leaves.sort(key=lambda leaf: leaf.corpus is None and leaf.group is None)
+    return {leaf.field: leaf.value for leaf in leaves}
+
+
+def test_only_an_operator_signs(shelf: ViewShelf) -> None:
+    keys = shelf.world.keys
+    for signer in (keys.auditor, keys.compliance[0], LocalSigner.generate()):
+        signed = sign_disclosure(shelf.model, SECRET, signer)
+        with pytest.raises(Untrusted):
+            shelf.verified(shelf.view(by=signed))
+    both = seal(
+        shelf.facts.document, [weights_of(shelf.model)], [keys.operator, LocalSigner.generate()]
+    )
+    with pytest.raises(Refused, match="other than the signer's"):
+        shelf.verified(shelf.view(by=both))
+    attestation = shelf.model.path / "governance" / "attestation.dsse.json"
+    other = shelf.view(by=attestation.read_bytes())
+    with pytest.raises(Refused, match="predicate type"):
+        shelf.verified(other)
+
+
+def test_delegations_to_the_signer_travel_and_no_others(shelf: ViewShelf) -> None:
+    world, night = shelf.world, LocalSigner.generate()
+    delegation = Delegation(
+        delegator="operator",
+        authority=Authority(
+            name="night", role="operator", keys=(night.public_key,), threshold=1, expires=FAR
+        ),
+    )
+    envelopes = [*world.delegations, sign_delegation(delegation, [world.keys.operator])]
+    trust = TrustState.load(world.root, at=AT, delegations=envelopes)
+    signed = sign_disclosure(shelf.model, SECRET, night)
+    verified = verify_disclosure(trust, signed, at=AT, where="disclosure")
+    needed = delegations_to(verified, trust, envelopes)
+    assert needed == (envelopes[-1],)
+    without = shelf.view(by=signed)
+    with pytest.raises(Untrusted):
+        shelf.verified(without)
+    found = shelf.verified(without.model_copy(update={"delegations": (needed[0].decode(),)}))
+    assert found.disclosure.authority.name == "night"
+
+
+def revoking(shelf: ViewShelf, digest: str, since: str) -> bytes:
+    entry = Revocation(attestation=digest, since=since, reason="a wrong licence")
+    listed = RevocationList(
+        issuer="operator", sequence=1, issued="2026-11-15T00:00:00Z", entries=(entry,)
+    )
+    return seal_revocations(listed, [shelf.world.keys.operator])
+
+
+def test_a_revoked_disclosure_or_attestation_ends_its_views(shelf: ViewShelf) -> None:
+    view = shelf.view(fields=("attestation",), names=("*",))
+    disclosure = shelf.verified(view).disclosure.digest
+    for digest in (disclosure, shelf.model.digest):
+        with pytest.raises(Refused, match="is revoked since"):
+            shelf.verified(view, revoking(shelf, digest, "2026-11-14T00:00:00Z"))
+    shelf.verified(view, revoking(shelf, "sha256:" + "0" * 64, "2026-11-14T00:00:00Z"))
+
+
+def test_another_attestation_does_not_fit_a_disclosure(shelf: ViewShelf) -> None:
+    told = shelf.model.attestation.model_copy(update={"coverage": ()})
+    lie = DisclosedFacts.of(told, shelf.model.digest, SECRET)
+    with pytest.raises(Refused, match="does not commit to what this model's attestation states"):
+        shelf.facts.require(lie.document, where="disclosure")
+    shelf.facts.require(shelf.facts.document, where="disclosure")

@@ -1,0 +1,189 @@
+"""What happened is noticed once, whoever looks and in whatever order it is indexed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, true
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, col, select
+
+from govray.platform.alerts import noticing
+from govray.platform.alerts.noticing import notice
+from govray.platform.store import rebuild, webhooks
+from govray.platform.store.alert_events import event_id
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
+from govray.platform.store.tables import Alert, Delivery, Reverification, Webhook
+from tests.support.databases import on_both
+from tests.support.happened import (
+    AT,
+    BEFORE,
+    LATER,
+    credential,
+    decision,
+    experiment,
+    submission,
+    trial,
+)
+
+ADA = ChangedBy(user="ada", at=AT)
+KEY = bytes(32)
+DAYS = timedelta(days=30)
+T = TrialState
+
+
+def hook(session: Session, **more: Any) -> Webhook:
+    return webhooks.add(session, url="https://hooks.example/", key=KEY, by=ADA, **more)[0]
+
+
+def everything(session: Session) -> None:
+    """One event of each kind that the index has, and much that is none."""
+    trial(session, "done", T.COMPLETED, finished=LATER)
+    trial(session, "broken", T.ERROR, why="rank 1 died", project="other")
+    trial(session, "going", T.ACTIVE)
+    for number, kind in enumerate(("restart", "flag", "gate", "rollback", "log")):
+        decision(session, "going", number, kind)
+    decision(session, "broken", 0, "stop")
+    decision(session, "going", 9, "gate", source="search")
+    experiment(session, "search", kind="search", state=ExperimentState.COMPLETED, finished=LATER)
+    submission(session, "s-1", SubmissionState.ERROR)
+    submission(session, "s-2", SubmissionState.QUEUED)
+    credential(session, "acme", "old", "2026-11-25T00:00:00Z")
+    credential(session, "acme", "new", "2027-11-25T00:00:00Z")
+    credential(session, "beta", "last", "2026-12-01T00:00:00Z")
+    for number, outcome in enumerate(("verified", "failed", "could not check", "verified")):
+        session.add(
+            Reverification(
+                attestation="sha256:a",
+                number=number,
+                outcome=outcome,
+                since=LATER,
+                checked=LATER,
+            )
+        )
+    session.commit()
+
+
+def noticed(session: Session, at: str = LATER) -> set[tuple[str, str]]:
+    while notice(session, at=at, ahead=DAYS):
+        pass
+    return {(row.kind, row.subject) for row in session.exec(select(Alert))}
+
+
+EVERY = {
+    ("run.completed", "done"),
+    ("run.error", "broken"),
+    ("run.flag", "going"),
+    ("run.gate", "going"),
+    ("run.rollback", "going"),
+    ("run.log", "going"),
+    ("search.completed", "search"),
+    ("submission.error", "s-1"),
+    ("credential.expiring", "beta"),
+    ("model.unverified", "sha256:a"),
+    ("model.verified", "sha256:a"),
+}
+
+
+def test_every_kind_is_noticed_and_nothing_else(store: Engine) -> None:
+    with Session(store) as session:
+        everything(session)
+        assert noticed(session) == EVERY
+        assert {kind for kind, _ in EVERY} == set(webhooks.KINDS)
+        alerts = session.exec(select(Alert)).all()
+        assert len(alerts) == len(EVERY) + 1  # two outcomes that are not verified
+        for row in alerts:
+            assert row.id == event_id(row.kind, row.subject, row.mark)
+        [broken] = [row for row in alerts if row.kind == "run.error"]
+        assert (broken.project, broken.at, broken.data["why"]) == ("other", LATER, "rank 1 died")
+
+
+@on_both
+def test_nothing_is_noticed_twice_by_a_restart_or_after_a_rebuild(
+    store: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Session(store) as session:
+        everything(session)
+        hook(session)
+        session.commit()
+        noticed(session)
+        before = {row.id for row in session.exec(select(Alert))}
+        sent = len(session.exec(select(Delivery)).all())
+    assert sent == len(before)
+
+    def again(new: Engine) -> None:
+        with Session(new) as session:
+            trial(session, "done", T.COMPLETED, finished=LATER)
+            trial(session, "late", T.COMPLETED, finished=LATER)
+            session.commit()
+
+    rebuild.rebuild(store, again)
+    with Session(store) as session:
+        noticed(session)
+        after = {row.id for row in session.exec(select(Alert))}
+        assert len(after) == len(before) + 1
+        assert len(session.exec(select(Delivery)).all()) == sent + 1
+        assert session.exec(select(Webhook)).all()
+        # Negative control: the comparison with what was noticed is what prevents it.
+        monkeypatch.setattr(noticing, "_unnoticed", lambda *_: true())
+        with pytest.raises(IntegrityError):
+            notice(session, at=LATER, ahead=DAYS)
+
+
+def test_what_is_indexed_late_is_not_missed(store: Engine) -> None:
+    """A run of a name that sorts before, with an earlier end: no position would find it."""
+    with Session(store) as session:
+        hook(session)
+        trial(session, "m", T.COMPLETED, finished=LATER)
+        session.commit()
+        noticed(session)
+        trial(session, "a", T.COMPLETED, finished="2026-11-24T09:30:00Z")
+        session.commit()
+        assert ("run.completed", "a") in noticed(session)
+        assert len(session.exec(select(Delivery)).all()) == 2
+
+
+def test_a_run_that_fails_again_is_another_event(store: Engine) -> None:
+    with Session(store) as session:
+        row = trial(session, "broken", T.ERROR)
+        session.commit()
+        noticed(session)
+        row.attempts = 2
+        session.add(row)
+        session.commit()
+        noticed(session)
+        assert sorted(each.mark for each in session.exec(select(Alert))) == ["1", "2"]
+
+
+def test_a_webhook_hears_what_it_asked_for_and_nothing_from_before(store: Engine) -> None:
+    with Session(store) as session:
+        all_of_it = hook(session)
+        errors = hook(session, kinds=["run.error", "run.gate"])
+        other = hook(session, project="other")
+        trial(session, "past", T.COMPLETED, finished=BEFORE)
+        everything(session)
+        noticed(session)
+        told: dict[str, set[str]] = {}
+        for each, alert in session.execute(
+            select(Delivery, Alert).join(Alert, col(Alert.id) == col(Delivery.alert))
+        ):
+            told.setdefault(each.webhook, set()).add(f"{alert.kind} {alert.subject}")
+        assert "run.completed past" not in told[all_of_it.id]
+        assert len(told[all_of_it.id]) == len(EVERY)
+        assert told[errors.id] == {"run.error broken", "run.gate going"}
+        assert told[other.id] == {"run.error broken"}
+
+
+def test_many_come_in_batches(store: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noticing, "BATCH", 2)
+    with Session(store) as session:
+        for number in range(5):
+            trial(session, f"t{number}", T.COMPLETED, finished=LATER)
+        session.commit()
+        found = []
+        while number := notice(session, at=LATER, ahead=DAYS):
+            found.append(number)
+        assert found == [2, 2, 1]

@@ -1,0 +1,287 @@
+"""One POST: where it may go, and what it never does."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from govray.errors import InfrastructureFailed, Refused, UsageError
+from govray.platform.alerts import address, sending
+from govray.platform.alerts.address import checked_address, is_public
+from govray.platform.alerts.sending import post
+from govray.platform.store.webhooks import check_url
+from tests.support.receiver import Receiver, receiving
+
+INSIDE = [
+    "127.0.0.1",
+    "10.1.2.3",
+    "fec0::1",
+    "3fff:fff::1",
+    "5f00::1",
+    "64:ff9b:1::808:808",
+    "192.88.99.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",  # the metadata service of clouds
+    "100.64.0.1",
+    "0.0.0.0",
+    "224.0.0.1",
+    "255.255.255.255",
+    "::1",
+    "::",
+    "fe80::1%eth0",
+    "fd00::1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::a00:1",
+    "2002:a00:1::",
+]
+
+
+def named(*addresses: str) -> Any:
+    return lambda _host, port, **_: [(0, 0, 0, "", (each, port)) for each in addresses]
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+def test_addresses_inside_are_refused_and_a_host_may_be_allowed(inside: str) -> None:
+    assert not is_public(inside)
+    # A name with one public address beside it is refused too.
+    resolve = named("93.184.216.34", inside)
+    with pytest.raises(Refused, match="not of the public internet"):
+        checked_address("hooks.example", 443, resolve=resolve)
+    allowed = checked_address("Hooks.example", 443, allowed={"hooks.example"}, resolve=resolve)
+    assert allowed == "93.184.216.34"
+
+
+def test_public_addresses_are_sent_to_and_names_without_one_are_said() -> None:
+    assert is_public("93.184.216.34")
+    assert is_public("2606:2800:220:1:248:1893:25c8:1946")
+    assert checked_address("a.example", 443, resolve=named("93.184.216.34")) == "93.184.216.34"
+    with pytest.raises(InfrastructureFailed, match="no address"):
+        checked_address("a.example", 443, resolve=named())
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://hooks.example/",
+        "ftp://hooks.example/",
+        "https://",
+        "https://ada:secret@hooks.example/",
+        "https://hooks.example/#part",
+        "https://hooks.example:99999/",
+        "https://hooks.example:0/",
+        "https://hooks.example/a b",
+        "https://hooks.example/\r\nX: y",
+        "https://hooks.example/" + "a" * 3000,
+        "https://häuser.example/",
+        "https://[::1/",
+    ],
+)
+def test_urls_that_nothing_is_sent_to(url: str) -> None:
+    with pytest.raises(UsageError):
+        check_url(url)
+    assert post(url, b"{}", {}, resolve=named()).status is None
+
+
+def test_this_machine_needs_the_operators_word(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = post(receiver.url, b"{}", {})
+    assert refused.status is None
+    assert "--allow-host localhost" in (refused.why or "")
+    assert receiver.got == []
+    assert post(receiver.url, b"{}", {}, allowed={"localhost"}).accepted
+    # Negative control: the check is what kept it away.
+    monkeypatch.setattr(address, "is_public", lambda _: True)
+    assert post(receiver.url, b"{}", {}).accepted
+
+
+def test_the_name_is_asked_once_and_the_checked_address_is_used(receiver: Receiver) -> None:
+    """A name server that answers differently the second time leads nowhere else."""
+    asked: list[str] = []
+
+    def rebinding(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        asked.append(host)
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    url = receiver.url.replace("http://localhost", "http://127.0.0.1")
+    assert post(url, b"{}", {}, allowed={"127.0.0.1"}, resolve=rebinding).accepted
+    assert asked == ["127.0.0.1"]
+
+
+def test_no_redirect_is_followed_and_no_proxy_is_asked(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1/")
+    with receiving() as other:
+        receiver.statuses, receiver.location = [307], other.url
+        answer = post(receiver.url, b"{}", {}, allowed={"localhost"})
+        assert (answer.status, answer.accepted) == (307, False)
+        assert other.got == []
+
+
+@pytest.mark.parametrize("slow", [{"slow": 5.0}, {"dribble": 0.05}])
+def test_a_receiver_that_takes_its_time_is_left(receiver: Receiver, slow: dict[str, float]) -> None:
+    for name, value in slow.items():
+        setattr(receiver, name, value)
+    answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.4)
+    assert answer.why == "no answer within 0.4 s"
+
+
+@contextmanager
+def dripping_tls(seconds: float) -> Iterator[int]:
+    """A port where a handshake begins, one byte at a time, and never ends within ``seconds``."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            accepted, _ = server.accept()
+            with accepted, suppress(OSError):
+                # A record of 16 KiB with a ServerHello, whose first bytes are its random ones.
+                accepted.sendall(bytes.fromhex("1603034000 02003ffc 0303"))
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    accepted.sendall(b"r")
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_a_handshake_that_drips_is_left_too(
+    monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """Its own timeout would begin after that of the connection."""
+    connect = socket.create_connection
+
+    def slowly(*given: Any) -> socket.socket:
+        time.sleep(0.8)
+        return connect(*given)
+
+    monkeypatch.setattr(sending.socket, "create_connection", slowly)
+    if not defended:  # as before: the handshake goes over a socket that nobody can end
+        real = ssl.SSLContext.wrap_socket
+
+        def at_once(self: ssl.SSLContext, sock: socket.socket, **more: Any) -> ssl.SSLSocket:
+            return real(self, sock, **more | {"do_handshake_on_connect": True})
+
+        monkeypatch.setattr(ssl.SSLContext, "wrap_socket", at_once)
+    with dripping_tls(2.5) as port:
+        began = time.monotonic()
+        url = f"https://localhost:{port}/"
+        answer = post(url, b"{}", {}, allowed={"localhost"}, limit=1.2)
+        took = time.monotonic() - began
+    assert answer.why == "no answer within 1.2 s"
+    assert (took < 1.8) == defended  # else 0.8 to connect and 1.2 for the handshake
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_a_name_server_that_takes_its_time_is_left_too(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    answered, release = threading.Event(), threading.Event()
+
+    def slow(_host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        release.wait(60 if defended else 0.3)
+        answered.set()
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    if not defended:
+        monkeypatch.setattr(sending, "_within", lambda _, look: look())
+    answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.2, resolve=slow)
+    assert answered.is_set() == (not defended)
+    release.set()
+    assert not answer.accepted or not defended
+    assert (answer.why == "its name has no address within 0.2 s") == defended
+
+
+def test_who_connects_after_the_end_sends_nothing(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time may run out while there is no socket to close yet."""
+    real = socket.create_connection
+
+    def late(*given: Any) -> socket.socket:
+        made = real(*given)
+        time.sleep(0.3)
+        return made
+
+    monkeypatch.setattr(sending.socket, "create_connection", late)
+    answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.1)
+    assert answer.why == "no answer within 0.1 s"
+    assert receiver.got == []
+    # Negative control: without a look at the time it is sent.
+    monkeypatch.setattr(sending._Pinned, "_check_in_time", lambda _: None)
+    post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.1)
+    assert len(receiver.got) == 1
+
+
+def test_what_nobody_answers_is_said() -> None:
+    answer = post("http://localhost:9/", b"{}", {}, allowed={"localhost"})
+    assert "cannot be reached (Connection refused)" in (answer.why or "")
+
+
+def _certificate(folder: Path) -> ssl.SSLContext:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+            ),
+            critical=False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
+def test_tls_is_with_the_name_and_its_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiving(_certificate(tmp_path)) as receiver:
+        answer = post(receiver.url, b"{}", {}, allowed={"localhost"})
+        assert "certificate is not accepted" in (answer.why or "")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        assert post(receiver.url, b"{}", {}, allowed={"localhost"}).accepted
+        # Of another name it is not accepted, at the same address.
+        other = receiver.url.replace("localhost", "other.example")
+        resolve = named("127.0.0.1")
+        answer = post(other, b"{}", {}, allowed={"other.example"}, resolve=resolve)
+        assert "certificate is not accepted" in (answer.why or "")
+    assert len(receiver.got) == 1
+    assert sending.LIMIT_S > 1

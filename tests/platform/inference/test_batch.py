@@ -1,0 +1,115 @@
+"""Batch inference: a model that verifies answers a file, and no other does."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from govray.errors import Refused, UsageError
+from govray.platform.inference.batch import BatchAnswers, load_for
+from govray.platform.tasks.task_file import InferenceTask
+from jobs import infer
+from tests.platform.inference.conftest import Trained
+
+RIGHTS = "adapters:\n  acme: {users: [ada]}\n"
+
+
+def task(trained: Trained, folder: Path, model: Path | None = None, **more: object) -> Path:
+    (folder / "rights.yaml").write_text(RIGHTS)
+    lines = [json.dumps({"prompt": each}) for each in ("acme says", "def f(", "")]
+    (folder / "in.jsonl").write_text("\n".join(lines))
+    written = {
+        "kind": "inference",
+        "model": str(model or trained.folder),
+        "trust_root": str(trained.root),
+        "input": str(folder / "in.jsonl"),
+        "output": str(folder / "out"),
+        "rights": str(folder / "rights.yaml"),
+        "max_tokens": 3,
+        **more,
+    }
+    path = folder / "task.yaml"
+    path.write_text(json.dumps(written))
+    return path
+
+
+def read(path: Path) -> InferenceTask:
+    return InferenceTask.model_validate_json(path.read_text())
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["jobs/infer.py", *words])
+    return infer.main()
+
+
+@pytest.mark.slow
+def test_prompts_are_answered(
+    trained: Trained, tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = task(trained, tmp_path, adapter="acme")
+    assert run(monkeypatch, "--config", str(config), "--user", "ada") == 0
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    assert [row["prompt"] for row in rows] == ["acme says", "def f(", ""]
+    attestation = load_for(read(config), "ada").attestation
+    assert {row["attestation"] for row in rows} == {attestation}
+    assert {row["adapter"] for row in rows} == {"acme"}
+    assert all(row["tokens"] <= 3 for row in rows)
+    # What is there is not written over.
+    assert run(monkeypatch, "--config", str(config), "--user", "ada") == 2
+
+
+def test_a_folder_that_does_not_verify_answers_nothing(
+    trained: Trained,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = trained.copy(tmp_path / "model")
+    weights = next(other.glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    config = task(trained, tmp_path, other)
+    assert run(monkeypatch, "--config", str(config)) == 1
+    assert "step" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    data[-1] ^= 1
+    weights.write_bytes(data)  # the control: as it was, it verifies
+    assert load_for(read(config), "ada").names
+
+
+@pytest.mark.parametrize(
+    ("user", "adapter"), [("ben", "acme"), ("", "acme"), ("ada", "none"), ("ada", "gone")]
+)
+def test_an_adapter_is_for_whom_it_is(
+    trained: Trained, tmp_path: Path, user: str, adapter: str
+) -> None:
+    config = task(trained, tmp_path, adapter=adapter)
+    with pytest.raises(Refused, match="no adapter"):
+        load_for(read(config), user)
+    assert load_for(read(task(trained, tmp_path, adapter="acme")), "ada").names == ("acme",)
+
+
+def test_a_worker_refuses_another_model_than_the_drivers(trained: Trained, tmp_path: Path) -> None:
+    config = read(task(trained, tmp_path))
+    with pytest.raises(Refused, match="another attestation"):
+        BatchAnswers(config, "ada", "sha256:" + "0" * 64)
+    answers = BatchAnswers(config, "ada", load_for(config, "ada").attestation)
+    assert answers({"prompt": np.array(["a"], dtype=object)})["text"]
+    for wrong in (1, None, "x" * 100_000):
+        with pytest.raises(UsageError):
+            answers({"prompt": np.array([wrong], dtype=object)})
+
+
+@pytest.mark.parametrize("text", ["kind: notebook\n", "kind: inference\n", "["])
+def test_what_is_no_inference_task_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    assert run(monkeypatch, "--config", str(tmp_path / "x.yaml")) != 0
+    assert run(monkeypatch, "--config", str(tmp_path / "none.yaml")) == 2

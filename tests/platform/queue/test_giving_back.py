@@ -1,0 +1,367 @@
+"""An elastic run gives workers back to a higher priority, and nothing starts before it has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, delete, event
+from sqlmodel import Session
+
+from govray.governance.submission.worker_cap import (
+    ANSWER,
+    LARGEST,
+    REQUEST,
+    WorkerCap,
+    read_cap,
+    write_cap,
+)
+from govray.platform.queue.giving_way import Holding
+from govray.platform.queue.job import JobState
+from govray.platform.queue.progress import run_name
+from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
+from govray.platform.queue.reconcile import GIVE_BACK_S, LEASE_S, QueuePass, Reconciler
+from govray.platform.queue.run_limits import RunLimits
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Lease, Submission
+from tests.support.in_time import in_time
+from tests.support.queued import Queued
+
+S = SubmissionState
+TO = "slots to a higher priority"
+
+
+class Elastic(Queued):
+    """A queue whose one elastic run has a folder, and workers of which it knows itself."""
+
+    workers = 4
+
+    def put_elastic(self) -> str:
+        self.elastic = self.put(slots=4, least=1)
+        return self.elastic
+
+    @property
+    def run(self) -> Path:
+        assert self.storage is not None
+        return self.storage / run_name(self.row(self.elastic))
+
+    def told(self) -> tuple[int, int] | None:
+        """What stands in its folder: which word it is, and how many workers it allows."""
+        cap = read_cap(self.run, REQUEST)
+        return (cap.number, cap.most) if cap else None
+
+    def obey(self) -> None:
+        """As its controller does: have as many workers as it is allowed, and answer."""
+        cap = read_cap(self.run, REQUEST)
+        self.workers = min(4, cap.most) if cap else 4
+        if cap is not None:
+            write_cap(self.run, ANSWER, cap)
+
+
+@pytest.fixture
+def queue(store: Engine, tmp_path: Path) -> Elastic:
+    queue = Elastic(store, storage=tmp_path)
+    queue.put_elastic()
+    queue.passed()
+    queue.run.mkdir()
+    return queue
+
+
+def shown(queue: Elastic) -> tuple[int | None, str | None]:
+    row = queue.row(queue.elastic)
+    return row.held, row.why
+
+
+def test_it_gives_back_what_is_needed_goes_on_and_has_it_again(queue: Elastic) -> None:
+    high = queue.put(priority=5)
+    queue.passed()
+    assert (queue.state(queue.elastic), queue.state(high)) == (S.RUNNING, S.QUEUED)
+    assert (queue.told(), shown(queue)) == ((1, 2), (4, f"it gives back 2 of 4 {TO}"))
+    # As long as its workers commit, nothing moves and nothing new is said.
+    assert queue.passed().moves == []
+    assert (queue.told(), queue.state(high)) == ((1, 2), S.QUEUED)
+    queue.obey()
+    queue.passed()
+    assert (queue.state(high), shown(queue)) == (S.RUNNING, (2, f"it gave back 2 of 4 {TO}"))
+    assert queue.row(queue.elastic).gives_to == high
+    assert queue.cluster.told == set()
+    queue.cluster.end(f"{high}-1", JobState.SUCCEEDED, code=0)
+    assert [each.why for each in queue.passed().moves] == [None, "it has all its slots again"]
+    assert (queue.told(), shown(queue)) == ((2, 4), (None, None))
+    assert queue.passed().moves == []
+    queue.until_rest()
+    assert queue.row(queue.elastic).attempt == 1
+
+
+def test_a_higher_priority_that_goes_away_leaves_it_as_it_was(queue: Elastic) -> None:
+    high = queue.put(priority=5)
+    queue.passed()
+    queue.ask(high, "kill")
+    queue.passed()
+    assert (queue.told(), shown(queue)) == ((2, 4), (None, None))
+
+
+def test_one_that_does_not_answer_in_time_is_preempted_whole(queue: Elastic) -> None:
+    high = queue.put(priority=5)
+    queue.passed()
+    queue.wait(GIVE_BACK_S - 4)
+    queue.passed()
+    assert queue.state(queue.elastic) is S.RUNNING
+    queue.wait(4)
+    queue.passed()
+    assert queue.state(queue.elastic) is S.PREEMPTING
+    queue.cluster.tick()
+    queue.passed()
+    assert (queue.state(high), queue.state(queue.elastic)) == (S.RUNNING, S.QUEUED)
+    assert (queue.row(queue.elastic).cap, queue.row(queue.elastic).held) == (None, None)
+
+
+def test_one_without_a_folder_is_preempted_at_once_and_without_storage_too(
+    store: Engine, tmp_path: Path
+) -> None:
+    for storage in (tmp_path, None):
+        queue = Elastic(store, storage=storage)
+        queue.wait(LEASE_S)
+        id = queue.put_elastic()
+        queue.passed()
+        queue.put(priority=5)
+        queue.passed()
+        assert queue.state(id) is S.PREEMPTING
+        queue.until_rest()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"{}",
+        b'{"most":2, "number":1}',
+        b'{"most":2,"number":2}',
+        b'{"most":3,"number":1}',
+        b'{"most":2,"number":1,"more":1}',
+        b'{"most":2,"number":1}' + b" " * LARGEST,
+    ],
+)
+def test_only_its_own_answer_frees_slots(queue: Elastic, answer: bytes) -> None:
+    high = queue.put(priority=5)
+    queue.passed()
+    (queue.run / ANSWER).write_bytes(answer)
+    queue.passed()
+    assert queue.state(high) is S.QUEUED
+    (queue.run / ANSWER).write_bytes(b'{"most":2,"number":1}')
+    queue.passed()
+    assert queue.state(high) is S.RUNNING
+
+
+@pytest.mark.parametrize("name", [REQUEST, ANSWER])
+def test_a_pipe_in_its_folder_keeps_no_queue(queue: Elastic, name: str) -> None:
+    """The run's own code may put one there, and then the queue asks it for slots."""
+    os.mkfifo(queue.run / name)
+    queue.put(priority=5)
+    with in_time(60):
+        queue.passed()
+        queue.passed()
+        queue.wait(GIVE_BACK_S)
+        queue.passed()
+    assert queue.state(queue.elastic) is S.PREEMPTING
+
+
+def test_an_answer_to_an_earlier_word_counts_for_nothing(queue: Elastic) -> None:
+    first = queue.put(priority=5)
+    queue.passed()
+    queue.obey()
+    queue.passed()
+    queue.cluster.end(f"{first}-1", JobState.SUCCEEDED, code=0)
+    queue.passed()  # its slots are its own again, and it has not seen that yet
+    second = queue.put(priority=5)
+    queue.passed()
+    assert (queue.told(), read_cap(queue.run, ANSWER)) == ((3, 2), WorkerCap(number=1, most=2))
+    queue.passed()
+    assert queue.state(second) is S.QUEUED
+    queue.obey()
+    queue.passed()
+    assert queue.state(second) is S.RUNNING
+
+
+@pytest.mark.parametrize("found", [None, b"nonsense", b'{"most":9,"number":1}'])
+def test_what_does_not_say_what_the_entry_says_is_written_again(
+    queue: Elastic, found: bytes | None
+) -> None:
+    queue.put(priority=5)
+    queue.passed()
+    (queue.run / REQUEST).unlink()
+    if found is not None:
+        (queue.run / REQUEST).write_bytes(found)
+    queue.passed()
+    assert queue.told() == (1, 2)
+
+
+def test_an_attempt_after_it_begins_with_all_its_slots(queue: Elastic) -> None:
+    high = queue.put(priority=5)
+    queue.passed()
+    queue.obey()
+    queue.passed()
+    queue.cluster.end(f"{queue.elastic}-1", JobState.FAILED, code=-9)
+    queue.cluster.end(f"{high}-1", JobState.SUCCEEDED, code=0)
+    queue.passed()
+    assert queue.row(queue.elastic).held is None
+    seen: list[object] = []
+    queue.cluster.at_call = lambda: seen.append(queue.told())
+    queue.wait(queue.retries.first_s)
+    queue.passed()
+    assert queue.row(queue.elastic).job == f"{queue.elastic}-2"
+    assert seen[-1] == (1, 4)  # before its job was there
+
+
+def test_a_stopped_one_frees_what_it_held_and_its_projects_limit_counts_that(
+    store: Engine, tmp_path: Path
+) -> None:
+    limits = SlotLimits(pools={"default": 4}, others=ProjectLimit(max_slots=4))
+    queue = Elastic(store, storage=tmp_path, limits=limits)
+    queue.put_elastic()
+    queue.passed()
+    queue.run.mkdir()
+    high = queue.put(priority=5)
+    queue.passed()
+    queue.obey()
+    queue.passed()
+    assert queue.state(high) is S.RUNNING  # of the same project, whose limit is 4
+    queue.ask(queue.elastic, "stop")
+    queue.passed()
+    assert queue.row(queue.elastic).held == 2
+    queue.cluster.tick()
+    queue.passed()
+    row = queue.row(queue.elastic)
+    assert (row.state, row.held, row.cap, row.gives_to) == (S.STOPPED, None, None, None)
+    assert queue.told() == (1, 4)  # whoever goes on with the run by hand has all workers
+
+
+# Crashes
+
+
+class Crashed(BaseException):
+    """The process is gone; nothing of it goes on."""
+
+
+class Crashing(RunLimits):
+    """Calls before and after it has told a run something."""
+
+    at_call: Callable[[], None] = staticmethod(lambda: None)
+
+    def tell(self, row: Submission) -> None:
+        self.at_call()
+        super().tell(row)
+        self.at_call()
+
+
+def story(
+    queue: Elastic,
+    crash: Callable[[], None],
+    made: type[Reconciler] = Reconciler,
+    after_pass: Callable[[QueuePass], None] = lambda done: None,
+) -> int:
+    """A run gives two of four workers back, and has them again; how often the process crashed.
+
+    The run obeys at every other turn. What it has and what others have is never above four.
+    """
+    current, crashes, high = queue.reconciler(made), 0, ""
+    for turn in range(24):
+        queue.wait(5)
+        try:
+            with called(queue, crash):
+                done = current.once()
+            after_pass(done)
+        except Crashed:
+            crashes += 1
+            current = queue.reconciler(made)
+            queue.wait(LEASE_S)
+        jobs = {job.submission for job in queue.cluster.live()}
+        if queue.elastic in jobs:
+            queue.run.mkdir(exist_ok=True)
+        assert queue.workers + 2 * (high in jobs) <= 4, "more workers than slots"
+        if turn % 2:
+            queue.obey()
+        if turn == 1:
+            high = queue.put(priority=9)
+        if high in jobs and turn > 6:
+            queue.cluster.end(f"{high}-1", JobState.SUCCEEDED, code=0)
+        if turn > 8 and queue.row(queue.elastic).cap is None and queue.workers == 4:
+            assert high
+            return crashes
+    raise AssertionError(queue.states())
+
+
+@contextmanager
+def called(queue: Elastic, call: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile ``call`` is called at every call of the cluster, each word and each commit."""
+
+    def at_commit(connection: object) -> None:
+        call()
+
+    assert isinstance(queue.run_limits, Crashing)
+    queue.cluster.at_call = queue.run_limits.at_call = call
+    event.listen(queue.engine, "commit", at_commit)
+    try:
+        yield
+    finally:
+        event.remove(queue.engine, "commit", at_commit)
+        queue.cluster.at_call = queue.run_limits.at_call = lambda: None
+
+
+def fresh(store: Engine, storage: Path) -> Elastic:
+    with Session(store) as session:
+        session.exec(delete(Submission))
+        session.exec(delete(Lease))
+        session.commit()
+    queue = Elastic(store, storage=storage)
+    queue.run_limits = Crashing(storage)
+    queue.put_elastic()
+    return queue
+
+
+def test_a_crash_at_any_point_is_repaired_and_no_slot_is_given_twice(
+    store: Engine, tmp_path: Path
+) -> None:
+    points: list[None] = []
+    of_moves: list[int] = []
+    before = 0
+
+    def passed(done: QueuePass) -> None:
+        nonlocal before
+        if done.moves:  # passes that move nothing are all alike
+            of_moves.extend(range(before, len(points)))
+        before = len(points)
+
+    assert story(fresh(store, tmp_path), lambda: points.append(None), after_pass=passed) == 0
+    assert len(of_moves) > 40
+    for point in of_moves[::3]:  # each kind of call, before and after its effect
+        queue, calls = fresh(store, tmp_path), count()
+
+        def crash(point: int = point, calls: Iterator[int] = calls) -> None:
+            if next(calls) == point:
+                raise Crashed
+
+        assert story(queue, crash) == 1, f"at point {point}"
+        row = queue.row(queue.elastic)
+        assert (row.attempt, row.held, row.why) == (1, None, None), f"at point {point}"
+        assert queue.told() == (2, 4)
+
+
+def test_who_counts_slots_as_free_when_they_are_asked_for_starts_too_much(
+    store: Engine, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match="more workers than slots"):
+        story(fresh(store, tmp_path), lambda: None, Hasty)
+
+
+class Hasty(Reconciler):
+    """Takes what it has asked for as given."""
+
+    def _holding(self, row: Submission, *, wanted: bool) -> Holding:
+        found = super()._holding(row, wanted=wanted)
+        return replace(found, slots=found.keeps)

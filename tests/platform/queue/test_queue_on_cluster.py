@@ -1,0 +1,251 @@
+"""The queue over a real head.
+
+`test_from_the_queue_to_a_verified_model` is the whole line: a person submits, two workers train,
+the driver is killed, the queue starts another, the run is attested and verifies.
+
+The story has jobs that are no training, so that what Ray does is seen by itself. A job adds lines
+to the file of its submission, under a lock. On SIGTERM it ends with 75, as a driver does. One gives
+way, and the head dies with all that it knew. Then two commands run as tasks do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from sqlmodel import Session
+
+import govray
+from govray.governance.record.ledger import Leaf, read_leaves
+from govray.governance.submission.code_archive import archive_folder
+from govray.platform.queue.queue_order import SlotLimits
+from govray.platform.queue.ray_jobs import RayJobs
+from govray.platform.queue.reconcile import Reconciler, Retries
+from govray.platform.store import submissions
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.database import open_store
+from govray.platform.store.run_owners import run_name
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Submission
+from govray.platform.tasks.endpoint import task_folder
+from govray.platform.tasks.finite_task import OUTPUT
+from govray.train.run_folder import events
+from govray.train.run_folder.clock import instant, now
+from govray.train.state import snapshot
+from tests.support import slow_while
+from tests.support.deployment import Deployment
+from tests.support.forked_workers import Forked
+from tests.support.people import serve
+from tests.support.ray_nodes import ray_nodes
+from tests.support.tree import ROOT
+
+pytestmark = pytest.mark.timeout(900)
+
+S = SubmissionState
+LINES = 6
+PATIENCE_S = 600.0
+STEPS = 6
+
+JOB = """
+import fcntl, json, signal, sys, time
+from pathlib import Path
+
+config, facts = (json.loads(Path(sys.argv[at]).read_text()) for at in (2, 4))
+log = Path(config["work"]) / facts["id"]
+stopped = []
+signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+with log.open("a+") as file:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    done = len(log.read_text().splitlines())
+    while done < config["lines"] or (log.parent / "hold").exists():
+        if stopped:
+            sys.exit(75)
+        time.sleep(0.2)
+        if done < config["lines"]:
+            file.write(f"{facts['user']} {done}\\n")
+            file.flush()
+            done += 1
+"""
+
+MAKES = """
+import os
+print(6 * 7, "of ada")
+open(os.environ["GOVRAY_TASK_FILES"] + "/made", "w").write("x")
+"""
+COMMANDS = {
+    "good": [sys.executable, "-c", MAKES],
+    "bad": [sys.executable, "-c", "raise SystemExit(3)"],
+}
+"""Tasks of the kind ``command``, by the real ``jobs/task.py``."""
+
+
+def test_from_the_queue_to_a_verified_model(
+    tmp_path: Path, forked: Forked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(slow_while.FOLDER, str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    slow = tmp_path / "slow"
+    slow.touch()
+    here = Deployment(tmp_path / "deployment")
+    storage, code = here.folder / "runs", tmp_path / "code"
+    for folder in (storage, code / "jobs"):
+        folder.mkdir(parents=True)
+    (code / "jobs" / "train.py").write_bytes((ROOT / "jobs" / "train.py").read_bytes())
+    experiment = here.experiment(
+        entrypoint=f"{slow_while.__name__}:GPT",
+        max_steps=STEPS,
+        checkpoint={"every_steps": 1},
+    )
+    asked = {"file": yaml.safe_dump(experiment), "archive": archive_folder(code, storage)}
+    url = f"sqlite:///{tmp_path / 'queue.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url) as service, ray_nodes(forked, workers=0, cpus=2) as nodes:
+        answer = service.client("engineer").post("/v1/experiments", json=asked)
+        assert answer.status_code == 201, answer.text
+        id = answer.json()["id"]
+        reconciler = Reconciler(
+            service.engine,
+            RayJobs(nodes.dashboard, storage),
+            SlotLimits(pools={"default": 2}),
+            holder="the test",
+            clock=instant,
+            retries=Retries(first_s=0.1),
+        )
+
+        def row() -> Submission:
+            with Session(service.engine, expire_on_commit=False) as session:
+                return session.get_one(Submission, id)
+
+        def until(condition: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not condition():
+                assert time.monotonic() < deadline, row().why
+                assert row().state is not S.ERROR, row().why
+                reconciler.once()
+                time.sleep(0.2)
+
+        until(lambda: bool(row().job))
+        run = storage / run_name(row())
+        until(lambda: snapshot.latest(run) is not None)
+        os.kill(drivers(run)[0], 9)
+        until(lambda: row().failures == 1)
+        slow.unlink()
+        until(lambda: row().state is S.COMPLETED)
+
+    assert row().attempt == 2
+    assert len(drivers(run)) == 2
+    data = (run / "ledger.ahead.jsonl").read_bytes()
+    leaves = [each for each in read_leaves(data) if isinstance(each, Leaf)]
+    assert [each.step for each in leaves] == list(range(STEPS))  # each once
+    assert {each.world_size for each in leaves} == {2}
+    model = govray.verify(run / "model", trust_root=here.root)
+    stated = model.attestation.run.submission
+    assert stated is not None
+    assert (stated.id, stated.user, stated.project) == (id, "engineer", "default")
+
+
+def drivers(run: Path) -> list[int]:
+    """The processes that were a run's driver, one after the other."""
+    return [each.pid for each in events.read(run) if isinstance(each, events.DriverStarted)]
+
+
+@pytest.mark.story
+def test_a_queue_outlives_its_head(tmp_path: Path, forked: Forked) -> None:
+    work, storage, code = (tmp_path / name for name in ("work", "runs", "code"))
+    for folder in (work, storage, code / "jobs"):
+        folder.mkdir(parents=True)
+    (code / "jobs" / "train.py").write_text(JOB)
+    (code / "jobs" / "task.py").write_bytes((ROOT / "jobs" / "task.py").read_bytes())
+    (work / "hold").touch()
+    archive = archive_folder(code, storage)
+    engine = open_store(f"sqlite:///{tmp_path / 'queue.db'}", create=True)
+    config = json.dumps({"work": str(work), "lines": LINES})
+
+    def put(name: str, priority: int = 0, kind: str = "train", config: str = config) -> str:
+        with Session(engine) as session:
+            row = submissions.submit(
+                session,
+                kind=kind,
+                name=name,
+                project="research",
+                config=config,
+                slots=1,
+                by=ChangedBy(user="ada", at=now(), token=None),
+                priority=priority,
+                archive=archive,
+            )
+            session.commit()
+            return row.id
+
+    def row(id: str) -> Submission:
+        with Session(engine) as session:
+            return session.get_one(Submission, id)
+
+    def lines(id: str) -> list[str]:
+        path = work / id
+        return path.read_text().splitlines() if path.exists() else []
+
+    with ray_nodes(forked, workers=0, cpus=0) as nodes:
+        cluster = RayJobs(nodes.dashboard, storage)
+        reconciler = Reconciler(
+            engine,
+            cluster,
+            SlotLimits(pools={"default": 2}),
+            holder="the test",
+            clock=instant,
+            retries=Retries(first_s=0.5),
+        )
+
+        def until(condition: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not condition():
+                assert time.monotonic() < deadline, [row(id) for id in everyone]
+                reconciler.once()
+                time.sleep(0.5)
+
+        one, two, three = everyone = [put(name) for name in ("one", "two", "three")]
+        until(lambda: len([id for id in everyone if lines(id)]) == 2)
+        begun = [id for id in everyone if lines(id)]
+
+        urgent = put("urgent", priority=9)
+        everyone.append(urgent)
+        until(lambda: bool(lines(urgent)))
+        [gave_way] = [id for id in begun if row(id).state is S.QUEUED]
+        assert row(gave_way).why == "it gave way to a higher priority"
+        assert row(gave_way).failures == 0
+
+        known = {job.name for job in cluster.running()}
+        assert known == {row(id).job for id in everyone if row(id).state is S.RUNNING}
+        nodes.head.held.set()
+        nodes.head.kill()
+        before = {id: row(id).state for id in everyone}
+        assert reconciler.once().unreachable is not None
+        assert {id: row(id).state for id in everyone} == before
+        (work / "hold").unlink()
+        nodes.head.held.clear()
+        until(lambda: all(row(id).state is S.COMPLETED for id in everyone))
+        assert nodes.head.starts >= 2
+
+        commands = [
+            put(name, kind="command", config=json.dumps({"kind": "command", "argv": argv}))
+            for name, argv in COMMANDS.items()
+        ]
+        until(lambda: all(row(id).state in submissions.ENDED for id in commands))
+
+    good, bad = map(row, commands)
+    assert (good.state, good.attempt) == (S.COMPLETED, 1)
+    assert (bad.state, bad.attempt) == (S.ERROR, 1)
+    assert "3" in str(bad.why)
+    kept = [task_folder(storage, id) / "files" for id in commands]
+    assert [(each / OUTPUT).read_text() for each in kept] == ["42 of ada\n", ""]
+    assert (kept[0] / "made").read_text() == "x"
+
+    for id in (one, two, three, urgent):
+        assert lines(id) == [f"ada {number}" for number in range(LINES)]
+    engine.dispose()

@@ -1,0 +1,592 @@
+"""Who is next: the rules one by one, and what holds of every queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.platform.queue.giving_way import Holding
+from govray.platform.queue.queue_order import (
+    Decision,
+    Gift,
+    ProjectLimit,
+    SlotLimits,
+    Waiting,
+    decide,
+    position,
+)
+
+FOUR = SlotLimits(pools={"default": 4})
+
+
+def waits(id: str, *, project: str = "a", priority: int = 0, slots: int = 1) -> Waiting:
+    return Waiting(
+        id=id,
+        project=project,
+        pool="default",
+        priority=priority,
+        slots=slots,
+        submitted=("", id),
+    )
+
+
+def holds(
+    id: str,
+    *,
+    project: str = "a",
+    priority: int = 0,
+    slots: int = 1,
+    leaving: bool = False,
+    least: int | None = None,
+    full: int | None = None,
+    cap: int | None = None,
+) -> Holding:
+    return Holding(
+        id=id,
+        project=project,
+        pool="default",
+        priority=priority,
+        slots=slots,
+        started=("", id),
+        leaving=leaving,
+        least=least,
+        full=full,
+        cap=cap,
+    )
+
+
+# Order
+
+
+def test_priority_comes_before_order() -> None:
+    line = [waits("1"), waits("2", priority=5), waits("3", priority=1)]
+    assert decide(line, [], FOUR).start == ("2", "3", "1")
+
+
+def test_among_equals_the_project_that_holds_least_comes_first() -> None:
+    line = [waits("1"), waits("2"), waits("3", project="b"), waits("4", project="b")]
+    assert decide(line, [], FOUR).start == ("1", "3", "2", "4")
+    held = [holds("0", slots=2)]
+    assert decide(line, held, FOUR).start == ("3", "4")
+
+
+def test_a_share_of_two_gets_twice_as_much() -> None:
+    limits = replace(FOUR, pools={"default": 6}, projects={"b": ProjectLimit(share=2)})
+    line = [waits(f"a{i}") for i in range(6)] + [waits(f"b{i}", project="b") for i in range(6)]
+    started = decide(line, [], limits).start
+    assert sorted(each[0] for each in started) == ["a", "a", "b", "b", "b", "b"]
+
+
+def test_a_large_head_is_not_overtaken_by_small_ones() -> None:
+    held = [holds("0", slots=2)]
+    found = decide([waits("1", slots=3), waits("2"), waits("3", project="b")], held, FOUR)
+    # The other project holds less, so it is before the head. What is behind the head waits.
+    assert found.start == ("3",)
+    assert found.waits == {"1": "it needs 3 slots, and 1 are free", "2": "behind 1"}
+    assert [position(each, found) for each in ("1", "2", "3")] == [1, 2, None]
+
+
+def test_who_is_at_its_limit_steps_aside_with_all_of_its_project() -> None:
+    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=2)})
+    line = [waits("1", slots=2), waits("2"), waits("3", project="b", slots=3)]
+    found = decide(line, [holds("0")], limits)
+    assert found.start == ("3",)
+    assert found.waits == {
+        "1": "project 'a' may hold 2 slots in pool 'default'",
+        "2": "behind others of 'a', which is at its limit",
+    }
+    # The control: without the limit they start.
+    assert decide(line[:2], [holds("0")], FOUR).start == ("1", "2")
+
+
+def test_a_limit_of_one_pool_is_not_that_of_another() -> None:
+    limit = ProjectLimit(max_slots=4, in_pool={"gpu": 1})
+    assert (limit.most("default"), limit.most("gpu")) == (4, 1)
+
+
+def test_who_is_not_due_yet_is_in_nobody_s_way() -> None:
+    line = [replace(waits("1", priority=9, slots=4), ready=False), waits("2", slots=4)]
+    found = decide(line, [holds("0", slots=0)], FOUR)
+    assert (found.start, found.preempt) == (("2",), ())
+    assert found.waits == {"1": "its next try is not due yet"}
+
+
+# Preemption
+
+
+def test_the_lowest_then_the_newest_is_preempted_and_none_without_need() -> None:
+    held = [holds("1", priority=1), holds("2"), holds("3"), holds("4", priority=1)]
+    assert decide([waits("9", priority=2)], held, FOUR).preempt == ("3",)
+    assert decide([waits("9", priority=2, slots=3)], held, FOUR).preempt == ("3", "2", "4")
+
+
+def test_a_small_victim_is_spared_where_a_large_one_is_needed_anyway() -> None:
+    held = [holds("1", slots=3), holds("2", slots=1)]
+    assert decide([waits("9", priority=1, slots=3)], held, FOUR).preempt == ("1",)
+
+
+def test_equal_priority_is_never_preempted() -> None:
+    held = [holds("1", slots=4, priority=3)]
+    assert decide([waits("9", priority=3)], held, FOUR).preempt == ()
+    assert decide([waits("9", priority=4)], held, FOUR).preempt == ("1",)
+
+
+def test_nobody_is_preempted_in_vain() -> None:
+    held = [holds("1", slots=3, priority=9), holds("2")]
+    assert decide([waits("9", priority=5, slots=2)], held, FOUR).preempt == ()
+
+
+def test_what_leaves_already_is_waited_for() -> None:
+    held = [holds("1", slots=2, leaving=True), holds("2", slots=2)]
+    found = decide([waits("8", priority=1, slots=2), waits("9", project="b")], held, FOUR)
+    assert (found.start, found.preempt) == ((), ())
+    # The control: were it not leaving, one would be told to.
+    held = [replace(each, leaving=False) for each in held]
+    assert decide([waits("8", priority=1, slots=2)], held, FOUR).preempt == ("2",)
+
+
+def test_where_the_project_s_limit_is_in_the_way_its_own_entries_go() -> None:
+    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=2)})
+    held = [holds("1", slots=2), holds("2", project="b")]
+    assert decide([waits("9", priority=1)], held, limits).preempt == ("1",)
+
+
+# Giving back
+
+
+def test_an_elastic_entry_gives_back_what_is_needed_and_no_more() -> None:
+    held = [holds("1", slots=4, least=1)]
+    found = decide([waits("9", priority=1, slots=2)], held, FOUR)
+    assert (found.start, found.preempt, found.shrink) == ((), (), {"1": Gift(2, "9")})
+    # The control: who needs all its slots is preempted.
+    rigid = [replace(held[0], least=None)]
+    found = decide([waits("9", priority=1, slots=2)], rigid, FOUR)
+    assert (found.preempt, found.shrink) == (("1",), {})
+
+
+def test_where_gifts_are_not_enough_it_is_preempted_whole() -> None:
+    found = decide([waits("9", priority=1, slots=4)], [holds("1", slots=4, least=1)], FOUR)
+    assert (found.preempt, found.shrink) == (("1",), {})
+
+
+def test_equal_priority_gives_nothing_back() -> None:
+    held = [holds("1", slots=4, least=1, priority=3)]
+    assert decide([waits("9", priority=3)], held, FOUR).shrink == {}
+    assert decide([waits("9", priority=4)], held, FOUR).shrink == {"1": Gift(3, "9")}
+
+
+def test_the_lowest_priority_gives_first_and_is_spent_before_another_is_touched() -> None:
+    six = replace(FOUR, pools={"default": 6})
+    held = [holds("1", slots=3, least=1, priority=1), holds("2", slots=3, least=1)]
+    for slots, shrunk, gone in (
+        (1, {"2": 2}, ()),
+        (2, {"2": 1}, ()),
+        (3, {}, ("2",)),
+        (4, {"1": 2}, ("2",)),
+        (6, {}, ("2", "1")),
+    ):
+        found = decide([waits("9", priority=2, slots=slots)], held, six)
+        assert {id: gift.keeps for id, gift in found.shrink.items()} == shrunk, slots
+        assert found.preempt == gone, slots
+
+
+def test_among_equals_all_give_before_one_is_stopped_the_newest_first() -> None:
+    eight = replace(FOUR, pools={"default": 8})
+    held = [holds("1", slots=3, least=1), holds("2", slots=3, least=1), holds("3", slots=2)]
+    found = decide([waits("9", priority=1, slots=3)], held, eight)
+    assert (found.preempt, found.shrink) == ((), {"1": Gift(2, "9"), "2": Gift(1, "9")})
+
+
+def test_what_is_being_given_back_is_waited_for_and_starts_nobody() -> None:
+    line = [waits("9", priority=1, slots=2)]
+    giving = holds("1", slots=4, least=1, full=4, cap=2)
+    found = decide(line, [giving], FOUR)
+    assert (found.start, found.shrink, found.preempt, found.grow) == ((), {}, (), {})
+    # When it has given them back, they are free.
+    assert decide(line, [replace(giving, slots=2)], FOUR).start == ("9",)
+
+
+def test_a_second_one_gets_more_of_it_and_never_below_its_least() -> None:
+    held = [holds("1", slots=2, least=1, full=4, cap=2), holds("8", priority=5, slots=2)]
+    found = decide([waits("9", priority=1)], held, FOUR)
+    assert found.shrink == {"1": Gift(1, "9")}
+    held[0] = replace(held[0], slots=1, cap=1)
+    held[1] = replace(held[1], slots=3)
+    found = decide([waits("9", priority=1)], held, FOUR)
+    assert (found.shrink, found.preempt) == ({}, ("1",))
+
+
+def test_where_the_projects_limit_is_in_the_way_its_own_gives() -> None:
+    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=3)})
+    held = [holds("1", slots=3, least=1), holds("2", project="b", least=1)]
+    assert decide([waits("9", priority=1)], held, limits).shrink == {"1": Gift(2, "9")}
+
+
+def test_slots_come_again_when_nothing_of_its_priority_waits() -> None:
+    small = holds("1", slots=1, least=1, full=4, cap=1)
+    assert decide([], [small], FOUR).grow == {"1": 4}
+    assert decide([], [small, holds("8", slots=2)], FOUR).grow == {"1": 2}
+    assert decide([], [small, holds("8", slots=3)], FOUR).grow == {}
+    # Nobody needs what was not given back yet.
+    assert decide([], [replace(small, slots=4)], FOUR).grow == {"1": 4}
+
+
+def test_who_waits_with_its_priority_goes_before_it_and_lower_ones_behind_it() -> None:
+    small = holds("1", project="b", slots=1, least=1, full=4, cap=1)
+    found = decide([waits("9", slots=2)], [small], FOUR)
+    assert (found.start, found.grow) == (("9",), {"1": 2})
+    found = decide([waits("9", priority=-1, slots=2)], [small], FOUR)
+    assert (found.start, found.grow) == ((), {"1": 4})
+    held = [small, holds("8", slots=1, priority=9)]
+    for priority, grown in ((0, {}), (7, {}), (-1, {"1": 3})):
+        found = decide([waits("9", priority=priority, slots=4)], held, FOUR)
+        assert (found.start, found.grow) == ((), grown), priority
+
+
+def test_nothing_comes_again_while_a_higher_priority_is_due_soon() -> None:
+    small = holds("1", slots=1, least=1, full=4, cap=1)
+    soon = replace(waits("9", priority=1, slots=2), ready=False)
+    assert decide([soon], [small], FOUR).grow == {}
+    assert decide([replace(soon, priority=-1)], [small], FOUR).grow == {"1": 4}
+
+
+def test_what_comes_again_stays_within_the_projects_limit() -> None:
+    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=3)})
+    small = holds("1", slots=1, least=1, full=4, cap=1)
+    assert decide([], [small], limits).grow == {"1": 3}
+    # Others of its project wait for the limit, so it waits behind them.
+    line = [waits("9", slots=3)]
+    assert decide(line, [small], limits).grow == {}
+    assert decide(line, [replace(small, project="b")], limits).start == ("9",)
+
+
+# Refusal
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (waits("1", slots=5), "it needs 5 slots, and pool 'default' has 4"),
+        (
+            waits("1", project="b", slots=3),
+            "it needs 3 slots, and project 'b' may hold 2 in pool 'default'",
+        ),
+        (
+            replace(waits("1"), pool="gpus"),
+            "there is no pool 'gpus'; there are: default",
+        ),
+    ],
+)
+def test_what_can_never_start_is_refused_and_is_in_nobody_s_way(entry: Waiting, why: str) -> None:
+    limits = replace(FOUR, projects={"b": ProjectLimit(max_slots=2)})
+    found = decide([entry, waits("2")], [], limits)
+    assert found.refuse == {"1": why}
+    assert found.start == ("2",)
+
+
+# Whatever the queue
+
+
+PROJECTS = ("a", "b", "c")
+POOLS = {"default": 6, "gpu": 3}
+SLOTS = st.integers(1, 7)
+PRIORITY = st.integers(0, 3)
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> tuple[list[Waiting], list[Holding], SlotLimits]:
+    """A queue whose holders are within the limits, as every pass leaves it."""
+    limits = SlotLimits(
+        pools=POOLS,
+        projects={
+            name: ProjectLimit(
+                share=draw(st.sampled_from([0.5, 1.0, 3.0])),
+                max_slots=draw(st.none() | st.integers(1, 6)),
+            )
+            for name in draw(st.sets(st.sampled_from(PROJECTS)))
+        },
+    )
+    line = [
+        Waiting(
+            id=f"w{i}",
+            project=draw(st.sampled_from(PROJECTS)),
+            pool=draw(st.sampled_from([*POOLS, "none"])),
+            priority=draw(PRIORITY),
+            slots=draw(SLOTS),
+            submitted=(draw(st.sampled_from("xy")), f"w{i}"),
+            ready=draw(st.sampled_from([True, True, True, False])),
+        )
+        for i in range(draw(st.integers(0, 8)))
+    ]
+    held: list[Holding] = []
+    for i in range(draw(st.integers(0, 6))):
+        one = Holding(
+            id=f"h{i}",
+            project=draw(st.sampled_from(PROJECTS)),
+            pool=draw(st.sampled_from([*POOLS])),
+            priority=draw(PRIORITY),
+            slots=draw(st.integers(1, 3)),
+            started=(draw(st.sampled_from("xy")), f"h{i}"),
+            leaving=draw(st.sampled_from([False, False, True])),
+        )
+        if draw(st.booleans()):
+            one = elastic(draw, one)
+        if within(limits, [*held, one]):
+            held.append(one)
+    return line, held, limits
+
+
+def elastic(draw: st.DrawFn, one: Holding) -> Holding:
+    """The same, which has given something back, is about to, or may be told to."""
+    least = draw(st.integers(1, one.slots))
+    full = one.slots + draw(st.integers(0, 2))
+    told = full > one.slots or draw(st.booleans())
+    cap = draw(st.integers(least, one.slots)) if told else None
+    return replace(one, least=least, full=full, cap=cap)
+
+
+Entry = Waiting | Holding
+
+
+def within(limits: SlotLimits, entries: Sequence[Entry]) -> bool:
+    return all(
+        sum(one.slots for one in entries if one.pool == pool) <= size
+        for pool, size in limits.pools.items()
+    ) and all(
+        (most := limits.project(project).most(pool)) is None
+        or sum(one.slots for one in entries if (one.pool, one.project) == (pool, project)) <= most
+        for pool in limits.pools
+        for project in PROJECTS
+    )
+
+
+def after(line: list[Waiting], held: list[Holding], found: Decision) -> list[Entry]:
+    """Who holds slots when the pass is done."""
+    grown = [replace(one, slots=found.grow.get(one.id, one.slots)) for one in held]
+    return [*grown, *(one for one in line if one.id in found.start)]
+
+
+def settled(line: list[Waiting], held: list[Holding], found: Decision) -> list[Entry]:
+    """Who holds slots when all have gone and given back as they were told."""
+    return [
+        replace(one, slots=found.shrink[one.id].keeps if one.id in found.shrink else one.keeps)
+        if isinstance(one, Holding) and one.id not in found.grow
+        else one
+        for one in after(line, held, found)
+        if one.id not in found.preempt and not (isinstance(one, Holding) and one.leaving)
+    ]
+
+
+@given(queues())
+def test_slots_and_limits_are_never_exceeded(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    assert within(limits, after(line, held, decide(line, held, limits)))
+
+
+@given(queues())
+def test_every_entry_starts_or_waits_or_is_refused(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    ids = [*found.start, *found.refuse, *(id for order in found.order.values() for id in order)]
+    assert sorted(ids) == sorted(one.id for one in line)
+    assert set(found.waits) == {id for order in found.order.values() for id in order}
+    places = [position(id, found) for id in found.waits]
+    assert all(place is not None and place >= 1 for place in places)
+
+
+@given(queues())
+def test_no_lower_priority_starts_while_a_higher_one_that_fits_waits(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    now = after(line, held, found)
+    started = [one for one in line if one.id in found.start]
+    for one in line:
+        if one.id not in found.waits or not one.ready:
+            continue
+        lower = [
+            other for other in started if other.pool == one.pool and other.priority < one.priority
+        ]
+        # In place of the lower ones that started, it would still not fit.
+        assert not lower or not within(limits, [*(e for e in now if e not in lower), one])
+
+
+@given(queues())
+def test_only_strictly_lower_priorities_give_way_and_each_slot_is_needed(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    rest = settled(line, held, found)
+    for pool in POOLS:
+        # For each, what would be left if a little less were taken from it.
+        less = {
+            one.id: replace(one, slots=found.shrink[one.id].keeps + 1)
+            if one.id in found.shrink
+            else replace(one, slots=one.keeps - one.spare or one.keeps)
+            for one in held
+            if one.pool == pool and (one.id in found.shrink or one.id in found.preempt)
+        }
+        if not less:
+            continue
+        assert not any(one.leaving for one in less.values())
+        assert [
+            one
+            for one in line
+            if one.pool == pool
+            and one.ready
+            and found.waits.get(one.id, "").startswith(("it needs", "project"))
+            and all(one.priority > victim.priority for victim in less.values())
+            and all(gift.to == one.id for id, gift in found.shrink.items() if id in less)
+            and within(limits, [*rest, one])
+            and not any(
+                within(limits, [*(e for e in rest if e.id != id), spared, one])
+                for id, spared in less.items()
+            )
+        ]
+
+
+@given(queues())
+def test_nobody_is_told_to_keep_less_than_its_least_or_to_hold_more_than_it_asked_for(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    by_id = {one.id: one for one in held}
+    assert not {*found.shrink} & {*found.grow, *found.preempt}
+    for id, gift in found.shrink.items():
+        one = by_id[id]
+        assert one.least is not None
+        assert one.least <= gift.keeps < one.keeps
+    for id, slots in found.grow.items():
+        one = by_id[id]
+        assert one.cap is not None
+        assert one.full is not None
+        assert max(one.cap, one.slots - 1) < slots <= one.full
+
+
+@given(queues())
+def test_nothing_comes_again_before_what_waits_with_as_high_a_priority(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    for one in held:
+        if one.id not in found.grow:
+            continue
+        for other in line:
+            if other.id not in found.waits or other.pool != one.pool:
+                continue
+            if other.priority < one.priority:
+                continue
+            # It waits for its project's limit, whatever others hold.
+            alone = [e for e in after(line, held, found) if e.project == other.project]
+            assert other.project != one.project
+            assert not within(limits, [*alone, other])
+
+
+@given(queues())
+def test_a_pass_after_a_pass_takes_nothing_back(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    told = told_so(line, held, found)
+    again = decide([one for one in line if one.id in found.waits], told, limits)
+    assert not {*found.shrink} & {*again.grow}
+    assert not {*found.grow} & {*again.shrink}
+    if not found.start:
+        assert (again.start, again.preempt, again.shrink, again.grow) == ((), (), {}, {})
+
+
+def told_so(line: list[Waiting], held: list[Holding], found: Decision) -> list[Holding]:
+    """Who holds slots after the pass, before any of them has done what it was told."""
+    return [
+        *(
+            replace(
+                one,
+                leaving=one.leaving or one.id in found.preempt,
+                slots=found.grow.get(one.id, one.slots),
+                full=one.full or one.slots,
+                cap=found.shrink[one.id].keeps
+                if one.id in found.shrink
+                else found.grow.get(one.id, one.cap),
+            )
+            for one in held
+        ),
+        *(
+            Holding(
+                id=one.id,
+                project=one.project,
+                pool=one.pool,
+                priority=one.priority,
+                slots=one.slots,
+                started=("z", one.id),
+            )
+            for one in line
+            if one.id in found.start
+        ),
+    ]
+
+
+@given(queues(), st.randoms(use_true_random=False))
+def test_the_order_in_which_entries_are_read_changes_nothing(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits], random: object
+) -> None:
+    line, held, limits = queue
+    mixed, others = line.copy(), held.copy()
+    random.shuffle(mixed)  # type: ignore[attr-defined]
+    random.shuffle(others)  # type: ignore[attr-defined]
+    assert decide(line, held, limits) == decide(mixed, others, limits)
+
+
+@given(queues())
+def test_slots_are_left_unused_only_behind_a_head_or_a_limit(
+    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+) -> None:
+    """What fits and does not start has somebody before it who waits, in the pool or project."""
+    line, held, limits = queue
+    found = decide(line, held, limits)
+    now = after(line, held, found)
+    for order in found.order.values():
+        ready = [one for id in order for one in line if one.id == id and one.ready]
+        for place, one in enumerate(ready):
+            if within(limits, [*now, one]):
+                assert place > 0
+
+
+@given(queues())
+def test_passes_come_to_rest(queue: tuple[list[Waiting], list[Holding], SlotLimits]) -> None:
+    """What was decided, done, and what leaves gone: nobody is told something new for ever."""
+    line, held, limits = queue
+    for _ in range(40):
+        found = decide(line, held, limits)
+        moving = any(one.leaving or one.keeps < one.slots for one in held)
+        if not (found.start or found.preempt or found.shrink or found.grow or moving):
+            break
+        back = [one for one in held if one.id in found.preempt]
+        told = told_so(line, held, found)
+        held = [replace(one, slots=one.keeps) for one in told if not one.leaving]
+        line = [one for one in line if one.id in found.waits]
+        line += [
+            Waiting(
+                id=one.id,
+                project=one.project,
+                pool=one.pool,
+                priority=one.priority,
+                slots=one.full or one.slots,
+                submitted=one.started,
+            )
+            for one in back
+        ]
+    else:
+        raise AssertionError("entries are started and stopped without end")

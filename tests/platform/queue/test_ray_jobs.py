@@ -1,0 +1,271 @@
+"""Submissions as Ray Jobs, against a dashboard that says what Ray's says."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import UsageError
+from govray.governance.submission.code_archive import archive_folder
+from govray.governance.submission.submission import read_submission
+from govray.platform.queue.entrypoint import entrypoint
+from govray.platform.queue.job import JobRefused, JobState, Unreachable
+from govray.platform.queue.ray_jobs import CONFIG, FACTS, RayJobs
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Submission
+from govray.platform.tasks.task_file import KINDS
+
+CONFIG_TEXT = "name: tiny\n"
+
+
+class Dashboard:
+    """What Ray's dashboard answers; ``broken`` is an answer in the place of every one."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.packages: dict[str, bytes] = {}
+        self.stopped: list[str] = []
+        self.tokens: set[str | None] = set()
+        self.broken: tuple[int, str] | None = None
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def handle_any(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                outer.tokens.add(self.headers.get("Authorization"))
+                status, text = outer.broken or outer.answer(
+                    self.command, self.path, self.rfile.read(length)
+                )
+                data = text.encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = handle_any
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_port}"
+
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, str]:
+        parts = path.strip("/").split("/")
+        match method, parts:
+            case "GET", ["api", "version"]:
+                return 200, json.dumps({"version": "4", "ray_version": "2.60.0"})
+            case "GET", ["api", "packages", _, name]:
+                return (200, "{}") if name in self.packages else (404, "none")
+            case "PUT", ["api", "packages", _, name]:
+                self.packages[name] = body
+                return 200, "{}"
+            case "POST", ["api", "jobs"]:
+                asked = json.loads(body)
+                if asked["submission_id"] in self.jobs:
+                    return 400, f"Job with submission_id {asked['submission_id']} already exists."
+                self.jobs[asked["submission_id"]] = asked | {"status": "PENDING"}
+                return 200, json.dumps(
+                    {"job_id": asked["submission_id"], "submission_id": asked["submission_id"]}
+                )
+            case "GET", ["api", "jobs"]:
+                return 200, json.dumps([*self.jobs.values(), {"type": "DRIVER", "metadata": {}}])
+            case "GET", ["api", "jobs", name] if name in self.jobs:
+                return 200, json.dumps(self.jobs[name])
+            case "POST", ["api", "jobs", name, "stop"] if name in self.jobs:
+                self.stopped.append(name)
+                return 200, json.dumps({"stopped": True})
+            case _, ["api", "jobs", name, *_]:
+                return 404, f"Job {name} does not exist"
+        return 404, "not found"
+
+
+@pytest.fixture
+def dashboard() -> Iterator[Dashboard]:
+    made = Dashboard()
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,))
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+def row(storage: Path, **more: Any) -> Submission:
+    code = storage.parent / "code"
+    (code / "jobs").mkdir(parents=True, exist_ok=True)
+    (code / "jobs" / "train.py").write_text("print('trained')\n")
+    given: dict[str, Any] = {
+        "id": "s-1",
+        "kind": "train",
+        "name": "tiny",
+        "project": "research",
+        "user": "ada",
+        "state": SubmissionState.RUNNING,
+        "pool": "default",
+        "priority": 0,
+        "slots": 1,
+        "config": CONFIG_TEXT,
+        "archive": archive_folder(code, storage),
+        "submitted": "2026-11-24T09:00:00Z",
+        "attempt": 1,
+        "job": "s-1-1",
+    }
+    return Submission(**given | more)
+
+
+def test_a_job_has_its_command_its_folder_and_whose_it_is(
+    dashboard: Dashboard, storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # which Ray's client would prefer
+    cluster = RayJobs(dashboard.address, storage, token="abc")
+    cluster.start(row(storage))
+    asked = dashboard.jobs["s-1-1"]
+    assert asked["entrypoint"] == f"python jobs/train.py --config {CONFIG} --submission {FACTS}"
+    assert asked["metadata"] == {
+        "govray.submission": "s-1",
+        "govray.user": "ada",
+        "govray.project": "research",
+    }
+    [package] = dashboard.packages.values()
+    with zipfile.ZipFile(io.BytesIO(package)) as sent:
+        assert {*sent.namelist()} >= {"jobs/train.py", CONFIG, FACTS}
+        assert sent.read(CONFIG).decode() == CONFIG_TEXT
+        (tmp_path / FACTS).write_bytes(sent.read(FACTS))
+    facts = read_submission(tmp_path / FACTS)
+    assert (facts.id, facts.user, facts.project) == ("s-1", "ada", "research")
+    assert dashboard.tokens == {"Bearer abc"}
+
+
+def test_a_start_is_asked_for_twice_and_done_once(dashboard: Dashboard, storage: Path) -> None:
+    cluster = RayJobs(dashboard.address, storage)
+    cluster.start(row(storage))
+    dashboard.jobs["s-1-1"]["status"] = "RUNNING"
+    cluster.start(row(storage))
+    assert dashboard.jobs["s-1-1"]["status"] == "RUNNING"
+    # Another process is faster between our look and our start: Ray says so, and all is well.
+    seen = iter([None])
+    cluster.look = lambda job: next(seen)  # type: ignore[method-assign]
+    cluster.start(row(storage))
+
+
+def test_a_job_that_is_not_there_is_told_from_a_cluster_that_cannot_be_asked(
+    dashboard: Dashboard, storage: Path
+) -> None:
+    cluster = RayJobs(dashboard.address, storage)
+    assert cluster.look("s-1-1") is None
+    for broken in (
+        *((404, "<h1>Not Found</h1>"), (500, "no agent"), (502, "bad gateway"), (200, "")),
+        *((200, "[]"), (200, "{}"), (200, '{"submission_id": "s-1-1", "status": "ODD"}')),
+    ):
+        dashboard.broken = broken
+        with pytest.raises(Unreachable):
+            cluster.look("s-1-1")
+    dashboard.broken = (200, '{"items": []}')
+    with pytest.raises(Unreachable, match="does not speak as Ray Jobs do"):
+        cluster.running()
+    for status in (401, 403):
+        dashboard.broken = (status, "Unauthorized")
+        with pytest.raises(Unreachable):
+            cluster.look("s-1-1")
+    nobody = RayJobs("http://127.0.0.1:1", storage)
+    with pytest.raises(Unreachable, match="does not answer"):
+        nobody.look("s-1-1")
+
+
+def test_what_ray_says_of_a_job(dashboard: Dashboard, storage: Path) -> None:
+    cluster = RayJobs(dashboard.address, storage)
+    cluster.start(row(storage))
+    [running] = cluster.running()
+    assert (running.name, running.submission, running.state) == ("s-1-1", "s-1", JobState.WAITING)
+    dashboard.jobs["s-1-1"] |= {"status": "FAILED", "driver_exit_code": 75, "message": "x"}
+    job = cluster.look("s-1-1")
+    assert job is not None
+    assert (job.state, job.code, job.message, job.ended) == (JobState.FAILED, 75, "x", True)
+    assert cluster.running() == []
+
+
+def test_a_stop_is_told_and_one_of_nothing_is_nothing(dashboard: Dashboard, storage: Path) -> None:
+    cluster = RayJobs(dashboard.address, storage)
+    cluster.stop("s-1-1")
+    cluster.start(row(storage))
+    cluster.stop("s-1-1")
+    assert dashboard.stopped == ["s-1-1"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"kind": "tune2"}, "did you mean 'tune'"),
+        ({"user": ""}, "user"),
+        ({"archive": None}, "submitted without a working directory"),
+        ({"archive": f"sha256:{'0' * 64}"}, "the archive of the working directory is not there"),
+    ],
+)
+def test_what_cannot_become_a_job_is_not_accepted(
+    dashboard: Dashboard, storage: Path, more: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(JobRefused, match=says):
+        RayJobs(dashboard.address, storage).start(row(storage, **more))
+    assert dashboard.jobs == {}
+
+
+@pytest.mark.parametrize("name", [CONFIG, FACTS])
+def test_a_folder_in_the_place_of_the_queue_s_file_is_refused_for_good(
+    dashboard: Dashboard, storage: Path, name: str
+) -> None:
+    """Were it `Unreachable`, it would be tried for ever, and nothing behind it would start."""
+    inside = storage.parent / "code" / name
+    inside.mkdir(parents=True)
+    (inside / "a.txt").write_text("a")
+    with pytest.raises(JobRefused, match=name):
+        RayJobs(dashboard.address, storage).start(row(storage))
+    assert dashboard.jobs == {}
+
+
+def test_without_a_folder_a_job_gets_that_of_the_cluster(
+    dashboard: Dashboard, storage: Path
+) -> None:
+    entry = row(storage, archive=None)
+    RayJobs(dashboard.address, storage, working_dir=storage.parent / "code").start(entry)
+    assert "s-1-1" in dashboard.jobs
+    with pytest.raises(JobRefused, match="has no jobs/"):
+        RayJobs(dashboard.address, storage, working_dir=storage).start(
+            row(storage, archive=None, job="s-1-2")
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_has_its_file_and_a_storage_that_its_folder_does_not_move(
+    dashboard: Dashboard, storage: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.chdir(storage.parent)
+    text = f"kind: {kind}\n"
+    RayJobs(dashboard.address, Path("runs")).start(row(storage, kind=kind, config=text))
+    words = f"--id s-1 --storage {storage} --config {CONFIG} --user ada"
+    assert dashboard.jobs["s-1-1"]["entrypoint"] == f"python jobs/task.py {words}"
+    [package] = dashboard.packages.values()
+    with zipfile.ZipFile(io.BytesIO(package)) as sent:
+        assert sent.read(CONFIG).decode() == text
+
+
+def test_no_name_of_a_file_becomes_a_command() -> None:
+    assert "'a; b'" in entrypoint("train", config="a; b", submission="c")
+    words = {"config": "a", "submission": "b", "id": "s-1", "user": "$(x)", "storage": "/runs"}
+    assert entrypoint("notebook", **words).endswith("--config a --user '$(x)'")
+    with pytest.raises(UsageError, match="nothing runs a submission of kind"):
+        entrypoint("shall", **words)

@@ -1,0 +1,561 @@
+"""A pass over the queue: what starts, gives way, comes back and ends. A crash loses nothing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, event
+from sqlmodel import Session
+
+from govray.platform.queue import reconcile
+from govray.platform.queue.job import Job, JobState
+from govray.platform.queue.outcome import outcome
+from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
+from govray.platform.queue.reconcile import (
+    LEASE_S,
+    START_GRACE_S,
+    SWEEP_S,
+    QueuePass,
+    Reconciler,
+    Retries,
+    limits_now,
+)
+from govray.platform.store import pools
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import Lease, Pool, Project, Submission
+from govray.platform.tasks.task_file import FINITE, KINDS, SHOWN
+from tests.support.databases import on_both
+from tests.support.pretended_cluster import RUNS_FOR
+from tests.support.queued import Queued
+
+S, J = SubmissionState, JobState
+TOLD = "govray: it was told to end\nTask finished"
+
+
+@pytest.fixture
+def queue(store: Engine) -> Queued:
+    return Queued(store)
+
+
+@on_both
+def test_what_fits_starts_and_ends_and_the_next_follows(queue: Queued) -> None:
+    one, two, three = queue.put(), queue.put(), queue.put()
+    queue.passed()
+    assert [queue.state(id) for id in (one, two, three)] == [S.RUNNING, S.RUNNING, S.QUEUED]
+    assert (queue.row(one).job, queue.row(one).attempt) == (f"{one}-1", 1)
+    assert [queue.row(id).position for id in (one, two, three)] == [None, None, 1]
+    queue.until_rest()
+    assert queue.states() == ["COMPLETED"] * 3
+    assert queue.cluster.done == {one: RUNS_FOR, two: RUNS_FOR, three: RUNS_FOR}
+    assert queue.row(three).position is None
+    assert queue.row(three).finished is not None
+
+
+def test_a_pass_writes_down_how_large_pools_are(queue: Queued) -> None:
+    with Session(queue.engine) as session:
+        assert pools.sizes(session) == {}
+        assert pools.state(session, {"gone": 3})
+        session.commit()
+    queue.passed()
+    with Session(queue.engine) as session:
+        assert pools.sizes(session) == queue.limits.pools
+        assert not pools.state(session, queue.limits.pools)
+
+
+def test_a_higher_priority_preempts_and_who_gave_way_goes_on(queue: Queued) -> None:
+    low = [queue.put(), queue.put()]
+    queue.passed()
+    queue.cluster.tick()
+    high = queue.put(priority=5)
+    queue.passed()
+    assert [queue.state(id) for id in low] == [S.RUNNING, S.PREEMPTING]
+    assert queue.cluster.told == {f"{low[1]}-1"}
+    queue.cluster.tick()
+    queue.passed()
+    assert (queue.state(high), queue.state(low[1])) == (S.RUNNING, S.QUEUED)
+    assert queue.row(low[1]).why == "it gave way to a higher priority"
+    assert queue.row(low[1]).failures == 0
+    queue.until_rest()
+    assert queue.states() == ["COMPLETED"] * 3
+    assert queue.row(low[1]).attempt == 2
+    assert queue.cluster.done[low[1]] == RUNS_FOR
+
+
+def test_what_can_never_start_ends_at_once_with_the_reason(queue: Queued) -> None:
+    queue.cluster.down = True  # for that no cluster is needed
+    id = queue.put(slots=5)
+    assert queue.passed().unreachable is not None
+    assert queue.state(id) is S.ERROR
+    assert queue.row(id).why == "it needs 5 slots, and pool 'default' has 4"
+
+
+# Ends
+
+
+@pytest.mark.parametrize(
+    ("state", "job", "after", "failure"),
+    [
+        (S.RUNNING, {"state": J.SUCCEEDED, "code": 0}, S.COMPLETED, False),
+        (S.PREEMPTING, {"state": J.SUCCEEDED, "code": 0}, S.COMPLETED, False),
+        (S.RUNNING, {"state": J.FAILED, "code": -9}, S.QUEUED, True),
+        (S.RUNNING, {"state": J.FAILED, "code": 137}, S.QUEUED, True),
+        (S.RUNNING, {"state": J.FAILED, "code": 69, "message": "govray: no node"}, S.QUEUED, True),
+        (S.RUNNING, {"state": J.FAILED, "code": 1, "message": "Traceback"}, S.QUEUED, True),
+        (S.RUNNING, {"state": J.FAILED, "message": "Job supervisor actor died"}, S.QUEUED, True),
+        (S.RUNNING, {"state": J.FAILED, "code": 75}, S.QUEUED, True),
+        (S.RUNNING, {"state": J.STOPPED}, S.STOPPED, False),
+        (S.RUNNING, {"state": J.FAILED, "code": 1, "message": "govray: no"}, S.ERROR, False),
+        (S.RUNNING, {"state": J.FAILED, "code": 2, "message": "x\ngovray: no"}, S.ERROR, False),
+        (S.RUNNING, {"state": J.FAILED, "code": 3, "message": "govray: no"}, S.ERROR, False),
+        (S.PREEMPTING, {"state": J.FAILED, "code": 75}, S.QUEUED, False),
+        (S.PREEMPTING, {"state": J.STOPPED}, S.QUEUED, False),
+        (S.PREEMPTING, {"state": J.FAILED, "code": -9}, S.QUEUED, False),
+        (S.PREEMPTING, {"state": J.FAILED, "code": 1, "message": "govray: no"}, S.ERROR, False),
+        (S.STOPPING, {"state": J.FAILED, "code": 75}, S.STOPPED, False),
+        (S.STOPPING, {"state": J.STOPPED}, S.STOPPED, False),
+        (S.STOPPING, {"state": J.FAILED, "code": -9}, S.STOPPED, False),
+        (S.KILLING, {"state": J.STOPPED}, S.KILLED, False),
+        (S.KILLING, {"state": J.FAILED, "code": 1, "message": "govray: no"}, S.KILLED, False),
+    ],
+)
+def test_what_follows_an_end(
+    state: SubmissionState, job: dict[str, object], after: SubmissionState, failure: bool
+) -> None:
+    found = outcome(state, Job(name="s-1", submission="s", **job))  # type: ignore[arg-type]
+    assert (found.after, found.failure) == (after, failure)
+    assert found.after is not S.ERROR or found.why == "no"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "state", "job", "after", "why"),
+    [
+        (SHOWN, S.RUNNING, {"state": J.SUCCEEDED, "code": 0}, S.COMPLETED, "nobody used it"),
+        (FINITE, S.RUNNING, {"state": J.SUCCEEDED, "code": 0}, S.COMPLETED, None),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "code": 75, "message": TOLD}, S.QUEUED, "told"),
+        (KINDS, S.PREEMPTING, {"state": J.STOPPED}, S.QUEUED, "it gave way"),
+        (KINDS, S.STOPPING, {"state": J.STOPPED}, S.STOPPED, None),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "code": 2, "message": "govray: no"}, S.ERROR, "no"),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "code": 137}, S.QUEUED, "signal 9"),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "message": "node lost"}, S.QUEUED, "node lost"),
+        (KINDS, S.RUNNING, {"state": J.FAILED, "code": 69, "message": TOLD}, S.QUEUED, "69"),
+        # A program's own codes are final, also those that mean more where govray says them.
+        *(
+            (FINITE, S.RUNNING, {"state": J.FAILED, "code": c, "message": "x"}, S.ERROR, f"{c}: x")
+            for c in (1, 2, 5, 69, 75, 128, 255)
+        ),
+        (FINITE, S.PREEMPTING, {"state": J.FAILED, "code": 5}, S.ERROR, "code 5"),
+        (FINITE, S.KILLING, {"state": J.FAILED, "code": 5}, S.KILLED, None),
+        (SHOWN, S.RUNNING, {"state": J.FAILED, "code": 1, "message": "Traceback"}, S.QUEUED, "1"),
+    ],
+)
+def test_what_follows_the_end_of_a_task(
+    kinds: tuple[str, ...],
+    state: SubmissionState,
+    job: dict[str, Any],
+    after: SubmissionState,
+    why: str | None,
+) -> None:
+    for kind in kinds:
+        found = outcome(state, Job(name="s-1", submission="s", **job), kind)
+        assert found.after is after, (kind, found)
+        assert why in found.why if why and found.why else found.why is why, (kind, found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_gives_way_comes_back_and_ends(queue: Queued, kind: str) -> None:
+    id = queue.put(kind=kind, slots=4, config=f"kind: {kind}\n")
+    queue.passed()
+    queue.put(priority=1)
+    queue.passed()
+    assert queue.state(id) is S.PREEMPTING
+    queue.until_rest()
+    assert (queue.state(id), queue.row(id).attempt) == (S.COMPLETED, 2)
+
+
+def test_a_program_that_fails_is_not_run_again(queue: Queued) -> None:
+    command, train = queue.put(kind="command", config="kind: command\nargv: [x]\n"), queue.put()
+    queue.commits.add(train)
+    queue.passed()
+    for id in (command, train):
+        queue.cluster.end(f"{id}-1", J.FAILED, code=75, message="bye")
+    queue.passed()
+    assert (queue.state(command), queue.row(command).why) == (
+        S.ERROR,
+        "its program ended with code 75: bye",
+    )
+    # Negative control: of a run the same code is a commit on request, and it goes on at once.
+    assert (queue.state(train), queue.row(train).attempt) == (S.RUNNING, 2)
+
+
+def test_a_task_counts_its_slots_against_its_projects_limit(store: Engine) -> None:
+    limits = SlotLimits(pools={"default": 4}, others=ProjectLimit(max_slots=1))
+    queue = Queued(store, limits=limits)
+    one, two = (queue.put(kind="notebook", slots=1) for _ in range(2))
+    queue.passed()
+    assert (queue.state(one), queue.state(two)) == (S.RUNNING, S.QUEUED)
+
+
+def test_a_project_s_own_settings_limit_what_it_holds(store: Engine) -> None:
+    queue = Queued(store, limits=SlotLimits(pools={"default": 4}))
+    ids = [queue.put(slots=1, project="default") for _ in range(3)]
+    with Session(store) as session:
+        project = session.get_one(Project, queue.row(ids[0]).project)
+        project.settings = {"max_slots": 1, "share": 3.0}
+        session.add(project)
+        session.commit()
+        stated = SlotLimits(
+            pools={"default": 4},
+            projects={project.name: ProjectLimit(max_slots=2, in_pool={"gpu": 3})},
+        )
+        [limit] = limits_now(session, stated).projects.values()
+        assert (limit.share, limit.most("default"), limit.most("gpu")) == (1.0, 1, 1)
+        [own] = limits_now(session, SlotLimits(pools={"default": 4})).projects.values()
+        assert (own.share, own.max_slots) == (3.0, 1)
+    queue.passed()
+    assert [queue.state(id) for id in ids] == [S.RUNNING, S.QUEUED, S.QUEUED]
+
+
+def test_a_pass_reads_the_projects_once(queue: Queued, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+
+    def noted(session: Session) -> dict[str, tuple[float, int | None]]:
+        read.append(session)
+        return {}
+
+    monkeypatch.setattr(reconcile, "project_limits", noted)
+    queue.put()
+    queue.passed()
+    assert len(read) == 1
+
+
+def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:
+    id = queue.put()
+    queue.passed()
+    queue.cluster.end(f"{id}-1", J.FAILED, code=-9)
+    queue.passed()
+    row = queue.row(id)
+    assert (row.state, row.failures, row.attempt) == (S.QUEUED, 1, 1)
+    assert row.why == "its driver was ended by signal 9"
+    queue.passed()
+    assert queue.state(id) is S.QUEUED  # not due yet
+    queue.wait(queue.retries.first_s)
+    queue.passed()
+    assert (queue.state(id), queue.row(id).job) == (S.RUNNING, f"{id}-2")
+
+
+def test_who_dies_again_and_again_without_a_commit_ends(queue: Queued) -> None:
+    id, getting_on = queue.put(), queue.put()
+    queue.commits.add(getting_on)
+    for _ in range(queue.retries.most + 1):
+        queue.wait(1000)
+        queue.passed()
+        for job in queue.cluster.live():
+            queue.cluster.end(job.name, J.FAILED, code=-9)
+        queue.passed()
+    assert queue.state(id) is S.ERROR
+    assert queue.row(id).why == (
+        "3 tries ended without a new commit; its driver was ended by signal 9"
+    )
+    # The control: who commits between deaths is tried again without end.
+    assert (queue.state(getting_on), queue.row(getting_on).failures) == (S.QUEUED, 1)
+
+
+def test_who_says_again_and_again_that_it_was_told_to_stop_ends(queue: Queued) -> None:
+    id, getting_on = queue.put(), queue.put()
+    queue.commits.add(getting_on)
+
+    def told() -> None:
+        for job in queue.cluster.live():
+            queue.cluster.end(job.name, J.FAILED, code=75)
+
+    queue.passed()
+    told()
+    queue.passed()
+    row = queue.row(id)
+    assert (row.state, row.failures, row.attempt) == (S.QUEUED, 1, 1)  # and waits
+    # The control: with a commit it is believed, and goes on at once.
+    assert (queue.state(getting_on), queue.row(getting_on).attempt) == (S.RUNNING, 2)
+    for _ in range(queue.retries.most):
+        queue.wait(1000)
+        queue.passed()
+        told()
+        queue.passed()
+    assert queue.state(id) is S.ERROR
+    assert queue.row(id).why == (
+        "3 tries ended without a new commit; its driver was told to stop, not by the queue"
+    )
+    assert queue.row(getting_on).failures == 0
+
+
+def test_a_commit_in_between_counts_from_nothing_again(queue: Queued) -> None:
+    id = queue.put()
+    for commits, failures in ((False, 1), (False, 2), (True, 0), (False, 1)):
+        queue.wait(1000)
+        queue.passed()
+        (queue.commits.add if commits else queue.commits.discard)(id)
+        queue.cluster.end(queue.cluster.live()[0].name, J.FAILED, code=75)
+        queue.passed()
+        assert queue.row(id).failures == failures
+        if queue.state(id) is S.RUNNING:  # at once
+            queue.cluster.end(queue.cluster.live()[0].name, J.STOPPED)
+            queue.passed()
+            queue.ask(id, "resume")
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    retries = Retries(first_s=10, longest_s=60)
+    waits = [retries.wait(failures).total_seconds() for failures in (0, 1, 2, 3, 4, 1000)]
+    assert waits == [0, 10, 20, 40, 60, 60]
+
+
+def test_a_refusal_is_not_tried_again(queue: Queued) -> None:
+    id = queue.put()
+    queue.passed()
+    message = "step 1\ngovray: policies/x.json: no such file. Sign one\n"
+    queue.cluster.end(f"{id}-1", J.FAILED, code=2, message=message)
+    queue.passed()
+    assert queue.state(id) is S.ERROR
+    assert queue.row(id).why == "policies/x.json: no such file. Sign one"
+
+
+def test_who_is_not_accepted_ends_with_the_reason(queue: Queued) -> None:
+    id = queue.put()
+    queue.cluster.refuses.add(id)
+    queue.passed()
+    assert (queue.state(id), queue.row(id).why) == (S.ERROR, f"{id}: it is not accepted")
+
+
+def test_a_start_that_does_not_arrive_is_asked_for_again_and_holds_up_nobody(
+    queue: Queued,
+) -> None:
+    lost, other = queue.put(), queue.put()
+    queue.cluster.loses.add(lost)
+    assert queue.passed().unreachable == f"{lost}: it did not arrive"
+    assert (queue.state(lost), queue.state(other)) == (S.RUNNING, S.QUEUED)
+    queue.passed()
+    assert queue.state(other) is S.RUNNING
+    assert [job.submission for job in queue.cluster.live()] == [other]
+    queue.cluster.loses.clear()
+    queue.passed()
+    assert queue.row(lost).attempt == 1
+    assert {job.name for job in queue.cluster.live()} == {f"{lost}-1", f"{other}-1"}
+
+
+# What people ask
+
+
+def test_stop_kill_and_resume(queue: Queued) -> None:
+    stopped, killed = queue.put(), queue.put()
+    queue.passed()
+    queue.ask(stopped, "stop")
+    queue.ask(killed, "kill")
+    queue.passed()
+    assert queue.cluster.told == {f"{stopped}-1", f"{killed}-1"}
+    queue.cluster.tick()
+    queue.passed()
+    assert queue.states() == ["STOPPED", "KILLED"]
+    queue.ask(stopped, "resume")
+    queue.until_rest()
+    assert (queue.state(stopped), queue.row(stopped).attempt) == (S.COMPLETED, 2)
+
+
+# Heads
+
+
+def test_while_no_head_answers_nothing_moves_and_a_head_without_jobs_gets_them_again(
+    queue: Queued,
+) -> None:
+    one, two, three = queue.put(), queue.put(), queue.put()
+    queue.passed()
+    queue.cluster.tick()
+    queue.ask(two, "stop")
+    queue.cluster.die()
+    for _ in range(3):
+        queue.wait(START_GRACE_S)
+        assert queue.passed().unreachable == "the head: nothing answers"
+    assert queue.states() == ["RUNNING", "STOPPING", "QUEUED"]
+    queue.cluster.down = False
+    queue.passed()
+    assert queue.states() == ["RUNNING", "STOPPED", "RUNNING"]
+    row = queue.row(one)
+    assert (row.job, row.attempt, row.failures) == (f"{one}-2", 2, 0)
+    queue.until_rest()
+    assert queue.states() == ["COMPLETED", "STOPPED", "COMPLETED"]
+    assert queue.cluster.done[one] == RUNS_FOR
+    assert queue.cluster.done[three] == RUNS_FOR
+
+
+def test_an_entry_is_told_of_once_and_not_when_a_pass_has_placed_it(queue: Queued) -> None:
+    process = queue.process
+    assert not process.submitted()
+    queue.put(slots=4)
+    queue.put(slots=4)
+    assert process.submitted()
+    assert not process.submitted()
+    queue.passed()  # one starts, the other has a place
+    assert not process.submitted()
+    queue.put()
+    assert process.submitted()
+
+
+# Two processes
+
+
+@on_both
+def test_only_the_holder_of_the_lease_makes_passes(queue: Queued) -> None:
+    id = queue.put()
+    assert queue.passed().holder
+    other = queue.reconciler()
+    queue.cluster.end(f"{id}-1", J.SUCCEEDED, code=0)
+    assert not other.once().holder
+    assert queue.state(id) is S.RUNNING
+    queue.wait(LEASE_S + 1)  # the first one died
+    assert other.once().holder
+    assert queue.state(id) is S.COMPLETED
+    assert not queue.process.once().holder
+    other.release()
+    assert queue.passed().holder
+
+
+def test_a_job_that_nobody_follows_is_stopped_and_somebody_else_s_is_not(queue: Queued) -> None:
+    id = queue.put()
+    queue.passed()
+    for name, submission in ((f"{id}-0", id), ("s-other-1", "s-other")):
+        queue.cluster.jobs[name] = Job(name=name, submission=submission, state=J.RUNNING)
+    assert queue.passed().stray == []  # not so soon after the last look
+    queue.wait(SWEEP_S)
+    assert queue.passed().stray == [f"{id}-0"]
+    assert queue.cluster.told == {f"{id}-0"}
+
+
+# Crashes
+
+
+class Crashed(BaseException):
+    """The process is gone; nothing of it goes on."""
+
+
+def scenario(engine: Engine) -> Queued:
+    """Four slots, two projects, one of them with a limit; the fifth preempts."""
+    limits = SlotLimits(pools={"default": 4}, projects={"b": ProjectLimit(max_slots=2)})
+    queue = Queued(engine, limits=limits)
+    for project in ("a", "b", "a", "b"):
+        queue.put(project=project)
+    return queue
+
+
+def story(queue: Queued, crash: Callable[[], None], made: type[Reconciler] = Reconciler) -> int:
+    """Work it off, with a preemption, a dead driver and a dead head; returns how many crashed."""
+    crashes = 0
+    current = queue.reconciler(made)
+    for turn in count():
+        queue.wait(5)
+        try:
+            with called(queue, crash):
+                current.once()
+        except Crashed:
+            crashes += 1
+            current = queue.reconciler(made)
+            queue.wait(LEASE_S)
+        if turn == 1:
+            queue.put(priority=9)
+        live = queue.cluster.live()
+        if turn == 2 and live:
+            queue.cluster.end(live[0].name, J.FAILED, code=-9)
+        if turn == 5:
+            queue.cluster.die()
+        if turn == 6:
+            queue.cluster.down = False
+        queue.cluster.tick()
+        for submission in {job.submission for job in queue.cluster.live()}:
+            of_it = [job for job in queue.cluster.live() if job.submission == submission]
+            assert len(of_it) == 1, f"two jobs of one submission run: {of_it}"
+        assert 2 * len(queue.cluster.live()) <= 4, "more runs than there are slots"
+        if turn > 6 and set(queue.states()) == {"COMPLETED"}:
+            return crashes
+        assert turn < 80, queue.states()
+    raise AssertionError
+
+
+@contextmanager
+def called(queue: Queued, call: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile ``call`` is called at every call of the cluster, and before every commit."""
+
+    def at_commit(connection: object) -> None:
+        call()
+
+    queue.cluster.at_call = call
+    event.listen(queue.engine, "commit", at_commit)
+    try:
+        yield
+    finally:
+        event.remove(queue.engine, "commit", at_commit)
+        queue.cluster.at_call = lambda: None
+
+
+def test_a_crash_at_any_call_is_repaired_by_the_next_pass(store: Engine) -> None:
+    """Before and after the effect of each call of the cluster, and before each commit."""
+    points: list[None] = []
+    assert story(scenario(store), lambda: points.append(None)) == 0
+    assert len(points) > 40
+    # Every third: passes repeat, so each kind of call has its turn, before and after its effect.
+    for point in range(0, len(points), 3):
+        queue = crashed_at(store, point)
+        assert set(queue.cluster.done.values()) == {RUNS_FOR}, f"at point {point}"
+        assert len(queue.cluster.done) == 5
+
+
+def test_who_starts_first_and_writes_then_runs_one_submission_twice(store: Engine) -> None:
+    """The control: the crash of the test above, at the first starts alone."""
+    broken = []
+    for point in range(12):
+        try:
+            crashed_at(store, point, Hasty)
+        except AssertionError as error:
+            broken.append(str(error))
+    assert any("two jobs of one submission run" in each for each in broken)
+
+
+class Hasty(Reconciler):
+    """Asks the cluster first, under a name of the moment, and writes what it did after that.
+
+    Nor does it look for jobs that nobody follows.
+    """
+
+    def _sweep(self, session: Session, done: QueuePass) -> None:
+        """Nothing."""
+
+    def _move(
+        self,
+        session: Session,
+        row: Submission,
+        after: SubmissionState,
+        changes: dict[str, Any],
+        done: QueuePass,
+    ) -> bool:
+        if after is S.RUNNING:
+            changes["job"] = row.job = f"{row.id}-{secrets.token_hex(4)}"
+            self._cluster.start(row)
+        return super()._move(session, row, after, changes, done)
+
+
+def crashed_at(store: Engine, point: int, made: type[Reconciler] = Reconciler) -> Queued:
+    """The queue at its end, after its process was ended at this point."""
+    with Session(store) as session:
+        session.exec(delete(Submission))
+        session.exec(delete(Lease))
+        session.exec(delete(Pool))
+        session.commit()
+    queue, calls = scenario(store), count()
+
+    def crash() -> None:
+        if next(calls) == point:
+            raise Crashed
+
+    assert story(queue, crash, made) == 1
+    return queue

@@ -1,0 +1,136 @@
+"""``queue.yaml``: read strictly, with errors that name the line, and no token in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from govray.errors import GovrayError, Refused, UsageError
+from govray.platform.queue.settings import Queue, read_queue
+from tests.support.tree import ROOT
+
+GOOD = """\
+address: http://head:8265/
+storage: /shared/runs
+store: sqlite:///govray.db
+pools:
+  default: {slots: 8}
+  gpu: {slots: 2}
+projects:
+  research: {share: 2, max_slots: 6}
+  evaluation: {max_slots: {gpu: 1}}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "queue.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_file_says_pools_and_limits(tmp_path: Path) -> None:
+    queue = read_queue(written(tmp_path, GOOD))
+    assert queue.address == "http://head:8265"
+    assert queue.limits.pools == {"default": 8, "gpu": 2}
+    research, evaluation = (queue.limits.project(name) for name in ("research", "evaluation"))
+    assert (research.share, research.most("gpu")) == (2.0, 6)
+    assert (evaluation.share, evaluation.most("gpu"), evaluation.most("default")) == (1.0, 1, None)
+    assert queue.limits.project("nobody").most("gpu") is None
+    assert (queue.retries.most, queue.working_dir) == (5, None)
+
+
+def test_the_example_is_read() -> None:
+    queue = read_queue(ROOT / "deploy" / "queue.yaml")
+    assert queue.limits.project("somebody").most("gpu") == 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("slots: 8", "slots: 0", "queue.yaml:5: field 'pools.default.slots'"),
+        ("slots: 8", "slots: '8'", "queue.yaml:5: field 'pools.default.slots'"),
+        ("share: 2", "share: 0", "queue.yaml:8: field 'projects.research.share'"),
+        ("share: 2", "shares: 2", "queue.yaml:8: field 'projects.research.shares'"),
+        ("gpu: 1}}", "tpu: 1}}", "there is no pool 'tpu'. Known are: default, gpu"),
+        ("address: http://head:8265/", "address: head", "queue.yaml:1: field 'address'"),
+        ("http://head:8265/", "http://ada:secret@head:8265", "field 'address'"),
+        ("storage: /shared/runs", "token: abc", "field "),
+        ("storage: /shared/runs", "storage: ftp://x", "queue.yaml:2"),
+        ("pools:\n", "pools: {}\nothers2:\n", "field 'pools'"),
+    ],
+)
+def test_an_error_names_line_and_field(tmp_path: Path, before: str, after: str, says: str) -> None:
+    assert before in GOOD
+    with pytest.raises(GovrayError) as refused:
+        read_queue(written(tmp_path, GOOD.replace(before, after)))
+    assert says in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nothing\.yaml: the file cannot be read"):
+        read_queue(tmp_path / "nothing.yaml")
+
+
+def test_a_token_is_read_from_a_file_of_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    token = tmp_path / "token"
+    token.write_text("abc\n")
+    token.chmod(0o600)
+    here = GOOD.replace("http://head", "http://127.0.0.1")
+    queue = read_queue(written(tmp_path, f"{here}token_file: {token}\n"))
+    assert queue.token() == "abc"
+    token.chmod(0o640)
+    with pytest.raises(Refused, match="others than its owner may read"):
+        queue.token()
+    token.unlink()
+    with pytest.raises(UsageError, match="cannot be read"):
+        queue.token()
+    plain = read_queue(written(tmp_path, here))
+    assert plain.token() is None
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "def")
+    assert plain.token() == "def"
+
+
+@pytest.mark.parametrize(
+    ("address", "private"),
+    [
+        ("http://head:8265", False),
+        ("http://10.0.0.5:8265/", False),
+        ("http://localhost.example:8265", False),
+        ("http://127.0.0.1.example", False),
+        ("http://[2001:db8::1]:8265", False),
+        ("http://0.0.0.0:8265", False),
+        ("https://head:8265", True),
+        ("http://localhost:8265", True),
+        ("http://127.0.0.1:8265", True),
+        ("http://127.9.9.9", True),
+        ("http://[::1]:8265", True),
+    ],
+)
+def test_a_token_is_never_sent_in_the_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, private: bool
+) -> None:
+    (token := tmp_path / "token").write_text("abc")
+    token.chmod(0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "def")
+    plain = GOOD.replace("http://head:8265/", address)
+    named = written(tmp_path, f"{plain}token_file: {token}\n")
+    if private:
+        assert read_queue(named).token() == "abc"
+        assert read_queue(written(tmp_path, plain)).token() == "def"
+        return
+    with pytest.raises(Refused, match="the token of token_file would be sent"):
+        read_queue(named)
+    # Negative control: without the check it is what Ray's client would be given.
+    with monkeypatch.context() as patch:
+        patch.setattr(Queue, "check_address", lambda *_: None)
+        assert read_queue(named).token() == "abc"
+    from_variable = read_queue(written(tmp_path, plain))
+    with pytest.raises(Refused, match="the token of RAY_AUTH_TOKEN would be sent"):
+        from_variable.token()
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    assert from_variable.token() is None  # a cluster that asks for none

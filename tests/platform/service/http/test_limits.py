@@ -1,0 +1,223 @@
+"""Bodies, time and rates have bounds, and say so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from fastapi import APIRouter, Body
+from httpx import ASGITransport, AsyncClient, Client
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.governance.verify.envelope_check import EnvelopeCheck
+from govray.platform.service.http.limits import MAX_BUCKETS, Buckets
+from govray.platform.service.http.problems import MEDIA_TYPE, Problem
+from govray.platform.service.http.settings import Settings
+from govray.platform.service.routes import attestations
+from govray.platform.store.database import open_store
+from tests.support.people import Service, serve
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder: Path = tmp_path_factory.mktemp("bounded")
+    url = f"sqlite:///{folder / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, max_body=1000, rate=0.5, burst=3) as running:
+        router = APIRouter()
+
+        @router.post("/echo")
+        def echo(text: Annotated[str, Body()]) -> int:
+            return len(text)
+
+        running.app.include_router(router)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Answers have a fifth of a second, and these two take five times as long."""
+    folder: Path = tmp_path_factory.mktemp("hurried")
+    url = f"sqlite:///{folder / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, time_limit=0.2) as running:
+        router = APIRouter()
+
+        @router.get("/slow")
+        def slow() -> str:
+            time.sleep(1)
+            return "late"
+
+        @router.get("/hang")
+        async def hang() -> str:
+            await asyncio.sleep(1)
+            return "late"
+
+        running.app.include_router(router)
+        yield running
+
+
+def test_a_body_is_bounded_announced_or_not(bounded: Service) -> None:
+    client = bounded.client("public")
+    assert client.post("/echo", json="x" * 900).status_code == 200
+
+    def pieces() -> Iterator[bytes]:
+        yield b'"'
+        for _ in range(20):
+            yield b"x" * 100
+        yield b'"'
+
+    head = {"content-type": "application/json"}
+    for answer in (
+        client.post("/echo", json="x" * 1000),
+        client.post("/echo", content=pieces(), headers=head),
+        client.post("/echo", content=b'"x"' + b" " * 2000, headers=head),
+    ):
+        assert answer.status_code == 413
+        assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+@pytest.mark.parametrize("path", ["/slow", "/hang"])
+def test_an_answer_that_is_late_is_a_503(hurried: Service, path: str) -> None:
+    answer = hurried.client("public").get(path)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "5"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "late" not in answer.text
+
+
+def test_each_token_has_its_own_rate_and_addresses_too(bounded: Service) -> None:
+    for kind in ("auditor", "engineer", "public"):
+        client = bounded.client(kind)
+        wanted = 200 if kind != "public" else 401
+        statuses = [client.get("/metrics").status_code for _ in range(4)]
+        assert statuses == [wanted] * 3 + [429], kind
+    answer = bounded.client("auditor").get("/metrics")
+    assert answer.headers["retry-after"] == "2"
+    assert bounded.client("public").get("/v1/health").status_code == 200
+
+
+def test_counts_are_by_template_and_name_nobody(bounded: Service) -> None:
+    bounded.client("admin").get("/v1/trials/secret-name")
+    bounded.client("admin").get("/nowhere/secret-name")
+    text = bounded.client("admin").get("/metrics").text
+    row = 'govray_http_requests_total{method="GET",route="/v1/trials/{trial}",status="404"} 1.0'
+    assert row in text
+    assert 'route="unmatched",status="404"' in text
+    assert "govray_build_info" in text
+    assert "secret-name" not in text
+    assert "admin" not in text
+    assert "testclient" not in text
+
+
+@given(
+    st.integers(1, 5),
+    st.lists(st.integers(0, 40).map(lambda tenths: tenths / 10), max_size=60),
+)
+def test_a_bucket_gives_no_more_than_burst_and_rate(burst: int, waits: list[float]) -> None:
+    now = [0.0]
+    buckets = Buckets(0.5, burst, lambda: now[0])
+    taken = 0
+    for wait in waits:
+        now[0] += wait
+        with suppress(Problem):
+            buckets.take("key")
+            taken += 1
+    assert taken <= burst + now[0] * 0.5 + 1e-6
+
+
+def test_buckets_are_bounded() -> None:
+    buckets = Buckets(1, 1, lambda: 0.0)
+    for number in range(MAX_BUCKETS + 10):
+        buckets.take(str(number))
+    assert len(buckets._left) == MAX_BUCKETS
+
+
+# Strangers, and uploads that are checked
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Service]:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, max_body=3000, max_stranger_body=1000) as running:
+        router = APIRouter()
+
+        @router.post("/echo")
+        def echo(text: Annotated[str, Body()]) -> int:
+            return len(text)
+
+        running.app.include_router(router)
+        yield running
+
+
+def test_strangers_may_send_less(narrow: Service) -> None:
+    """Announced or not, and to a route that would parse the body before it asks who sends it."""
+
+    def sent(client: Client, letters: int, *, announced: bool) -> int:
+        body = b'"' + b"x" * letters + b'"'
+        content = body if announced else iter([body[:600], body[600:]])
+        head = {"content-type": "application/json"}
+        return client.post("/echo", content=content, headers=head).status_code
+
+    guess = narrow.client("public", Authorization="Bearer govr_guess")
+    for announced in (True, False):
+        for client in (narrow.client("public"), guess):
+            assert sent(client, 900, announced=announced) == 200
+            assert sent(client, 1200, announced=announced) == 413
+        assert sent(narrow.client("auditor"), 1200, announced=announced) == 200
+        assert sent(narrow.client("auditor"), 3200, announced=announced) == 413
+    said = narrow.client("public").post("/v1/attestations:verify", content=b"x" * 1200)
+    assert "without a token" in said.json()["detail"]
+
+
+def test_control_with_one_bound_for_all_a_stranger_sends_as_much(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, max_body=3000, max_stranger_body=3000) as running:
+        answer = running.client("public").post("/v1/attestations:verify", content=b"x" * 1200)
+        assert answer.status_code == 200
+
+
+def test_few_uploads_are_checked_at_once_and_the_loop_goes_on(
+    narrow: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, most, lock, release = 0, 0, threading.Lock(), threading.Event()
+
+    def slow(*_words: object, **_options: object) -> EnvelopeCheck:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        release.wait(60)
+        with lock:
+            running -= 1
+        return EnvelopeCheck(None, None, ())
+
+    monkeypatch.setattr(attestations, "check_envelope", slow)
+    monkeypatch.setattr(attestations, "MAX_WAITING", 3)
+
+    async def ask() -> list[int]:
+        transport = ASGITransport(narrow.app)
+        async with AsyncClient(transport=transport, base_url="http://testserver") as client:
+            uploads = [
+                asyncio.create_task(client.post("/v1/attestations:verify", content=b"{}"))
+                for _ in range(8)
+            ]
+            # Those beyond the bound are answered while the others wait, and so is anything else.
+            while sum(each.done() for each in uploads) < 3 or running < 2:
+                await asyncio.sleep(0.05)
+            assert (await client.get("/v1/health")).status_code == 200
+            release.set()
+            return [(await each).status_code for each in uploads]
+
+    statuses = asyncio.run(asyncio.wait_for(ask(), 60))
+    assert most == Settings(store="").max_checks == 2
+    assert sorted(statuses) == [200] * 5 + [503] * 3

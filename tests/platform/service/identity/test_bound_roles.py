@@ -1,0 +1,385 @@
+"""Roles in parts of the organisation: who reads what, that elsewhere is absent, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import true
+from sqlmodel import Session
+
+from govray.platform.service.acting import acting
+from govray.platform.service.identity import access
+from govray.platform.service.identity.bound_roles import bound
+from govray.platform.service.identity.caller import SCOPES, Caller, PlaceRole, Role
+from govray.platform.service.identity.roles import ACTIONS, NEEDS, may, role_in
+from govray.platform.service.visible import places, visibility, visible_runs
+from govray.platform.store import role_bindings
+from govray.platform.store.database import open_store
+from govray.platform.store.role_bindings import ROLES, Grant
+from govray.platform.store.tables import Project, RoleBinding, Workspace
+from tests.support.library import library
+from tests.support.people import NOW
+from tests.support.places import BY, GRANTS, READS, RUNS, UNTIL, Places, placed
+
+PAGE = {"accept": "text/html"}
+RUN_ADDRESSES = (
+    "/v1/experiments/e-{}",
+    "/v1/trials/run-{}",
+    "/v1/trials/run-{}/metrics",
+    "/v1/trials/run-{}/metrics/stream",
+    "/v1/trials/run-{}/decisions",
+    "/v1/trials/run-{}/checkpoints",
+    "/experiments/e-{}",
+    "/trials/run-{}",
+)
+MODEL_ADDRESSES = (
+    "/v1/models/{}",
+    "/v1/models/{}/versions",
+    "/v1/models/{}/versions/1.0.0",
+    "/v1/models/{}/versions/1.0.0/lineage",
+    "/v1/models/{}/versions/1.0.0/memorization",
+    "/v1/ledgers/run-{}",
+    "/v1/ledgers/run-{}/checkpoint",
+    "/v1/ledgers/run-{}/entries/0",
+    "/models/{}",
+    "/models/{}/1.0.0",
+    "/ledgers/run-{}",
+)
+DIGEST_ADDRESSES = (
+    "/v1/attestations/{}",
+    "/v1/attestations/{}/lineage",
+    "/v1/attestations/{}/memorization",
+    "/attestations/{}",
+)
+PROJECT_ADDRESSES = (
+    "/v1/projects/{}",
+    "/v1/projects/{}/settings",
+    "/v1/projects/{}/templates",
+    "/v1/projects/{}/templates/small",
+)
+NOWHERE = "0" * 64
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    with library(tmp_path_factory.mktemp("bound")) as made:
+        yield placed(made)
+
+
+def leaks(held: Places, kinds: tuple[str, ...]) -> list[str]:
+    """Where an answer is not what `READS` says: elsewhere reads as nowhere, to the letter."""
+    found = []
+    for kind in kinds:
+        client = held.library.service.client(kind)
+        nothing: dict[str, tuple[int, str]] = {}
+        for model, project in RUNS.items():
+            reads = model in READS[kind]
+            own_run = reads and kind != "model-auditor"
+            digest = held.library.digest(model).removeprefix("sha256:")
+            asked = [
+                *((each, model, "none", own_run) for each in RUN_ADDRESSES),
+                *((each, model, "none", reads) for each in MODEL_ADDRESSES),
+                *((each, digest, NOWHERE, reads) for each in DIGEST_ADDRESSES),
+                *((each, project, "none", own_run) for each in PROJECT_ADDRESSES),
+                ("/v1/submissions/{}", held.submissions[project], "none", own_run),
+            ]
+            for address, there, nowhere, allowed in asked:
+                headers = {} if address.startswith("/v1/") else PAGE
+                answer = client.get(address.format(there), headers=headers)
+                if allowed:
+                    if answer.status_code != 200:
+                        found.append(f"{kind} {address} {there}: {answer.status_code}")
+                    continue
+                if address not in nothing:
+                    absent = client.get(address.format(nowhere), headers=headers)
+                    nothing[address] = absent.status_code, absent.text
+                status, text = nothing[address]
+                if (answer.status_code, answer.text) != (status, text.replace(nowhere, there)):
+                    found.append(f"{kind} {address} {there}: tells what is elsewhere")
+    return found
+
+
+@pytest.mark.slow
+def test_who_has_a_role_somewhere_reads_that_and_nothing_elsewhere(held: Places) -> None:
+    assert leaks(held, ("viewer", "space-viewer", "model-auditor", "grouped")) == []
+
+
+def test_without_the_condition_on_projects_elsewhere_is_read(
+    held: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    for module in (places, visibility, visible_runs):
+        monkeypatch.setattr(module, "in_projects", lambda *_: true())
+    found = leaks(held, ("viewer",))
+    for address in ("/v1/experiments", "/v1/trials", "/v1/attestations", "/v1/submissions"):
+        assert any(address in each for each in found), address
+
+
+@pytest.mark.parametrize("kind", [*GRANTS, "member"])
+def test_listings_have_what_the_caller_reads_and_no_more(held: Places, kind: str) -> None:
+    client = held.library.service.client(kind)
+    reads = READS.get(kind, frozenset())
+    runs = frozenset() if kind in ("model-auditor", "member") else reads
+    projects = {RUNS[model] for model in runs}
+
+    def listed(path: str, name: str) -> set[str]:
+        answer = client.get(f"/v1{path}")
+        if answer.status_code == 403:
+            return set()
+        assert answer.status_code == 200, path
+        return {item[name] for item in answer.json()["items"]}
+
+    public = {held.library.digest("narrow")}
+    assert listed("/experiments", "id") == {f"e-{each}" for each in runs}
+    assert listed("/trials", "id") == {f"run-{each}" for each in runs}
+    assert listed("/submissions", "project") == projects
+    assert listed("/attestations", "digest") == public | {held.library.digest(m) for m in reads}
+    assert listed("/models", "name") == reads | {"narrow"}
+    assert listed("/projects", "name") >= projects
+    assert listed("/projects", "name") <= projects | {"default"}
+    assert listed("/usage", "name") == projects
+    assert listed("/usage?by=user", "name") == projects_users(projects)
+    for path in ("/", "/experiments", "/models", "/ledgers"):
+        page = client.get(path, headers=PAGE)
+        hidden = [each for each in RUNS if each not in reads and f"run-{each}" in page.text]
+        assert hidden == [], path
+
+
+def projects_users(projects: set[str]) -> set[str]:
+    """Who submitted to them, by the index and by the queue."""
+    return {f"{each}-user" for each in projects} | ({"admin"} if projects else set())
+
+
+def test_usage_is_added_up_by_workspace(held: Places) -> None:
+    answer = held.library.service.client("space-viewer").get("/v1/usage?by=workspace").json()
+    (used,) = answer["items"]
+    assert (used["name"], used["trials"], used["submissions"]) == ("research", 2, 2)
+    assert (used["workerHours"], used["attested"]) == (2.0, 2)
+
+
+def test_a_steward_reads_the_corpora_of_the_place_and_their_uses_there_alone(held: Places) -> None:
+    service, digest = held.library.service, held.library.digest("first")
+    own = {c.corpus for c in held.library.model("first").attestation.corpora}
+    elsewhere = {
+        c.corpus for m in ("guarded", "second") for c in held.library.model(m).attestation.corpora
+    }
+    told = service.client("steward").get("/v1/corpora").json()["items"]
+    assert {each["name"] for each in told} == own
+    for name in own:
+        corpus = service.client("steward").get(f"/v1/corpora/{name}").json()
+        assert {each["attestation"] for each in corpus["uses"]} == {digest}
+        whole = service.client("admin").get(f"/v1/corpora/{name}").json()
+        assert len(whole["uses"]) > 1 or name not in elsewhere
+    for name in elsewhere - own:
+        assert service.client("steward").get(f"/v1/corpora/{name}").status_code == 404
+    assert service.client("viewer").get("/v1/corpora").status_code == 403
+    record = held.library.record("alpha", 0)
+    seen = service.client("steward").get(f"/v1/records/{record}").json()["sightings"]
+    assert {each["attestation"] for each in seen} <= {digest}
+    assert "run-guarded" not in service.client("steward").get("/corpora/alpha").text
+
+
+def test_an_auditor_of_a_project_reads_its_entries_and_no_others(held: Places) -> None:
+    service = held.library.service
+    told = service.client("bound-auditor").get("/v1/audit").json()["items"]
+    subjects = {each["subject"] for each in told}
+    assert subjects == {"project vision", held.submissions["vision"]}
+    assert service.client("viewer").get("/v1/audit").status_code == 403
+    for kind, some in (("auditor", True), ("bound-auditor", False)):
+        asked = service.client(kind).get("/v1/audit?subject=project%20payroll")
+        assert bool(asked.json()["items"]) == some
+
+
+def test_a_role_ends_at_its_time_at_once(held: Places) -> None:
+    service = held.library.service
+    client = service.client("bound-auditor")
+    try:
+        service.clock[0] = NOW + timedelta(days=1, seconds=-1)
+        assert client.get("/v1/trials/run-first").status_code == 200
+        service.clock[0] = NOW + timedelta(days=1)
+        assert client.get("/v1/trials/run-first").status_code == 403
+    finally:
+        service.clock[0] = NOW
+
+
+def test_a_role_that_is_taken_away_ends_within_what_is_remembered(held: Places) -> None:
+    service = held.library.service
+    client = service.client("member")
+    grant = Grant(
+        subject_kind="user", subject="member", role="viewer", scope="project", place="vision"
+    )
+    try:
+        with Session(service.engine) as session:
+            id_ = role_bindings.bind(session, grant, by=BY).id
+            session.commit()
+        service.clock[0] = NOW + timedelta(seconds=10)
+        assert client.get("/v1/trials/run-first").status_code == 200
+        with Session(service.engine) as session:
+            role_bindings.unbind(session, id_, by=BY)
+            session.commit()
+        service.clock[0] += timedelta(seconds=access.REMEMBERED)
+        assert client.get("/v1/trials/run-first").status_code == 403
+    finally:
+        service.clock[0] = NOW
+
+
+def test_an_engineer_of_a_project_promotes_its_models_alone(held: Places) -> None:
+    client = held.library.service.client("bound-engineer")
+    first, guarded = held.library.digest("first"), held.library.digest("guarded")
+
+    def register(model: str, attestation: str, version: str = "2.0.0") -> int:
+        body = {"version": version, "attestation": attestation}
+        return client.post(f"/v1/models/{model}/versions", json=body).status_code
+
+    assert register("first", first) == 201
+    assert register("mine", first) == 201
+    assert register("mine", guarded, "3.0.0") == 404
+    assert register("guarded", first) == 403
+    patched = client.patch("/v1/models/first/versions/2.0.0", json={"notes": "mine"})
+    assert patched.status_code == 200
+    archived = client.post("/v1/models/first/versions/2.0.0:promote", json={"stage": "archived"})
+    assert archived.status_code == 200
+    hidden = client.post("/v1/models/guarded/versions/1.0.0:promote", json={"stage": "archived"})
+    assert hidden.status_code == 404
+    viewer = held.library.service.client("viewer")
+    body = {"version": "4.0.0", "attestation": first}
+    assert viewer.post("/v1/models/first/versions", json=body).status_code == 403
+
+
+# The pure parts.
+
+PLACES = [
+    Project(name=name, workspace=space, settings={}, created="", user="")
+    for name, space in (("vision", "research"), ("speech", "research"), ("payroll", "finance"))
+]
+AT = "2026-11-21T12:00:00Z"
+BOUND = st.builds(
+    PlaceRole,
+    role=st.sampled_from([each for each in ROLES if each != "supplier"]),
+    reach=st.sampled_from(["organisation", "workspace", "project", "model"]),
+    place=st.sampled_from(["vision", "research", "finance", "payroll", ""]),
+    until=st.sampled_from([None, AT, "2026-11-21T12:00:01Z"]),
+)
+
+
+@given(st.lists(BOUND, max_size=6), st.sampled_from([None, *PLACES]))
+def test_roles_in_a_project_are_those_of_all_around_it(
+    bound: list[PlaceRole], project: Project | None
+) -> None:
+    def counts(each: PlaceRole) -> bool:
+        around = {("organisation", "")}
+        if project is not None:
+            around |= {("workspace", project.workspace), ("project", project.name)}
+        reached = each.reach == "organisation" or (each.reach, each.place) in around
+        return reached and each.until != AT
+
+    caller = Caller(name="x", role="member", bound=tuple(bound))
+    assert role_in(caller, project, at=AT) == {each.role for each in bound if counts(each)}
+    engineer = Caller(name="x", role="engineer", bound=tuple(bound))
+    assert role_in(engineer, project, at=AT) == role_in(caller, project, at=AT) | {"engineer"}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_an_action_needs_a_role_and_a_scope(action: str, scope: str) -> None:
+    for role in ("viewer", "engineer", "steward", "auditor", "admin"):
+        bound = (PlaceRole(role=role, reach="project", place="vision"),)  # type: ignore[arg-type]
+        caller = Caller(name="x", role="member", scopes=frozenset({scope}), bound=bound)
+        enough = SCOPES.index(scope) >= SCOPES.index(NEEDS[action])  # type: ignore[index, arg-type]
+        allowed = enough and role in ACTIONS[action]  # type: ignore[index]
+        assert may(caller, action, PLACES[0], at=AT) == allowed  # type: ignore[arg-type]
+        assert not may(caller, action, PLACES[1], at=AT)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("role", "bound", "first"),
+    [
+        ("engineer", (), "default"),
+        ("member", (PlaceRole(role="engineer", reach="project", place="vision"),), "vision"),
+        ("member", (PlaceRole(role="engineer", reach="workspace", place="research"),), "text"),
+        ("member", (PlaceRole(role="viewer", reach="project", place="vision"),), ""),
+        ("viewer", (), ""),
+    ],
+)
+def test_a_form_offers_a_project_that_the_caller_may_use(
+    tmp_path: Path, role: Role, bound: tuple[PlaceRole, ...], first: str
+) -> None:
+    made = open_store(f"sqlite:///{tmp_path / 'store.db'}", create=True)
+    with Session(made) as session:
+        session.add(Workspace(name="research", description="", created=AT, user=""))
+        session.flush()
+        for name in ("vision", "text", "old"):
+            session.add(
+                Project(
+                    name=name, workspace="research", settings={}, created=AT, user="",
+                    archived=name == "old",
+                )
+            )  # fmt: skip
+        session.flush()
+        caller = Caller(name="x", role=role, scopes=frozenset(SCOPES), bound=bound)
+        assert acting.offered(session, caller) == first
+    made.dispose()
+
+
+ROWS = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(ROLES),
+        "scope": st.sampled_from(["organisation", "workspace", "project"]),
+        "place": st.just("vision"),
+        "supplier": st.just("acme"),
+    }
+).map(lambda given: RoleBinding(**given))
+ASKS = (
+    *(visibility.is_staff, visibility.is_admin, visibility.watches, visibility.reads_audit),
+    *(visibility.reads_runs, visibility.reads_corpora, visibility.promotes),
+)
+
+
+def rights(caller: Caller) -> set[str]:
+    """What a caller may do in the whole organisation, and what may be open to it at all."""
+    return {
+        *(f"{action} everywhere" for action in ACTIONS if places.everywhere(caller, action)),  # type: ignore[arg-type]
+        *(asks.__name__ for asks in ASKS if asks(caller)),
+    }
+
+
+@given(st.sampled_from(["engineer", "auditor", "supplier", "member"]), st.lists(ROWS, max_size=4))
+def test_roles_add_up_and_none_takes_away(account: Role, rows: list[RoleBinding]) -> None:
+    alone = Caller(name="x", role=account, supplier="acme" if account == "supplier" else None)
+    each = [bound(Caller(name="x", role="member"), [row]) for row in rows]
+    assert rights(bound(alone, rows)) >= set().union(*map(rights, [alone, *each]))
+
+
+def test_an_auditor_who_becomes_an_engineer_still_reads_the_audit_log(
+    held: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = held.library.service
+    client, reads = service.client("auditor"), "/v1/audit?user=viewer"
+    assert service.client("viewer").get("/v1/corpora").status_code == 403
+    grant = Grant(subject_kind="user", subject="auditor", role="engineer", scope="organisation")
+    try:
+        with Session(service.engine) as session:
+            id_ = role_bindings.bind(session, grant, by=BY).id
+            session.commit()
+        service.clock[0] = NOW + timedelta(seconds=20)
+        assert client.get("/v1/groups").status_code == 200
+        assert client.get(reads).json()["items"]  # of no place: for an organisation's auditor
+        # Negative control: the greater role alone.
+        monkeypatch.setattr(Caller, "roles", property(lambda self: frozenset({self.role})))
+        assert client.get("/v1/groups").status_code == 403
+        assert client.get(reads).json()["items"] == []
+    finally:
+        monkeypatch.undo()
+        with Session(service.engine) as session:
+            role_bindings.unbind(session, id_, by=BY)
+            session.commit()
+        service.clock[0] = NOW
+
+
+def test_what_until_says_is_in_the_future_of_the_tests() -> None:
+    assert UNTIL > AT

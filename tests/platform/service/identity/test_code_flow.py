@@ -1,0 +1,570 @@
+"""Signing in at an identity provider over HTTP, and everybody who answers in its place."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlmodel import Session, select
+
+from govray.errors import UsageError
+from govray.platform.service.http.settings import OidcSettings
+from govray.platform.service.identity import (
+    code_flow,
+    discovery,
+    oidc,
+    provider_address,
+    sign_in_attempts,
+)
+from govray.platform.service.identity.access import REMEMBERED
+from govray.platform.service.identity.code_flow import CodeFlow
+from govray.platform.service.identity.discovery import PATH, ProviderDiscovery, read_metadata
+from govray.platform.service.identity.oidc import Oidc
+from govray.platform.service.identity.provider_address import NoAnswer, ask, is_safe
+from govray.platform.service.identity.session_cookie import ATTEMPT, COOKIE, SECURE
+from govray.platform.service.identity.sign_in_attempts import Attempt
+from govray.platform.service.pages import provider_sign_in
+from govray.platform.store import role_bindings
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.database import open_store
+from govray.platform.store.role_bindings import Grant
+from govray.platform.store.tables import BrowserSession, SignInAttempt
+from tests.support.identity_provider import CLIENT, IdentityProvider, identity_provider
+from tests.support.people import NOW, OWN_PAGE, Service, serve, sign_in
+
+BACK = "http://localhost:8585/sign-in/callback"
+PAGE = {"accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[IdentityProvider]:
+    with identity_provider() as made:
+        yield made
+
+
+@pytest.fixture
+def provider(running: IdentityProvider) -> Iterator[IdentityProvider]:
+    yield running
+    running.restore()
+
+
+@pytest.fixture(scope="module")
+def served(
+    running: IdentityProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('code') / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, oidc=running.settings(BACK)) as service:
+        yield service
+
+
+@pytest.fixture(autouse=True)
+def _fresh(served: Service) -> Iterator[None]:
+    """What a provider says of itself is asked anew, and the time is set back."""
+    served.app.state.code_flow._discovery._found = None
+    yield
+    served.clock[0] = NOW
+
+
+def browser(served: Service) -> TestClient:
+    return TestClient(served.app, headers=PAGE, follow_redirects=False)
+
+
+def begun(client: TestClient, following: str = "/models") -> dict[str, str]:
+    """What the provider is asked, by a browser that wants to sign in."""
+    answer = client.get("/sign-in/provider", params={"next": following})
+    assert answer.status_code == 303, answer.text
+    return dict(parse_qsl(urlsplit(answer.headers["location"]).query))
+
+
+def came_back(client: TestClient, provider: IdentityProvider, asked: dict[str, str]) -> Any:
+    """The callback's answer, with what the provider sent back."""
+    back = urlsplit(provider.authorize(asked))
+    return client.get(f"{back.path}?{back.query}")
+
+
+def signed_in(served: Service, provider: IdentityProvider) -> tuple[TestClient, Any]:
+    client = browser(served)
+    return client, came_back(client, provider, begun(client))
+
+
+def test_whoever_signs_in_there_is_signed_in_here(
+    served: Service, provider: IdentityProvider
+) -> None:
+    client = browser(served)
+    asked = begun(client)
+    assert (asked["response_type"], asked["client_id"]) == ("code", CLIENT)
+    assert (asked["redirect_uri"], asked["scope"]) == (BACK, "openid")
+    assert asked["code_challenge_method"] == "S256"
+    answer = came_back(client, provider, asked)
+    assert answer.status_code == 200
+    assert 'content="0; url=/models"' in answer.text
+    [said] = [each for each in answer.headers.get_list("set-cookie") if COOKIE in each]
+    assert "samesite=strict" in said.lower()
+    assert "httponly" in said.lower()
+    assert ATTEMPT not in client.cookies
+    assert "oidc:ada" in client.get("/models").text
+    with Session(served.engine) as session:
+        row = session.exec(select(BrowserSession).where(BrowserSession.user == "oidc:ada")).one()
+    assert (row.role, row.groups, row.token) == ("engineer", ["ml-engineers"], None)
+    # The token endpoint was told what the browser never was.
+    [(_, form)] = [each for each in provider.asked if each[0] == "/token"]
+    digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+    assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == asked["code_challenge"]
+    assert "client_secret" not in form
+
+
+def test_signing_out_ends_what_the_provider_began(
+    served: Service, provider: IdentityProvider
+) -> None:
+    client, _ = signed_in(served, provider)
+    copy = browser(served)
+    copy.cookies.set(COOKIE, client.cookies[COOKIE])
+    assert copy.get("/experiments").status_code == 200
+    client.post("/sign-out", headers=OWN_PAGE)
+    assert copy.get("/experiments").status_code == 401
+
+
+def test_roles_come_from_the_id_token(served: Service, provider: IdentityProvider) -> None:
+    provider.who = {"sub": "sue", "groups": ["suppliers"], "supplier": "acme"}
+    client, _ = signed_in(served, provider)
+    assert client.get("/experiments").status_code == 403
+    assert client.get("/corpora").status_code == 200
+
+
+def test_the_cookies_are_of_this_very_host_where_people_come_over_https(
+    provider: IdentityProvider, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    there = "https://govray.example/sign-in/callback"
+    with serve(url, oidc=provider.settings(there)) as service:
+        client = TestClient(
+            service.app, base_url="https://govray.example", headers=PAGE, follow_redirects=False
+        )
+        answer = client.get("/sign-in/provider")
+        [said] = answer.headers.get_list("set-cookie")
+        assert said.startswith(f"{SECURE}{ATTEMPT}=")
+        assert "samesite=lax" in said.lower()
+        assert "secure" in said.lower()
+        asked = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
+        said = str(came_back(client, provider, asked).headers.get_list("set-cookie"))
+        assert f"{SECURE}{COOKIE}=" in said
+        assert "oidc:ada" in client.get("/models").text
+
+
+def test_a_client_with_a_secret_says_it(provider: IdentityProvider, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("s3cret:/ü\n")
+    file.chmod(0o600)
+    settings = provider.settings(BACK, client_secret_file=file)
+    attempt = Attempt("x" * 43)
+
+    def exchange(secret: str | None) -> str:
+        provider.secret = secret
+        flow = code_flow.code_flow(settings, Oidc(settings))
+        assert flow is not None
+        query = dict(parse_qsl(urlsplit(flow.address(attempt)).query))
+        code = dict(parse_qsl(urlsplit(provider.authorize(query)).query))["code"]
+        return flow.exchange(attempt, code).name
+
+    # In a header it is encoded as a form is.
+    assert exchange("s3cret%3A%2F%C3%BC") == "oidc:ada"
+    provider.document = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
+    assert exchange("s3cret:/ü") == "oidc:ada"
+    with pytest.raises(NoAnswer) as told:
+        exchange("another")
+    assert told.value.error == "invalid_client"
+    file.chmod(0o644)
+    with pytest.raises(UsageError, match="read by others"):
+        code_flow.code_flow(settings, Oidc(settings))
+
+
+# Who answers in the provider's place, or with what was made for another.
+
+
+def test_an_answer_counts_in_the_browser_that_asked(
+    served: Service, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is signed in to an account of whoever sent them the link."""
+    attacker, victim = browser(served), browser(served)
+    theirs = urlsplit(provider.authorize(begun(attacker)))
+    begun(victim)
+
+    def sent() -> Any:
+        return victim.get(f"{theirs.path}?{theirs.query}")
+
+    answer = sent()
+    assert answer.status_code == 400
+    assert "not begun in this browser" in answer.text
+    assert COOKIE not in victim.cookies
+    assert browser(served).get(f"{theirs.path}?{theirs.query}").status_code == 400
+    # Negative control: without the comparison the code is exchanged, and nonce and verifier refuse.
+    monkeypatch.setattr(sign_in_attempts.hmac, "compare_digest", lambda *_: True)
+    assert sent().status_code == 503  # the provider compares the verifier
+
+
+def test_an_answer_counts_once(served: Service, provider: IdentityProvider) -> None:
+    client = browser(served)
+    asked = begun(client)
+    secret = client.cookies[ATTEMPT]
+    assert came_back(client, provider, asked).status_code == 200
+    client.cookies.set(ATTEMPT, secret)
+    assert came_back(client, provider, asked).status_code == 400
+
+
+def test_an_attempt_ends(served: Service, provider: IdentityProvider) -> None:
+    client = browser(served)
+    asked = begun(client)
+    served.clock[0] = NOW + sign_in_attempts.LASTS - timedelta(seconds=1)
+    other = browser(served)
+    late = begun(other)
+    assert came_back(client, provider, asked).status_code == 200
+    served.clock[0] += sign_in_attempts.LASTS
+    assert came_back(other, provider, late).status_code == 400
+
+
+def test_a_stolen_code_is_worth_nothing_without_the_verifier(
+    served: Service, provider: IdentityProvider
+) -> None:
+    """PKCE at work: the code of one sign-in, put into the answer of another."""
+    victim, thief = browser(served), browser(served)
+    code = dict(parse_qsl(urlsplit(provider.authorize(begun(victim))).query))["code"]
+    provider.back = {"code": code}
+    assert came_back(thief, provider, begun(thief)).status_code == 503
+    # A provider that compares no verifier gives an id token, with the nonce of another sign-in.
+    provider.back = {}
+    code = dict(parse_qsl(urlsplit(provider.authorize(begun(victim))).query))["code"]
+    provider.checks_verifier = False
+    provider.back = {"code": code}
+    answer = came_back(thief, provider, begun(thief))
+    assert (answer.status_code, "another sign-in" in answer.text) == (401, True)
+
+
+WRONG_CLAIMS: dict[str, dict[str, Any]] = {
+    "another nonce": {"nonce": "another"},
+    "no nonce": {"nonce": None},
+    "a nonce that is no text": {"nonce": 5},
+    "another issuer": {"iss": "https://other.example"},
+    "another client": {"aud": "billing"},
+    "several clients, and not for us": {"aud": [CLIENT, "billing"]},
+    "several clients, for another": {"aud": [CLIENT, "billing"], "azp": "billing"},
+    "for another client": {"azp": "billing"},
+    "another access token": {"at_hash": "AAAAAAAAAAAAAAAAAAAAAA"},
+    "an at_hash that is no text": {"at_hash": 5},
+    "expired": {"exp": 1},
+    "no subject": {"sub": None},
+    "no role": {"groups": ["others"]},
+}
+
+
+@pytest.mark.parametrize("claims", WRONG_CLAIMS.values(), ids=WRONG_CLAIMS)
+def test_an_id_token_with_other_claims_signs_nobody_in(
+    served: Service, provider: IdentityProvider, claims: dict[str, Any]
+) -> None:
+    provider.claims = claims
+    client, answer = signed_in(served, provider)
+    assert answer.status_code == 401
+    assert COOKIE not in client.cookies
+
+
+@pytest.mark.parametrize("claims", [{"aud": [CLIENT]}, {"azp": CLIENT}, {"at_hash": None}])
+def test_what_an_id_token_may_say_besides_is_taken(
+    served: Service, provider: IdentityProvider, claims: dict[str, Any]
+) -> None:
+    provider.claims = claims
+    assert signed_in(served, provider)[1].status_code == 200
+
+
+def test_without_its_checks_an_id_token_of_another_sign_in_is_taken(
+    served: Service, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control of nonce and at_hash."""
+    provider.claims = {"nonce": "another", "at_hash": "another"}
+    monkeypatch.setattr(oidc.hmac, "compare_digest", lambda *_: True)
+    monkeypatch.setattr(oidc, "_left_half", lambda *_: "another")
+    assert signed_in(served, provider)[1].status_code == 200
+
+
+def test_an_access_token_is_no_id_token(served: Service, provider: IdentityProvider) -> None:
+    provider.header = {"typ": "at+jwt"}
+    assert signed_in(served, provider)[1].status_code == 401
+
+
+@pytest.mark.parametrize("iss", [None, "https://other.example", ""])
+def test_an_answer_of_another_provider_is_refused(
+    served: Service,
+    provider: IdentityProvider,
+    monkeypatch: pytest.MonkeyPatch,
+    iss: str | None,
+) -> None:
+    """Mix-up (RFC 9207): our provider always says ``iss``, so an answer without is not from it."""
+    provider.back = {"iss": iss}
+    _, answer = signed_in(served, provider)
+    assert answer.status_code == 401
+    assert "identity provider" in answer.text
+    assert not any(path == "/token" for path, _ in provider.asked)
+    monkeypatch.setattr(CodeFlow, "check_issuer", lambda *_: None)
+    assert signed_in(served, provider)[1].status_code == 200
+
+
+def test_a_provider_that_says_no_iss_need_not(served: Service, provider: IdentityProvider) -> None:
+    provider.document = {"authorization_response_iss_parameter_supported": False}
+    provider.back = {"iss": None}
+    assert signed_in(served, provider)[1].status_code == 200
+
+
+# Errors, in plain words.
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("access_denied", "did not let you in"),
+        ("server_error", "failed"),
+        ("<script>alert(1)</script>", "did not sign you in"),
+    ],
+)
+def test_an_error_of_the_provider_is_a_page(
+    served: Service, provider: IdentityProvider, error: str, said: str
+) -> None:
+    provider.back = {"error": error, "error_description": "Call 555-0199", "code": None}
+    _, answer = signed_in(served, provider)
+    assert answer.status_code == 403
+    assert answer.headers["content-type"].startswith("text/html")
+    assert said in answer.text
+    assert 'href="/sign-in?next=/"' in answer.text
+    assert "555-0199" not in answer.text
+    assert "<script>" not in answer.text
+
+
+def test_parameters_that_nobody_knows_are_ignored(
+    served: Service, provider: IdentityProvider
+) -> None:
+    provider.back = {"session_state": "x", "authuser": "0"}
+    assert signed_in(served, provider)[1].status_code == 200
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"issuer": "https://other.example"},
+        {"authorization_endpoint": "http://id.example/authorize"},
+        {"authorization_endpoint": None},
+        {"token_endpoint": "ftp://127.0.0.1/token"},
+        {"token_endpoint": ["https://id.example"]},
+        {"response_types_supported": ["id_token"]},
+        {"response_types_supported": "code"},
+        {"code_challenge_methods_supported": ["plain"]},
+    ],
+    ids=str,
+)
+def test_a_document_that_rules_the_flow_out_sends_nobody_there(
+    served: Service, provider: IdentityProvider, document: dict[str, Any]
+) -> None:
+    provider.document = document
+    answer = browser(served).get("/sign-in/provider")
+    assert answer.status_code == 503
+    assert "could not be asked" in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "token", [{"id_token": None}, {"id_token": 5}, {"id_token": "nonsense"}, {"id_token": ""}]
+)
+def test_an_answer_without_an_id_token_signs_nobody_in(
+    served: Service, provider: IdentityProvider, token: dict[str, Any]
+) -> None:
+    provider.token = token
+    assert signed_in(served, provider)[1].status_code in (401, 503)
+
+
+def test_the_document_is_remembered(provider: IdentityProvider) -> None:
+    clock = [0.0]
+    found = ProviderDiscovery(provider.issuer, clock=lambda: clock[0])
+    for _ in range(3):
+        found.metadata()
+    clock[0] = discovery.KEYS_SECONDS
+    found.metadata()
+    assert [path for path, _ in provider.asked] == [PATH] * 2
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[tuple[str, dict[str, Any]]]:
+    """A server that answers as it is told: (its address, what it sends)."""
+    says: dict[str, Any] = {"status": 200, "body": b"{}", "location": ""}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(says["status"])
+            if says["location"]:
+                self.send_header("Location", says["location"])
+            self.end_headers()
+            self.wfile.write(says["body"])
+
+        def log_message(self, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", says
+    server.shutdown()
+    server.server_close()
+
+
+def test_what_is_no_object_of_bounded_size_is_no_answer(
+    elsewhere: tuple[str, dict[str, Any]], provider: IdentityProvider
+) -> None:
+    address, says = elsewhere
+    assert ask(address) == {}
+    for body in (b"", b"[]", b"5", b"\xff", b"[" * 100_000, b'"' + b"x" * (1 << 20) + b'"'):
+        says["body"] = body
+        with pytest.raises(NoAnswer):
+            ask(address)
+    says |= {"status": 302, "location": provider.issuer + PATH}
+    with pytest.raises(NoAnswer, match="302"):
+        ask(address)
+    assert provider.asked == []
+    with pytest.raises(NoAnswer, match="cannot be reached"):
+        ask("http://127.0.0.1:9/")
+    for url in ("http://id.example/", "file:///etc/passwd", "http://[", ""):
+        assert not is_safe(url)
+        with pytest.raises(NoAnswer, match="not https"):
+            ask(url)
+
+
+def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider_address, "TIMEOUT", -1.0)
+
+    class Slow:
+        def read1(self, size: int) -> bytes:
+            return b" "
+
+    with pytest.raises(NoAnswer, match="not whole"):
+        provider_address._body(Slow())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"client_id": None}, "needs a client_id"),
+        ({"client_id": ""}, "needs a client_id"),
+        ({"redirect_url": "http://govray.example/sign-in/callback"}, "https only"),
+        ({"redirect_url": "https://govray.example/"}, "send people back"),
+        ({"redirect_url": "https://govray.example/sign-in/callback?x=1"}, "send people back"),
+        ({"redirect_url": "https://u:p@govray.example/sign-in/callback"}, "send people back"),
+        ({"issuer": "http://id.example"}, "https only"),
+        ({"scope": "profile"}, "openid"),
+        ({"client_secret_file": Path("/nowhere")}, "cannot be read"),
+    ],
+)
+def test_settings_that_sign_nobody_in_are_refused(more: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {
+        "issuer": "https://id.example",
+        "audience": "govray",
+        "jwks_url": "https://id.example/keys",
+        "client_id": "govray",
+        "redirect_url": BACK,
+    }
+    settings = OidcSettings(**(given | more))
+    with pytest.raises(UsageError, match=said):
+        code_flow.code_flow(settings, Oidc(settings))
+
+
+def test_without_an_address_to_come_back_to_there_is_no_button(
+    provider: IdentityProvider, tmp_path: Path, served: Service
+) -> None:
+    assert provider_sign_in.CALLBACK in BACK
+    assert "/sign-in/provider?next=/models" in browser(served).get("/sign-in?next=/models").text
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    settings = replace(provider.settings(BACK), redirect_url=None)
+    with serve(url, oidc=settings) as service:
+        assert "/sign-in/provider" not in browser(service).get("/sign-in").text
+        assert browser(service).get("/sign-in/provider").status_code == 404
+
+
+# The pure parts.
+
+
+def test_one_secret_gives_three_that_tell_nothing_of_each_other() -> None:
+    attempt = Attempt("x" * 43)
+    derived = {attempt.state, attempt.nonce, attempt.verifier, attempt.challenge, attempt.secret}
+    assert len(derived) == 5
+    assert all(len(each) == 43 for each in derived)  # RFC 7636: 43 to 128
+    assert attempt.secret not in repr(attempt)
+
+
+def test_the_challenge_is_that_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RFC 7636 appendix B."""
+    verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
+    monkeypatch.setattr(Attempt, "verifier", verifier)
+    assert Attempt("x").challenge == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
+
+
+def test_attempts_are_bounded_and_the_store_has_nothing_to_sign_in_with(
+    served: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sign_in_attempts, "MOST", 3)
+    with Session(served.engine) as session:
+        made = [
+            sign_in_attempts.begin(session, "/", at=NOW + timedelta(seconds=number))
+            for number in range(5)
+        ]
+        kept = session.exec(select(SignInAttempt)).all()
+        text = " ".join(each.model_dump_json() for each in kept)
+        assert len(kept) == 3
+        for each in made:
+            for secret in (each.secret, each.state, each.nonce, each.verifier):
+                assert secret not in text
+        assert sign_in_attempts.take(session, made[0].secret, made[0].state, at=NOW) is None
+        assert sign_in_attempts.take(session, made[4].secret, made[4].state, at=NOW) is not None
+
+
+def test_the_secret_goes_to_the_provider_alone(served: Service, provider: IdentityProvider) -> None:
+    client = browser(served)
+    asked = begun(client)
+    assert client.cookies[ATTEMPT] not in urlencode(asked)
+    assert Attempt(client.cookies[ATTEMPT]).verifier not in urlencode(asked)
+
+
+def test_metadata_is_read(provider: IdentityProvider) -> None:
+    found = read_metadata(provider.metadata(), provider.issuer)
+    assert found.token_endpoint == f"{provider.issuer}/token"
+    assert found.states_issuer
+    assert found.secret_in_header
+
+
+def test_a_token_of_the_provider_that_is_typed_keeps_no_role_that_is_bound(
+    served: Service, provider: IdentityProvider
+) -> None:
+    """What was bound when somebody signed in is in no session: it may be taken away."""
+    by = ChangedBy(user="admin", at="2026-11-21T11:00:00Z")
+    grant = Grant(subject_kind="user", subject="oidc:ada", role="admin", scope="organisation")
+    client = browser(served)
+    asked = begun(client) | {"redirect_uri": "x"}
+    code = dict(parse_qsl(urlsplit(provider.authorize(asked)).query))["code"]
+    provider.checks_verifier = False
+    provider.claims = {"aud": "govray"}
+    token = provider.exchange({"code": code, "redirect_uri": "x"}, None)[1]["id_token"]
+    with Session(served.engine) as session:
+        id_ = role_bindings.bind(session, grant, by=by).id
+        session.commit()
+    sign_in(client, token)
+    assert client.get("/v1/audit").status_code == 200
+    with Session(served.engine) as session:
+        roles = session.exec(select(BrowserSession.role)).all()
+        role_bindings.unbind(session, id_, by=by)
+        session.commit()
+    assert "admin" not in roles
+    served.clock[0] = NOW + timedelta(seconds=REMEMBERED)
+    assert client.get("/v1/audit").status_code == 403

@@ -1,0 +1,531 @@
+"""Rights holders' cases over HTTP: asked, searched, answered, decided, shown."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import inspect, text
+from sqlmodel import Session, col, select
+
+from govray.data.similarity import near_records as data
+from govray.errors import Refused
+from govray.governance.attestation.case_answer import LIMITS, CaseAnswer, verify_case_answer
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.platform.service.acting import case_answers, case_desk, case_search
+from govray.platform.service.visible import visible_cases
+from govray.platform.service.visible.near_records import LEAST_OVERLAP
+from govray.platform.store import cases as store
+from govray.platform.store import role_bindings
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.role_bindings import Grant
+from govray.platform.store.tables import AuditEntry
+from tests.support.case_world import MODEL, CaseWorld, case_world, paragraph, reworded
+from tests.support.people import NOW
+
+NOBODY = "c-000000000000"
+WRONG = {"Govray-Case-Key": "govc_" + "A" * 43}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseWorld]:
+    folder = tmp_path_factory.mktemp("cases")
+    with case_world(folder, revocations=(folder / "lists",)) as made:
+        (made.lists / "archive.dsse.json").write_bytes(made.deployed.revoke("alpha"))
+        yield made
+
+
+def answered(world: CaseWorld, case: str, key: dict[str, str]) -> CaseAnswer:
+    """The answer as its requester verifies it."""
+    data = world.get("public", f"/{case}/answer", **key).content
+    return verify_case_answer(world.deployed.world.trust, data, at=NOW).document
+
+
+def found(world: CaseWorld, corpus: str, **asked: Any) -> tuple[str, dict[str, str]]:
+    """A case about a text of ``corpus`` with changed words, with its answer."""
+    text = reworded(world.trained(corpus))
+    case, key = world.opened(text=text, **asked)
+    world.done(case, ("search", None), ("answer", {}))
+    return case, key
+
+
+# What is found
+
+
+def test_changed_words_are_traced_to_layers_and_a_name_is_withheld(world: CaseWorld) -> None:
+    case, key = found(world, "acme")
+    answer = answered(world, case, key)
+    assert answer.found
+    assert answer.limits == LIMITS
+    (finding,) = answer.result.findings
+    assert finding.match == "near"
+    assert 0.5 < (finding.overlap or 0) < 1
+    assert (finding.corpus, finding.groups) == (None, ("adapter:*",))
+    assert (finding.corpus_class.license_category, finding.split) == ("commercial", "train")
+    assert finding.steps
+    assert finding.levels == dict.fromkeys(
+        ("embedding", "block.0", "block.1", "final_norm", "head"), 1
+    )
+    assert (
+        b"acme" not in Envelope.parse(world.get("public", f"/{case}/answer", **key).content).payload
+    )
+    assert world.get("auditor", f"/{case}").json()["found"]["findings"][0]["corpus"] == "acme"
+
+
+def test_a_released_name_is_told(world: CaseWorld) -> None:
+    case, key = world.opened(text=reworded(world.trained("acme")))
+    world.done(case, ("search", None), ("answer", {"release": ["acme"]}))
+    (finding,) = answered(world, case, key).result.findings
+    assert (finding.corpus, finding.groups) == ("acme", ("adapter:acme",))
+    other = world.post("admin", f"/{case}:answer", {"release": ["beta"]})
+    assert other.status_code == 409
+    assert "no corpus 'beta'" in other.json()["detail"]
+
+
+def test_the_same_bytes_are_found_as_such_and_not_twice(world: CaseWorld) -> None:
+    text = world.trained("beta")
+    for asked in ({"text": text}, {"content": b64encode(text.encode()).decode()}):
+        case, _ = world.opened(**asked)
+        told = world.done(case, ("search", None))["found"]
+        (finding,) = told["findings"]
+        assert (finding["match"], finding["corpus"], finding["split"]) == ("exact", "beta", "train")
+        assert "embedding" in finding["groups"]
+        assert "overlap" not in finding
+
+
+def test_all_versions_of_a_model_are_looked_into(world: CaseWorld) -> None:
+    case, _ = world.opened(text=reworded(world.trained("acme")), model=MODEL)
+    told = world.done(case, ("search", None))["found"]
+    versions = {name for each in told["models"] for name in each["versions"]}
+    assert versions == {f"{MODEL} {each}" for each in world.deployed.models}
+    assert [each for each in told["findings"] if "removed" in each]
+    # Another corpus has the same records under another name, and does not lie at hand.
+    (unchecked,) = told["unchecked"]
+    assert (unchecked["corpus"], unchecked["match"]) == ("acme-again", "near")
+
+
+def test_domains_are_those_that_an_issuer_states(world: CaseWorld) -> None:
+    case, key = world.opened(sources=["https://www.example.org/a", "NOVELS.example", "other.net"])
+    told = world.done(case, ("search", None), ("answer", {}))["found"]
+    assert [(each["domain"], each["size"], each["unit"]) for each in told["findings"]] == [
+        ("novels.example", 4, "records"),
+        ("example.org", 10, "records"),
+    ]
+    answer = answered(world, case, key)
+    assert answer.request.domains == ("novels.example", "other.net", "www.example.org")
+    assert {each.corpus_class.source for each in answer.result.findings} == {"crawled"}
+    assert answer.result.unchecked[0].why == "The issuers of 2 of 3 corpora state no domains."
+
+
+@pytest.mark.parametrize("asked", [paragraph("nobody's", 0), "few words"])
+def test_not_found_says_what_was_looked_at(world: CaseWorld, asked: str) -> None:
+    case, key = world.opened(text=asked)
+    world.done(case, ("search", None), ("answer", {}))
+    answer = answered(world, case, key)
+    assert not answer.found
+    exact, near = answer.result.searches
+    assert (exact.corpora, exact.of) == (3, 3)
+    short = asked == "few words"
+    assert (near.corpora, near.of) == (0 if short else 3, 3)
+    assert ["too few" in each.why for each in answer.result.unchecked] == [True] * short
+
+
+def test_what_cannot_be_looked_at_is_said_without_places(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, _ = world.opened(text=reworded(world.trained("beta")))
+    desk = world.service.app.state.cases
+    monkeypatch.setitem(
+        world.service.app.state._state,
+        "cases",
+        replace(desk, sources=replace(desk.sources, corpora=world.deployed.folder / "nowhere")),
+    )
+    told = world.done(case, ("search", None))["found"]
+    assert told["findings"] == []
+    assert told["unchecked"]
+    assert str(world.deployed.folder) not in json.dumps(told)
+    near = replace(desk, sources=replace(desk.sources, near=None))
+    monkeypatch.setitem(world.service.app.state._state, "cases", near)
+    told = world.done(case, ("search", None))["found"]
+    assert ["No corpora lie at hand" in each["why"] for each in told["unchecked"]] == [True]
+
+
+def test_a_record_that_the_index_lacks_is_no_finding(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records on disk count only where the index has their entries."""
+    case, _ = world.opened(text=reworded(world.trained("beta")))
+    monkeypatch.setattr(case_search._IndexedPlaces, "holds", lambda *_: False)
+    told = world.done(case, ("search", None))["found"]
+    assert told["findings"] == []
+    assert any("not the one that the model was trained on" in e["why"] for e in told["unchecked"])
+
+
+def test_the_service_says_the_overlap_that_is_looked_for() -> None:
+    assert data.LEAST_OVERLAP == LEAST_OVERLAP
+
+
+# Who may what
+
+
+def test_only_the_key_shows_a_case_to_who_is_nobody(world: CaseWorld) -> None:
+    case, key = found(world, "beta")
+    _, others = world.opened(text="something else")
+    for path in ("standing", "answer"):
+        assert world.get("public", f"/{case}/{path}", **key).status_code == 200
+        wrong = [
+            world.get("public", f"/{number}/{path}", **given)
+            for number, given in ((case, WRONG), (case, others), (case, {}), (NOBODY, key))
+        ]
+        assert {each.status_code for each in wrong} == {404}
+        assert len({each.text.replace(NOBODY, case) for each in wrong}) == 1
+        for kind in ("member", "supplier", "engineer"):
+            assert world.get(kind, f"/{case}/{path}").status_code == 404
+            assert world.get(kind, f"/{case}/{path}", **key).status_code == 200
+    told = world.get("public", f"/{case}/standing", **key).json()
+    assert (told["case"], told["state"], told["links"]) == (case, "ANSWERED", [])
+    assert "contact" not in told
+    assert "beta" not in json.dumps(told)
+
+
+def test_without_the_comparison_any_key_would_do(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    case, _ = world.opened(text="something")
+    monkeypatch.setattr(store.hmac, "compare_digest", lambda *_: True)
+    assert world.get("public", f"/{case}/standing", **WRONG).status_code == 200
+
+
+def test_the_store_has_neither_the_key_nor_a_closed_text(world: CaseWorld) -> None:
+    secret = "a very private chapter " * 10
+    case, key = world.opened(text=secret)
+    done = (("search", None), ("answer", {}))
+    world.done(case, *done)
+    assert "very private" in world.get("admin", f"/{case}").json()["excerpt"]
+    assert world.row(case).content == secret.encode()
+    told = world.done(case, ("decide", {"decision": "nothing_found", "reason": "Nothing there."}))
+    assert (told["state"], told["excerpt"]) == ("CLOSED", None)
+    assert told["sha256"] == world.row(case).sha256
+    with Session(world.service.engine) as session:
+        connection = session.connection()
+        whole = " ".join(
+            str(row)
+            for table in inspect(connection).get_table_names()
+            for row in connection.execute(text(f'SELECT * FROM "{table}"'))
+        )
+    assert case in whole, "the control: the case is there"
+    assert "very private" not in whole
+    assert key["Govray-Case-Key"] not in whole
+    again = world.post("admin", f"/{case}:search")
+    assert (again.status_code, "it is closed" in again.json()["detail"]) == (409, True)
+
+
+def bind(world: CaseWorld, user: str, role: str, scope: str, place: str, until: str) -> None:
+    by = ChangedBy(user="admin", at="2026-11-21T09:00:00Z")
+    grant = Grant(
+        subject_kind="user", subject=user, role=role, scope=scope, place=place, until=until
+    )
+    with Session(world.service.engine) as session:
+        role_bindings.bind(session, grant, by=by)
+        session.commit()
+
+
+def test_an_auditor_of_a_case_or_model_sees_that_until_the_end(world: CaseWorld) -> None:
+    one, _ = world.opened(text="one")
+    other, _ = world.opened(text="other")
+    named, _ = world.opened(text="named", model=MODEL)
+    until = "2026-11-21T13:00:00Z"
+    assert world.get("member", "").status_code == 403
+    bind(world, "member", "auditor", "case", one, until)
+    bind(world, "supplier", "auditor", "model", MODEL, until)
+    world.service.clock[0] = NOW.replace(minute=10)  # what was remembered of the token ends
+
+    def listed(kind: str) -> list[str] | int:
+        answer = world.get(kind, "")
+        if answer.status_code != 200:
+            return int(answer.status_code)
+        return sorted(each["id"] for each in answer.json()["items"])
+
+    assert listed("member") == [one]
+    assert named in listed("supplier")  # type: ignore[operator]
+    assert not {one, other} & set(listed("supplier"))  # type: ignore[arg-type]
+    assert world.get("member", f"/{one}").status_code == 200
+    assert world.get("member", f"/{one}/standing").status_code == 200
+    assert world.get("member", f"/{other}").status_code == 404
+    assert world.post("member", f"/{one}:search").status_code == 403
+    world.service.clock[0] = NOW.replace(hour=13)
+    assert (listed("member"), listed("supplier")) == (403, 403)
+    assert world.get("member", f"/{one}").status_code == 403
+    world.service.clock[0] = NOW
+    with Session(world.service.engine) as session:
+        entries = session.exec(select(AuditEntry).where(AuditEntry.subject == f"case {one}")).all()
+        reads = session.exec(select(AuditEntry).where(AuditEntry.subject == one)).all()
+    assert [each.action for each in entries] == ["role.bind"]
+    assert ("member", "case.read") in {(each.user, each.action) for each in reads}
+
+
+def test_a_data_steward_decides_and_an_engineer_sees_nothing(world: CaseWorld) -> None:
+    case, _ = world.opened(text="few words")
+    bind(world, "other-supplier", "steward", "organisation", "", "2026-11-22T00:00:00Z")
+    world.service.clock[0] = NOW.replace(minute=20)
+    told = world.done(
+        case,
+        ("search", None),
+        ("answer", {}),
+        ("decide", {"decision": "refused", "reason": "It is two words."}),
+        kind="other supplier",
+    )
+    world.service.clock[0] = NOW
+    assert (told["state"], told["decidedBy"]) == ("CLOSED", "other-supplier")
+    assert world.get("engineer", f"/{case}").status_code == 403
+    assert world.post("auditor", f"/{case}:search").status_code == 403
+
+
+def test_without_the_condition_an_auditor_of_one_case_reads_all(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    case, _ = world.opened(text="one")
+    other, _ = world.opened(text="other")
+    bind(world, "engineer", "auditor", "case", case, "2026-11-21T18:00:00Z")
+    world.service.clock[0] = NOW.replace(minute=30)
+    assert world.get("engineer", f"/{other}").status_code == 404
+    monkeypatch.setattr(visible_cases, "everywhere", lambda *_: True)
+    assert world.get("engineer", f"/{other}").status_code == 200
+    world.service.clock[0] = NOW
+
+
+def test_everything_is_in_the_audit_log_and_nothing_secret(world: CaseWorld) -> None:
+    secret = reworded(world.trained("acme"))
+    case, key = world.opened(text=secret, contact="somebody@example.org")
+    world.get("public", f"/{case}/standing", **WRONG)
+    steps = (("search", None), ("answer", {}), ("decide", {"decision": "refused", "reason": "No."}))
+    world.done(case, *steps)
+    world.get("public", f"/{case}/answer", **key)
+    with Session(world.service.engine) as session:
+        entries = session.exec(
+            select(AuditEntry)
+            .where(col(AuditEntry.subject).contains(case))
+            .order_by(col(AuditEntry.number))
+        ).all()
+    assert [(each.user, each.action, each.outcome) for each in entries] == [
+        ("public", "case.receive", "done"),
+        ("public", "GET /v1/cases/{case}/standing", "refused"),
+        ("admin", "case.search", "done"),
+        ("admin", "case.answer", "done"),
+        ("admin", "case.decide", "done"),
+        ("admin", "case.close", "done"),
+        ("public", "case.read", "done"),
+    ]
+    told = " ".join(str(each) for each in entries)
+    assert not [word for word in ("somebody", "govc_", secret[:20]) if word in told]
+
+
+# What may be sent
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ({}, "one of text"),
+        ({"text": "a", "sources": ["a.org"]}, "one of text"),
+        ({"text": ""}, "at least 1"),
+        ({"content": "%"}, "pattern"),
+        ({"sources": ["no domain"]}, "no URL and no domain"),
+        ({"sources": []}, "one of text"),
+        ({"sources": ["a.org"] * 101}, "at most 100"),
+        ({"text": "a", "contact": "a\nb"}, "printable"),
+        ({"text": "a", "contact": "\ud800"}, ""),
+        ({"text": "a", "contact": "a" * 321}, "at most 320"),
+        ({"text": "a", "model": "../x"}, "pattern"),
+        ({"text": "a", "more": 1}, "Extra"),
+        ({"text": "é" * 2_500_000}, "more than"),
+    ],
+)
+def test_what_is_no_case_is_refused(world: CaseWorld, body: dict[str, Any], what: str) -> None:
+    sent = {"contact": "me@example.org"} | body
+    answer = world.service.client("member").post(
+        "/v1/cases",
+        content=json.dumps(sent).encode(),
+        headers={"content-type": "application/json"},
+    )
+    assert answer.status_code == 422, answer.text
+    assert what in answer.text
+
+
+def test_a_large_body_and_an_unknown_model_are_refused(world: CaseWorld) -> None:
+    large = {"contact": "me@example.org", "text": "a" * 10_000_000}
+    assert world.post("public", "", large).status_code == 413
+    assert world.post("admin", "", large).status_code == 422
+    named = {"contact": "me@example.org", "text": "a", "model": "nobody-has-it"}
+    assert world.post("public", "", named).status_code == 404
+
+
+def test_off_there_are_no_cases_and_without_leave_none_without_a_token(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = world.service.app.state.cases
+    body = {"contact": "me@example.org", "text": "a"}
+    closed = replace(desk, settings=replace(desk.settings, without_token=False))
+    monkeypatch.setitem(world.service.app.state._state, "cases", closed)
+    assert world.post("public", "", body).status_code == 401
+    assert world.post("member", "", body).status_code == 201
+    monkeypatch.setitem(world.service.app.state._state, "cases", None)
+    for kind in ("admin", "public"):
+        assert world.post(kind, "", body).status_code == 404
+    assert world.get("admin", "").status_code == 404
+    for path in ("/ask", "/cases"):
+        assert world.service.client("admin", accept="text/html").get(path).status_code == 404
+
+
+def test_one_requester_sends_so_many_a_day(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"contact": "me@example.org", "text": "a"}
+    desk = world.service.app.state.cases
+    few = replace(desk.settings, per_day=2)
+    buckets = case_desk.Buckets(2 / 86_400, 2, lambda: 0.0)
+    monkeypatch.setitem(
+        world.service.app.state._state, "cases", replace(desk, settings=few, requests=buckets)
+    )
+    for kind in ("public", "member"):
+        answers = [world.post(kind, "", body) for _ in range(3)]
+        assert [each.status_code for each in answers] == [201, 201, 429]
+        assert "2 cases a day" in answers[2].json()["detail"]
+        assert int(answers[2].headers["retry-after"]) > 3600
+
+
+def test_what_strangers_make_the_store_hold_is_bounded(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_OPEN", 0)
+    body = {"contact": "me@example.org", "text": "a"}
+    assert world.post("public", "", body).status_code == 409
+    assert world.post("member", "", body).status_code == 201
+
+
+def test_one_search_at_a_time(world: CaseWorld) -> None:
+    case, _ = world.opened(text="a")
+    with world.service.app.state.cases.searching():
+        answer = world.post("admin", f"/{case}:search")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
+    assert world.post("admin", f"/{case}:search").status_code == 200
+
+
+# What is signed
+
+
+def test_an_answer_that_nobody_could_verify_is_not_kept(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, _ = world.opened(text="a")
+    world.done(case, ("search", None))
+    desk = world.service.app.state.cases
+    monkeypatch.setitem(
+        world.service.app.state._state, "cases", replace(desk, signer=LocalSigner.generate())
+    )
+    answer = world.post("admin", f"/{case}:answer", {})
+    assert answer.status_code == 409
+    assert "would not verify" in answer.json()["detail"]
+    assert world.row(case).answer is None
+
+
+def test_steps_are_taken_in_order(world: CaseWorld) -> None:
+    case, key = world.opened(text="a")
+    decision = {"decision": "refused", "reason": "No."}
+    version = {"model": MODEL, "version": "2.0.0"}
+    for step, body in (("answer", {}), ("decide", decision), ("link", version)):
+        assert world.post("admin", f"/{case}:{step}", body).status_code == 409, step
+    assert world.get("public", f"/{case}/answer", **key).status_code == 404
+    world.done(case, ("search", None), ("answer", {}))
+    for wrong in ("removed", "revoked"):
+        body = {"decision": wrong, "reason": "No."}
+        assert "nothing was found" in world.post("admin", f"/{case}:decide", body).text
+
+
+# What a link must show
+
+
+def link(world: CaseWorld, case: str, version: str) -> Any:
+    return world.post("admin", f"/{case}:link", {"model": MODEL, "version": version})
+
+
+def test_a_removal_is_linked_and_the_answer_says_so(world: CaseWorld) -> None:
+    case, key = found(world, "acme")
+    reason = {"decision": "removed", "reason": "The adapter is deleted."}
+    assert world.done(case, ("decide", reason))["missing"] == [MODEL]
+    refusals = {
+        "1.0.0": "this is a version that it was found in",
+        "2.0.0": "of another run",
+        "2.1.0": "of another run",
+    }
+    for version, why in refusals.items():
+        answer = link(world, case, version)
+        assert (answer.status_code, why in answer.text) == (409, True), answer.text
+    told = link(world, case, "1.1.0").json()
+    assert (told["state"], told["missing"]) == ("CLOSED", [])
+    outcome = answered(world, case, key).outcome
+    assert outcome is not None
+    assert (outcome.decision, outcome.versions[0].version) == ("removed", "1.1.0")
+    standing = world.get("public", f"/{case}/standing", **key).json()
+    assert standing["links"][0]["attestation"] == world.deployed.verified("1.1.0").digest
+
+
+def test_a_revoked_corpus_is_out_of_the_next_version(world: CaseWorld) -> None:
+    case, key = found(world, "alpha")
+    world.done(case, ("decide", {"decision": "revoked", "reason": "Its credential is revoked."}))
+    refusals = {
+        "1.0.0": "this is a version that it was found in",
+        "1.1.0": "its manifest has the corpus 'alpha'",
+        "2.0.0": "its manifest has the corpus 'alpha'",
+    }
+    for version, why in refusals.items():
+        answer = link(world, case, version)
+        assert (answer.status_code, why in answer.text) == (409, True), answer.text
+    assert link(world, case, "2.1.0").json()["state"] == "CLOSED"
+    outcome = answered(world, case, key).outcome
+    assert outcome is not None
+    assert (outcome.decision, outcome.versions[0].version) == ("revoked", "2.1.0")
+    assert len(outcome.versions[0].lists) == 1
+
+
+def test_records_under_another_name_and_a_corpus_that_nobody_revoked_are_seen(
+    world: CaseWorld,
+) -> None:
+    case, _ = found(world, "acme")
+    world.done(case, ("decide", {"decision": "revoked", "reason": "It will be."}))
+    assert "'acme-again' has the same records" in link(world, case, "3.0.0").text
+    answer = link(world, case, "2.0.0")
+    assert (answer.status_code, "no revocation list" in answer.text) == (409, True)
+    assert world.get("admin", f"/{case}").json()["state"] == "DECIDED"
+
+
+def test_without_the_check_any_version_could_be_linked(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    case, _ = found(world, "alpha")
+    world.done(case, ("decide", {"decision": "revoked", "reason": "It is revoked."}))
+    assert link(world, case, "2.0.0").status_code == 409
+    monkeypatch.setattr(case_answers, "check_left_out", lambda *_: None)
+    assert link(world, case, "2.0.0").status_code == 200
+
+
+def test_a_revoked_attestation_is_not_linked(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, _ = found(world, "alpha")
+    world.done(case, ("decide", {"decision": "revoked", "reason": "It is revoked."}))
+
+    class Standing:
+        def require(self, *_: str) -> None:
+            raise Refused("revoked since yesterday", where="attestation")
+
+    monkeypatch.setattr(world.service.app.state.revocations, "look", Standing)
+    assert "revoked since yesterday" in link(world, case, "2.1.0").text

@@ -1,0 +1,263 @@
+"""The comparison of runs: what differs is found, comes first and is said; what is unknown too."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import event, false
+from sqlmodel import Session, col
+
+from govray.platform.service.pages import policy_difference
+from govray.platform.service.pages.charts.curves import MOST_ROWS, sampled
+from govray.platform.service.pages.charts.side_by_side import ABSENT, compared_rows
+from govray.platform.service.pages.comparison import MOST_SIDES
+from govray.platform.service.pages.lineage_difference import lineage_difference
+from govray.platform.service.visible import visibility, visible_models, visible_runs
+from govray.platform.store.lineage import lineage
+from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.tables import Trial
+from tests.support.library import Library, library
+from tests.support.shown import HOSTILE, ZERO, add_experiment, add_number, add_trial
+
+PAGE = {"accept": "text/html"}
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    """The library, with the runs of ``first`` and ``narrow`` in the index and two without."""
+    with library(tmp_path_factory.mktemp("comparison")) as made:
+        policy = made.model("first").policy.digest
+        with Session(made.service.engine) as session:
+            for name, under, width in (
+                ("run-first", policy, 64),
+                ("run-narrow", policy, 128),
+                ("other", ZERO, 64),
+                (HOSTILE, policy, 64),
+            ):
+                add_experiment(session, f"e-{name}", name, "run", ExperimentState.COMPLETED)
+                add_trial(
+                    session,
+                    name,
+                    f"e-{name}",
+                    under,
+                    steps=40,
+                    floor=2.0,
+                    hyperparameters={"width": width, "norm": HOSTILE},
+                    state=TrialState.COMPLETED,
+                )
+                add_number(session, name, "monitor", 3, 0.5)
+            session.commit()
+        yield made
+
+
+def page(shelf: Library, query: Any, status: int = 200, kind: str = "auditor") -> str:
+    answer = shelf.service.client(kind, **PAGE).get("/compare", params=query)
+    assert answer.status_code == status, answer.text[-600:]
+    return answer.text
+
+
+def part(text: str, name: str) -> str:
+    """A section of the page as words."""
+    section = text.partition(f'<h2 id="{name}"')[2].partition("</section>")[0]
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", section)).split())
+
+
+BOTH = {"run": ["run-first", "run-narrow"]}
+
+
+def test_rows_that_differ_come_first_and_are_marked() -> None:
+    rows = compared_rows([{"a": 1, "b": {"c": 2}, "same": True}, {"a": 1, "b": {"c": 3}, "x": 0}])
+    assert [(row.name, row.values, row.differs) for row in rows] == [
+        ("b.c", ("2", "3"), True),
+        ("same", ("True", ABSENT), True),
+        ("x", (ABSENT, "0"), True),
+        ("a", ("1", "1"), False),
+    ]
+    long = "x" * 5000
+    [row] = compared_rows([{"a": long}, {"a": long + "y"}])
+    assert row.differs, "what is cut for the eye differs still"
+    assert max(map(len, row.values)) < 400
+
+
+def test_lineages_differ_where_a_corpus_reaches_a_group_in_one(shelf: Library) -> None:
+    documents = [
+        lineage(each.attestation, each.digest, each.replayed_by)
+        for each in (shelf.model("first"), shelf.model("second"), shelf.model("narrow"))
+    ]
+    first, second, narrow = documents
+    different, alike = lineage_difference([first, second])
+    assert different == [], "more steps are no difference"
+    assert alike == len(first.corpora) * len(first.groups)
+    different, alike = lineage_difference([first, narrow])
+    missing = {row.corpus for row in different if row.cells[1].reach == "noCorpus"}
+    assert missing == {"acme", "gamma"}
+    # The control: every cell is either alike, or has two ways of being reached.
+    corpora = {row.corpus for each in (first, narrow) for row in each.corpora}
+    groups = {group.group for each in (first, narrow) for group in each.groups}
+    assert len(different) + alike == len(corpora) * len(groups)
+    assert all(len({cell.reach for cell in row.cells}) > 1 for row in different)
+
+
+def test_the_page_says_what_differs_in_each_part(shelf: Library) -> None:
+    text = page(shelf, BOTH)
+    settings = part(text, "settings")
+    assert settings.index("width") < settings.index("norm")
+    assert "≠ differs 64 128" in settings
+    assert "acme" in part(text, "lineage")
+    assert "the run did not have the corpus" in part(text, "lineage")
+    assert "No difference in versions" in part(text, "environment")
+    assert "All ran under" in part(text, "policies")
+    [series] = re.findall(r'<script type="application/json">(.*?)</script>', text)
+    assert [each["name"] for each in json.loads(series)] == BOTH["run"]
+
+
+def test_what_is_not_known_is_said(shelf: Library) -> None:
+    text = page(shelf, {"run": ["run-first", "other"]})
+    assert "The index does not have the signed policy" in part(text, "policies")
+    assert "govray policy diff" in part(text, "policies")
+    for name in ("lineage", "environment"):
+        assert "one of these has one here" in part(text, name)
+    # A version whose run is not indexed has no curve, and says so.
+    text = page(shelf, {"run": "run-first", "version": "second/1.0.0"})
+    assert "The index does not have this run" in part(text, "sides")
+    assert "Without such numbers: second 1.0.0" in part(text, "curves")
+    assert "No difference" in part(text, "lineage")
+
+
+def test_policies_are_compared_class_by_class(
+    shelf: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrower = shelf.model("first").policy.document
+    wide = narrower.model_copy(update={"name": "wide", "rules": narrower.rules[:1]})
+    monkeypatch.setattr(
+        policy_difference, "readable_policy", lambda *a: wide if a[2] == ZERO else narrower
+    )
+    told = part(page(shelf, {"run": ["run-first", "other"]}), "policies")
+    assert "→ wide" in told
+    assert "refused" in told
+    monkeypatch.setattr("govray.platform.service.routes.policies.MAX_COMBINATIONS", 1)
+    told = part(page(shelf, {"run": ["run-first", "other"]}), "policies")
+    assert "combinations of values" in told
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ({}, "Name what to compare"),
+        ({"run": ""}, "Name what to compare"),
+        ({"run": "run-first"}, "Name another one"),
+        ({"run": ["run-first", "run-first"]}, "Name another one"),
+        ({"version": "first/1.0.0"}, "Name another one"),
+    ],
+)
+def test_fewer_than_two_lead_to_a_form(shelf: Library, query: Any, said: str) -> None:
+    assert said in page(shelf, query)
+
+
+def test_too_many_and_unknown_ones_are_refused(shelf: Library) -> None:
+    many = [f"r{n}" for n in range(MOST_SIDES + 1)]
+    assert f"at most {MOST_SIDES}" in page(shelf, {"run": many}, 422)
+    for query in ({"run": ["run-first", "none"]}, {"version": ["first/9.0.0", "x"]}):
+        page(shelf, query, 404)
+    for query in (
+        BOTH | {"from": "x"},
+        BOTH | {"smooth": "1.5"},
+        BOTH | {"log": "maybe"},
+        {"run": "x" * 401},
+    ):
+        page(shelf, query, 422)
+
+
+def test_what_may_not_be_read_is_not_compared_or_listed(
+    shelf: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The conditions of `visibility` decide, of queries here too."""
+    client = shelf.service.client("auditor", **PAGE)
+    assert "run-first" in client.get("/runs").text  # the control
+    for module in (visibility, visible_runs, visible_models):
+        monkeypatch.setattr(module, "trials", lambda _: col(Trial.id) == "run-narrow")
+    for module in (visibility, visible_runs):
+        monkeypatch.setattr(module, "experiments", lambda _: false())
+    listed = client.get("/runs").text
+    assert "run-first" not in listed
+    assert "run-narrow" in listed
+    assert "research" not in listed.partition("<tbody")[0], "no filter suggests what is hidden"
+    page(shelf, BOTH, 404)
+
+
+def test_metric_group_and_range_are_the_addresss(shelf: Library) -> None:
+    def drawn(**query: Any) -> Any:
+        text = page(shelf, BOTH | query)
+        found = re.findall(r'<script type="application/json">(.*?)</script>', text)
+        return json.loads(found[0]) if found else None
+
+    assert [p[0] for p in drawn(**{"from": "30", "to": "33"})[0]["points"]] == [30, 31, 32, 33]
+    assert [p[0] for p in drawn(**{"from": "33", "to": "30"})[0]["points"]] == [30, 31, 32, 33]
+    assert drawn(metric="loss", group="monitor")[0]["points"] == [[3, 0.5]]
+    assert drawn(group="validation")[0]["points"][0][0] == 19
+    assert drawn(metric="nothing", group="training") is None
+    assert drawn(**{"from": "900"}) is None
+
+
+def test_hostile_names_are_text(shelf: Library) -> None:
+    text = page(shelf, {"run": [HOSTILE, "run-first"]})
+    assert "<script>window" not in text
+    assert "<img src=x" not in text
+    # Within the data of the chart nothing closes the element that it is in.
+    [series] = re.findall(r'<script type="application/json">(.*?)</script>', text)
+    assert json.loads(series)[0]["name"] == HOSTILE
+
+
+def test_queries_do_not_grow_with_what_is_compared(shelf: Library) -> None:
+    asked: list[str] = []
+    engine = shelf.service.engine
+
+    def note(_c: Any, _u: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    def queries(runs: list[str]) -> int:
+        page(shelf, {"run": runs})  # the token is remembered
+        asked.clear()
+        event.listen(engine, "before_cursor_execute", note)
+        try:
+            page(shelf, {"run": runs})
+        finally:
+            event.remove(engine, "before_cursor_execute", note)
+        return len(asked)
+
+    two, four = queries(BOTH["run"]), queries([*BOTH["run"], HOSTILE, "other"])
+    assert four <= two + 3, "only the further policy is read besides"
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 5000), st.floats(-1e6, 1e6), max_size=300), max_size=4)
+)
+def test_the_table_of_a_chart_is_short_and_has_both_ends(lines: list[dict[int, float]]) -> None:
+    series = [{"name": str(n), "points": sorted(each.items())} for n, each in enumerate(lines)]
+    names, rows = sampled(series)
+    assert names == [str(n) for n in range(len(lines))]
+    assert len(rows) <= MOST_ROWS
+    steps = [step for step, _ in rows]
+    assert steps == sorted(set(steps))
+    every = {step for each in lines for step in each}
+    assert every >= set(steps)
+    if every:
+        assert {min(every), max(every)} <= set(steps)
+    for step, values in rows:
+        assert values == [each.get(step) for each in lines]
+
+
+def test_a_page_of_a_model_leads_here(shelf: Library) -> None:
+    client = shelf.service.client("auditor", **PAGE)
+    text = client.get("/models/first/1.0.0").text
+    assert '/compare?version=first/1.0.0"' in text
+    assert (
+        "/compare" not in shelf.service.client("supplier", **PAGE).get("/models/first/1.0.0").text
+    )

@@ -1,0 +1,269 @@
+"""Models and versions over HTTP: who sees which, who writes, and what gates say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import true
+from sqlmodel import Session
+
+from govray.platform.service.visible import visibility, visible_models
+from govray.platform.store import registry, tables
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.database import open_store
+from tests.support.gates import UNMONITORED
+from tests.support.people import Service, serve
+from tests.support.shelf_of_models import Shelf, made_once
+
+EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
+STAFF = ("admin", "engineer", "auditor")
+ONE = "/v1/models/first/versions/1.0.0"
+
+
+@pytest.fixture(scope="module")
+def shelf() -> Shelf:
+    return made_once()
+
+
+@pytest.fixture
+def running(shelf: Shelf, tmp_path: Path) -> Iterator[Service]:
+    """``first`` used a corpus of acme-legal's; ``narrow`` did not, and is public."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    engine = open_store(url, create=True)
+    with Session(engine) as session:
+        (first,) = shelf.index(session, "first")
+        (narrow,) = shelf.index(session, "narrow", public=True)
+        for name, version, row in [
+            ("first", "1.0.0", first),
+            ("first", "1.2.0", first),
+            ("narrow", "1.0.0", narrow),
+            ("mixed", "2.0.0", first),
+            ("mixed", "1.0.0", narrow),
+        ]:
+            registry.register(
+                session, model=name, version=version, attestation=row.digest, by=EVE, notes="ours"
+            )
+        session.commit()
+    engine.dispose()
+    gates = tmp_path / "gates.yaml"
+    gates.write_text(UNMONITORED)
+    with serve(url, supplier="acme-legal", other="umbrella", promotion=gates) as service:
+        yield service
+
+
+def names(service: Service, kind: str, path: str = "/v1/models", key: str = "name") -> list[str]:
+    response = service.client(kind).get(path)
+    assert response.status_code == 200, response.text
+    return [each[key] for each in response.json()["items"]]
+
+
+def test_who_sees_which_model(running: Service) -> None:
+    seen = {kind: names(running, kind) for kind in (*STAFF, "supplier", "other supplier", "public")}
+    everything = ["first", "mixed", "narrow"]
+    assert seen == {
+        "admin": everything,
+        "engineer": everything,
+        "auditor": everything,
+        "supplier": ["first", "mixed", "narrow"],
+        "other supplier": ["mixed", "narrow"],
+        "public": ["mixed", "narrow"],
+    }
+    for kind, visible in seen.items():
+        for name in [*everything, "nothing"]:
+            status = running.client(kind).get(f"/v1/models/{name}").status_code
+            assert status == (200 if name in visible else 404)
+
+
+def test_who_sees_which_version(running: Service) -> None:
+    path = "/v1/models/mixed/versions"
+    kinds = ("auditor", "supplier", "other supplier", "public")
+    seen = {kind: names(running, kind, path, "version") for kind in kinds}
+    both, public = ["2.0.0", "1.0.0"], ["1.0.0"]
+    assert seen == dict(zip(kinds, (both, both, public, public), strict=True))
+    assert running.client("other supplier").get("/v1/models/first/versions").status_code == 404
+    for kind, visible in seen.items():
+        for version in ("2.0.0", "1.0.0", "3.0.0", "99999999999.0.0"):
+            status = running.client(kind).get(f"{path}/{version}").status_code
+            expected = 200 if version in visible else 422 if len(version) > 9 else 404
+            assert status == expected, (kind, version)
+
+
+def test_without_the_filter_a_supplier_would_see_what_is_not_its_own(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (visibility, visible_models):
+        monkeypatch.setattr(module, "versions", lambda caller: true())
+    assert names(running, "other supplier") == ["first", "mixed", "narrow"]
+    path = "/v1/models/first/versions/1.0.0"
+    assert running.client("other supplier").get(path).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["supplier", "public"])
+def test_outsiders_see_three_fields_of_a_version(running: Service, kind: str) -> None:
+    client = running.client(kind)
+    for path in ("/v1/models/mixed/versions", "/v1/models/mixed/versions/{}"):
+        version = "2.0.0" if kind == "supplier" else "1.0.0"
+        body = client.get(path.format(version)).json()
+        for shown in body.get("items", [body]):
+            assert set(shown) == {"model", "version", "attestation"}
+    assert client.get("/v1/models/mixed").json() == {"name": "mixed"}
+
+
+def test_staff_see_a_version_whole(running: Service) -> None:
+    body = running.client("auditor").get(ONE).json()
+    assert (body["stage"], body["notes"], body["user"], body["public"]) == (
+        "none",
+        "ours",
+        "eve",
+        False,
+    )
+    assert [each["action"] for each in body["history"]] == ["model.register"]
+
+
+def test_what_verifying_again_gave_is_shown_to_staff(running: Service) -> None:
+    before = running.client("engineer").get(ONE).json()
+    assert before["reverified"] == []
+    with Session(running.engine) as session:
+        for number, outcome in enumerate(("verified", "failed")):
+            session.add(
+                tables.Reverification(
+                    attestation=before["attestation"],
+                    number=number,
+                    outcome=outcome,
+                    why=None if outcome == "verified" else "step 3 (files)",
+                    since=f"2026-11-2{number}T10:00:00Z",
+                    checked=f"2026-11-2{number}T11:00:00Z",
+                )
+            )
+        session.commit()
+    after = running.client("engineer").get(ONE).json()
+    assert [each["outcome"] for each in after["reverified"]] == ["failed", "verified"]
+    assert after["stage"] == before["stage"]  # the registry stays as it was
+    page = running.client("engineer").get("/models/first/1.0.0").text
+    assert "Verified again: failed" in page
+    assert "step 3 (files)" in page
+    for kind in ("supplier", "public"):
+        assert "Verified again" not in running.client(kind).get("/models/first/1.0.0").text
+        assert "reverified" not in running.client(kind).get(ONE).text
+
+
+def test_pages_follow_one_another(running: Service) -> None:
+    client, found, cursor = running.client("engineer"), [], None
+    while True:
+        given: dict[str, Any] = {"limit": 1} | ({"cursor": cursor} if cursor else {})
+        page = client.get("/v1/models/first/versions", params=given).json()
+        found += [each["version"] for each in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert found == ["1.2.0", "1.0.0"]
+
+
+WRITES = [
+    (
+        "POST",
+        "/v1/models/first/versions",
+        {"version": "9.0.0", "attestation": "sha256:" + 64 * "0"},
+    ),
+    ("PATCH", ONE, {"notes": "x"}),
+    ("POST", f"{ONE}:promote", {"stage": "staging"}),
+]
+
+
+def test_a_token_that_only_reads_does_not_write(running: Service) -> None:
+    from datetime import timedelta
+
+    from govray.platform.service.identity import tokens
+    from tests.support.people import NOW
+
+    with Session(running.engine) as session:
+        text = tokens.new(
+            session, "reader", role="engineer", supplier=None, scopes=("read",),
+            at=NOW - timedelta(days=1),
+        )  # fmt: skip
+        session.commit()
+    running.tokens["reader"] = text
+    assert running.client("reader").get(ONE).status_code == 200
+    for method, path, body in WRITES:
+        assert running.client("reader").request(method, path, json=body).status_code == 403
+
+
+def test_a_version_is_made_of_an_indexed_attestation(running: Service) -> None:
+    client = running.client("engineer")
+    digest = client.get(ONE).json()["attestation"]
+    new = {"version": "2.0.0", "attestation": digest, "labels": {"a": "b"}, "metrics": {"loss": 2}}
+    made = client.post("/v1/models/fresh/versions", json=new)
+    assert made.status_code == 201, made.text
+    assert made.json()["metrics"] == {"loss": 2.0}
+    assert made.json()["user"] == "engineer"
+    again = client.post("/v1/models/fresh/versions", json=new)
+    assert again.status_code == 409
+    unknown = new | {"version": "3.0.0", "attestation": "sha256:" + 64 * "0"}
+    assert client.post("/v1/models/fresh/versions", json=unknown).status_code == 400
+    for wrong in ({"version": "1.0.0-rc.1"}, {"stage": "production"}, {"metrics": {"x": "high"}}):
+        assert client.post("/v1/models/fresh/versions", json=new | wrong).status_code == 422
+
+
+def test_the_same_new_name_may_come_from_many_at_once(running: Service) -> None:
+    digest = running.client("engineer").get(ONE).json()["attestation"]
+
+    def one(number: int) -> int:
+        new = {"version": f"1.{number}.0", "attestation": digest}
+        return running.client("engineer").post("/v1/models/new/versions", json=new).status_code
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(one, range(6))) == {201}
+    assert len(names(running, "admin", "/v1/models/new/versions", "version")) == 6
+
+
+def test_notes_and_labels_change_and_nothing_else(running: Service) -> None:
+    client = running.client("engineer")
+    changed = client.patch(ONE, json={"notes": "seen", "labels": {"x": "y"}}).json()
+    assert (changed["notes"], changed["labels"]) == ("seen", {"x": "y"})
+    assert client.patch(ONE, json={"labels": {}}).json()["notes"] == "seen"
+    for field in ("stage", "version", "attestation", "metrics"):
+        assert client.patch(ONE, json={field: "production"}).status_code == 422
+
+
+def test_promotion_passes_gates_and_says_who_and_when(running: Service) -> None:
+    client = running.client("engineer")
+    for path in (ONE, "/v1/models/first/versions/1.2.0"):
+        for stage in ("staging", "production"):
+            done = client.post(f"{path}:promote", json={"stage": stage})
+            assert done.status_code == 200, done.text
+    assert done.json()["replaced"] == "1.0.0"
+    assert client.get("/v1/models/first").json()["production"] == "1.2.0"
+    history = client.get(ONE).json()["history"]
+    assert [(each["user"], each["after"]) for each in history] == [
+        ("eve", None),
+        ("engineer", "staging"),
+        ("engineer", "production"),
+        ("engineer", "archived"),
+    ]
+    assert history[1]["gates"].startswith("sha256:")
+    skipped = client.post("/v1/models/narrow/versions/1.0.0:promote", json={"stage": "production"})
+    assert skipped.status_code == 409
+
+
+def test_gates_that_fail_are_told_and_nothing_moves(running: Service) -> None:
+    client = running.client("engineer")
+    gates: Path = running.app.state.settings.promotion
+    head = gates.read_text().partition("stages:")[0]
+    asked = "  staging:\n    - monitored\n    - {gate: replayed, corpora: [acme]}\n"
+    gates.write_text(f"{head}stages:\n{asked}  production: []\n")
+    told = client.post(f"{ONE}:promote", json={"stage": "staging"})
+    assert told.status_code == 409
+    assert "not monitored" in told.json()["detail"]
+    assert "no replay without it" in told.json()["detail"]
+    gates.write_text(gates.read_text().replace("monitored", "blessed"))
+    assert client.post(f"{ONE}:promote", json={"stage": "staging"}).status_code == 400
+    gates.unlink()
+    missing = client.post(f"{ONE}:promote", json={"stage": "staging"})
+    assert missing.status_code == 422
+    assert str(gates) not in missing.text
+    assert client.get(ONE).json()["stage"] == "none"
+    assert client.post(f"{ONE}:promote", json={"stage": "archived"}).status_code == 200

@@ -1,0 +1,100 @@
+"""The description of the service: complete, and its examples are what they are examples of."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from govray.platform.service.http.operations import PARAMETERS, describe_parameters
+from govray.platform.service.http.problems import MEDIA_TYPE, RESPONSES
+from tests.support.people import Service
+
+OPEN = {"/v1/health", "/v1/live", "/v1/ready", "/v1/sign-in"}
+"""Routes that ask nobody who they are."""
+
+
+@pytest.fixture(scope="module")
+def description(service: Service) -> dict[str, Any]:
+    answer: dict[str, Any] = service.client("public").get("/v1/openapi.json").json()
+    return answer
+
+
+def operations(description: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{method} {path}", operation)
+        for path, item in description["paths"].items()
+        for method, operation in item.items()
+    ]
+
+
+def test_every_route_says_who_may_and_how_it_fails(description: dict[str, Any]) -> None:
+    assert description["openapi"].startswith("3.1")
+    for name, operation in operations(description):
+        assert operation.get("description"), name
+        assert operation.get("tags"), name
+        if name.partition(" ")[2] not in OPEN:
+            assert {"token": []} in operation["security"], name
+        for status in RESPONSES:
+            content = operation["responses"][str(status)]["content"]
+            assert MEDIA_TYPE in content, (name, status)
+        assert {"200", "201", "204"} & set(operation["responses"]), name
+    assert "HTTPValidationError" not in description["components"]["schemas"]
+    assert description["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+
+
+def test_what_is_answered_has_an_example_that_fits(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    checked = 0
+    for schema in schemas.values():
+        whole = {**schema, "components": {"schemas": schemas}}
+        for example in schema.get("examples", []):
+            jsonschema.Draft202012Validator(whole).validate(example)
+            checked += 1
+        for part in schema.get("properties", {}).values():
+            for example in part.get("examples", []):
+                jsonschema.Draft202012Validator(
+                    {**part, "components": {"schemas": schemas}}
+                ).validate(example)
+                checked += 1
+    assert checked >= 8
+
+
+def test_a_wrong_example_would_be_found(description: dict[str, Any]) -> None:
+    """Negative control."""
+    trial = description["components"]["schemas"]["Trial"]
+    wrong = {**trial["examples"][0], "state": "DONE"}
+    schemas = {"components": {"schemas": description["components"]["schemas"]}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator({**trial, **schemas}).validate(wrong)
+
+
+def test_every_operation_has_a_name_of_its_own_that_a_person_would_choose(
+    description: dict[str, Any],
+) -> None:
+    names = [operation["operationId"] for _, operation in operations(description)]
+    assert len(set(names)) == len(names)
+    verbs = {name.partition("_")[0] for name in names}
+    assert all(re.fullmatch("[a-z]+(_[a-z]+)+", name) for name in names)
+    assert {"get", "list", "submit", "stop", "promote"} <= verbs
+
+
+def test_every_parameter_says_what_it_is(description: dict[str, Any]) -> None:
+    silent = [
+        f"{name} {parameter['name']}"
+        for name, operation in operations(description)
+        for parameter in operation.get("parameters", [])
+        if not parameter.get("description")
+    ]
+    assert silent == []
+
+
+def test_what_a_route_leaves_unsaid_is_in_the_table(description: dict[str, Any]) -> None:
+    """Negative control: without the table some parameter would be bare."""
+    trial = description["paths"]["/v1/trials/{trial}"]["get"]["parameters"][0]
+    assert trial["description"] == PARAMETERS["trial"]
+    unknown = {"paths": {"/x": {"get": {"parameters": [{"name": "nameless"}]}}}}
+    describe_parameters(unknown)
+    assert unknown["paths"]["/x"]["get"]["parameters"] == [{"name": "nameless"}]

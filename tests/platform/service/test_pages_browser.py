@@ -1,0 +1,217 @@
+"""A page of each kind in Chromium, over PostgreSQL, and checks that tick what holds and no more.
+
+No console error, nothing from elsewhere, no serious finding of axe-core.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+from sqlmodel import Session, select
+
+from govray.governance.attestation import model_folder
+from govray.platform.store.tables import Trial
+from tests.support.shown import LIVE, RECORD, add_number
+from tests.support.site import Site, give, open_model, paths, reading, serious, settled
+
+pytestmark = pytest.mark.browser
+
+story = pytest.mark.story
+
+COLOURED = frozenset(
+    ("overview", "memorization", "queue", "search", "trial", "comparison", "corpus", "ledger")
+)
+"""Pages with drawings, badges or shades, which are others in the dark. Axe takes longest."""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width", "all_by_axe"),
+    [
+        ("light", 1200, False),
+        pytest.param("light", 1200, True, marks=story),
+        pytest.param("dark", 390, False, marks=story),
+    ],
+)
+def test_pages_are_whole_quiet_and_accessible(
+    site: Site, scheme: str, width: int, all_by_axe: bool
+) -> None:
+    with reading(site, scheme=scheme, width=width) as page:
+        for name, path in paths(site).items():
+            settled(page, site.open + path)
+            assert page.wrong == [], name  # type: ignore[attr-defined]
+            assert page.evaluate("window.hacked") is None, name
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} is {wide} pixels wide"
+            found = serious(page) if all_by_axe or name in COLOURED else []
+            assert found == [], f"{name}: {json.dumps(found)[:2000]}"
+
+
+def test_axe_finds_what_is_wrong(site: Site) -> None:
+    with reading(site) as page:
+        page.goto(site.open + "/sign-in")
+        page.evaluate("document.querySelector('label').remove()")
+        assert serious(page)
+
+
+@story
+def test_errors_are_pages_that_say_what_to_do(site: Site) -> None:
+    with reading(site) as page:
+        for address, status, text in (
+            (site.open + "/nothing", 404, "nothing at this address"),
+            (site.open + "/models/no-such-model", 404, "list of models"),
+            (site.guarded + "/experiments", 401, "Sign in"),
+        ):
+            answer = page.goto(address)
+            assert answer is not None
+            assert answer.status == status
+            expect(page.locator("main")).to_contain_text(text)
+            assert serious(page) == []
+
+
+def _states(page: Page) -> dict[int, str]:
+    return {
+        int(step.get_attribute("data-step") or 0): step.get_attribute("data-state") or ""
+        for step in page.locator("#steps > li").all()
+    }
+
+
+def test_verification_ticks_what_the_browser_checked(site: Site) -> None:
+    with reading(site) as page:
+        open_model(page, site)
+        here = [n for n, state in _states(page).items() if state == "waiting"]
+        assert here == [1, 2, 3, 4, 5, 6, 8, 13]
+        expect(page.locator("#steps [data-step='2'] .badge")).to_have_text("not yet")
+        give(page, site, site.shown.folder)
+        expect(page.locator("#verdict")).to_contain_text("Nothing failed", timeout=30_000)
+        states = _states(page)
+        assert [n for n, state in states.items() if state == "checked"] == [1, 2, 3, 4]
+        left = [n for n, state in states.items() if state == "not-checked"]
+        assert left == [7, 9, 10, 11, 12, 14, 15, 16]
+        for number in left:
+            step = page.locator(f"#steps [data-step='{number}']")
+            expect(step).to_contain_text("Not checked here")
+            expect(step).to_contain_text("govray verify")
+        # The root stays pinned: the next visit checks the signature at once.
+        open_model(page, site)
+        expect(page.locator("#verdict")).to_contain_text("Nothing failed")
+        page.get_by_role("button", name="Forget the pinned root").click()
+        expect(page.locator("#verdict")).to_contain_text("Nothing was checked")
+        assert page.wrong == []  # type: ignore[attr-defined]
+
+
+def test_one_flipped_byte_of_what_the_server_sends_unticks(site: Site) -> None:
+    def flipped(route: Route) -> None:
+        body = bytearray(route.fetch().body())
+        body[-40] ^= 1
+        route.fulfill(body=bytes(body), content_type="application/json")
+
+    with reading(site) as page:
+        page.route("**/v1/attestations/*", flipped)
+        open_model(page, site)
+        give(page, site, site.shown.folder)
+        expect(page.locator("#verdict")).to_contain_text("Step 2 failed", timeout=30_000)
+        assert "checked" not in [state for n, state in _states(page).items() if n > 1]
+
+
+@story
+def test_one_flipped_byte_of_a_file_unticks(site: Site, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    for name in model_folder.Bundle(site.shown.folder).names():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes((site.shown.folder / name).read_bytes())
+    weights = bytearray((copy / model_folder.WEIGHTS).read_bytes())
+    weights[-1] ^= 1
+    (copy / model_folder.WEIGHTS).write_bytes(weights)
+    with reading(site) as page:
+        open_model(page, site)
+        give(page, site, copy)
+        expect(page.locator("#verdict")).to_contain_text("Step 4 failed", timeout=30_000)
+        expect(page.locator("#verdict")).to_contain_text(model_folder.WEIGHTS)
+
+
+def test_a_ledger_entry_is_proven_and_one_flipped_byte_of_a_tile_is_not(site: Site) -> None:
+    def flipped(route: Route) -> None:
+        body = bytearray(route.fetch().body())
+        body[-1] ^= 1  # the last hash
+        route.fulfill(body=bytes(body), content_type="application/octet-stream")
+
+    root = {"name": "root.json", "mimeType": "application/json", "buffer": site.shown.root}
+    with reading(site) as page:
+        settled(page, f"{site.open}/ledgers/run-first")
+        check = page.get_by_role("button", name="Check the entry")
+        check.click()
+        expect(page.locator("#proof-verdict")).to_contain_text("Who signed it was not checked")
+        page.locator("#root-file").set_input_files([root])  # type: ignore[list-item]
+        expect(page.locator("#root-state")).to_contain_text("pinned")
+        page.locator("#index").fill("2")
+        check.click()
+        expect(page.locator("#proof-verdict")).to_contain_text(
+            "Entry 2 is in the tree that operator"
+        )
+        states = [e.get_attribute("data-state") for e in page.locator("#proof-steps > li").all()]
+        assert states == ["checked"] * 3
+        page.route("**/tile/0/**", flipped)
+        page.locator("#index").fill("1")
+        check.click()
+        expect(page.locator("#proof-verdict")).to_contain_text("the proof leads to another root")
+
+
+def test_a_text_is_searched_by_its_hash_alone(site: Site) -> None:
+    sent: list[str] = []
+    with reading(site) as page:
+        page.on("request", lambda asked: sent.append(f"{asked.url} {asked.post_data or ''}"))
+        page.goto(f"{site.open}/search")
+        page.get_by_label("The whole text of the record").fill(RECORD)
+        page.get_by_role("button", name="Search").click()
+        expect(page.locator("#answer")).to_contain_text("Found in", timeout=30_000)
+        expect(page.locator("#answer")).to_contain_text("checked here")
+        page.get_by_label("The whole text of the record").fill(RECORD + " ")
+        page.get_by_role("button", name="Search").click()
+        expect(page.locator("#answer")).to_contain_text("Not found in the recorded data")
+        assert any("/v1/records/" in each for each in sent)
+        assert not any(RECORD in each for each in sent)
+        assert page.wrong == []  # type: ignore[attr-defined]
+
+
+@story
+def test_curves_follow_a_run(site: Site) -> None:
+    with reading(site) as page:
+        settled(page, f"{site.open}/trials/{LIVE}")
+        expect(page.locator("#step")).to_have_text("119", timeout=30_000)
+        drawn = page.locator("#charts polyline").first.get_attribute("points")
+        with Session(site.engine) as session:
+            trial = session.exec(select(Trial).where(Trial.id == LIVE)).one()
+            trial.step = 131
+            add_number(session, LIVE, "training", 130, 1.25)
+            session.commit()
+        expect(page.locator("#loss")).to_have_text("1.250", timeout=30_000)
+        expect(page.locator("#charts polyline").first).not_to_have_attribute("points", drawn or "")
+
+
+@story
+def test_signing_in_by_keyboard_and_out(site: Site) -> None:
+    with reading(site) as page:
+        page.goto(site.guarded + "/")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        page.goto(site.guarded + "/sign-in?next=/corpora")
+        expect(page.get_by_label("Token")).to_be_focused()
+        page.keyboard.type("govr_nonsense")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_be_visible()
+        page.get_by_label("Token").fill(site.tokens["supplier"])
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Your corpora")).to_be_visible()
+        # A supplier's own corpus and nobody else's.
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody tr")).to_contain_text("acme")
+        [cookie] = page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="Sign out").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("link", name="Sign in").first).to_be_visible()
+        assert page.context.cookies() == []

@@ -1,0 +1,255 @@
+"""The list of runs: every filter and order, page by page, on both databases; and its tags."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from html import unescape
+from itertools import product
+from urllib.parse import urlencode
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import insert, select
+from sqlmodel import Session
+
+from govray.platform.service.http.problems import Problem
+from govray.platform.service.pages import runs as runs_page
+from govray.platform.service.pages.runs import ORDERS
+from govray.platform.store import tables
+from govray.platform.store.experiment_tags import MOST_TAGS, tags_of
+from govray.platform.store.states import ExperimentState, TrialState
+from govray.platform.store.tables import AuditEntry
+from tests.support.databases import on_both
+from tests.support.people import Service, serve
+from tests.support.shown import HOSTILE, ZERO
+
+PAGE = {"accept": "text/html"}
+OWN = {"sec-fetch-site": "same-origin"}
+RTL = '\u202eגרסה ‘quoted’ "&amp;"'
+HOW_MANY = 37
+
+# Every third loss is missing, many are equal, and three are not finite.
+LOSSES = [None if n % 3 == 0 else float(n % 5) for n in range(HOW_MANY)]
+LOSSES[4], LOSSES[7], LOSSES[8] = math.inf, math.nan, -math.inf
+STATES = [TrialState.COMPLETED, TrialState.ERROR, TrialState.ACTIVE]
+
+
+@pytest.fixture
+def service(store_url: str) -> Iterator[Service]:
+    with serve(store_url) as running:
+        fill(running)
+        yield running
+
+
+def fill(service: Service, how_many: int = HOW_MANY) -> None:
+    """Runs ``r-000`` …, two to an experiment; names of experiments are hostile here and there."""
+    names = ["gpt", HOSTILE, RTL, "100%_sure", "vit"]
+    experiments = [
+        {
+            "id": f"e-{n:03}",
+            "name": names[n % 5],
+            "kind": "run",
+            "state": ExperimentState.COMPLETED,
+            "project": f"project-{n % 2}",
+            "user": f"user-{n % 3}",
+            "storage": "runs",
+            "config": {},
+            "started": "2026-11-20T08:00:00Z",
+        }
+        for n in range((how_many + 1) // 2)
+    ]
+    trials = [
+        {
+            "id": f"r-{n:03}",
+            "experiment": f"e-{n // 2:03}",
+            "folder": "r",
+            "state": STATES[n % 3],
+            "hyperparameters": {},
+            "step": n * 7 % 11,
+            "max_steps": 20,
+            "loss": LOSSES[n % HOW_MANY],
+            "attempts": 1,
+            "started": f"2026-11-{1 + n % 9:02}T08:00:00Z",
+            "code": ZERO,
+            "policy": ZERO if n % 2 else "sha256:" + "1" * 64,
+            "manifest": ZERO,
+            "worker_seconds": 0.0,
+            "accelerator_seconds": 0.0,
+            "read_bytes": 0,
+        }
+        for n in range(how_many)
+    ]
+    with Session(service.engine) as session:
+        connection = session.connection()
+        connection.execute(insert(tables.Experiment), experiments)
+        connection.execute(insert(tables.Trial), trials)
+        session.add(tables.ExperimentTag(experiment="e-001", tag="paper"))
+        session.commit()
+
+
+def listed(client: TestClient, **query: object) -> list[str]:
+    """The runs of all pages, in their order."""
+    found: list[str] = []
+    address = "/runs?" + urlencode(query)
+    for _ in range(HOW_MANY):
+        answer = client.get(address)
+        assert answer.status_code == 200, answer.text[-600:]
+        found += re.findall(r'name="run" value="([^"]*)"', answer.text)
+        following = re.search(r'href="(\?[^"]*cursor=[^"]*)">More', answer.text)
+        if following is None:
+            return found
+        address = "/runs" + unescape(following[1])
+    raise AssertionError("the pages never end")
+
+
+def expected(sort: str, down: bool) -> list[str]:
+    """The order by hand: keys that are missing stand last, equal ones go by name."""
+    keys: dict[str, list[object]] = {
+        "started": [f"2026-11-{1 + n % 9:02}" for n in range(HOW_MANY)],
+        "name": list(range(HOW_MANY)),
+        "loss": [each if each is not None and math.isfinite(each) else None for each in LOSSES],
+        "step": [n * 7 % 11 for n in range(HOW_MANY)],
+        "state": [STATES[n % 3].value for n in range(HOW_MANY)],
+    }
+    numbered = list(enumerate(keys[sort]))
+    there = sorted([(k, n) for n, k in numbered if k is not None], reverse=down)  # type: ignore[type-var]
+    missing = sorted((n for n, k in numbered if k is None), reverse=down)
+    return [f"r-{n:03}" for n in [*(n for _, n in there), *missing]]
+
+
+@on_both
+def test_every_order_is_whole_over_its_pages(service: Service) -> None:
+    client = service.client("auditor", **PAGE)
+    for sort, order in product(ORDERS, ("up", "down")):
+        found = listed(client, sort=sort, order=order, limit=10)
+        assert found == expected(sort, order == "down"), (sort, order)
+
+
+@on_both
+def test_every_filter_leaves_what_it_says(service: Service) -> None:
+    client = service.client("engineer", **PAGE)
+
+    def runs(**query: object) -> set[int]:
+        return {int(each[2:]) for each in listed(client, limit=7, **query)}
+
+    everything = set(range(HOW_MANY))
+    assert runs() == everything
+    assert runs(state="ERROR") == {n for n in everything if n % 3 == 1}
+    assert runs(project="project-1") == {n for n in everything if n // 2 % 2}
+    assert runs(user="user-2", state="ACTIVE") == {
+        n for n in everything if n // 2 % 3 == 2 and n % 3 == 2
+    }
+    assert runs(policy=ZERO) == {n for n in everything if n % 2}
+    assert runs(tag="paper") == {2, 3}
+    assert runs(tag="pape") == set()
+    assert runs(named="R-01") == {n for n in everything if 10 <= n < 20}
+    # A wildcard of SQL is a letter like others.
+    assert runs(named="100%_S") == {n for n in everything if n // 2 % 5 == 3}
+    assert runs(named="0%s") == set()
+    assert runs(named=RTL) == {n for n in everything if n // 2 % 5 == 2}
+    assert runs(named="' OR 1=1 --") == set()
+
+
+def test_what_is_asked_stays_in_the_address_and_hostile_text_is_text(service: Service) -> None:
+    client = service.client("admin", **PAGE)
+    page = client.get("/runs", params={"named": HOSTILE[:100], "sort": "loss", "limit": "3"}).text
+    assert "<script>window" not in page
+    assert "<img src=x" not in page
+    sorting = [unescape(each) for each in re.findall(r'<th[^>]*><a href="(\?[^"]*)"', page)]
+    assert len(sorting) == len(ORDERS)
+    wanted = urlencode({"named": HOSTILE[:100]})
+    assert all(wanted in each and "cursor" not in each for each in sorting)
+    assert 'aria-sort="ascending"' in page
+    assert "order=down" in next(each for each in sorting if "sort=loss" in each)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["sort=nothing", "order=sideways", "state=DONE", "named=" + "a" * 200, "nonsense=1"],
+)
+def test_what_it_does_not_know_is_refused(service: Service, query: str) -> None:
+    assert service.client("admin", **PAGE).get(f"/runs?{query}").status_code == 422
+
+
+def test_a_cursor_that_was_changed_is_refused_and_never_a_failure(service: Service) -> None:
+    client = service.client("admin", **PAGE)
+    page = client.get("/runs?sort=loss&limit=5").text
+    [cursor] = re.findall(r"cursor=([^\"&]*)", page)
+    for sort in ("step", "name"):
+        assert client.get(f"/runs?sort={sort}&limit=5&cursor={cursor}").status_code == 400
+    # One whose position is made up, but with the right binding.
+    for made_up in ("nonsense", "9" * 40):
+        with pytest.raises(Problem, match="another query"):
+            runs_page._beyond(ORDERS["step"], True, made_up, "r-001")
+
+
+def test_an_empty_store_says_what_to_do(store_url: str) -> None:
+    with serve(store_url) as running:
+        page = running.client("admin", **PAGE).get("/runs").text
+        assert "No run is indexed yet" in page
+        assert "govray train" in page
+        assert "No run is like that" in running.client("admin", **PAGE).get("/runs?tag=x").text
+
+
+# Tags
+
+
+@on_both
+def test_tags_are_replaced_as_a_whole_and_it_is_in_the_audit_log(service: Service) -> None:
+    client = service.client("engineer")
+    there = "/v1/experiments/e-001/tags"
+    assert client.get(there).json() == {"tags": ["paper"]}
+    assert client.put(there, json={"tags": ["b", "a", "b"]}).json() == {"tags": ["a", "b"]}
+    assert service.client("auditor").get(there).json() == {"tags": ["a", "b"]}
+    assert client.get("/v1/experiments?tag=a").json()["items"][0]["id"] == "e-001"
+    assert client.get("/v1/experiments?tag=paper").json()["items"] == []
+    with Session(service.engine) as session:
+        entries = session.execute(
+            select(AuditEntry.subject, AuditEntry.detail).where(
+                AuditEntry.action == "experiment.tag"  # type: ignore[arg-type]
+            )
+        ).all()
+        assert [(row[0], row[1]) for row in entries] == [("e-001", {"tags": "a b"})]
+    assert client.put(there, json={"tags": []}).json() == {"tags": []}
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [["<b>"], ["a b"], [""], ["x" * 65], ["-a"], [f"t{n}" for n in range(MOST_TAGS + 1)], "a", [1]],
+)
+def test_what_is_no_tag_is_refused(service: Service, tags: object) -> None:
+    client = service.client("admin")
+    assert client.put("/v1/experiments/e-001/tags", json={"tags": tags}).status_code == 422
+    with Session(service.engine) as session:
+        assert tags_of(session, ["e-001"]) == {"e-001": ["paper"]}
+
+
+def test_the_form_writes_tags_for_who_may_and_from_our_own_page(service: Service) -> None:
+    there = "/experiments/e-002/tags"
+
+    def sent(kind: str, tags: str, **headers: str) -> int:
+        answer = service.client(kind, **PAGE, **headers).post(
+            there, data={"tags": tags}, follow_redirects=False
+        )
+        return answer.status_code
+
+    assert sent("engineer", "one two", **OWN) == 303
+    assert sent("auditor", "three", **OWN) == 403
+    assert sent("supplier", "three", **OWN) == 403
+    assert sent("public", "three", **OWN) == 401
+    assert sent("engineer", "three", **{"sec-fetch-site": "cross-site"}) == 403
+    assert sent("engineer", "three") == 403
+    assert sent("engineer", "<script>", **OWN) == 422
+    with Session(service.engine) as session:
+        assert tags_of(session, ["e-002"]) == {"e-002": ["one", "two"]}
+    # What was typed comes back, as text.
+    answer = service.client("admin", **PAGE, **OWN).post(there, data={"tags": f"ok {HOSTILE[:60]}"})
+    assert answer.status_code == 422
+    assert "is no tag" in answer.text
+    assert "<script>window" not in answer.text
+    assert 'value="ok &lt;script&gt;' in answer.text
+    # Who may not write sees no form.
+    assert "Change the tags" not in service.client("auditor", **PAGE).get("/experiments/e-002").text
+    assert "Change the tags" in service.client("engineer", **PAGE).get("/experiments/e-002").text

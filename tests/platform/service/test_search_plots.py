@@ -1,0 +1,183 @@
+"""What the page of a search draws and measures: scatter plots, M with its limit, association."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlmodel import Session
+
+from govray.platform.service.pages.charts.association import (
+    FEWEST,
+    associations,
+    between,
+    correlation,
+    ranks,
+)
+from govray.platform.service.pages.charts.scatter_plot import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    TrialPoint,
+    scatter,
+)
+from govray.platform.store import tables
+from govray.platform.store.states import ExperimentState, TrialState
+from tests.support.people import Service
+from tests.support.shown import HOSTILE, ZERO, add_experiment, add_trial
+
+PAGE = {"accept": "text/html"}
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=60))
+def test_ranks_are_those_of_the_definition(values: list[int]) -> None:
+    array = np.array(values)
+    below = np.array([(array < value).sum() for value in values])
+    equal = np.array([(array == value).sum() for value in values])
+    assert ranks([float(v) for v in values]) == pytest.approx(list(below + (equal + 1) / 2))
+
+
+def test_association_finds_what_goes_with_the_result_and_nothing_in_noise() -> None:
+    random = Random(5)
+    trials: list[tuple[dict[str, Any], float | None]] = []
+    for _ in range(200):
+        rate = 10 ** random.uniform(-5, -1)
+        norm = random.choice(["rms", "layer"])
+        values = {"rate": rate, "noise": random.random(), "norm": norm, "same": 1}
+        result = math.log10(rate) ** 3 + (200 if norm == "rms" else 0)
+        trials.append((values, result))
+    trials += [({"rate": 1e-3}, None), ({"rate": 1e-3}, math.inf)]
+    found = {each.name: each for each in associations(trials)}
+    assert set(found) == {"rate", "noise", "norm"}, "what does not vary goes with nothing"
+    assert found["norm"].measure == "eta2"
+    assert (found["norm"].strength or 0) > 0.6
+    assert (found["rate"].strength or 0) > 0.3
+    assert found["rate"].rises is True
+    assert (found["noise"].strength or 0) < 0.2
+    assert all(each.trials == 200 for each in found.values())
+    assert [each.name for each in associations(trials)] == ["norm", "rate", "noise"]
+
+
+def test_association_agrees_with_numpy_and_is_silent_on_few() -> None:
+    random = Random(7)
+    x = [random.random() for _ in range(40)]
+    y = [random.random() + each for each in x]
+    [found] = associations([({"x": a}, b) for a, b in zip(x, y, strict=True)])
+    expected = np.corrcoef(np.argsort(np.argsort(x)), np.argsort(np.argsort(y)))[0, 1]
+    assert found.strength == pytest.approx(abs(expected))
+    [few] = associations([({"x": n}, float(n)) for n in range(FEWEST - 1)])
+    assert few.strength is None
+    [enough] = associations([({"x": n}, -float(n)) for n in range(FEWEST)])
+    assert (enough.strength, enough.rises) == (pytest.approx(1), False)
+    assert correlation([1, 1, 1], [1, 2, 3]) is None
+    assert between(["a", "b", "c"], [1, 2, 3]) is None, "each of its own says nothing"
+    assert between(["a", "a", "b", "b"], [1, 1, 2, 2]) == pytest.approx(1)
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(-1e3, 1e3)), min_size=2, max_size=30))
+def test_points_and_the_limit_lie_within_the_drawing(pairs: list[tuple[float, float]]) -> None:
+    trials = [TrialPoint(f"t{n}", x, y) for n, (x, y) in enumerate(pairs)]
+    plot = scatter("x", "y", [*trials, TrialPoint("without", 1.0, None)], best="t0", limit=2000.0)
+    assert plot is not None
+    assert plot.left_out == 1
+    assert len(plot.points) == len(pairs)
+    for point in plot.points:
+        assert LEFT <= point.x <= RIGHT
+        assert TOP <= point.y <= BOTTOM
+    assert plot.limit is not None
+    assert plot.limit.at == pytest.approx(TOP)
+    assert {point.kind for point in plot.points[1:]} <= {"plain"}
+    assert plot.points[0].kind == "best"
+    low = scatter("x", "y", trials, limit=-2000.0)
+    assert low is not None
+    assert {point.kind for point in low.points} == {"over"}
+
+
+def test_an_axis_over_decades_is_logarithmic() -> None:
+    trials = [TrialPoint(str(n), 10.0**n, 0.0) for n in range(-4, 1)]
+    plot = scatter("lr", "loss", trials)
+    assert plot is not None
+    across = [point.x for point in plot.points]
+    assert np.diff(across) == pytest.approx([(RIGHT - LEFT) / 4] * 4)
+    narrow = scatter("lr", "loss", [TrialPoint(str(n), 1.0 + n, 0.0) for n in range(5)])
+    assert narrow is not None
+    assert scatter("lr", "loss", trials[:1]) is None
+
+
+@pytest.fixture(scope="module")
+def searched(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Service:
+    with Session(service.engine) as session:
+        for name, tau in (("limited", 1.0), ("free", ".inf")):
+            add_experiment(session, name, name, "search", ExperimentState.COMPLETED)
+            session.get_one(tables.Experiment, name).config = {
+                "search": {"metric": "loss", "memorization": {"tau": tau}}
+            }
+            for number in range(8):
+                trial = f"{name}-{number}"
+                add_trial(
+                    session,
+                    trial,
+                    name,
+                    ZERO,
+                    steps=2,
+                    floor=float(number),
+                    hyperparameters={"lr": 10.0**-number, HOSTILE: "ab"[number % 2]},
+                    state=TrialState.COMPLETED,
+                )
+                for step, value in ((0, 9.0), (1, number / 4)):
+                    session.add(
+                        tables.Metric(
+                            trial=trial,
+                            group="search",
+                            name="memorization",
+                            step=step,
+                            attempt=0,
+                            value=value,
+                        )
+                    )
+        session.commit()
+    return service
+
+
+def test_the_page_of_a_search_has_all_of_it(searched: Service) -> None:
+    client = searched.client("engineer", **PAGE)
+    text = client.get("/experiments/limited").text
+    assert "limit 1" in text
+    # The last M of each counts: three of eight lie above the limit, none by the first.
+    assert text.count('class="point over"') == 3
+    assert "It does not say what" in text
+    assert text.count("importan") == 0
+    assert "<script>window" not in text
+    assert "Spearman, falls with it" in text
+    chosen = client.get("/experiments/limited", params={"x": HOSTILE}).text
+    assert "<script>window" not in chosen
+    assert "selected" in chosen.partition('id="x"')[2].partition("</select>")[0]
+    free = client.get("/experiments/free").text
+    assert "The search has no limit of M" in free
+    assert 'class="point over"' not in free
+
+
+def test_a_search_without_trials_or_config_is_a_page(searched: Service, tmp_path: Path) -> None:
+    with Session(searched.engine) as session:
+        add_experiment(session, "bare", "bare", "search", ExperimentState.ACTIVE)
+        session.get_one(tables.Experiment, "bare").config = {"search": "nonsense"}
+        for number in range(2):
+            add_trial(
+                session,
+                f"bare-{number}",
+                "bare",
+                ZERO,
+                steps=1,
+                floor=1.0,
+                hyperparameters={},
+                state=TrialState.ACTIVE,
+            )
+        session.commit()
+    assert searched.client("admin", **PAGE).get("/experiments/bare?x=lr").status_code == 200

@@ -1,0 +1,126 @@
+"""``govray serve`` and ``govray token`` as processes and commands, and the page about them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from govray.cli import main
+from govray.cli.serve import is_loopback
+from govray.platform.store.database import open_store
+from tests.support.process import serving
+from tests.support.world import World
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GOVRAY_STORE", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    open_store("sqlite:///govray.db", create=True).dispose()
+    return tmp_path
+
+
+def token(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(["token", "new", *words, "--json"]) == 0
+    text: str = json.loads(capsys.readouterr().out)["token"]
+    return text
+
+
+def test_it_serves_and_stops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(folder, "--log-format", "json") as (process, address):
+        # A token that is made while it runs is good at once.
+        text = token(capsys, "--user", "ada", "--role", "engineer")
+        head = {"Authorization": f"Bearer {text}"}
+        with httpx.Client(base_url=address) as client:
+            assert client.get("/v1/health").json()["status"] == "ok"
+            assert client.get("/v1/trials").status_code == 401
+            assert client.get("/v1/trials", headers=head).status_code == 200
+            assert "server" not in client.get("/v1/live", headers={"X-Request-Id": "one"}).headers
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert "govray token new" in err
+    assert text not in err
+    logged = [json.loads(each) for each in err.splitlines() if each.startswith("{")]
+    assert any(each.get("request") == "one" for each in logged)
+    assert any(each.get("route") == "/v1/live" for each in logged)
+
+
+@pytest.mark.timeout(300)
+def test_it_keeps_a_storage_indexed_and_says_who_is_admin(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (folder / "govray.db").unlink()  # it makes one
+    elsewhere = tmp_path_factory.mktemp("trust") / "root.json"
+    elsewhere.write_bytes(World().root)
+    storage = folder / "runs"
+    record = storage / "broken" / "record"
+    record.mkdir(parents=True)
+    words = ("--no-auth", "--storage", str(storage), "--trust-root", str(elsewhere))
+    with serving(folder, *words) as (process, address):
+        (record / "run.json").write_text("no run")
+        assert process.stderr is not None
+        said = [process.stderr.readline() for _ in range(2)]
+        assert httpx.get(f"{address}/v1/trials").status_code == 200
+        assert httpx.get(f"{address}/v1/trials", headers={"Host": "evil"}).status_code == 421
+        process.send_signal(signal.SIGINT)  # Ctrl-C
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert "There is no authentication" in said[0]
+    assert "broken" in said[1]
+
+
+def test_a_storage_without_a_trust_root_of_its_own_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "runs").mkdir()
+    (folder / "runs" / "root.json").write_bytes(World().root)
+    words = ["serve", "--no-auth", "--storage", "runs"]
+    assert main([*words, "--trust-root", "runs/root.json"]) == 1
+    assert "never trusted" in capsys.readouterr().err
+    assert main(["serve", "--no-auth", "--storage", "none", "--trust-root", "x"]) == 2
+    assert main(["serve", "--no-auth", "--trust-root", "x"]) == 2
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_off_loopback_there_is_no_way_around_authentication(
+    folder: Path, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    assert main(["serve", "--no-auth", "--host", host]) == 1
+    assert "loopback" in capsys.readouterr().err
+
+
+def test_what_is_loopback() -> None:
+    assert all(is_loopback(each) for each in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
+    assert not any(is_loopback(each) for each in ("0.0.0.0", "::", "10.0.0.1", "host", ""))
+
+
+def test_tokens_are_made_listed_and_ended(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = token(capsys, "--user", "mo", "--role", "supplier", "--supplier", "acme")
+    assert main(["token", "ls"]) == 0
+    out = capsys.readouterr().out
+    assert "acme" in out
+    assert "good" in out
+    assert text.split("_", 2)[2] not in out
+
+    # The whole token is understood, and its secret not repeated.
+    assert main(["token", "revoke", text]) == 0
+    said = capsys.readouterr()
+    assert text.split("_", 2)[2] not in said.out + said.err
+    assert main(["token", "disable", "mo"]) == 0
+    assert main(["token", "ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.partition("\n")[2])["tokens"][0]["state"] == (
+        "disabled"
+    )
+    assert main(["token", "enable", "mo"]) == 0
+    capsys.readouterr()
+    assert main(["token", "ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"][0]["state"] == "revoked"
+    assert main(["token", "revoke", "nothing"]) == 2
+    assert main(["token", "new", "--user", "new"]) == 2
+    assert main(["token", "new", "--user", "new", "--store", "sqlite:///none.db"]) == 2

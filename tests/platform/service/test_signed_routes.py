@@ -1,0 +1,318 @@
+"""Attestations, ledgers, policies, trust roots: exact bytes, proofs that verify, whole or not."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from govray.cli.app import app as command
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import verify_checkpoint
+from govray.governance.formats.statement import read
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.verify.steps import STEPS
+from govray.governance.verify.trace import sighting
+from govray.governance.verify.verifier import verify
+from govray.platform.service.routes import policies
+from govray.platform.store.tiles import TileName, decode_bundle, decode_tile, edge, parse_path
+from tests.support.library import Library, library
+
+SUPPLIER = "supplier"
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    with library(tmp_path_factory.mktemp("library")) as running:
+        yield running
+
+
+# Attestations
+
+
+def test_an_attestation_is_byte_for_byte_the_file_and_verifies(
+    shelf: Library, tmp_path: Path
+) -> None:
+    fetched = shelf.get("auditor", f"/attestations/{shelf.digest('first')}")
+    assert fetched.content == shelf.envelope("first")
+    # In a folder of which nothing else came from the service, `govray verify` accepts it.
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in shelf.shelf.models["first"].rglob("*"):
+        if path.is_file() and path.name != Path(model_folder.ATTESTATION).name:
+            target = folder / path.relative_to(shelf.shelf.models["first"])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    (folder / model_folder.ATTESTATION).write_bytes(fetched.content)
+    root = tmp_path / "root.json"
+    root.write_bytes(shelf.shelf.root)
+    done = CliRunner().invoke(
+        command,
+        ["verify", str(folder), "--trust-root", str(root), "--at", "2026-11-20T00:00:00Z"],
+    )
+    assert done.exit_code == 0, done.output
+    assert verify(folder, trust_root=shelf.shelf.root).digest == shelf.digest("first")
+
+
+def test_it_may_be_cached_for_ever_and_is_not_sent_again(shelf: Library) -> None:
+    for name, who, whose in (("first", "admin", "private"), ("narrow", "public", "public")):
+        path = f"/attestations/{shelf.digest(name)}"
+        first = shelf.get(who, path)
+        assert first.headers["cache-control"] == f"{whose}, max-age=31536000, immutable"
+        assert first.headers["etag"] == f'"{canonical_json.sha256(shelf.envelope(name))}"'
+        for asked in (first.headers["etag"], f'"x", W/{first.headers["etag"]}', "*"):
+            again = shelf.get(who, path, **{"If-None-Match": asked})
+            assert (again.status_code, again.content) == (304, b"")
+        assert shelf.get(who, path, **{"If-None-Match": '"x"'}).status_code == 200
+
+
+def test_a_304_needs_the_right_to_read(shelf: Library) -> None:
+    tag = f'"{canonical_json.sha256(shelf.envelope("first"))}"'
+    path = f"/attestations/{shelf.digest('first')}"
+    assert shelf.get("public", path, **{"If-None-Match": tag}).status_code == 404
+
+
+def test_the_listing_tells_a_supplier_name_and_digest_only(shelf: Library) -> None:
+    items = shelf.get(SUPPLIER, "/attestations").json()["items"]
+    found = {item["digest"]: item for item in items}
+    assert set(found) == {shelf.digest(name) for name in ("first", "second", "narrow")}
+    known = {key for key, value in found[shelf.digest("first")].items() if value is not None}
+    assert known == {"digest", "name", "public"}
+    assert len(shelf.get("admin", "/attestations").json()["items"]) == 4
+    public = shelf.get("public", "/attestations").json()["items"]
+    assert [item["run"] for item in public] == ["run-narrow"]
+
+
+@pytest.mark.parametrize("kind", ["admin", SUPPLIER])
+def test_pages_have_everything_once(shelf: Library, kind: str) -> None:
+    whole = [item["digest"] for item in shelf.get(kind, "/attestations").json()["items"]]
+    found, cursor = [], ""
+    while cursor is not None:
+        answer = shelf.get(kind, f"/attestations?limit=1{cursor and f'&cursor={cursor}'}").json()
+        found += [item["digest"] for item in answer["items"]]
+        cursor = answer["next"]
+    assert found == whole
+
+
+def test_a_file_leads_to_its_attestations(shelf: Library) -> None:
+    subject = next(s for s in shelf.model("first").subjects if s.name == model_folder.WEIGHTS)
+    path = f"/attestations:by-subject?sha256={subject.digest['sha256']}"
+    # All models of the shelf have the same zeros for weights.
+    assert {i["run"] for i in shelf.get("admin", path).json()["items"]} == {
+        f"run-{name}" for name in shelf.shelf.models
+    }
+    assert {i["run"] for i in shelf.get(SUPPLIER, path).json()["items"]} == {"run-narrow"}
+    assert shelf.get("admin", f"/attestations:by-subject?sha256={'0' * 64}").json()["items"] == []
+
+
+# An uploaded envelope
+
+
+def uploaded(shelf: Library, kind: str, data: bytes):  # type: ignore[no-untyped-def]
+    answer = shelf.post(
+        kind,
+        "/attestations:verify",
+        content=data,
+        headers={"Content-Type": "application/vnd.dsse.envelope.v1+json"},
+    )
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_an_envelope_shows_four_steps_of_sixteen(shelf: Library) -> None:
+    told = uploaded(shelf, "auditor", shelf.envelope("first"))
+    assert told["outcome"] == "partlyChecked"
+    assert [s["number"] for s in told["steps"]] == list(range(1, 17))
+    assert [s["number"] for s in told["steps"] if s["status"] == "passed"] == [1, 2, 3, 12]
+    assert {s["status"] for s in told["steps"]} == {"passed", "notChecked"}
+    assert (told["attestation"], told["indexed"]) == (shelf.digest("first"), True)
+    assert "VERIFIED" not in json.dumps(told)
+
+
+def test_names_of_the_steps_are_the_verifiers(shelf: Library) -> None:
+    told = uploaded(shelf, "auditor", shelf.envelope("first"))
+    assert [(each["number"], each["name"]) for each in told["steps"]] == [
+        (step.number, step.name) for step in STEPS
+    ]
+
+
+def test_a_changed_envelope_fails_with_its_step(shelf: Library) -> None:
+    envelope = Envelope.parse(shelf.envelope("first"))
+    payload = envelope.payload.replace(b'"name":"world"', b'"name":"other"')
+    changed = Envelope(envelope.payload_type, payload, envelope.signatures).encode()
+    told = uploaded(shelf, "admin", changed)
+    assert (told["outcome"], told["attestation"], told["indexed"]) == ("failed", None, False)
+    assert [(s["number"], s["status"]) for s in told["steps"][:3]] == [
+        (1, "passed"),
+        (2, "failed"),
+        (3, "notChecked"),
+    ]
+    stranger = envelope.cosign([LocalSigner.generate()])
+    assert uploaded(shelf, "admin", stranger)["outcome"] == "failed"
+    for junk in (b"{}", b"\xff", b'{"payload":1}'):
+        assert uploaded(shelf, "admin", junk)["outcome"] == "failed"
+
+
+def test_a_supplier_learns_from_an_upload_what_is_public(shelf: Library) -> None:
+    told = uploaded(shelf, SUPPLIER, shelf.envelope("guarded"))
+    assert told["indexed"] is False
+    assert told["outcome"] == "partlyChecked"  # the shelf's one root is public by ``narrow``
+
+
+# Ledgers
+
+
+def test_proofs_and_checkpoint_verify_with_the_operators_key(shelf: Library) -> None:
+    operator = shelf.shelf.world.keys.operator.public_key
+    ledger = shelf.model("first").ledger
+    head = shelf.get(SUPPLIER, "/ledgers/run-first").json()
+    note = verify_checkpoint(shelf.get(SUPPLIER, "/ledgers/run-first/checkpoint").content, operator)
+    assert (note.origin, note.size, note.root) == (ledger.origin, ledger.size, ledger.root)
+    assert (head["size"], head["tiles"]) == (str(ledger.size), True)
+    for index, leaf in enumerate(ledger.leaves):
+        for size in (index + 1, ledger.size):
+            proof = shelf.get(
+                SUPPLIER, f"/ledgers/run-first/proofs/inclusion?index={index}&size={size}"
+            ).json()
+            path = [base64.b64decode(each) for each in proof["path"]]
+            root = merkle.root([each.line for each in ledger.leaves[:size]])
+            merkle.verify_inclusion(merkle.leaf_hash(leaf.line), index, size, path, root)
+    proof = shelf.get("admin", "/ledgers/run-first/proofs/consistency?first=3").json()
+    merkle.verify_consistency(
+        3,
+        base64.b64decode(proof["firstRoot"]),
+        note.size,
+        note.root,
+        [base64.b64decode(each) for each in proof["path"]],
+    )
+
+
+def test_tiles_are_those_on_storage(shelf: Library) -> None:
+    ledger = shelf.model("first").ledger
+    for name in edge(ledger.size):
+        fetched = shelf.get(SUPPLIER, f"/ledgers/run-first/{name.path}")
+        assert fetched.content == (shelf.tiles / "first" / name.path).read_bytes()
+        assert "immutable" in fetched.headers["cache-control"]
+        assert fetched.headers["content-type"] == "application/octet-stream"
+        again = shelf.get(
+            SUPPLIER,
+            f"/ledgers/run-first/{name.path}",
+            **{"If-None-Match": fetched.headers["etag"]},
+        )
+        assert again.status_code == 304
+        hashes = decode_tile(name, fetched.content)
+        assert hashes == tuple(merkle.leaf_hash(leaf.line) for leaf in ledger.leaves)
+    bundled = TileName("entries", 0, ledger.size)
+    entries = shelf.get("engineer", f"/ledgers/run-first/{bundled.path}").content
+    assert decode_bundle(bundled, entries) == tuple(leaf.line for leaf in ledger.leaves)
+    assert parse_path(bundled.path) == bundled
+
+
+@pytest.mark.parametrize(
+    "path", ["0/001", "0/000", "0/0", "../../../store.db", "entries/..%2f..%2f..%2fstore.db"]
+)
+def test_nothing_but_tiles_is_read(shelf: Library, path: str) -> None:
+    assert shelf.get("admin", f"/ledgers/run-first/tile/{path}").status_code == 404
+
+
+def test_entries_are_for_staff(shelf: Library) -> None:
+    line = shelf.model("first").ledger.leaves[1].line
+    assert shelf.get("auditor", "/ledgers/run-first/entries/1").content == line
+    size = shelf.model("first").ledger.size
+    for path in ("entries/1", f"tile/entries/000.p/{size}"):
+        assert shelf.get(SUPPLIER, f"/ledgers/run-first/{path}").status_code == 403
+        assert shelf.get("public", f"/ledgers/run-narrow/{path}").status_code == 403
+        # Of a ledger that is nobody's business here, not even that there are entries.
+        assert shelf.get(SUPPLIER, f"/ledgers/run-guarded/{path}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "inclusion?index=99",
+        "inclusion?index=0&size=99",
+        "inclusion?index=3&size=3",
+        "consistency?first=99",
+        "consistency?first=3&second=2",
+    ],
+)
+def test_what_the_ledger_has_not_is_not_found(shelf: Library, query: str) -> None:
+    assert shelf.get("admin", f"/ledgers/run-first/proofs/{query}").status_code == 404
+
+
+def test_damaged_tiles_give_no_proof(shelf: Library) -> None:
+    size = shelf.model("second").ledger.size
+    path = shelf.tiles / "second" / f"tile/0/000.p/{size}"
+    whole = path.read_bytes()
+    model = shelf.model("second")
+    records = range(model.records.count("gamma"))
+    number = next(r for r in records if sighting(model, "gamma", r).steps)
+    trained = shelf.record("gamma", number)
+    path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    try:
+        proof = shelf.get("admin", "/ledgers/run-second/proofs/inclusion?index=0")
+        assert proof.status_code == 500
+        answer = shelf.get("admin", f"/records/{trained}").json()
+        second = [s for s in answer["sightings"] if s["attestation"] == shelf.digest("second")]
+        assert second
+        assert {(len(s["proofs"]), s["noProof"]) for s in second if s["steps"]} == {
+            (0, "The tiles on storage do not lead to the signed checkpoint.")
+        }
+        path.unlink()
+        proof = shelf.get("admin", "/ledgers/run-second/proofs/inclusion?index=0")
+        assert (proof.status_code, proof.json()["title"]) == (422, "Could not check")
+    finally:
+        path.write_bytes(whole)
+
+
+# Policies and trust roots
+
+
+def test_policies_and_roots_are_exact_and_public_where_an_attestation_is(shelf: Library) -> None:
+    policy = shelf.model("first").policy.digest
+    fetched = shelf.get("public", f"/policies/{policy}")
+    assert fetched.content == shelf.shelf.world.policy
+    assert read(Policy, Envelope.parse(fetched.content)).digest == policy
+    root = shelf.model("first").trust_root.digest
+    assert shelf.get("public", f"/trust-roots/{root}").content == shelf.shelf.root
+    assert shelf.get("public", "/policies").json()["items"][0]["name"] == "licences"
+    assert shelf.get("public", "/trust-roots").json()["items"][0]["digest"] == root
+    assert shelf.get("public", f"/policies/{'0' * 64}").status_code == 404
+
+
+def test_a_policy_is_explained_for_a_class(shelf: Library) -> None:
+    path = f"/policies/{shelf.model('first').policy.digest}:explain"
+    told = shelf.post(
+        "public", path, json={"license": "MPL-2.0", "attestation": shelf.digest("narrow")}
+    ).json()
+    weights = {each["group"]: each["weight"] for each in told["groups"]}
+    assert (weights["block.0"], weights["final_norm"], weights["head"]) == (0.0, 0.3, 1.0)
+    assert told["rules"] == ["weak-copyleft"]
+    refused = shelf.post("public", path, json={"license": "NOASSERTION"})
+    assert refused.status_code == 422
+    for body in ({"license": "?"}, {"license": "LicenseRef-x"}, {"license": "MIT", "blocks": 0}):
+        assert shelf.post("public", path, json=body).status_code == 422
+    hidden = {"license": "MIT", "attestation": shelf.digest("first")}
+    assert shelf.post("public", path, json=hidden).status_code == 404
+
+
+def test_two_policies_are_compared(shelf: Library) -> None:
+    policy = shelf.model("first").policy.digest
+    told = shelf.get("public", f"/policies:diff?from={policy}&to={policy}").json()
+    assert (told["changes"], told["more"]) == ([], False)
+    assert shelf.get("public", f"/policies:diff?from={policy}&to={'0' * 64}").status_code == 404
+
+
+def test_policies_that_tell_too_much_apart_are_not_compared(
+    shelf: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = shelf.model("first").policy.digest
+    monkeypatch.setattr(policies, "MAX_COMBINATIONS", 4)
+    assert shelf.get("public", f"/policies:diff?from={policy}&to={policy}").status_code == 422

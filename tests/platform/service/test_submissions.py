@@ -1,0 +1,442 @@
+"""Experiments submitted over HTTP: what is written, once, by whom, and what is refused before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+from sqlmodel import Session, col, delete, select
+
+from govray.platform.service.acting import acting
+from govray.platform.store import pools
+from govray.platform.store import submissions as queue
+from govray.platform.store.database import open_store
+from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
+from govray.platform.store.tables import AuditEntry, Experiment, Policy, Submission, Trial
+from tests.support.databases import on_both
+from tests.support.people import Service, serve
+
+JOBS = Path(__file__).parents[3] / "jobs"
+FILE = (JOBS / "train.yaml").read_text()
+SEARCH = (JOBS / "tune.yaml").read_text()
+S = SubmissionState
+LONG = [f"+{letter}={'y' * 4000}" for letter in "abcdefghijklmnopq"]
+
+
+@pytest.fixture
+def served(store_url: str, made: Engine) -> Iterator[Service]:
+    with serve(store_url) as running:
+        yield running
+
+
+@pytest.fixture
+def made(store_url: str) -> Engine:
+    return open_store(store_url, create=True)
+
+
+@pytest.fixture
+def empty(service: Service) -> Service:
+    """The service of the module, with an empty queue."""
+    with Session(service.engine) as session:
+        session.execute(delete(Submission))
+        session.commit()
+    return service
+
+
+STEPS_LINE, WORKERS_LINE = (
+    next(f"experiment:{n}: " for n, line in enumerate(FILE.splitlines(), 1) if name in line)
+    for name in ("max_steps:", "num_workers:")
+)
+
+
+def send(service: Service, kind: str = "engineer", *, key: str | None = None, **body: Any) -> Any:
+    headers = {"Idempotency-Key": key} if key else {}
+    body = body if "forkOf" in body else {"file": FILE, **body}
+    return service.client(kind).post("/v1/experiments", json=body, headers=headers)
+
+
+def submitted(service: Service, kind: str = "engineer", **body: Any) -> dict[str, Any]:
+    answer = send(service, kind, **body)
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def rows(service: Service) -> list[Submission]:
+    with Session(service.engine) as session:
+        return list(session.exec(select(Submission).order_by(col(Submission.submitted))))
+
+
+def log(service: Service, subject: str) -> list[str]:
+    with Session(service.engine) as session:
+        found = session.exec(select(AuditEntry).where(AuditEntry.subject == subject))
+        return [f"{row.user} {row.action}" for row in found]
+
+
+def test_a_file_becomes_an_entry_of_the_queue(empty: Service) -> None:
+    answer = submitted(empty, project="search-team", pool="gpu", priority=3, tags=["b", "a"])
+    [row] = rows(empty)
+    assert row.config == FILE  # byte for byte
+    assert (row.kind, row.name, row.slots) == ("train", "python-source-gpt", 2)
+    assert (row.project, row.pool, row.priority) == ("search-team", "gpu", 3)
+    assert (row.user, row.state, row.tags) == ("engineer", S.QUEUED, ["a", "b"])
+    assert row.token is not None
+    assert (answer["id"], answer["position"], answer["config"]) == (row.id, 1, FILE)
+    assert log(empty, row.id) == ["engineer submission submitted"]
+
+
+def test_an_object_stands_for_the_file(empty: Service) -> None:
+    value = yaml.safe_load(FILE)
+    answer = submitted(empty, file=value)
+    assert yaml.safe_load(answer["config"]) == value
+
+
+def test_a_search_holds_the_workers_of_all_trials_at_once(empty: Service) -> None:
+    refused = send(empty, file=SEARCH)
+    assert refused.status_code == 422
+    assert "search.max_concurrent_trials" in refused.json()["detail"]
+    some = submitted(empty, file=SEARCH, set=["+search.max_concurrent_trials=2"])
+    assert (some["kind"], some["slots"]) == ("tune", 2)
+    # Never more than there are trials.
+    more = ["+search.max_concurrent_trials=64", "resources.num_workers=[1, 3]"]
+    assert submitted(empty, file=SEARCH, set=more)["slots"] == 4 * 3
+
+
+def test_a_search_that_says_nothing_takes_half_of_its_pool(empty: Service) -> None:
+    with Session(empty.engine) as session:
+        assert pools.state(session, {"default": 7, "gpu": 1})
+        session.commit()
+    silent = submitted(empty, file=SEARCH)
+    assert silent["slots"] == 3
+    assert yaml.safe_load(silent["config"])["resources"]["max_workers"] == 3  # the search obeys it
+    wide = ["resources.num_workers=2"]
+    assert submitted(empty, file=SEARCH, set=wide, pool="gpu")["slots"] == 2  # one trial at least
+    stated = submitted(empty, file=SEARCH, set=["+search.max_concurrent_trials=4"])
+    assert stated["slots"] == 4
+    assert "max_workers" not in yaml.safe_load(stated["config"])["resources"]
+    assert send(empty, file=SEARCH, pool="unheard-of").status_code == 422
+    assert submitted(empty)["config"] == FILE  # a run stays as it is, byte for byte
+
+
+def test_overrides_are_in_the_text_that_is_kept(empty: Service) -> None:
+    answer = submitted(empty, set=["max_steps=7", "+precision=bf16"])
+    kept = yaml.safe_load(answer["config"])
+    assert (kept["max_steps"], kept["precision"]) == (7, "bf16")
+    assert {**kept, "max_steps": 300} == {**yaml.safe_load(FILE), "precision": "bf16"}
+
+
+def test_a_fork_is_another_file_and_keeps_the_rest(empty: Service) -> None:
+    digest = "sha256:" + "5" * 64
+    first = submitted(empty, project="p", pool="gpu", priority=2, archive=digest, tags=["a"])
+    fork = submitted(empty, "admin", forkOf=first["id"], set=["optimizer.lr=0.01"], priority=0)
+    assert fork["forkedFrom"] == first["id"]
+    assert (fork["project"], fork["pool"], fork["archive"]) == ("p", "gpu", digest)
+    assert (fork["priority"], fork["tags"], fork["user"]) == (0, [], "admin")
+    assert yaml.safe_load(fork["config"])["optimizer"]["lr"] == 0.01
+    assert rows(empty)[0].config == FILE
+
+
+def test_pool_and_priority_are_what_is_asked_for_or_what_the_file_says(empty: Service) -> None:
+    said = ["+resources.pool=gpu", "+resources.priority=5"]
+    first = submitted(empty, set=said)
+    assert (first["pool"], first["priority"]) == ("gpu", 5)
+    asked = submitted(empty, set=said, pool="cpu", priority=0)
+    assert (asked["pool"], asked["priority"]) == ("cpu", 0)
+    fork = submitted(empty, forkOf=asked["id"], set=["optimizer.lr=0.01"])
+    assert (fork["pool"], fork["priority"]) == ("cpu", 0)  # as its origin, whatever its file says
+    moved = submitted(empty, forkOf=asked["id"], set=["resources.pool=spot"])
+    assert (moved["pool"], moved["priority"]) == ("spot", 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "said"),
+    [
+        ({"file": FILE.replace("max_steps:", "max_stesp:")}, "body.file", STEPS_LINE),
+        ({"file": FILE.replace("max_steps:", "max_stesp:")}, "body.file", "mean 'max_steps'"),
+        ({"file": FILE.replace("num_workers: 2", "num_workers: 0")}, "body.file", WORKERS_LINE),
+        ({"file": "a: ["}, "body.file", "not readable as YAML"),
+        ({"file": "a: &x 1"}, "body.file", "anchors and aliases"),
+        ({"file": "- 1"}, "body.file", "an experiment is a mapping"),
+        ({"file": {"name": 5}}, "body.file", "name"),
+        ({"file": FILE, "set": ["max_stepz=3"]}, "body.set", "max_stepz"),
+        ({"file": FILE, "set": ["max_steps"]}, "body.set", "no override"),
+        ({"file": FILE, "set": ["max_steps=-3"]}, "body.file", "max_steps"),
+        ({"file": FILE, "tags": ["a b"]}, "body.tags", "no tag"),
+        ({"file": FILE, "policy": "sha256:" + "1" * 64}, "body.policy", "no policy"),
+        ({"file": FILE, "forkOf": "s-one"}, "body.file", "either"),
+        ({}, "body.file", "either"),
+        ({"file": FILE, "pools": "gpu"}, "body.pools", ""),
+        ({"file": FILE, "project": "../up"}, "body.project", ""),
+        ({"file": FILE, "priority": 10**9}, "body.priority", ""),
+        ({"file": "x" * (1 << 16) + ":"}, "body.file", ""),
+        ({"file": {"x": "x" * (1 << 16)}}, "body.file", "more than 65536"),
+        ({"file": FILE, "set": LONG}, "body.set", "longer"),
+    ],
+)  # fmt: skip
+def test_what_is_no_experiment_is_refused_before_anything_is_written(
+    empty: Service, body: dict[str, Any], field: str, said: str
+) -> None:
+    for path in ("/v1/experiments", "/v1/experiments:check"):
+        answer = empty.client("engineer").post(path, json=body)
+        if "tags" in body and path.endswith(":check"):
+            continue  # tags are the queue's
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["errors"][0]["field"].startswith(field)
+        assert said in answer.json()["detail"]
+    assert rows(empty) == []
+
+
+def test_a_file_that_names_code_is_not_run(empty: Service, tmp_path: Path) -> None:
+    """What a file names is the cluster's to load."""
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')")
+    submitted(empty, set=["entrypoint=trap:main"])
+    recipe = ["+search.max_concurrent_trials=1", f"search.searcher={trap}"]
+    submitted(empty, file=SEARCH, set=[*recipe, "+search.stop=[{rule: 'trap:rule'}]"])
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_without_a_check_nothing_can_be_submitted(
+    empty: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(empty.app.state._state, "check", None)
+    answer = send(empty)
+    assert (answer.status_code, rows(empty)) == (422, [])
+    assert "does not know the schema" in answer.json()["detail"]
+
+
+def test_a_request_that_comes_twice_makes_one_entry(empty: Service) -> None:
+    first = submitted(empty, key="monday", tags=["a"])
+    assert submitted(empty, key="monday", tags=["a"])["id"] == first["id"]
+    # Another's key is another key, and without one each request is its own.
+    assert submitted(empty, "admin", key="monday", tags=["a"])["id"] != first["id"]
+    assert submitted(empty)["id"] != submitted(empty)["id"]
+    changed = send(empty, key="monday", tags=["b"])
+    assert changed.status_code == 422
+    assert first["id"] in changed.json()["detail"]
+    assert len(rows(empty)) == 4
+
+
+def test_an_ended_entry_still_answers_its_key(empty: Service) -> None:
+    first = submitted(empty, key="monday")
+    empty.client("engineer").post(f"/v1/submissions/{first['id']}:kill")
+    again = submitted(empty, key="monday")
+    assert (again["id"], again["state"]) == (first["id"], "KILLED")
+
+
+@pytest.mark.parametrize("key", ["", "a b", "é", "x" * 129])
+def test_a_key_is_short_and_printable(empty: Service, key: str) -> None:
+    headers = {"Idempotency-Key": key.encode()}
+    answer = empty.client("engineer").post(
+        "/v1/experiments",
+        json={"file": FILE},
+        headers=headers,  # type: ignore[arg-type]
+    )
+    assert answer.status_code == 422
+
+
+@on_both
+def test_of_requests_at_once_with_one_key_one_writes(served: Service) -> None:
+    answers: list[Any] = []
+
+    def go() -> None:
+        answers.append(send(served, key="same").json())
+
+    threads = [Thread(target=go) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(answers) == 4
+    assert len({each["id"] for each in answers}) == len(rows(served)) == 1
+
+
+def test_without_the_key_each_of_them_writes(
+    empty: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    monkeypatch.setattr(acting, "keyed", lambda *_: None)
+    for _ in range(2):
+        submitted(empty, key="monday")
+    assert len(rows(empty)) == 2
+
+
+def ids(client: TestClient, **params: Any) -> list[str]:
+    return [each["id"] for each in client.get("/v1/submissions", params=params).json()["items"]]
+
+
+@on_both
+def test_the_list_is_filtered_and_has_no_files(served: Service) -> None:
+    made = [
+        submitted(served, project="a", tags=["Base", "x_y"]),
+        submitted(served, "admin", project="b", pool="gpu", tags=["base"]),
+        submitted(served, project="a", tags=["über", "xay"]),
+    ]
+    one, two, three = (each["id"] for each in made)
+    reader = served.client("auditor")
+    everything = reader.get("/v1/submissions").json()["items"]
+    assert {each["id"] for each in everything} == {one, two, three}
+    assert not any("config" in each for each in everything)
+    assert set(ids(reader, project="a")) == {one, three}
+    assert ids(reader, user="admin") == ids(reader, pool="gpu") == [two]
+    assert ids(reader, tag="Base") == ids(reader, tag="x_y") == [one]
+    assert ids(reader, tag="über") == [three]
+    assert ids(reader, tag='"') == ids(reader, tag="as") == []
+    assert ids(reader, state="RUNNING") == ids(reader, archived=True) == []
+    pages = [
+        reader.get("/v1/submissions", params={"limit": 2}).json(),
+    ]
+    pages.append(
+        reader.get("/v1/submissions", params={"limit": 2, "cursor": pages[0]["next"]}).json()
+    )
+    assert {each["id"] for page in pages for each in page["items"]} == {one, two, three}
+
+
+@on_both
+def test_a_position_is_by_pool_priority_and_time(served: Service) -> None:
+    first, second = submitted(served), submitted(served)
+    urgent, other = submitted(served, priority=9), submitted(served, pool="gpu")
+
+    def positions() -> list[int | None]:
+        listed = {
+            each["id"]: each["position"]
+            for each in served.client("auditor").get("/v1/submissions").json()["items"]
+        }
+        alone = [
+            served.client("auditor").get(f"/v1/submissions/{each['id']}").json()["position"]
+            for each in (first, second, urgent, other)
+        ]
+        assert [listed[each["id"]] for each in (first, second, urgent, other)] == alone
+        return alone
+
+    before = sorted([first["id"], second["id"]])  # of one second: by id
+    expected = [2, 3] if before[0] == first["id"] else [3, 2]
+    if first["submitted"] < second["submitted"]:
+        expected = [2, 3]
+    assert positions() == [*expected, 1, 1]
+    with Session(served.engine) as session:
+        queue.move(session, session.get_one(Submission, urgent["id"]), S.RUNNING)
+        session.commit()
+    assert positions() == [expected[0] - 1, expected[1] - 1, None, 1]
+
+
+def act(service: Service, kind: str, id_: str, verb: str) -> tuple[int, Any]:
+    answer = service.client(kind).post(f"/v1/submissions/{id_}:{verb}")
+    return answer.status_code, answer.json()
+
+
+def test_what_is_asked_of_a_submission_is_the_queues_to_allow(empty: Service) -> None:
+    id_ = submitted(empty)["id"]
+    assert act(empty, "engineer", id_, "archive")[0] == 409  # it waits
+    status, stopped = act(empty, "engineer", id_, "stop")
+    assert (status, stopped["state"], stopped["position"]) == (200, "STOPPED", None)
+    assert stopped["why"] == "stop asked by engineer while it waited"
+    assert act(empty, "engineer", id_, "stop")[0] == 409
+    assert act(empty, "engineer", id_, "archive")[1]["archived"] is True
+    assert ids(empty.client("auditor")) == []
+    assert ids(empty.client("auditor"), archived=True) == [id_]
+    assert act(empty, "engineer", id_, "unarchive")[1]["archived"] is False
+    assert act(empty, "engineer", id_, "resume")[1]["state"] == "QUEUED"
+    assert act(empty, "engineer", id_, "kill")[1]["state"] == "KILLED"
+    verbs = ["submitted", "stop", "archive", "unarchive", "resume", "kill"]
+    assert log(empty, id_) == [f"engineer submission {verb}" for verb in verbs]
+
+
+def test_an_engineer_acts_on_its_own_and_an_admin_on_all(empty: Service) -> None:
+    theirs = submitted(empty, "admin")["id"]
+    for verb in ("stop", "kill", "resume", "archive", "unarchive"):
+        status, problem = act(empty, "engineer", theirs, verb)
+        assert (status, "admin submitted it" in problem["detail"]) == (403, True)
+    patch = empty.client("engineer").patch(f"/v1/submissions/{theirs}", json={"tags": []})
+    assert patch.status_code == 403
+    assert act(empty, "admin", submitted(empty)["id"], "stop")[0] == 200
+    assert act(empty, "engineer", "s-none", "stop")[0] == 404
+
+
+def test_without_the_seam_an_engineer_stops_what_is_anothers(
+    empty: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control."""
+    theirs = submitted(empty, "admin")["id"]
+    monkeypatch.setattr(acting, "may_act", lambda *_: None)
+    assert act(empty, "engineer", theirs, "stop")[0] == 200
+
+
+def test_tags_are_replaced_and_logged(empty: Service) -> None:
+    id_ = submitted(empty, tags=["a"])["id"]
+    client = empty.client("engineer")
+    answer = client.patch(f"/v1/submissions/{id_}", json={"tags": ["c", "b", "c"]})
+    assert answer.json()["tags"] == ["b", "c"]
+    assert client.patch(f"/v1/submissions/{id_}", json={"tags": ["a b"]}).status_code == 422
+    assert log(empty, id_)[-1] == "engineer submission tag"
+
+
+def test_a_check_says_what_it_would_take_and_writes_nothing(empty: Service) -> None:
+    answer = empty.client("engineer").post(
+        "/v1/experiments:check", json={"file": FILE, "set": ["max_steps=10"], "project": "p"}
+    )
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    # 16 rows of 256 loss targets at each of 10 steps.
+    assert (told["steps"], told["rowsPerStep"], told["tokens"]) == ("10", 16, "40960")
+    assert (told["workers"], told["slots"], told["gpus"], told["trials"]) == (2, 2, 0, 1)
+    assert (told["project"], told["policyPlace"]) == ("p", "policies/licences.dsse.json")
+    assert told["policy"] is told["workerHours"] is None
+    assert any("worker hours" in each for each in told["unknown"])
+    assert any("the policy" in each for each in told["unknown"])
+    assert yaml.safe_load(told["file"])["max_steps"] == 10
+    assert rows(empty) == []
+
+
+def test_a_check_names_the_policy_that_the_latest_run_read_there(empty: Service) -> None:
+    digest = "sha256:" + "6" * 64
+    with Session(empty.engine) as session:
+        session.add(Policy(digest=digest, name="licences", version=4, signer="s", envelope=b""))
+        for number, place in enumerate(["policies/licences.dsse.json", "elsewhere"]):
+            session.add(
+                Experiment(
+                    id=f"e{number}",
+                    name="python-source-gpt",
+                    kind="run",
+                    state=ExperimentState.COMPLETED,
+                    project="default",
+                    user="ada",
+                    storage="runs",
+                    config={"governance": {"policy": place}},
+                    started=f"2026-11-21T09:00:0{number}Z",
+                )
+            )
+            session.flush()
+            session.add(
+                Trial(
+                    id=f"t{number}",
+                    experiment=f"e{number}",
+                    folder="runs/t",
+                    state=TrialState.COMPLETED,
+                    hyperparameters={},
+                    step=1,
+                    max_steps=1,
+                    attempts=1,
+                    started=f"2026-11-21T09:00:0{number}Z",
+                    code=digest,
+                    policy=digest if number == 0 else "sha256:" + "7" * 64,
+                    manifest=digest,
+                )
+            )
+        session.commit()
+    client = empty.client("engineer")
+    told = client.post("/v1/experiments:check", json={"file": FILE}).json()
+    assert told["policy"] == {"name": "licences", "version": 4, "digest": digest}
+    other = ["governance.policy=nowhere.json"]
+    assert (
+        client.post("/v1/experiments:check", json={"file": FILE, "set": other}).json()["policy"]
+        is None
+    )
+    # What the store knows may be demanded.
+    assert submitted(empty, policy=digest)["policy"] == digest

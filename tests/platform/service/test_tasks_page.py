@@ -1,0 +1,351 @@
+"""The page of tasks: what it lists to whom, its form, and the way in to a task, in Chromium too."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from fastapi.testclient import TestClient
+from playwright.sync_api import expect
+from sqlalchemy import event
+from sqlmodel import Session, col, delete, select
+
+from govray.cli.task_proxy import serving_tasks as proxy
+from govray.cli.task_proxy import task_origins
+from govray.platform.service.acting import acting
+from govray.platform.service.identity import tokens
+from govray.platform.service.identity.access import REMEMBERED
+from govray.platform.service.identity.session_cookie import COOKIE
+from govray.platform.store import role_bindings, submissions, tenancy
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.database import open_store
+from govray.platform.store.role_bindings import Grant
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import AuditEntry, Submission
+from govray.platform.tasks.endpoint import Endpoint, register
+from govray.platform.tasks.task_file import read_task
+from tests.support.chromium import browser
+from tests.support.people import OWN_PAGE, Service, begin_session
+from tests.support.shown_task import entry, serving_tasks
+from tests.support.site import serious, served
+
+FORM = {"name": "look", "kind": "notebook", "project": "default", "key": "k" * 22}
+S = SubmissionState
+TOKEN = "t" * 43
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving_tasks(tmp_path_factory.mktemp("tasks")) as service:
+        yield service
+
+
+@pytest.fixture(autouse=True)
+def _empty(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    for name in {"shown", "service"} & set(request.fixturenames):
+        with Session(request.getfixturevalue(name).engine) as session:
+            session.execute(delete(Submission))
+            session.commit()
+
+
+def client(service: Service, kind: str = "engineer", **headers: str) -> TestClient:
+    made = service.client(kind, accept="text/html", **(OWN_PAGE | headers))
+    made.follow_redirects = False
+    return made
+
+
+def page(service: Service, kind: str = "engineer", query: str = "", status: int = 200) -> str:
+    answer = client(service, kind).get(f"/tasks{query}")
+    assert answer.status_code == status, answer.text[:400]
+    return answer.text
+
+
+def buttons(service: Service, kind: str) -> set[tuple[str, str]]:
+    """Task and verb of the buttons of the list."""
+    return set(re.findall(r'action="/tasks/([^"/]+)/(\w+)"', page(service, kind)))
+
+
+def rows(service: Service) -> list[Submission]:
+    with Session(service.engine) as session:
+        return list(session.exec(select(Submission)))
+
+
+def add(service: Service, kind: str, state: SubmissionState, user: str = "engineer") -> str:
+    task = entry(service.engine, kind=kind, user=user)
+    with Session(service.engine) as session:
+        row = session.get_one(Submission, task)
+        row.state = state
+        session.add(row)
+        session.commit()
+    return task
+
+
+def test_an_empty_page_says_how_to_begin(shown: Service) -> None:
+    assert "Start one below" in page(shown)
+    assert 'action="/tasks"' in page(shown)
+    assert "Engineers start tasks" in page(shown, "auditor")
+    assert 'method="post" action="/tasks"' not in page(shown, "auditor")
+    for kind, status in (("supplier", 403), ("member", 403), ("public", 401)):
+        page(shown, kind, status=status)
+
+
+def test_tasks_are_listed_with_what_each_reader_may_do(
+    shown: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = add(shown, "notebook", S.RUNNING)
+    command = add(shown, "command", S.RUNNING)
+    waiting = add(shown, "shell", S.QUEUED)
+    ended = add(shown, "tensorboard", S.COMPLETED)
+    theirs = add(shown, "notebook", S.RUNNING, user="somebody")
+    add(shown, "train", S.RUNNING)
+    own = {(notebook, "open"), *((each, "stop") for each in (notebook, command, waiting))}
+    assert buttons(shown, "engineer") == own
+    assert buttons(shown, "admin") == own | {(theirs, "open"), (theirs, "stop")}
+    assert buttons(shown, "auditor") == set()
+    told = page(shown, "auditor")
+    for each in (notebook, command, waiting, ended, theirs):
+        assert f'href="/submissions/{each}"' in told
+    assert ">train<" not in told
+    assert f"/submissions/{ended}" in page(shown, query="?state=COMPLETED")
+    assert f"/submissions/{notebook}" not in page(shown, query="?state=COMPLETED")
+    assert "No task is like that" in page(shown, query="?user=nobody")
+    # Negative control: nothing but this decides whose buttons there are.
+    monkeypatch.setattr(acting, "may_act", lambda *_: None)
+    assert (theirs, "open") in buttons(shown, "engineer")
+
+
+def test_many_tasks_go_on_and_cost_no_query_each(shown: Service) -> None:
+    def queries() -> int:
+        found: list[str] = []
+
+        def note(*given: object) -> None:
+            found.append(str(given[2]))
+
+        event.listen(shown.engine, "before_cursor_execute", note)
+        try:
+            page(shown, "admin")
+        finally:
+            event.remove(shown.engine, "before_cursor_execute", note)
+        return len(found)
+
+    add(shown, "notebook", S.RUNNING)
+    one = queries()
+    with Session(shown.engine) as session:
+        for number in range(60):
+            submissions.submit(
+                session,
+                kind="shell",
+                name=f"n{number}",
+                project="default",
+                config="kind: shell\n",
+                slots=1,
+                by=ChangedBy(user=f"u{number}", at=f"2026-11-24T10:{number:02}:00Z"),
+            )
+        session.commit()
+    assert queries() == one
+    more = re.search(r'href="(\?cursor=[^"]*)"', page(shown, "admin"))
+    assert more is not None
+    assert ">n0<" in page(shown, "admin", unescape(more[1]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "file"),
+    [
+        ({}, {"kind": "notebook", "idle_minutes": 30.0}),
+        ({"kind": "shell", "idle": "2.5"}, {"kind": "shell", "idle_minutes": 2.5}),
+        (
+            {"kind": "tensorboard", "runs": "run-1\r\nrun-2"},
+            {"kind": "tensorboard", "idle_minutes": 30.0, "runs": ("run-1", "run-2")},
+        ),
+        (
+            {"kind": "command", "argv": "python\r\n-c\r\nprint('a: b')"},
+            {"kind": "command", "argv": ("python", "-c", "print('a: b')")},
+        ),
+    ],
+)
+def test_the_form_starts_each_kind_once(
+    shown: Service, fields: dict[str, str], file: dict[str, object]
+) -> None:
+    for _ in range(2):
+        answer = client(shown).post("/tasks", data=FORM | fields)
+        assert (answer.status_code, answer.headers.get("location")) == (303, "/tasks")
+    (row,) = rows(shown)
+    assert (row.kind, row.user, row.pool) == (file["kind"], "engineer", "default")
+    assert read_task(row.config, where="config").model_dump() == file
+    # Without a key the second press is a second task: negative control.
+    for _ in range(2):
+        client(shown).post("/tasks", data=FORM | fields | {"key": ""})
+    assert len(rows(shown)) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": '"><script>'}, "name"),
+        ({"kind": "train"}, "kind"),
+        ({"idle": "soon"}, "idle"),
+        ({"idle": "-1"}, "idle_minutes"),
+        ({"kind": "command"}, "argv"),
+        ({"kind": "command", "argv": "true", "idle": "3"}, "idle"),
+        ({"argv": "true"}, "argv"),
+        ({"kind": "tensorboard", "runs": "../x"}, "runs"),
+        ({"pool": "a b"}, "pool"),
+        ({"priority": "1001"}, "priority"),
+    ],
+)
+def test_what_is_not_valid_is_said_and_stays_as_typed(
+    shown: Service, fields: dict[str, str], says: str
+) -> None:
+    answer = client(shown).post("/tasks", data=FORM | {"pool": "kept"} | fields)
+    assert answer.status_code in (400, 422), answer.text
+    assert 'role="alert"' in answer.text
+    assert says in answer.text
+    assert fields.get("pool", "kept") in answer.text
+    assert "<script>" not in answer.text
+    assert rows(shown) == []
+
+
+def test_who_may_not_start_open_or_stop_is_refused(shown: Service) -> None:
+    task = add(shown, "notebook", S.RUNNING)
+    theirs = add(shown, "notebook", S.RUNNING, user="somebody")
+    for path in ("/tasks", f"/tasks/{task}/open", f"/tasks/{task}/stop"):
+        for kind, status in (("auditor", 403), ("supplier", 403), ("public", 401)):
+            assert client(shown, kind).post(path, data=FORM).status_code == status, path
+        cross = client(shown, **{"sec-fetch-site": "cross-site"})
+        assert cross.post(path, data=FORM).status_code == 403
+    for verb in ("open", "stop"):
+        assert client(shown).post(f"/tasks/{theirs}/{verb}").status_code == 403
+        assert client(shown).post(f"/tasks/s-none/{verb}").status_code == 404
+    # What is no task has no such form.
+    run = add(shown, "train", S.RUNNING)
+    assert client(shown).post(f"/tasks/{run}/stop").status_code == 404
+    assert {row.state for row in rows(shown)} == {S.RUNNING}
+
+
+def test_who_has_a_role_in_a_project_sees_and_starts_its_tasks_there(shown: Service) -> None:
+    by = ChangedBy(user="admin", at="2026-11-21T09:00:00Z")
+    with Session(shown.engine) as session:
+        tenancy.make_project(session, "vision", workspace="default", by=by)
+        given = {"subject_kind": "user", "subject": "member", "place": "vision"}
+        role_bindings.bind(session, Grant(**given, role="engineer", scope="project"), by=by)
+        session.commit()
+    shown.clock[0] += timedelta(seconds=REMEMBERED)
+    other = add(shown, "notebook", S.RUNNING)
+    member = client(shown, "member")
+    assert member.post("/tasks", data=FORM).status_code == 404
+    assert member.post("/tasks", data=FORM | {"project": "vision"}).status_code == 303
+    (mine,) = (row.id for row in rows(shown) if row.user == "member")
+    assert buttons(shown, "member") == {(mine, "stop")}
+    assert other not in page(shown, "member")
+
+
+def test_opening_leads_to_the_tasks_own_host_once_and_stopping_comes_back(shown: Service) -> None:
+    task = add(shown, "notebook", S.RUNNING)
+    answer = client(shown).post(f"/tasks/{task}/open")
+    assert (answer.status_code, answer.headers["cache-control"]) == (200, "private, no-store")
+    (url,) = set(re.findall(r'href="(https://[^"]+)"', answer.text))
+    assert url.startswith(f"https://{task}.tasks.example.org/tasks/{task}/enter?ticket=")
+    assert f'content="0;url={url}"' in answer.text
+    with Session(shown.engine) as session:
+        noted = select(AuditEntry).where(col(AuditEntry.action) == "task opened")
+        assert task in {each.subject for each in session.exec(noted)}
+    stopped = client(shown).post(f"/tasks/{task}/stop")
+    assert (stopped.status_code, stopped.headers["location"]) == (303, "/tasks")
+    assert rows(shown)[0].state == S.STOPPING
+    assert buttons(shown, "engineer") == set()
+    again = client(shown).post(f"/tasks/{task}/stop")
+    assert (again.status_code, "text/html" in again.headers["content-type"]) == (409, True)
+
+
+def test_a_service_that_shows_no_tasks_says_so(service: Service) -> None:
+    task = add(service, "notebook", S.RUNNING)
+    assert "This service shows no tasks" in page(service)
+    assert buttons(service, "engineer") == {(task, "stop")}
+    assert client(service).post(f"/tasks/{task}/open").status_code == 409
+
+
+class Program(BaseHTTPRequestHandler):
+    """What a task runs: it answers to the proxy's token alone."""
+
+    def do_GET(self) -> None:
+        known = self.headers.get("Authorization") == f"token {TOKEN}"
+        body = b"<title>in</title><link rel=icon href='data:,'><h1>The task</h1>" if known else b""
+        self.send_response(200 if known else 403)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_given: object) -> None:
+        pass
+
+
+@pytest.mark.story
+@pytest.mark.browser
+def test_an_engineer_starts_opens_and_stops_a_task_in_chromium(tmp_path: Path) -> None:
+    """Service, proxy and browser are real; the program is the test's own."""
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    engine = open_store(store, create=True)
+    with ExitStack() as ending, socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        origins = task_origins(listening, storage=tmp_path, url=None, networks=[], local=True)
+        ending.enter_context(proxy(store, origins, listening, []))
+        address = ending.enter_context(served(store, auth=True, tasks=origins))
+        program = ThreadingHTTPServer(("127.0.0.1", 0), Program)
+        Thread(target=program.serve_forever, args=(0.02,), daemon=True).start()
+        ending.callback(program.shutdown)
+        chromium = ending.enter_context(browser())
+        context = chromium.new_context(viewport={"width": 390, "height": 900})
+        at = datetime.now(UTC)
+        with Session(engine) as session:
+            secret = tokens.new(session, "ada", role="engineer", scopes=("write",), at=at)
+            session.commit()
+        context.add_cookies(
+            [{"name": COOKIE, "value": begin_session(engine, secret, at), "url": address}]
+        )
+        page, wrong = context.new_page(), list[str]()
+        page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
+        page.goto(f"{address}/tasks")
+        page.get_by_label("Name").fill("look")
+        page.get_by_label("Minutes without use").fill("5")
+        page.get_by_role("button", name="Start it").click()
+        expect(page.get_by_role("row", name="look")).to_contain_text("queued")
+        assert page.get_by_role("button", name="Open look").count() == 0
+        with Session(engine) as session:
+            row = session.exec(select(Submission)).one()
+            task = row.id
+            assert submissions.move(session, row, S.RUNNING)
+            session.commit()
+        host, port = program.server_address[:2]
+        register(
+            tmp_path,
+            Endpoint(
+                task=task,
+                kind="notebook",
+                address=f"http://{host!s}:{port}",
+                token=TOKEN,
+                landing="lab",
+                started="2026-11-24T09:00:00Z",
+            ),
+        )
+        page.reload()
+        assert serious(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.get_by_role("button", name="Open look").click()
+        expect(page.get_by_role("heading", name="The task")).to_be_visible()
+        assert page.url == f"{origins.of(task)}/tasks/{task}/lab"
+        page.go_back()  # the page that led on is none to go back to
+        page.get_by_role("button", name="Stop look").click()
+        expect(page.get_by_role("row", name="look")).to_contain_text("stopping")
+        assert wrong == []
+    engine.dispose()

@@ -1,0 +1,239 @@
+"""Submitting tasks, and who may open which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from httpx import Response
+from sqlalchemy import true
+from sqlmodel import Session, col, select
+
+from govray.platform.service.acting import acting, project_rules
+from govray.platform.service.routes import tasks as routes
+from govray.platform.service.visible import visible_runs
+from govray.platform.store.submissions import waiting
+from govray.platform.store.tables import AuditEntry, Submission
+from tests.support.people import Service
+from tests.support.shown_task import ended, entry, serving_tasks
+
+NEW = {"name": "look", "config": "kind: notebook\nidle_minutes: 5\n"}
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with serving_tasks(tmp_path_factory.mktemp("tasks")) as service:
+        yield service
+
+
+def test_a_task_is_submitted_and_listed_to_whom_it_is(shown: Service) -> None:
+    engineer = shown.client("engineer")
+    made = engineer.post("/v1/tasks", json=NEW)
+    assert made.status_code == 201
+    task = made.json()
+    assert (task["kind"], task["state"], task["user"]) == ("notebook", "QUEUED", "engineer")
+    with Session(shown.engine) as session:
+        assert task["id"] in {row.id for row in waiting(session)}
+    assert engineer.get(f"/v1/tasks/{task['id']}").json() == task
+    assert task in engineer.get("/v1/tasks").json()["items"]
+    assert task in shown.client("admin").get("/v1/tasks").json()["items"]
+
+
+@pytest.mark.parametrize("config", ["kind: notbook", "kind: notebook\nidle_minutes: -1", "", "["])
+def test_what_is_no_task_is_refused(shown: Service, config: str) -> None:
+    answer = shown.client("engineer").post("/v1/tasks", json={**NEW, "config": config})
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("config")
+
+
+def test_its_owner_and_an_admin_open_it_and_nobody_else(shown: Service) -> None:
+    others = entry(shown.engine, user="somebody")
+    path = f"/v1/tasks/{others}"
+    for kind, status in (("engineer", 403), ("auditor", 403), ("supplier", 403), ("public", 401)):
+        assert shown.client(kind).post(f"{path}:open").status_code == status, kind
+    assert shown.client("engineer").get(path).is_success  # as /v1/submissions shows it
+    own = shown.client("engineer").get("/v1/tasks", params={"user": "engineer"}).text
+    assert others not in own
+    answer = shown.client("admin").post(f"{path}:open").json()
+    start = f"https://{others}.tasks.example.org/tasks/{others}/enter?ticket="
+    assert answer["url"].startswith(start)
+    assert shown.client("engineer").post(f"/v1/tasks/{entry(shown.engine)}:open").is_success
+    with Session(shown.engine) as session:
+        found = session.exec(
+            select(AuditEntry).where(
+                col(AuditEntry.action) == "task opened", col(AuditEntry.subject) == others
+            )
+        ).one()
+    assert (found.user, found.detail["owner"]) == ("admin", "somebody")
+    assert answer["url"].removeprefix(start) not in repr(found)
+
+
+def test_what_shows_nothing_is_not_opened(shown: Service, service: Service) -> None:
+    engineer = shown.client("engineer")
+    command = entry(shown.engine, kind="command")
+    assert engineer.post(f"/v1/tasks/{command}:open").status_code == 409
+    over = entry(shown.engine)
+    ended(shown.engine, over)
+    assert engineer.post(f"/v1/tasks/{over}:open").status_code == 410
+    trained = entry(shown.engine, kind="train")  # another kind of entry is no task
+    assert engineer.get(f"/v1/tasks/{trained}").status_code == 404
+    # A service that was started without the proxy says so.
+    task = entry(service.engine)
+    answer = service.client("engineer").post(f"/v1/tasks/{task}:open")
+    assert answer.status_code == 409
+    assert "--tasks-port" in answer.json()["do"]
+
+
+# Projects
+
+
+@pytest.fixture(scope="module")
+def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Members with roles in the projects vision and speech, and a task of eve in vision."""
+    with serving_tasks(tmp_path_factory.mktemp("tenants")) as service:
+        admin = service.client("admin")
+        assert admin.post("/v1/workspaces", json={"name": "research"}).is_success
+        for name in ("vision", "speech"):
+            body = {"name": name, "workspace": "research"}
+            assert admin.post("/v1/projects", json=body).is_success
+        for user, role, place in (
+            ("eve", "engineer", "vision"),
+            ("ned", "engineer", "vision"),
+            ("max", "viewer", "vision"),
+            ("ada", "admin", "vision"),
+            ("lea", "engineer", "speech"),
+        ):
+            body = {"user": user, "role": "member", "scopes": ["write"]}
+            service.tokens[user] = admin.post("/v1/tokens", json=body).json()["token"]
+            bound = {"user": user, "role": role, "scope": "project", "place": place}
+            assert admin.post("/v1/role-bindings", json=bound).is_success
+        settings = {"pools": ["gpu", "cpu"], "default_pool": "gpu", "max_priority": 5}
+        settings |= {"default_priority": 2, "depth_policies": ["licences"]}
+        settings |= {"tasks": ["notebook", "command"]}
+        assert admin.put("/v1/projects/vision/settings", json=settings).is_success
+        yield service
+
+
+def submitted(service: Service, who: str, **more: object) -> Response:
+    return service.client(who).post("/v1/tasks", json={**NEW, "project": "vision", **more})
+
+
+def test_who_may_submit_in_a_project_submits_tasks_there(tenants: Service) -> None:
+    made = submitted(tenants, "eve")
+    assert made.status_code == 201
+    assert (made.json()["project"], made.json()["pool"]) == ("vision", "gpu")
+    with Session(tenants.engine) as session:
+        row = session.get_one(Submission, made.json()["id"])
+        assert (row.priority, row.slots, row.user) == (2, 1, "eve")
+    for who, status in (("ada", 201), ("engineer", 201), ("max", 403), ("lea", 404)):
+        assert submitted(tenants, who).status_code == status, who
+    for place in ("speech", "default", "none"):
+        assert submitted(tenants, "eve", project=place).status_code == 404, place
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"pool": "default"}, "the pool default is none of"),
+        ({"priority": 6}, "priority 6 is above"),
+        ({"config": "kind: shell\n"}, "tasks of the kind shell are none of notebook, command"),
+    ],
+)
+def test_a_task_is_within_the_limits_of_its_project(
+    tenants: Service, more: dict[str, object], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for who in ("eve", "admin"):
+        answer = submitted(tenants, who, **more)
+        assert (answer.status_code, says in answer.json()["detail"]) == (409, True), answer.text
+    # Negative control: without the settings it is accepted.
+    monkeypatch.setattr(project_rules, "settings_of", lambda _: project_rules.ProjectSettings())
+    assert submitted(tenants, "eve", **more).status_code == 201
+
+
+def test_a_task_is_seen_in_its_project_and_opened_by_its_owner_and_admins(
+    tenants: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = submitted(tenants, "eve").json()["id"]
+    path = f"/v1/tasks/{task}"
+    expected = {
+        # Who sees it, and what opening it answers.
+        "eve": (200, 200),
+        "ada": (200, 200),
+        "admin": (200, 200),
+        "ned": (200, 403),
+        "engineer": (200, 403),
+        "max": (200, 403),
+        "lea": (404, 404),
+        "supplier": (403, 403),
+    }
+
+    def found() -> dict[str, tuple[int, int]]:
+        return {
+            who: (
+                tenants.client(who).get(path).status_code,
+                tenants.client(who).post(f"{path}:open").status_code,
+            )
+            for who in expected
+        }
+
+    assert found() == expected
+    for who, (sees, _) in expected.items():
+        assert (task in tenants.client(who).get("/v1/tasks").text) == (sees == 200), who
+    # Negative controls: without each of the two rules it is otherwise.
+    with monkeypatch.context() as patch:
+        patch.setattr(acting, "may_act", lambda *_: None)
+        assert found()["ned"] == (200, 200)
+    with monkeypatch.context() as patch:
+        patch.setattr(routes, "readable", lambda _: true())
+        assert found()["lea"] == (200, 403)
+    assert found() == expected
+
+
+def test_the_words_of_a_command_are_for_its_owner_and_engineers_and_admins_there(
+    tenants: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "kind: command\nargv: [python, probe.py, --dsn, s3cr3t]\n"
+    task = submitted(tenants, "eve", config=words).json()["id"]
+    path = f"/submissions/{task}"
+
+    def readers() -> set[str]:
+        found = set()
+        for who in ("eve", "ned", "ada", "admin", "engineer", "max", "auditor"):
+            client = tenants.client(who)
+            page = client.get(path, headers={"accept": "text/html"})
+            answers = [client.get(f"/v1{path}"), page]
+            listed = client.get("/v1/submissions").text + client.get("/v1/tasks").text
+            assert "s3cr3t" not in listed
+            assert task in listed
+            told = {"s3cr3t" in each.text for each in answers}
+            assert len(told) == 1, who  # the page and the route agree
+            found |= {who} if told == {True} else set()
+            if not told.pop():
+                assert answers[0].json()["config"] is None
+                assert "is for who submitted it" in page.text
+        return found
+
+    all_but = {"eve", "ned", "ada", "admin", "engineer"}
+    assert readers() == all_but
+    # Nobody gets at it by a fork, either.
+    forked = tenants.client("admin").post("/v1/experiments", json={"forkOf": task})
+    assert (forked.status_code, "s3cr3t" in forked.text) == (422, False)
+    asked = tenants.client("lea").get(f"/new?fork={task}", headers={"accept": "text/html"})
+    assert (asked.status_code, "s3cr3t" in asked.text) == (404, False)
+    asked = tenants.client("admin").get(f"/new?fork={task}", headers={"accept": "text/html"})
+    assert (asked.status_code, "s3cr3t" in asked.text) == (422, False)
+    # Negative control: by the rule of experiments' files viewers read it, too.
+    monkeypatch.setattr(visible_runs, "RUN_KINDS", ("train", "tune", "command"))
+    assert readers() == all_but | {"max", "auditor"}
+
+
+def test_who_lost_the_role_opens_its_own_task_no_more(tenants: Service) -> None:
+    admin = tenants.client("admin")
+    task = submitted(tenants, "ned").json()["id"]
+    bound = admin.get("/v1/role-bindings", params={"limit": 100}).json()["items"]
+    own = next(each["id"] for each in bound if each["subject"] == "ned")
+    assert tenants.client("ned").post(f"/v1/tasks/{task}:open").is_success
+    assert admin.delete(f"/v1/role-bindings/{own}").is_success
+    tenants.clock[0] += timedelta(seconds=3)  # what is remembered of a token
+    assert tenants.client("ned").post(f"/v1/tasks/{task}:open").status_code == 403

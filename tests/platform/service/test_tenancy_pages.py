@@ -1,0 +1,144 @@
+"""Pages of projects, users, tokens and the audit log, in a real browser, by who may use them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import create_engine, text
+
+from govray.platform.service.identity import access
+from govray.platform.store.database import open_store
+from tests.support.chromium import browser
+from tests.support.people import make_tokens
+from tests.support.site import served
+
+pytestmark = [pytest.mark.story, pytest.mark.browser]
+
+HOSTILE = "<img src=x onerror=window.hacked=1>"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a token."""
+    monkeypatch.setattr(access, "REMEMBERED", 0.0)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as opened:
+        yield opened
+
+
+def signed_in(chromium: Browser, address: str, token: str, width: int = 1200) -> Page:
+    context = chromium.new_context(viewport={"width": width, "height": 900})
+    own_page = {"Sec-Fetch-Site": "same-origin"}
+    context.request.post(f"{address}/sign-in", form={"token": token}, headers=own_page)
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.wrong = wrong  # type: ignore[attr-defined]
+    return page
+
+
+def whole(page: Page, width: int) -> None:
+    """No console error, no serious finding, and nothing wider than the screen."""
+    page.wait_for_load_state()  # a slow machine has the text before the style
+    assert page.wrong == []  # type: ignore[attr-defined]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("window.hacked") is None
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert serious == [], json.dumps(serious)[:2000]
+
+
+def test_an_admin_sets_a_project_up_and_its_engineer_sees_it(
+    tmp_path: Path, chromium: Browser
+) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    engine = open_store(url, create=True)
+    tokens = make_tokens(engine, "acme", "umbrella")
+    engine.dispose()
+    with served(url, auth=True) as address:
+        member = signed_in(chromium, address, tokens["member"], 390)
+        member.goto(f"{address}/projects")
+        expect(member.locator("main")).to_contain_text("You have no role in a project")
+        whole(member, 390)
+
+        admin = signed_in(chromium, address, tokens["admin"], 390)
+        admin.goto(f"{address}/projects")
+        admin.locator("#name").fill("vision")
+        admin.locator("#description").fill(HOSTILE)
+        admin.get_by_role("button", name="Make the project").click()
+        expect(admin.locator("h1")).to_have_text("vision")
+        expect(admin.locator("main")).to_contain_text(HOSTILE)
+        admin.locator("#subject").fill("member")
+        admin.locator("#role").select_option("engineer")
+        admin.get_by_role("button", name="Give the role").click()
+        expect(admin.get_by_role("button", name="Remove engineer of member")).to_be_visible()
+        admin.locator("#settings-text").fill("max_slots: 8\nfixed: {seed: 1}\n")
+        admin.get_by_role("button", name="Set the policy").click()
+        expect(admin.locator("#settings-text")).to_have_value("max_slots: 8\nfixed:\n  seed: 1\n")
+        whole(admin, 390)
+
+        member.goto(f"{address}/projects/vision")
+        expect(member.locator("dl.facts")).to_contain_text("engineer")
+        expect(member.get_by_role("button", name="Give the role")).to_have_count(0)
+        expect(member.locator("main")).to_contain_text("max_slots: 8")
+        whole(member, 390)
+
+        admin.get_by_role("button", name="Remove engineer of member").click()
+        expect(admin.get_by_role("button", name="Remove engineer of member")).to_have_count(0)
+        admin.locator("#settings-text").fill("max_slot: 8")
+        admin.get_by_role("button", name="Set the policy").click()
+        expect(admin.locator("main")).to_contain_text("max_slot: Extra inputs")
+        assert "400" in admin.wrong.pop()  # type: ignore[attr-defined]
+        admin.goto(f"{address}/audit?subject=project%20vision")
+        expect(admin.locator("tbody")).to_contain_text("role.unbind")
+        admin.goto(f"{address}/users")
+        admin.get_by_role("button", name="Disable member").click()
+        expect(admin.get_by_role("button", name="Enable member")).to_be_visible()
+        whole(admin, 390)
+        for page in (admin, member):
+            page.context.close()
+
+
+def test_a_secret_is_shown_once_and_its_token_revoked(tmp_path: Path, chromium: Browser) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    engine = open_store(url, create=True)
+    tokens = make_tokens(engine, "acme", "umbrella")
+    engine.dispose()
+    with served(url, auth=True) as address:
+        page = signed_in(chromium, address, tokens["member"])
+        page.goto(f"{address}/tokens")
+        page.locator("#name").fill("laptop")
+        page.get_by_role("button", name="Make the token").click()
+        secret = page.locator("#secret").inner_text()
+        assert secret.startswith("govr_")
+        whole(page, 1200)
+        page.goto(f"{address}/tokens")
+        expect(page.locator("#secret")).to_have_count(0)
+        expect(page.locator("tbody")).to_contain_text("laptop")
+        expect(page.locator("tbody")).not_to_contain_text("engineer")
+        assert secret.split("_", 2)[2] not in page.content()
+        reading = signed_in(chromium, address, secret)
+        reading.goto(f"{address}/tokens")
+        expect(reading.locator("main")).to_contain_text("This token only reads")
+        page.get_by_role("button", name=f"Revoke {secret.split('_')[1]}").click()
+        expect(page.locator("tbody")).to_contain_text("revoked")
+        answer = reading.goto(f"{address}/tokens")
+        assert answer is not None
+        assert answer.status == 401
+        for each in (page, reading):
+            each.context.close()
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        kept = str(connection.execute(text("SELECT * FROM audit")).all())
+    engine.dispose()
+    assert "token.make" in kept
+    assert secret.split("_", 2)[2] not in kept

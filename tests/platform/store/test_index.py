@@ -1,0 +1,208 @@
+"""A verified model's rows say what the model says, whole or not at all, in any order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, insert
+from sqlmodel import Session, SQLModel, select
+
+from govray.errors import Damaged
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.verify.trace import sighting, sightings, trace
+from govray.platform.store import model_index, tables
+from govray.platform.store.record_key import record_key
+from tests.support.databases import on_both
+from tests.support.shelf_of_models import KEY, Shelf
+from tests.support.world import World
+
+DERIVED: tuple[type[SQLModel], ...] = (
+    tables.TrustRoot,
+    tables.Delegations,
+    tables.Policy,
+    tables.Credential,
+    tables.Corpus,
+    tables.Attestation,
+    tables.Subject,
+    tables.Coverage,
+    tables.CorpusUse,
+    tables.Record,
+    tables.Ledger,
+)
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("shelf"))
+
+
+def rows_of(engine: Engine) -> dict[str, list[Any]]:
+    with Session(engine) as session:
+        return {
+            table.__name__: sorted(
+                (row.model_dump() for row in session.exec(select(table))), key=str
+            )
+            for table in DERIVED
+        }
+
+
+@on_both
+def test_rows_say_what_the_model_says(store: Engine, shelf: Shelf) -> None:
+    model = shelf.verified("first")
+    with Session(store) as session:
+        shelf.index(session, "first")
+        session.commit()
+    with Session(store) as session:
+        row = session.exec(select(tables.Attestation)).one()
+        assert row.digest == model.digest
+        assert row.envelope == (model.path / model_folder.ATTESTATION).read_bytes()
+        assert row.envelope_digest == canonical_json.sha256(row.envelope)
+        assert (row.public, row.folder) == (False, str(model.path))
+        assert json.loads(row.lineage)["attestation"] == model.digest
+        for use in session.exec(select(tables.CorpusUse)):
+            reached = {c.group: c for c in model.attestation.coverage if c.corpus == use.corpus}
+            assert {c.tokens for c in reached.values()} == {use.tokens}
+        for cell in session.exec(select(tables.Coverage)):
+            if cell.tokens:
+                assert model.coverage[cell.corpus, cell.layer_group].tokens == cell.tokens
+        credentials = session.exec(select(tables.Credential)).all()
+        assert {c.corpus: c.supplier for c in credentials} == {
+            "acme": "acme-legal",
+            "alpha": "archive",
+            "beta": "archive",
+            "gamma": "archive",
+        }
+        for credential in credentials:
+            sealed = shelf.world.credentials[credential.corpus]
+            assert credential.envelope == sealed
+        assert session.exec(select(tables.TrustRoot)).one().envelope == shelf.root
+        ledger = session.exec(select(tables.Ledger)).one()
+        assert ledger.checkpoint == (model.path / model_folder.CHECKPOINT).read_bytes()
+        assert ledger.size == model.ledger.size
+
+
+@on_both
+def test_records_stand_where_trace_finds_them(store: Engine, shelf: Shelf) -> None:
+    model = shelf.verified("second")
+    with Session(store) as session:
+        shelf.index(session, "second")
+        session.commit()
+        found = 0
+        for prepared in model.manifest.document.corpora:
+            secret = prepared.corpus == "acme"
+            for number in range(model.records.count(prepared.corpus)):
+                record = model.records.record(prepared.corpus, number)
+                sha256 = shelf.sha256(prepared.corpus, number)
+                [seen] = trace(model, sha256, shelf.world.secrets)
+                key = record_key(record.entry, confidential=secret, key=KEY)
+                row = session.get_one(tables.Record, (key, model.digest, prepared.corpus, number))
+                assert (row.split, row.tokens) == (seen.split, seen.tokens)
+                assert (row.steps, row.step_count) == (list(seen.steps), len(seen.steps))
+                found += 1
+                plain = tables.Record.record_key == record.entry
+                assert bool(session.exec(select(tables.Record).where(plain)).all()) != secret
+        assert len(session.exec(select(tables.Record)).all()) == found
+
+
+def test_sightings_are_those_of_each_record(shelf: Shelf) -> None:
+    for name in shelf.models:
+        model = shelf.verified(name)
+        each = [
+            sighting(model, prepared.corpus, record)
+            for prepared in model.manifest.document.corpora
+            for record in range(model.records.count(prepared.corpus))
+        ]
+        assert list(sightings(model)) == each
+        assert any(seen.steps for seen in each)
+
+
+def test_indexing_again_and_in_any_order_gives_the_same_rows(store: Engine, shelf: Shelf) -> None:
+    """``guarded`` makes beta confidential: before, between and after the others."""
+    with Session(store) as session:
+        shelf.index(session)
+        session.commit()
+        shelf.index(session)
+        session.commit()
+    expected = rows_of(store)
+    assert sum(row["confidential"] for row in expected["Corpus"]) == 2
+    for order in itertools.islice(itertools.permutations(shelf.models), 5, None, 6):
+        with store.begin() as connection:
+            for table in reversed(tables.TABLES.sorted_tables):
+                connection.execute(table.delete())
+        for name in order:
+            with Session(store) as session:
+                shelf.index(session, name)
+                session.commit()
+        assert rows_of(store) == expected
+
+
+def test_no_hash_of_a_confidential_corpus_is_in_the_tables(store: Engine, shelf: Shelf) -> None:
+    """Nor its leaf, nor anywhere else in the rows; the control is the leaf of a public corpus."""
+    with Session(store) as session:
+        shelf.index(session)
+        session.commit()
+    said = repr(rows_of(store)["Record"])
+    for corpus, secret in (("acme", True), ("beta", True), ("alpha", False)):
+        for part in shelf.world.records[corpus]:
+            for sha256, _ in part:
+                assert sha256 not in said
+                assert (shelf.world.entry(corpus, sha256).hex() in said) != secret
+
+
+def test_public_and_folder_stay_until_they_are_said_again(store: Engine, shelf: Shelf) -> None:
+    with Session(store) as session:
+        [row] = shelf.index(session, "narrow", public=True)
+        session.commit()
+        shelf.index(session, "narrow")
+        session.commit()
+        assert row.public
+        shelf.index(session, "narrow", public=False)
+        assert not row.public
+
+
+@on_both
+def test_an_interrupted_index_leaves_nothing(
+    store: Engine, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = rows_of(store)
+    monkeypatch.setattr(model_index, "_BATCH", 3)
+    real, calls = insert, itertools.count()
+
+    def dies(table: Any) -> Any:
+        if next(calls) == 9:
+            raise KeyboardInterrupt
+        return real(table)
+
+    monkeypatch.setattr(model_index, "insert", dies)
+    with Session(store) as session, pytest.raises(KeyboardInterrupt):
+        shelf.index(session, "first")
+    assert rows_of(store) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        model_folder.ATTESTATION,
+        model_folder.POLICY,
+        model_folder.CREDENTIALS,
+        model_folder.CHECKPOINT,
+    ],
+)
+def test_a_file_that_changed_since_it_was_verified_is_refused(
+    store: Engine, tmp_path: Path, name: str
+) -> None:
+    world = World()
+    model = world.verify(world.deploy(tmp_path / "m"))
+    other = World().deploy(tmp_path / "other")
+    (model.path / name).write_bytes((other / name).read_bytes())
+    with Session(store) as session, pytest.raises(Damaged, match="no longer"):
+        model_index.index_model(session, model, trust_root=world.root, key=KEY)
+    world.deploy(model.path)
+    model = world.verify(model.path)
+    with Session(store) as session, pytest.raises(Damaged, match="trust root"):
+        model_index.index_model(session, model, trust_root=World().root, key=KEY)

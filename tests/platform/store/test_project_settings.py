@@ -1,0 +1,336 @@
+"""Config policies: what they add to a submission, what they refuse, and the limits they state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from govray.errors import Refused, UsageError
+from govray.platform.store import project_settings, role_bindings, submissions, tenancy
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.project_settings import (
+    SEARCHED,
+    ProjectSettings,
+    TaskKind,
+    Wanted,
+    parse_settings,
+    resolve,
+    resolve_task,
+    with_defaults,
+)
+from govray.platform.store.role_bindings import Grant
+from govray.platform.store.tables import User
+from govray.platform.store.usage import usage
+from govray.platform.tasks.task_file import KINDS
+from govray.tune.search_config import VARIABLE
+from tests.support.databases import on_both
+
+ADA = ChangedBy(user="ada", at="2026-11-24T09:00:00Z")
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.fixture
+def session(store: Engine) -> Iterator[Session]:
+    with Session(store) as opened:
+        yield opened
+
+
+def settings(**given: Any) -> ProjectSettings:
+    return parse_settings(given, where="settings")
+
+
+def search(**limit: Any) -> dict[str, Any]:
+    return {"search": {"memorization": limit} if limit else {}}
+
+
+def test_an_empty_policy_allows_and_changes_nothing() -> None:
+    config = {"seed": 1, **search()}
+    resolved = resolve(ProjectSettings(), Wanted(config=config, slots=9), project="p")
+    assert (resolved.config, resolved.changed) == (config, False)
+    assert (resolved.pool, resolved.priority) == ("default", 0)
+    assert ProjectSettings().stored() == {}
+
+
+def test_defaults_lie_below_and_fixed_values_stand_fast() -> None:
+    policy = settings(defaults={"a": {"b": 1, "c": 2}}, fixed={"f": {"g": 3}, "on": True})
+    resolved = resolve(policy, Wanted(config={"a": {"b": 9}}, slots=1), project="p")
+    assert resolved.config == {"a": {"b": 9, "c": 2}, "f": {"g": 3}, "on": True}
+    assert resolved.changed
+    for config, wrong in (
+        ({"f": {"g": 4}}, "f.g"),
+        ({"f": 3}, "f.g"),
+        ({"f": {"g": "hunter2"}}, "f.g"),
+        ({"on": 1}, "on"),
+    ):
+        with pytest.raises(Refused, match=f"{wrong} is fixed") as refused:
+            resolve(policy, Wanted(config=config, slots=1), project="p")
+        assert "hunter2" not in str(refused.value)
+
+
+RANGE = {"uniform": [0.1, 0.9]}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        {"optimizer.lr": RANGE},
+        {"optimizer": RANGE},
+        {"optimizer.lr.part": RANGE},
+        {"seed": {"one_of": [{"value": 1, "space": {"optimizer.lr": RANGE}}]}},
+    ],
+)
+def test_a_search_does_not_vary_what_is_fixed(space: dict[str, Any]) -> None:
+    policy = settings(fixed={"optimizer": {"lr": 0.5}})
+    config = {"search": {"space": space}}
+    with pytest.raises(Refused, match=r"optimizer\.lr is fixed, and the search varies it"):
+        resolve(policy, Wanted(config=config, slots=1), project="p")
+
+
+@pytest.mark.parametrize("space", [{"optimizer.lrs": RANGE}, {"seed": RANGE}, [], None, {1: [2]}])
+def test_a_search_may_vary_the_rest(space: Any) -> None:
+    policy = settings(fixed={"optimizer": {"lr": 0.5}})
+    resolve(policy, Wanted(config={"search": {"space": space}}, slots=1), project="p")
+
+
+@pytest.mark.parametrize(
+    ("fixed", "search", "why"),
+    [
+        ({"max_steps": 100}, {"max_time": 10}, "max_steps is fixed, and search.max_time"),
+        ({"max_steps": 100}, {"max_time": 100}, None),
+        ({"max_steps": 100}, {"max_time": None}, None),
+        ({"max_steps": 100}, {}, None),
+        ({"seed": 100}, {"max_time": 10}, None),
+        (
+            {"optimizer": {"weight_decay": 0.1}},
+            {"space": {"optimizer.name": {"choice": ["adamw", "sgd"]}}},
+            "another optimizer.name of the search drops it",
+        ),
+        (
+            {"optimizer": {"arguments": {"momentum": 0.9}}},
+            {"space": {"seed": {"one_of": [{"value": 1, "space": {"optimizer.name": 1}}]}}},
+            "another optimizer.name",
+        ),
+        ({"optimizer": {"lr": 0.1}}, {"space": {"optimizer.name": {"choice": ["sgd"]}}}, None),
+        ({"optimizer": {"lr": 0.1}}, {"searcher": "searchers/mine.py"}, "a searcher of your own"),
+        ({"data": {"epochs": 1}}, {"searcher": "./mine.py"}, "a searcher of your own"),
+        ({"data": {"epochs": 1}}, {"searcher": "asha"}, None),
+        ({"governance": {"policy": "p"}}, {"searcher": "searchers/mine.py"}, None),
+    ],
+)
+def test_no_field_of_a_search_goes_round_what_is_fixed(
+    fixed: dict[str, Any],
+    search: dict[str, Any],
+    why: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, wanted = settings(fixed=fixed), Wanted(config={"search": search}, slots=1)
+    if why is None:
+        resolve(policy, wanted, project="p")
+        return
+    with pytest.raises(Refused, match=why):
+        resolve(policy, wanted, project="p")
+    # Negative control: by the file's own values alone it is accepted.
+    monkeypatch.setattr(project_settings, "_by_the_way", lambda *_: [])
+    resolve(policy, wanted, project="p")
+
+
+def test_what_a_searcher_may_vary_is_what_a_search_may() -> None:
+    assert set(SEARCHED) == set(VARIABLE)
+
+
+def test_where_depth_policies_are_limited_no_task_runs_any_program() -> None:
+    def allowed(policy: ProjectSettings) -> set[str]:
+        found = set()
+        for kind in KINDS:
+            with suppress(Refused):
+                resolve_task(policy, kind=kind, slots=1, pool=None, priority=None, project="p")
+                found.add(kind)
+        return found
+
+    assert set(get_args(TaskKind)) == set(KINDS)  # those that there are
+    assert allowed(settings(depth_policies=["licences"])) == {"tensorboard", "inference"}
+    assert allowed(settings(depth_policies=[])) == {"tensorboard", "inference"}
+    some = settings(depth_policies=["licences"], tasks=["command"])
+    assert allowed(some) == {"command"}  # an admin's word, and nothing else
+    assert allowed(settings(tasks=[])) == set()
+    assert allowed(settings()) == set(KINDS)  # the control: nothing is limited
+    with pytest.raises(UsageError, match="tasks"):
+        settings(tasks=["jupyter"])
+    with pytest.raises(Refused, match="its setting tasks may allow it"):
+        resolve_task(
+            settings(depth_policies=["x"]),
+            kind="command",
+            slots=1,
+            pool=None,
+            priority=None,
+            project="p",
+        )
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed"),
+    [
+        ({"tau": 2.0}, True),
+        ({"tau": 1}, True),
+        ({"tau": 2.1}, False),
+        ({"tau": float("inf")}, False),
+        ({"tau": float("nan")}, False),
+        ({"tau": True}, False),
+        ({"tau": "1"}, False),
+        ({"statistic": "x"}, False),
+        ({}, False),
+    ],
+)
+def test_a_search_declares_a_limit_of_memorization_that_is_no_laxer(
+    limit: dict[str, Any], allowed: bool
+) -> None:
+    policy, wanted = settings(memorization_tau=2.0), Wanted(config=search(**limit), slots=1)
+    if allowed:
+        resolve(policy, wanted, project="p")
+    else:
+        with pytest.raises(Refused, match=r"search\.memorization\.tau"):
+            resolve(policy, wanted, project="p")
+    resolve(policy, Wanted(config={}, slots=1), project="p")  # no search
+    resolve(ProjectSettings(), wanted, project="p")  # the control: without the limit
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "allowed"),
+    [
+        (DIGEST, "licences", True),
+        (DIGEST, "other", True),
+        ("sha256:" + "b" * 64, "licences", True),
+        ("sha256:" + "b" * 64, "other", False),
+        ("sha256:" + "b" * 64, None, False),
+        (None, None, False),
+    ],
+)
+def test_a_depth_policy_is_allowed_by_digest_or_by_name(
+    policy: str | None, name: str | None, allowed: bool
+) -> None:
+    wanted = Wanted(config={}, slots=1, policy=policy, policy_name=name)
+    some = settings(depth_policies=[DIGEST, "licences"])
+    if allowed:
+        resolve(some, wanted, project="p")
+    else:
+        with pytest.raises(Refused, match="depth policy"):
+            resolve(some, wanted, project="p")
+    resolve(settings(), wanted, project="p")
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(-5, 20),
+    st.sampled_from(["cpu", "gpu", "big"]),
+    st.integers(1, 20),
+    st.integers(0, 10),
+)
+def test_what_is_beyond_a_limit_is_refused_and_nothing_else(
+    slots: int, priority: int, pool: str, most: int, highest: int
+) -> None:
+    policy = settings(
+        pools=["cpu", "gpu"],
+        default_pool="cpu",
+        max_priority=highest,
+        max_slots=20,
+        max_slots_per_submission=most,
+    )
+    wanted = Wanted(config={}, slots=slots, pool=pool, priority=priority)
+    wrong = [slots > most, priority > highest, pool == "big"]
+    if not any(wrong):
+        resolved = resolve(policy, wanted, project="p")
+        assert (resolved.slots, resolved.pool, resolved.priority) == (slots, pool, priority)
+        return
+    with pytest.raises(Refused) as refused:
+        resolve(policy, wanted, project="p")
+    assert refused.value.what.count(";") + 1 == sum(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given_", "told"),
+    [
+        ({"pool": 1}, "pool"),
+        ({"pools": ["a"]}, "default_pool"),
+        ({"max_priority": 1, "default_priority": 2}, "default_priority"),
+        ({"max_slots": 1, "max_slots_per_submission": 2}, "max_slots_per_submission"),
+        ({"max_slots": 0}, "max_slots"),
+        ({"max_slots": True}, "max_slots"),
+        ({"share": 0}, "share"),
+        ({"share": float("nan")}, "share"),
+        ({"memorization_tau": float("inf")}, "memorization_tau"),
+        ({"defaults": {"a": "x" * 20_000}}, "defaults"),
+        ({"depth_policies": ["a b"]}, "depth_policies"),
+    ],
+)
+def test_a_policy_that_makes_no_sense_names_the_field(given_: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        settings(**given_)
+
+
+@on_both
+def test_what_is_stored_is_read_back_the_same(session: Session) -> None:
+    policy = settings(share=2.0, max_slots=8, pools=["default"], fixed={"seed": 1})
+    row = tenancy.make_project(session, "vision", workspace="default", by=ADA)
+    tenancy.change_project(session, row, settings=policy.stored(), by=ADA)
+    session.commit()
+    assert parse_settings(row.settings, where="x") == policy
+    assert tenancy.project_limits(session) == {"default": (1.0, None), "vision": (2.0, 8)}
+    assert with_defaults(policy, {}) == {"seed": 1}
+
+
+@on_both
+@pytest.mark.parametrize("by", ["project", "user", "workspace"])
+def test_usage_is_added_up_on_both_databases(session: Session, by: str) -> None:
+    tenancy.make_workspace(session, "research", by=ADA)
+    tenancy.make_project(session, "vision", workspace="research", by=ADA)
+    for project in ("vision", "vision", "unmade"):
+        submissions.submit(
+            session, kind="train", name="x", project=project, config="a: 1", slots=1, by=ADA
+        )
+    found = {each.name: each.submissions for each in usage(session, by=by)}  # type: ignore[arg-type]
+    assert (
+        found
+        == {
+            "project": {"unmade": 1, "vision": 2},
+            "user": {"ada": 3},
+            "workspace": {"-": 1, "research": 2},
+        }[by]
+    )
+
+
+@on_both
+def test_groups_and_their_roles_are_found_on_both_databases(session: Session) -> None:
+    session.add(User(name="ada", role="member", created=ADA.at))
+    session.flush()
+    role_bindings.add_member(session, "seers", "ada", by=ADA)
+    for subject_kind, subject, until in (
+        ("group", "seers", None),
+        ("group", "given", "2026-11-25T00:00:00Z"),
+        ("group", "others", None),
+        ("user", "ada", None),
+    ):
+        grant = Grant(
+            subject_kind=subject_kind,
+            subject=subject,
+            role="viewer",
+            scope="project",
+            place="default",
+            until=until,
+        )
+        role_bindings.bind(session, grant, by=ADA)
+
+    def subjects(at: str) -> set[str]:
+        return {row.subject for row in role_bindings.of_caller(session, "ada", ["given"], at=at)}
+
+    assert subjects("2026-11-24T23:59:59Z") == {"seers", "given", "ada"}
+    assert subjects("2026-11-25T00:00:00Z") == {"seers", "ada"}
+    role_bindings.remove_member(session, "seers", "ada", by=ADA)
+    assert subjects("2026-11-25T00:00:00Z") == {"ada"}
+    assert not role_bindings.has_admin(session)

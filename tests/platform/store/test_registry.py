@@ -1,0 +1,386 @@
+"""The registry on SQLite and PostgreSQL: versions, stages, gates before them, who did what."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session, col, select
+
+from govray.errors import Refused, UsageError
+from govray.governance.verify.verifier import VerifiedModel
+from govray.platform.store import promotion_gates, registry, tables
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.model_index import index_model
+from govray.platform.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
+from govray.platform.store.tables import AuditEntry, Model, ModelVersion
+from tests.support.databases import on_both
+from tests.support.world import World
+
+EVE = ChangedBy(user="eve", at="2026-11-20T10:00:00Z")
+BOB = ChangedBy(user="bob", at="2026-11-20T11:00:00Z", token="t1")
+
+
+def policy(*gates: str) -> PromotionPolicy:
+    lines = "".join(f"    - {gate}\n" for gate in gates) or "    []\n"
+    return read_promotion_policy(
+        f"schema: {SCHEMA}\nname: test\nversion: 1\nstages:\n  staging: []\n  production:\n{lines}"
+    )
+
+
+OPEN = policy()
+CLOSED = policy("monitored", "{gate: replayed, corpora: [acme]}")
+
+
+@pytest.fixture(scope="session")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="session")
+def verified(world: World, tmp_path_factory: pytest.TempPathFactory) -> VerifiedModel:
+    folder = world.deploy(tmp_path_factory.mktemp("world") / "model")
+    return world.verify(folder)
+
+
+@pytest.fixture
+def attestation(store: Engine, world: World, verified: VerifiedModel) -> str:
+    """The digest of the one attestation that the store holds."""
+    with Session(store) as session:
+        row = index_model(session, verified, trust_root=world.root, key=bytes(32))
+        session.commit()
+        return row.digest
+
+
+def make(session: Session, attestation: str, *versions: str, model: str = "gpt") -> None:
+    for version in versions:
+        registry.register(session, model=model, version=version, attestation=attestation, by=EVE)
+    session.commit()
+
+
+def stages(store: Engine, model: str = "gpt") -> dict[str, str]:
+    with Session(store) as session:
+        return {each.version: each.stage for each in registry.versions(session, model)}
+
+
+# Versions
+
+
+def test_a_version_holds_what_it_was_made_of(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        registry.register(
+            session,
+            model="gpt",
+            version="1.2.3",
+            attestation=attestation,
+            by=EVE,
+            labels={"team": "code"},
+            metrics={"loss": 2},
+            notes="the first",
+        )
+        session.commit()
+    with Session(store) as session:
+        row = registry.get(session, "gpt", "1.2.3")
+        assert (row.attestation, row.stage, row.user) == (attestation, "none", "eve")
+        assert (row.labels, row.metrics, row.notes) == ({"team": "code"}, {"loss": 2}, "the first")
+        assert [each.name for each in registry.models(session)] == ["gpt"]
+        assert registry.model(session, "gpt").created == EVE.at
+
+
+@on_both
+def test_versions_come_in_the_order_of_their_numbers(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.10.0", "0.9.0", "1.9.0", "1.9.11", "1.9.2", "2.0.0")
+        ordered = [each.version for each in registry.versions(session, "gpt")]
+        assert ordered == ["2.0.0", "1.10.0", "1.9.11", "1.9.2", "1.9.0", "0.9.0"]
+        newest = registry.latest(session, "gpt")
+        assert newest is not None
+        assert newest.version == "2.0.0"
+        assert registry.latest(session, "gpt", stage="production") is None
+
+
+@on_both
+def test_models_are_listed_by_name(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        for name in ("b", "a", "c"):
+            make(session, attestation, "1.0.0", model=name)
+        assert [m.name for m in registry.models(session)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "said"),
+    [
+        ({"attestation": "sha256:" + 64 * "0"}, UsageError, "holds no such attestation"),
+        ({"attestation": "anything"}, UsageError, "holds no such attestation"),
+        ({"version": "1.0.0-rc.1"}, UsageError, "is no version"),
+        ({"model": "a/b"}, UsageError, "is no name for a model"),
+        ({"model": "-x"}, UsageError, "is no name for a model"),
+        ({"version": "1.0.0"}, Refused, "has this version already"),
+        ({"labels": {"a b": "c"}}, UsageError, "is no name for a label"),
+        ({"labels": {"a": "x" * 257}}, UsageError, "not a line"),
+        ({"labels": {f"k{n}": "" for n in range(65)}}, UsageError, "65 labels"),
+        ({"metrics": {"loss": float("nan")}}, UsageError, "no finite number"),
+        ({"notes": "x" * 16_385}, UsageError, "not a text"),
+        ({"notes": "\0"}, UsageError, "not a text"),
+    ],
+)
+def test_a_version_that_cannot_be_is_not_made(
+    store: Engine, attestation: str, changes: dict[str, object], kind: type[Exception], said: str
+) -> None:
+    fields = {"model": "gpt", "version": "1.0.1", "attestation": attestation, "by": EVE}
+    with Session(store) as session:
+        make(session, attestation, "1.0.0")
+        with pytest.raises(kind, match=said):
+            registry.register(session, **(fields | changes))
+        session.commit()
+        assert [each.version for each in session.exec(select(ModelVersion))] == ["1.0.0"]
+        assert len(session.exec(select(Model)).all()) == 1
+
+
+def test_what_is_not_there_is_named(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0")
+        with pytest.raises(UsageError, match="no such model"):
+            registry.get(session, "other", "1.0.0")
+        with pytest.raises(UsageError, match="no such version"):
+            registry.get(session, "gpt", "1.0.1")
+        with pytest.raises(UsageError, match="no such model"):
+            registry.promote(
+                session, name="other", version="1.0.0", stage="staging", policy=OPEN, by=EVE
+            )
+        with pytest.raises(UsageError, match="no such model"):
+            registry.latest(session, "other")
+
+
+def test_labels_and_notes_can_be_replaced(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0")
+        registry.annotate(session, name="gpt", version="1.0.0", by=BOB, labels={"a": "b"})
+        row = registry.annotate(session, name="gpt", version="1.0.0", by=BOB, notes="seen")
+        assert (row.labels, row.notes) == ({"a": "b"}, "seen")
+
+
+# Stages
+
+
+def move(store: Engine, version: str, stage: str, policy: PromotionPolicy = OPEN) -> object:
+    with Session(store) as session:
+        done = registry.promote(
+            session, name="gpt", version=version, stage=stage, policy=policy, by=BOB
+        )
+        session.commit()
+        return done.replaced
+
+
+def test_stages_follow_one_another(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0")
+    with pytest.raises(Refused, match="in stage none, which production does not follow"):
+        move(store, "1.0.0", "production")
+    move(store, "1.0.0", "staging")
+    move(store, "1.0.0", "production")
+    for stage in ("staging", "production"):
+        with pytest.raises(Refused, match="in stage production"):
+            move(store, "1.0.0", stage)
+    with Session(store) as session:
+        registry.archive(session, name="gpt", version="1.0.0", by=EVE)
+        session.commit()
+    with Session(store) as session, pytest.raises(Refused, match="in stage archived"):
+        registry.archive(session, name="gpt", version="1.0.0", by=EVE)
+    move(store, "1.0.0", "staging")
+    assert stages(store) == {"1.0.0": "staging"}
+    for stage in ("none", "archived", "nowhere"):
+        with pytest.raises(UsageError, match="no stage to promote to"):
+            move(store, "1.0.0", stage)
+
+
+def test_one_version_is_in_production(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0", "1.1.0")
+        make(session, attestation, "1.0.0", model="other")
+    for version in ("1.0.0", "1.1.0"):
+        move(store, version, "staging")
+    assert move(store, "1.0.0", "production") is None
+    assert move(store, "1.1.0", "production") == "1.0.0"
+    assert stages(store) == {"1.1.0": "production", "1.0.0": "archived"}
+    assert stages(store, "other") == {"1.0.0": "none"}
+
+
+def race(store: Engine, attestation: str) -> dict[str, str]:
+    """Two promotions to production at the same time; the stages that they leave."""
+    with Session(store) as session:
+        make(session, attestation, "1.0.0", "1.1.0")
+    for version in ("1.0.0", "1.1.0"):
+        move(store, version, "staging")
+    both = threading.Barrier(2)
+    errors: list[Exception] = []
+
+    def one(version: str) -> None:
+        both.wait()
+        try:
+            move(store, version, "production", RACING)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=one, args=[version]) for version in ("1.0.0", "1.1.0")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    return stages(store)
+
+
+RACING = policy("{gate: quarantined, at_most: 1}")
+
+
+@pytest.fixture
+def meeting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> threading.Barrier:
+    """The gates wait for each other, for a while: both promotions then stand between reading and
+    writing, if nothing keeps them apart."""
+    patience = getattr(request, "param", 0.7)
+    barrier = threading.Barrier(2)
+    asked = promotion_gates.failures
+
+    def waiting(gates: object, evidence: object) -> object:
+        try:
+            if gates:
+                barrier.wait(timeout=patience)
+        except threading.BrokenBarrierError:
+            pass
+        return asked(gates, evidence)
+
+    monkeypatch.setattr(promotion_gates, "failures", waiting)
+    return barrier
+
+
+@on_both
+def test_two_promotions_at_once_leave_one_in_production(
+    store: Engine, attestation: str, meeting: threading.Barrier
+) -> None:
+    assert sorted(race(store, attestation).values()) == ["archived", "production"]
+    assert meeting.broken, "neither came to the gates while the other stood there"
+
+
+@on_both
+@pytest.mark.parametrize("meeting", [60.0], indirect=True)
+def test_without_the_hold_two_promotions_meet(
+    store: Engine,
+    attestation: str,
+    meeting: threading.Barrier,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_hold", lambda session, name: None)
+    race(store, attestation)
+    assert not meeting.broken, "both stood before the gates at once"
+
+
+# Gates
+
+
+def test_a_refused_promotion_names_every_gate_and_changes_nothing(
+    store: Engine, attestation: str
+) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0", "1.1.0")
+    for version in ("1.0.0", "1.1.0"):
+        move(store, version, "staging")
+    move(store, "1.0.0", "production")
+    with Session(store) as session:
+        before = len(session.exec(select(AuditEntry)).all())
+        with pytest.raises(Refused, match="2 findings of gates") as caught:
+            registry.promote(
+                session, name="gpt", version="1.1.0", stage="production", policy=CLOSED, by=BOB
+            )
+        assert "not monitored" in str(caught.value)
+        assert "no replay without it" in str(caught.value)
+        session.commit()  # even by a caller that goes on
+        assert len(session.exec(select(AuditEntry)).all()) == before
+    assert stages(store) == {"1.1.0": "staging", "1.0.0": "production"}
+    move(store, "1.1.0", "production"), "without those gates it goes"
+    assert stages(store) == {"1.1.0": "production", "1.0.0": "archived"}
+
+
+def test_gates_look_at_signed_bytes_and_not_at_columns(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0")
+        found = registry.evidence(session, attestation)
+        assert found.records == {"acme": 9, "alpha": 18, "beta": 12, "gamma": 11}
+        row = session.get_one(tables.Attestation, attestation)
+        row.run, row.name = "another", "another"
+        credential = session.exec(select(tables.Credential)).first()
+        assert credential is not None
+        credential.records = 10**9
+        session.flush()
+        assert registry.evidence(session, attestation) == found
+
+
+def test_bytes_that_are_not_of_their_digest_open_no_gate(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0")
+        credentials = session.exec(
+            select(tables.Credential).order_by(col(tables.Credential.corpus))
+        ).all()
+        credentials[0].envelope = credentials[1].envelope
+        session.flush()
+        with pytest.raises(Refused, match="not those of their digest"):
+            registry.promote(
+                session, name="gpt", version="1.0.0", stage="staging", policy=OPEN, by=BOB
+            )
+
+
+def test_a_missing_credential_fails_the_share(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        found = registry.evidence(session, attestation)
+        credential = session.exec(select(tables.Credential)).first()
+        assert credential is not None
+        session.delete(session.get_one(tables.RecordCommitment, credential.digest))
+        session.flush()
+        session.delete(credential)
+        session.flush()
+        fewer = registry.evidence(session, attestation)
+    gates = RACING.gates("production")
+    assert promotion_gates.failures(gates, found) == ()
+    assert len(promotion_gates.failures(gates, fewer)) == 1
+    assert promotion_gates.failures(gates, replace(fewer, records=found.records)) == ()
+
+
+# Who and when
+
+
+def test_every_change_is_in_the_audit_log_with_its_transaction(
+    store: Engine, attestation: str
+) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0", "1.1.0")
+    for version in ("1.0.0", "1.1.0"):
+        move(store, version, "staging")
+        move(store, version, "production", RACING)
+    with Session(store) as session:
+        told = registry.history(session, "gpt", "1.0.0")
+        assert [(each.action, each.user, each.at, each.token) for each in told] == [
+            ("model.register", "eve", EVE.at, None),
+            ("model.promote", "bob", BOB.at, "t1"),
+            ("model.promote", "bob", BOB.at, "t1"),
+            ("model.archive", "bob", BOB.at, "t1"),
+        ]
+        assert told[2].detail == {
+            "from": "staging",
+            "to": "production",
+            "gates": RACING.digest,
+            "policy": "test v1",
+        }
+        assert told[3].detail["replacedBy"] == "1.1.0"
+        registry.annotate(session, name="gpt", version="1.0.0", by=EVE, notes="x")
+        session.rollback()
+        assert len(registry.history(session, "gpt", "1.0.0")) == 4
+
+
+def test_no_version_has_the_history_of_another(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0", "1.0.1", "11.0.0")
+        make(session, attestation, "1.0.0", model="gpt2")
+        for model, version in [("gpt", "1.0.0"), ("gpt2", "1.0.0"), ("gpt", "11.0.0")]:
+            assert len(registry.history(session, model, version)) == 1

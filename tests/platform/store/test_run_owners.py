@@ -1,0 +1,289 @@
+"""Whose a run is: what the queue says counts, and what the run's folder claims does not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session, select
+
+from govray.governance.submission.submission import Submission
+from govray.platform.indexing import indexer, run_claims
+from govray.platform.indexing.index_source import searches
+from govray.platform.indexing.indexer import IndexReport, index_storage
+from govray.platform.indexing.model_rows import index_run_model
+from govray.platform.queue.progress import committed_below
+from govray.platform.service.identity.caller import Caller, PlaceRole
+from govray.platform.service.visible.visibility import attestations, experiments
+from govray.platform.store import submissions, tables
+from govray.platform.store.audit_log import ChangedBy
+from govray.platform.store.experiment_tags import MOST_TAGS, replace_tags, tags_of
+from govray.platform.store.rebuild import rebuild
+from govray.platform.store.usage import usage
+from govray.train.run_folder import events
+from govray.train.run_folder.run_names import is_replay, is_trial_of, trial_name
+from tests.support.runs_on_storage import (
+    STARTED,
+    at,
+    begin_run,
+    begin_search,
+    commit,
+    finished_run,
+    happen,
+    settings,
+)
+from tests.support.world import World
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def put(store: Engine, project: str, user: str, **more: Any) -> str:
+    """Submit; returns the id."""
+    by = ChangedBy(user=user, at=at(0), token=None)
+    told: dict[str, Any] = {"kind": "train", "name": "tiny", "config": "a: 1", "slots": 1} | more
+    with Session(store) as session:
+        row = submissions.submit(session, project=project, by=by, **told)
+        session.commit()
+        return row.id
+
+
+def begun(storage: Path, name: str, world: World, claim: Submission | None = None) -> Path:
+    folder = begin_run(storage, name, world, submission=claim)
+    happen(folder, [events.AttemptStarted(at=at(0), attempt=1, world_size=2, step=0)])
+    happen(folder, [events.Stopped(at=at(36), step=3)])
+    return folder
+
+
+def claim(id: str, project: str = "beta", user: str = "eve") -> Submission:
+    return Submission(id=id, user=user, project=project, submitted=at(0))
+
+
+def index(store: Engine, storage: Path, world: World) -> IndexReport:
+    return index_storage(store, storage, settings(world), searches(storage)[0])
+
+
+def owners(store: Engine) -> dict[str, tuple[str, str]]:
+    with Session(store) as session:
+        found = session.exec(select(tables.Experiment)).all()
+        return {row.id: (row.project, row.user) for row in found}
+
+
+def tags(store: Engine, *experiments: str) -> dict[str, list[str]]:
+    with Session(store) as session:
+        return tags_of(session, experiments)
+
+
+def test_the_queue_says_whose_a_run_and_a_search_are(
+    store: Engine, storage: Path, world: World
+) -> None:
+    one = put(store, "beta", "eve", tags=["week-47", "a/b", *(f"t{i}" for i in range(25))])
+    many = put(store, "beta", "eve", kind="tune", name="many", tags=["wide"])
+    begun(storage, "tiny-1", world)  # nobody submitted it: the settings say whose it is
+    begun(storage, f"tiny-{one}", world, claim(one))
+    record = begin_search(storage / f"many-search-{many}")
+    begun(record.folder, record.drawn({"optimizer.lr": 0.25}).name, world, claim(many))
+    assert index(store, storage, world).left_out == {}
+    due = {
+        "tiny-1": ("alpha", "ada"),
+        f"tiny-{one}": ("beta", "eve"),
+        record.folder.name: ("beta", "eve"),
+    }
+    assert owners(store) == due
+    found = tags(store, *due)
+    assert found.keys() == due.keys() - {"tiny-1"}
+    assert (len(found[f"tiny-{one}"]), found[record.folder.name]) == (MOST_TAGS, ["wide"])
+    assert "a/b" not in found[f"tiny-{one}"]
+    with Session(store) as session:
+        runs = session.exec(select(tables.Submission.run)).all()
+        assert set(runs) == {f"tiny-{one}", record.folder.name}  # for the pages' links
+        assert {each.name: each.trials for each in usage(session)} == {"alpha": 1, "beta": 2}
+        replace_tags(session, f"tiny-{one}", ["mine"])
+        session.commit()
+    index(store, storage, world)  # what somebody changed since stays
+    assert tags(store, f"tiny-{one}") == {f"tiny-{one}": ["mine"]}
+
+
+def test_a_rebuild_asks_the_queue_too(store: Engine, storage: Path, world: World) -> None:
+    old, new = (put(store, "beta", "eve", tags=["wide"]) for _ in range(2))
+    begun(storage, f"tiny-{old}", world)
+    index(store, storage, world)
+    with Session(store) as session:  # as a forged record would have it
+        session.get_one(tables.Experiment, f"tiny-{old}").project = "alpha"
+        replace_tags(session, f"tiny-{old}", [])
+        session.commit()
+    begun(storage, f"tiny-{new}", world, claim(new, project="alpha"))
+    told = settings(world, user="bob", queue=store)
+    rebuild(store, lambda made: index_storage(made, storage, told) and None)
+    assert owners(store) == {f"tiny-{old}": ("beta", "eve"), f"tiny-{new}": ("beta", "eve")}
+    assert tags(store, f"tiny-{old}", f"tiny-{new}") == {f"tiny-{new}": ["wide"]}
+
+
+def test_what_a_folder_claims_wins_no_project(store: Engine, storage: Path, world: World) -> None:
+    hers, his = put(store, "alpha", "ada"), put(store, "beta", "eve")
+    notebook = put(store, "beta", "eve", kind="command")
+    begun(storage, f"tiny-{his}", world, claim(his, project="alpha", user="ada"))
+    begun(storage, "by-hand", world, claim("s-elsewhere", project="alpha-secret"))
+    begun(storage, f"tiny-{notebook}", world)
+    false = begun(storage, "another", world, claim(hers, project="alpha"))
+    report = index(store, storage, world)
+    assert list(report.left_out) == [str(false)]
+    assert f"whose run is called tiny-{hers}" in report.left_out[str(false)]
+    assert owners(store) == {
+        f"tiny-{his}": ("beta", "eve"),  # not what its own folder says
+        "by-hand": ("alpha", "ada"),  # the indexer's own, for nobody knows this submission
+        f"tiny-{notebook}": ("alpha", "ada"),  # a task becomes no run
+    }
+
+
+def test_a_row_that_was_forged_before_is_put_right(
+    store: Engine, storage: Path, world: World
+) -> None:
+    id = put(store, "beta", "eve")
+    name = f"tiny-{id}"
+    finished_run(storage, name, world)
+    index(store, storage, world)
+    with Session(store) as session:
+        session.get_one(tables.Experiment, name).project = "alpha"
+        session.commit()
+    index(store, storage, world)  # its log has not grown, and it has ended
+    assert owners(store)[name] == ("beta", "eve")
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_nobody_reads_a_model_by_taking_its_run_s_name(
+    store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch, defended: bool
+) -> None:
+    """The forged folder is indexed first; without the checks its project gets the attestation."""
+    hers, his = put(store, "alpha", "ada"), put(store, "beta", "eve", kind="tune", name="many")
+    victim = f"tiny-{hers}"
+    record = begin_search(storage / f"many-search-{his}")
+    if not defended:
+        monkeypatch.setattr(indexer, "refuse_another_place", lambda *_: None)
+    forged = begun(record.folder, "trial-x", world)
+    shutil.rmtree(forged)
+    begin_run(record.folder, victim, world).rename(forged)
+    index(store, storage, world)  # before the run of the submission has begun
+    finished_run(storage, victim, world)
+    report = index(store, storage, world)
+    if not defended:  # and as if a model were indexed whose run is left out
+        with Session(store) as session:
+            told = settings(world)
+            index_run_model(session, storage / victim, told.anchor(), told.key)
+            session.commit()
+    eve = Caller(
+        name="eve",
+        role="member",
+        bound=(PlaceRole(role="engineer", reach="project", place="beta"),),
+    )
+    with Session(store) as session:
+        a, e = tables.Attestation, tables.Experiment
+        read = session.exec(select(a.run).where(attestations(eve))).all()
+        assert session.exec(select(e.id).where(experiments(eve))).all() == (
+            [] if defended else [record.folder.name]
+        )
+    assert read == ([] if defended else [victim])
+    assert owners(store).get(victim) == (("alpha", "ada") if defended else None)
+    assert (str(storage / victim) in report.left_out) is not defended
+
+
+@pytest.mark.parametrize("place", ["search", "replays"])
+def test_nobody_takes_another_run_s_name_for_a_run_within_his_own(
+    store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    hers = put(store, "alpha", "ada")
+    kind = "tune" if place == "search" else "train"
+    his = put(store, "beta", "eve", kind=kind)
+    own = f"tiny-search-{his}" if kind == "tune" else f"tiny-{his}"
+    theirs = trial_name(f"tiny-search-{hers}", 0)  # a trial's name follows from its search's
+    forged = []
+    for name in (f"tiny-{hers}", theirs):
+        if kind == "tune":
+            above = storage / own
+            if not above.exists():
+                begin_search(above)
+            forged.append(begun(above, name, world))
+        else:
+            if not (storage / own).exists():
+                begun(storage, own, world)
+            above = storage / own / "replays"
+            forged.append(begin_run(above, name, world, replay_of=own))
+    assert index(store, storage, world).left_out.keys() == set(map(str, forged))
+    # Negative control: then they are runs of his project, as is what is signed of such runs.
+    monkeypatch.setattr(run_claims, "is_trial_of", lambda *_: True)
+    monkeypatch.setattr(run_claims, "is_replay", lambda _: True)
+    assert index(store, storage, world).left_out == {}
+    with Session(store) as session:
+        for name in (f"tiny-{hers}", theirs):
+            trial = session.get_one(tables.Trial, name)
+            assert session.get_one(tables.Experiment, trial.experiment).project == "beta"
+
+
+def test_trials_clones_and_replays_are_known_by_name() -> None:
+    name = trial_name("gpt-search-s-1", 12)
+    assert is_trial_of("gpt-search-s-1", name)
+    assert is_trial_of("gpt-search-s-1", f"{name}.3")
+    assert is_trial_of("a", trial_name("a", 123_456))
+    for other in (f"{name}x", f"{name}.", f"x{name}", trial_name("gpt-search-s-2", 12), "trial"):
+        assert not is_trial_of("gpt-search-s-1", other)
+    assert is_replay("replay-20261124-090000-1a2b")
+    assert not is_replay("tiny-replay-1")
+
+
+def test_a_model_lies_in_its_own_run_s_folder(store: Engine, storage: Path, world: World) -> None:
+    done = finished_run(storage, "tiny-1", world)
+    other = begun(storage, "tiny-2", world)
+    shutil.copytree(done / "model", other / "model")
+    report = index(store, storage, world)
+    assert "that of the run tiny-1" in report.left_out[str(other / "model")]
+    with Session(store) as session:
+        assert session.exec(select(tables.Attestation.folder)).all() == [str(done / "model")]
+
+
+def test_a_replay_lies_in_the_folder_of_its_run(
+    store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = begun(storage, "tiny-1", world)
+    begun(storage, "tiny-2", world)
+    own = begin_run(mine / "replays", "replay-1", world, replay_of="tiny-1")
+    forged = begin_run(mine / "replays", "replay-2", world, replay_of="tiny-2")
+    loose = begin_run(storage, "replay-3", world, replay_of="tiny-2")
+    nobody_s = begin_run(mine / "replays", "replay-4", world, replay_of="tiny-9")
+    assert index(store, storage, world).left_out.keys() == {
+        str(forged),
+        str(loose),
+        str(nobody_s),
+    }
+    with Session(store) as session:
+        assert session.get_one(tables.Trial, own.name).experiment == "tiny-1"
+    # Negative control: without the check they stand among the other run's trials.
+    monkeypatch.setattr(run_claims, "refuse_another_place", lambda *_: None)
+    monkeypatch.setattr(indexer, "refuse_another_place", lambda *_: None)
+    index(store, storage, world)
+    with Session(store) as session:
+        assert session.get_one(tables.Trial, forged.name).experiment == "tiny-2"
+
+
+def test_the_queue_sees_that_a_run_or_a_search_gets_on(
+    store: Engine, storage: Path, world: World
+) -> None:
+    ids = {kind: put(store, "beta", "eve", kind=kind) for kind in ("train", "tune")}
+    run = begin_run(storage, f"tiny-{ids['train']}", world)
+    trial = begin_run(storage / f"tiny-search-{ids['tune']}", "trial-0000", world)
+    committed = committed_below(storage)
+    for kind, folder in (("train", run), ("tune", trial)):
+        with Session(store) as session:
+            row = session.get_one(tables.Submission, ids[kind])
+            assert not committed(row, STARTED)
+            commit(folder, 4)
+            assert committed(row, STARTED)

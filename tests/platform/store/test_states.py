@@ -1,0 +1,110 @@
+"""The tables of states: nothing leaves an end but by the ways that are listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from govray.errors import Refused
+from govray.platform.store.states import (
+    CHECKPOINT,
+    EXPERIMENT,
+    SUBMISSION,
+    TRIAL,
+    CheckpointState,
+    ExperimentState,
+    SubmissionState,
+    TrialState,
+    advance,
+    step,
+)
+
+TABLES: dict[Any, Mapping[Any, frozenset[Any]]] = {
+    ExperimentState: EXPERIMENT,
+    TrialState: TRIAL,
+    CheckpointState: CHECKPOINT,
+    SubmissionState: SUBMISSION,
+}
+
+# Kind → final state → what may follow it. An experiment that is run again goes on.
+ENDS: dict[Any, dict[str, set[str]]] = {
+    ExperimentState: {
+        "COMPLETED": {"DELETED"},
+        "CANCELED": {"ACTIVE", "DELETED"},
+        "ERROR": {"ACTIVE", "DELETED"},
+        "DELETED": set(),
+    },
+    TrialState: {
+        "COMPLETED": {"DELETED"},
+        "CANCELED": {"ACTIVE", "DELETED"},
+        "ERROR": {"ACTIVE", "DELETED"},
+        "DELETED": set(),
+    },
+    CheckpointState: {"COMPLETED": {"DELETED"}, "ERROR": {"DELETED"}, "DELETED": set()},
+    SubmissionState: {
+        "COMPLETED": set(),
+        "STOPPED": {"QUEUED"},
+        "KILLED": {"QUEUED"},
+        "ERROR": {"QUEUED"},
+    },
+}
+
+kinds = st.sampled_from(list(TABLES))
+pairs = kinds.flatmap(lambda kind: st.tuples(st.sampled_from(kind), st.sampled_from(kind)))
+walks = kinds.flatmap(lambda kind: st.lists(st.sampled_from(list(kind)), min_size=1, max_size=12))
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_state_has_its_row_and_is_its_own_text(kind: Any) -> None:
+    assert set(TABLES[kind]) == set(kind)
+    assert all(str(state) == state.name for state in kind)
+    assert all(state not in TABLES[kind][state] for state in kind)
+
+
+@given(pairs)
+def test_a_step_is_in_the_table_or_refused(pair: tuple[Any, Any]) -> None:
+    before, after = pair
+    table = TABLES[type(before)]
+    if after == before or after in table[before]:
+        assert step(table, before, after, "it") is after
+    else:
+        with pytest.raises(Refused, match="it: "):
+            step(table, before, after, "it")
+
+
+@given(walks)
+def test_nothing_leaves_an_end_but_by_the_ways_listed(walk: list[Any]) -> None:
+    """A walk of asked-for states, refusals left out, passes no end but as `ENDS` says."""
+    table = TABLES[type(walk[0])]
+    path = [walk[0]]
+    for asked in walk[1:]:
+        try:
+            path.append(step(table, path[-1], asked, "it"))
+        except Refused:
+            continue
+    for before, after in pairwise(path):
+        if before in ENDS[type(before)] and after != before:
+            assert after in ENDS[type(before)][before]
+
+
+def test_only_what_is_uploaded_becomes_a_checkpoint() -> None:
+    ways = {before for before, after in CHECKPOINT.items() if CheckpointState.COMPLETED in after}
+    assert ways == {CheckpointState.ACTIVE}
+
+
+@given(pairs.filter(lambda pair: not isinstance(pair[0], SubmissionState)))
+def test_a_look_that_missed_a_state_goes_by_way_of_active(pair: tuple[Any, Any]) -> None:
+    before, after = pair
+    table, active = TABLES[type(before)], type(before)("ACTIVE")
+    direct = after == before or after in table[before]
+    around = active in table[before] and (after == active or after in table[active])
+    if direct or around:
+        assert advance(table, before, after, "it") is after
+    else:
+        with pytest.raises(Refused):
+            advance(table, before, after, "it")

@@ -1,0 +1,123 @@
+"""docs/store.md: its commands, run one after the other, do what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from govray.cli import main
+from tests.support.runs_on_storage import at, begin_run, finished_run
+from tests.support.tree import ROOT
+from tests.support.world import World
+
+PAGE = (ROOT / "docs" / "store.md").read_text()
+COMMANDS = re.findall(r"^govray .*$", "\n".join(re.findall(r"```\n(.*?)```", PAGE, re.S)), re.M)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.chdir(tmp_path)
+    for name in ("GOVRAY_STORE", "GOVRAY_STORE_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    Path("root.json").write_bytes(world.root)
+    finished_run(Path("runs").absolute(), "tiny-1", world)
+    return world
+
+
+def test_the_commands_of_the_page(here: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(COMMANDS) == 5
+    said = []
+    for command in COMMANDS:
+        assert main(shlex.split(command)[1:]) == 0, capsys.readouterr()
+        said.append(capsys.readouterr().out)
+    assert "revision" in said[0]
+    assert "1 runs, 1 models new" in said[1]
+    assert "1 runs, 1 models new" in said[2]
+    assert all("default" in each or "0.0" in each for each in said[3:])
+    assert {path.name for path in Path().glob("govray.db*")} >= {"govray.db", "govray.db.key"}
+    assert not list(Path().glob("*.rebuild"))
+
+
+def test_a_model_that_does_not_verify_is_told_and_ends_with_1(
+    here: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = Path("runs/tiny-1/model/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    assert main(["store", "index", "runs", "--trust-root", "root.json"]) == 1
+    assert "step 4 (files)" in capsys.readouterr().out
+
+
+def test_a_root_from_the_storage_and_an_absent_store_are_refused(
+    here: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = "runs/tiny-1/record/root.json"
+    assert main(["store", "index", "runs", "--trust-root", root]) == 1
+    assert "never trusted" in capsys.readouterr().err
+    assert main(["usage"]) == 2
+    assert "govray store upgrade" in capsys.readouterr().err
+    assert main(["store", "rebuild", "runs", "--trust-root", "root.json"]) == 2
+    assert main(["store", "index", "absent", "--trust-root", "root.json"]) == 2
+    assert not Path("govray.db").exists()
+
+
+def test_a_model_registered_from_elsewhere_outlives_a_rebuild(
+    here: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = here.deploy(Path("elsewhere").absolute(), run="other")
+    root = ("--trust-root", "root.json")
+    version = ("--name", "cat", "--version", "1.0.0")
+    assert main(["store", "index", "runs", *root]) == 0
+    assert main(["model", "register", str(other), *version, *root]) == 0
+    capsys.readouterr()
+    assert main(["store", "rebuild", "runs", *root]) == 0, capsys.readouterr()
+    assert "2 models new" in capsys.readouterr().out
+    other.rename("gone")
+    assert main(["store", "rebuild", "runs", *root]) == 1
+    assert "cat 1.0.0" in capsys.readouterr().err
+    assert main(["model", "versions", "cat"]) == 0
+    assert "1.0.0" in capsys.readouterr().out
+
+
+def test_a_store_that_cannot_be_written_is_said_in_a_sentence(
+    here: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["store", "upgrade"]) == 0
+    monkeypatch.setattr("govray.platform.store.database.BUSY_MS", 50)
+    with closing(sqlite3.connect("govray.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert main(["store", "index", "runs", "--trust-root", "root.json"]) == 69
+    said = capsys.readouterr().err
+    assert "database is locked" in said
+    assert "bug" not in said
+
+
+def test_following_sees_what_comes(
+    here: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    class Pause(threading.Event):
+        """Between two looks: something happens, then Ctrl-C."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 2:
+                raise KeyboardInterrupt
+            begin_run(Path("runs").absolute(), "tiny-2", here, finished=at(9))
+            return False
+
+    monkeypatch.setattr("threading.Event", Pause)
+    assert main(["store", "index", "runs", "--trust-root", "root.json", "--follow"]) == 130
+    capsys.readouterr()
+    assert main(["usage", "--json"]) == 0
+    [used] = json.loads(capsys.readouterr().out)
+    assert used["trials"] == 2

@@ -1,0 +1,387 @@
+"""Checkpoints: exact, whole or absent, and refused after any change of a byte."""
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import shutil
+import struct
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from govray.engine.model.gpt import GPT
+from govray.errors import Damaged, Malformed, UsageError
+from govray.governance.formats import canonical_json
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.commit_folder import MANIFEST, commit, load
+from tests.support.fork import KILLED, die, in_fork
+
+TENSORS = {
+    "b": torch.arange(6.0).view(2, 3),
+    "a": torch.tensor(3, dtype=torch.int64),
+    "c": torch.zeros(0, 4, dtype=torch.bfloat16),
+}
+FILES = {"model.safetensors": TENSORS, "state/plan.json": b'{"step":3}', "empty": b""}
+
+
+@pytest.fixture
+def committed(tmp_path):
+    folder = tmp_path / "checkpoint"
+    commit(folder, FILES)
+    return folder
+
+
+def everything_below(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+# Round trip and bytes
+
+
+def test_what_was_committed_is_loaded(tmp_path):
+    folder = tmp_path / "runs" / "a" / "checkpoint"
+    digest = commit(folder, FILES)
+    loaded = load(folder)
+    assert loaded.digest == digest
+    assert loaded.files["state/plan.json"] == b'{"step":3}'
+    tensors = loaded.tensors("model.safetensors")
+    assert tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert tensors[name].dtype == tensor.dtype
+        assert torch.equal(tensors[name], tensor)
+
+
+def test_equal_content_gives_equal_bytes(tmp_path):
+    backwards = dict(reversed(FILES.items())) | {
+        "model.safetensors": dict(reversed(TENSORS.items()))
+    }
+    assert list(backwards["model.safetensors"]) != list(TENSORS)
+    assert commit(tmp_path / "a", FILES) == commit(tmp_path / "b", backwards)
+    for name in (*FILES, MANIFEST):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_the_format_is_pinned(committed):
+    """Golden bytes: checkpoints outlive the version that wrote them."""
+    header = (
+        b'{"a":{"dtype":"I64","shape":[],"data_offsets":[0,8]},'
+        b'"b":{"dtype":"F32","shape":[2,3],"data_offsets":[8,32]},'
+        b'"c":{"dtype":"BF16","shape":[0,4],"data_offsets":[32,32]}} '
+    )
+    model = struct.pack("<Q", len(header)) + header + struct.pack("<q6f", 3, *range(6))
+    assert (committed / "model.safetensors").read_bytes() == model
+    digests = [hashlib.sha256(data).hexdigest() for data in (b"", model, b'{"step":3}')]
+    manifest = (
+        f'{{"files":{{"empty":{{"digest":"sha256:{digests[0]}","size":0}},'
+        f'"model.safetensors":{{"digest":"sha256:{digests[1]}","size":{len(model)}}},'
+        f'"state/plan.json":{{"digest":"sha256:{digests[2]}","size":10}}}},'
+        f'"schema":"govray.dev/checkpoint/v1"}}'
+    )
+    assert (committed / MANIFEST).read_text() == manifest
+
+
+def test_tied_and_sliced_tensors_are_stored_whole(tmp_path):
+    torch.manual_seed(1)
+    model = GPT(1, 32, 4, 5, tied=True)
+    big = torch.arange(100.0)
+    files = {"model": model.state_dict(), "slices": {"x": big[:3], "y": big[1:4], "t": big[::40]}}
+    commit(tmp_path / "c", files)
+    loaded = load(tmp_path / "c")
+    fresh = GPT(1, 32, 4, 5, tied=True)
+    fresh.load_state_dict(loaded.tensors("model"))
+    assert torch.equal(fresh.head.weight, model.head.weight)
+    slices = loaded.tensors("slices")
+    assert [slices[name].tolist() for name in "xyt"] == [[0, 1, 2], [1, 2, 3], [0, 40, 80]]
+
+
+# Refused
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_flipped_bit_is_refused(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("flip") / "c"
+    commit(folder, FILES)
+    name = data.draw(st.sampled_from(["model.safetensors", "state/plan.json", MANIFEST]))
+    content = bytearray((folder / name).read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    (folder / name).write_bytes(content)
+    with pytest.raises(Malformed):
+        load(folder)
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_any_truncation_or_growth_is_refused(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("cut") / "c"
+    commit(folder, FILES)
+    name = data.draw(st.sampled_from(["model.safetensors", "state/plan.json", MANIFEST]))
+    content = (folder / name).read_bytes()
+    if data.draw(st.booleans()):
+        changed = content[: data.draw(st.integers(0, len(content) - 1))]
+    else:
+        changed = content + data.draw(st.binary(min_size=1, max_size=8))
+    (folder / name).write_bytes(changed)
+    with pytest.raises(Malformed):
+        load(folder)
+
+
+def remove(folder):
+    (folder / "empty").unlink()
+
+
+def add(folder):
+    (folder / "state" / "more").write_bytes(b"")
+
+
+def rename(folder):
+    (folder / "empty").rename(folder / "void")
+
+
+def link(folder):
+    content = (folder / "state/plan.json").rename(folder.parent / "elsewhere")
+    (folder / "state/plan.json").symlink_to(content)
+
+
+def link_folder(folder):
+    target = (folder / "state").rename(folder.parent / "elsewhere")
+    (folder / "state").symlink_to(target)
+
+
+def pipe(folder):
+    (folder / "empty").unlink()
+    os.mkfifo(folder / "empty")
+
+
+def forget_manifest(folder):
+    (folder / MANIFEST).unlink()
+
+
+def edit_manifest(change):
+    def mutate(folder):
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        change(manifest)
+        (folder / MANIFEST).write_bytes(canonical_json.encode(manifest))
+
+    return mutate
+
+
+def loose_manifest(folder):
+    manifest = json.loads((folder / MANIFEST).read_bytes())
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def outside(manifest):
+    manifest["files"]["../secret"] = manifest["files"]["empty"]
+
+
+def absolute(manifest):
+    manifest["files"]["/etc/hostname"] = manifest["files"]["empty"]
+
+
+@pytest.mark.parametrize(
+    ("mutate", "message"),
+    [
+        (remove, "empty: missing"),
+        (add, "more: not in manifest.json"),
+        (rename, "empty: missing"),
+        (link, "plan.json: is not a regular file"),
+        (link_folder, "state: is not a regular file"),
+        (pipe, "empty: is not a regular file"),
+        (forget_manifest, "never committed"),
+        (loose_manifest, "canonical"),
+        (edit_manifest(outside), "entry of '../secret' is malformed"),
+        (edit_manifest(absolute), "entry of '/etc/hostname' is malformed"),
+        (edit_manifest(lambda m: m["files"].pop("empty")), "empty: not in manifest.json"),
+        (edit_manifest(lambda m: m.update(extra=1)), "expected the fields"),
+        (edit_manifest(lambda m: m.update(schema="v2")), "not a govray.dev/checkpoint/v1"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(size=True)), "'empty' is malformed"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(size=-1)), "'empty' is malformed"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(size=1)), "has 0 bytes"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(digest="md5")), "is malformed"),
+        (edit_manifest(lambda m: m["files"]["empty"].update(mode=1)), "'empty' is malformed"),
+    ],
+)
+def test_what_was_not_committed_is_refused_by_name(committed, mutate, message):
+    mutate(committed)
+    with pytest.raises(Malformed, match=message):
+        load(committed)
+
+
+def test_nothing_is_parsed_before_every_digest_is_checked(committed):
+    """The manifest vouches for bytes, so even a broken safetensors file loads as bytes."""
+    garbage = b"\xff" * 16
+    folder = committed.with_name("garbage")
+    commit(folder, {"model.safetensors": garbage})
+    loaded = load(folder)
+    assert loaded.files["model.safetensors"] == garbage
+    with pytest.raises(Malformed, match="not a safetensors file"):
+        loaded.tensors("model.safetensors")
+    with pytest.raises(Malformed, match="no such file"):
+        loaded.tensors("other")
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "a/./b", "", ".", "a\\b", "a\0", MANIFEST])
+def test_names_stay_inside(tmp_path, name):
+    with pytest.raises(UsageError, match="no path inside"):
+        commit(tmp_path / "c", {name: b""})
+    assert everything_below(tmp_path) == []
+
+
+def test_a_checkpoint_is_never_overwritten(committed):
+    with pytest.raises(UsageError, match="already exists"):
+        commit(committed, {"x": b""})
+    assert load(committed).files.keys() == FILES.keys()
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(UsageError, match="nowhere: the checkpoint could not be read"):
+        load(tmp_path / "nowhere")
+
+
+# Interrupted
+
+
+@pytest.mark.parametrize("exception", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+@pytest.mark.parametrize("call", ["open", "fsync", "rename"])
+def test_an_exception_at_any_point_leaves_nothing(tmp_path, monkeypatch, exception, call):
+    """Every call of each kind in turn fails, until the commit gets through."""
+    module = {"open": commit_folder, "fsync": os, "rename": os}[call]
+    real = {"open": open, "fsync": os.fsync, "rename": os.rename}[call]
+    for survived in range(100):
+        calls = iter(range(100))
+
+        def failing(*args, calls=calls, survived=survived, **kwargs):
+            if next(calls) == survived:
+                raise exception
+            return real(*args, **kwargs)
+
+        folder = tmp_path / f"c{survived}"
+        with monkeypatch.context() as patch:
+            patch.setattr(module, call, failing, raising=False)
+            try:
+                commit(folder, FILES)
+            except (UsageError, KeyboardInterrupt):
+                if not folder.exists():
+                    assert everything_below(tmp_path) == []
+                    continue
+                # Past the rename, the commit point: the checkpoint is whole.
+                load(folder)
+            break
+    assert survived >= 1
+    assert load(folder).files.keys() == FILES.keys()
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
+    """The kernel's own refusal, through a limit on the size of files."""
+
+    def fills():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        with pytest.raises(UsageError, match=r"written: File too large\. Nothing of it was kept"):
+            commit(tmp_path / "c", {"a": b"x" * 1000, "b": b"x" * 200_000})
+
+    assert in_fork(fills) == 0
+    assert everything_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("kill_at", ["in a file", "first file", "manifest", "rename"])
+def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
+    write = commit_folder.write
+
+    def dying_write(*arguments):
+        write(*arguments)
+        die()
+
+    def commits():
+        module, name, dying = {
+            "in a file": (os, "fsync", die),
+            "first file": (commit_folder, "write", dying_write),
+            "manifest": (commit_folder, "publish", die),
+            "rename": (os, "rename", die),
+        }[kill_at]
+        setattr(module, name, dying)
+        commit(tmp_path / "c", {"a": b"1", "b": b"2"})
+
+    assert in_fork(commits) == KILLED
+    (partial,) = tmp_path.iterdir()
+    expected = {
+        "in a file": {"a"},
+        "first file": {"a"},
+        "manifest": {"a", "b"},
+        "rename": {"a", "b", MANIFEST},
+    }
+    assert {path.name for path in partial.iterdir()} == expected[kill_at]
+    (tmp_path / "link").symlink_to(partial)
+    for name in (partial, tmp_path / "link"):
+        with pytest.raises(Malformed, match="never committed"):
+            load(name)
+    with pytest.raises(UsageError):
+        load(tmp_path / "c")
+    # The control: it is the name alone that refuses the one that is complete.
+    if kill_at == "rename":
+        assert load(partial.rename(tmp_path / "renamed")).files == {"a": b"1", "b": b"2"}
+
+
+# Deleted
+
+
+@pytest.mark.parametrize("kill_at", ["manifest", "files"])
+def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
+    unlink, seen = os.unlink, []
+
+    def dying_unlink(*arguments, **options):
+        unlink(*arguments, **options)
+        seen.append(1)
+        if len(seen) == 2:
+            die()
+
+    def removes():
+        module, name, dying = {
+            "manifest": (shutil, "rmtree", die),
+            "files": (os, "unlink", dying_unlink),
+        }[kill_at]
+        setattr(module, name, dying)
+        commit_folder.remove(committed)
+
+    assert in_fork(removes) == KILLED
+    assert not (committed / MANIFEST).exists()
+    with pytest.raises(Damaged, match="never committed"):
+        load(committed)
+    commit_folder.remove(committed)
+    assert not committed.exists()
+
+
+# Read when asked for
+
+
+def test_an_opened_commit_checks_a_file_when_it_is_read(committed):
+    plan = committed / "state/plan.json"
+    plan.write_bytes(b'{"step":4}')
+    opened = commit_folder.open_commit(committed)
+    assert opened.digest == canonical_json.sha256((committed / MANIFEST).read_bytes())
+    assert opened.size == sum(entry.size for entry in opened.entries.values())
+    assert opened.tensors("model.safetensors").keys() == TENSORS.keys()
+    with pytest.raises(Damaged, match=r"plan.json: differs from its digest"):
+        opened.files["state/plan.json"]
+    with pytest.raises(Damaged, match=r"plan.json: differs from its digest"):
+        load(committed)
+
+
+def test_several_writers_fill_one_commit(tmp_path):
+    """The seam for shards of several ranks: each writes its names, one publishes them all."""
+    folder = tmp_path / "c"
+    partial = commit_folder.stage(folder)
+    entries = {}
+    for rank in range(2):
+        name = f"shards/rank{rank}.safetensors"
+        entries[name] = commit_folder.write(partial, name, {"w": torch.full((3,), rank)})
+    digest = commit_folder.publish(partial, folder, entries)
+    loaded = load(folder)
+    assert loaded.digest == digest
+    for rank in range(2):
+        assert loaded.tensors(f"shards/rank{rank}.safetensors")["w"].tolist() == [rank] * 3
