@@ -86,7 +86,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
         )
     ),
     "engine": (
-        frozenset({"step", "influence"}),
+        frozenset({"step"}),
         frozenset({"memorization", "startup"}),
         frozenset({"collective"}),
         frozenset({"graphs"}),
@@ -97,7 +97,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     ),
     "train": (
         frozenset({"replay"}),
-        frozenset({"driver", "influence"}),
+        frozenset({"driver"}),
         frozenset({"attest"}),
         frozenset({"huggingface", "lightning", "loop"}),
         frozenset({"integrations", "jax"}),
@@ -202,7 +202,6 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "train.driver": frozenset({"ray", "torch"}),
     "train.attest": frozenset({"torch"}),
     "train.replay": frozenset({"ray", "torch"}),
-    "train.influence": frozenset({"torch", "numpy"}),
     "train.integrations": frozenset({"ray", "torch", "transformers", "lightning"}),
     # It answers for Ray where a loop runs without its worker.
     "train.jax": frozenset({"ray", "torch", "jax", "flax", "optax", "numpy"}),

@@ -1,111 +1,98 @@
-"""``govray influence``: an estimate of which corpora and records moved a model to one output."""
+"""``govray influence``: what each adapter does to one output, and how to ask about the rest."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli.output import field, line, note, print_table, report, table
-from govray.cli.place_argument import run_of
+from govray.cli import trust
+from govray.cli.output import At, RevocationLists, TrustRoot, field, line, print_table, report
+from govray.cli.output import table as new_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from govray.train.influence.influence_report import InfluenceReport, RecordInfluence
+    from govray.governance.verify.verifier import VerifiedModel
 
 
 def influence(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A finished run's folder, or its model folder.")
-    ],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
     output: Annotated[str, typer.Option("--output", metavar="TEXT", help="The output to explain.")],
     prompt: Annotated[
         str, typer.Option("--prompt", metavar="TEXT", help="What stands before the output.")
     ] = "",
-    adapter: Annotated[
-        str | None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", metavar="FILE", help="The model's tokenizer, if not bytes."),
+    ] = None,
+    entrypoint: Annotated[
+        list[str] | None,
         typer.Option(
-            "--adapter", metavar="NAME", help="Read the output with this adapter. Default: none."
+            "--entrypoint",
+            metavar="MODULE:CLASS",
+            help="A model class that is not one of govray's own, and may run here. Repeatable.",
         ),
     ] = None,
-    records: Annotated[
-        int,
-        typer.Option("--records", min=2, max=10_000, help="Records to sample of each corpus."),
-    ] = 32,
-    top: Annotated[
-        int, typer.Option("--top", min=0, max=1000, help="Show so many records of either sign.")
-    ] = 5,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="The seed of the sample.")] = 0,
+    trust_root: TrustRoot = None,
+    revocations: RevocationLists = None,
+    at: At = None,
 ) -> None:
-    """Estimate which corpora and records a run's model owes one output to.
+    """Read one output with and without each adapter, and compare its loss.
 
-    Positive: training on it made the output likelier, to first order. Negative: less likely. A
-    corpus that trained no layer that the output is read with gets exactly 0. It needs the run's
-    kept checkpoints and its data, but no cluster. It writes nothing, and no attestation has it.
-
-    Exit code 0: the estimate was made. 3: the checkpoints or the data are missing.
+    The differences are exact: they are all that a corpus did which may train an adapter alone. For
+    other corpora it names the commands that answer exactly too. It writes nothing.
     """
-    from govray.train.influence.output_influence import OutputQuestion, output_influence
+    from govray.platform.inference.output_loss import output_losses
+    from govray.platform.inference.served_model import load
 
-    found = output_influence(
-        run_of(run),
-        OutputQuestion(output=output, prompt=prompt, adapter=adapter, records=records, seed=seed),
-        progress=lambda done, total: note(f"{done + 1}/{total}  checkpoint"),
+    checked = trust.anchor(trust_root, revocations)
+    served = load(
+        model,
+        trust_root=checked,
+        tokenizer=tokenizer,
+        entrypoints=entrypoint or (),
+        at=trust.reference_time(at),
     )
-    report(found.to_json(top))
-    _tell(found, top)
-
-
-def _tell(found: InfluenceReport, top: int) -> None:
-    from govray.train.influence.influence_report import LABEL
-
-    line(f"ESTIMATED {found.run}  {LABEL}", style="bold")
-    read = f"adapter {found.adapter}" if found.adapter else "the base model"
-    field("output", f"{found.tokens} tokens, {found.loss:.3f} nats a token, read with {read}")
-    scaled = ", scaled as the optimizer scales gradients" if found.scaled else ""
-    steps = ", ".join(map(str, found.checkpoints))
-    field("method", f"TracInCP over the checkpoints of steps {steps}{scaled}; seed {found.seed}")
-    if found.check:
-        first, last = found.checkpoints[0], found.checkpoints[-1]
-        field(
-            "sum",
-            f"from step {first} to {last} the output's loss fell by {found.check.fell:.3f}; the "
-            f"estimates for these steps add up to {found.check.estimated:.3f}",
-        )
+    losses = output_losses(served, prompt, output)
+    base = losses.pop(None)
+    trained = _trained_by(served.verified)
+    report(
+        {
+            "model": str(model),
+            "attestation": served.attestation,
+            "loss": base,
+            "adapters": [
+                {
+                    "adapter": name,
+                    "loss": loss,
+                    "change": loss - base,
+                    "corpora": trained.get(name, []),
+                }
+                for name, loss in losses.items()
+            ],
+        }
+    )
+    line(f"READ {model}", style="bold")
+    field("base", f"{base:.3f} nats a token, without an adapter")
+    if losses:
+        line()
+        grid = new_table("adapter", "loss", "change", "trained by", right=("loss", "change"))
+        for name, loss in losses.items():
+            by = ", ".join(trained.get(name, []))
+            grid.row(str(name), f"{loss:.3f}", f"{loss - base:+.3f}", by)
+        print_table(grid)
     line()
-    grid = table("corpus", "licence class", "estimate", "95 % interval", "records", right=_NUMBERS)
-    for each in found.corpora:
-        if not each.layers:
-            shown = "0", "exact: no shared layer"
-        else:
-            low, high = each.total.interval
-            shown = f"{each.total.value:+.4g}", f"{low:+.4g} to {high:+.4g}"
-        grid.row(each.corpus, each.category, *shown, f"{each.sampled} of {each.read}")
-    print_table(grid)
-    line()
-    grid = table("licence class", "estimate", "95 % interval", right=_NUMBERS)
-    for category, total in found.categories.items():
-        low, high = total.interval
-        grid.row(category, f"{total.value:+.4g}", f"{low:+.4g} to {high:+.4g}")
-    print_table(grid)
-    _tell_records("made it likelier", found.likelier(top))
-    _tell_records("made it less likely", found.unlikelier(top))
-    line()
-    line("Estimates: nats a token by which training on it lowered the output's loss.")
-    for limit in found.limits:
-        line(limit)
+    line("Ask about a corpus that trained other layers, or about one text:")
+    line("  govray replay RUN --without CORPUS")
+    line(f"  govray trace FILE --model {quote(str(model))}")
 
 
-def _tell_records(title: str, records: Sequence[RecordInfluence]) -> None:
-    if not records:
-        return
-    line()
-    grid = table(f"sampled records that {title}", "record", "estimate", "entry", right=_NUMBERS)
-    for each in records:
-        grid.row(each.corpus, str(each.record), f"{each.value:+.4g}", f"sha256:{each.entry}")
-    print_table(grid)
-
-
-_NUMBERS = ("estimate", "record")
+def _trained_by(model: VerifiedModel) -> dict[str, list[str]]:
+    """Adapter → the corpora whose rows may train it."""
+    found: dict[str, list[str]] = {}
+    for corpus in sorted(model.credentials):
+        for group in model.routes.groups(corpus):
+            if group.startswith("adapter:"):
+                found.setdefault(group.removeprefix("adapter:"), []).append(corpus)
+    return found

@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 
 from benchmarks import (
-    influence,
     memorization,
     memorization_kinds,
     memorization_pretrained,
@@ -33,7 +32,6 @@ from benchmarks import (
     upsampling,
 )
 from benchmarks.command import run
-from benchmarks.influence import METHODS, RANKED, Output
 from benchmarks.memorization_data import STDLIB, library
 from benchmarks.recovery_runs import RunShape
 from benchmarks.sized_model import measured
@@ -74,7 +72,6 @@ def small(few: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setattr(memorization_pretrained, "missing", lambda: "gguf")
     monkeypatch.setattr(near_copies, "_phase", near_copies.measured)
     monkeypatch.setattr(sizes, "in_own_process", measured)
-    monkeypatch.setattr(influence, "run_seed", lambda recipe, seed: (outputs(), True))
     monkeypatch.setattr(recovery, "start_ray", lambda num_cpus: None)
     monkeypatch.setattr(recovery, "run_governed", lambda deployment, *run: pretend(*run))
     monkeypatch.setattr(recovery, "run_bare", pretend)
@@ -84,11 +81,6 @@ def small(few: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def outputs() -> list[Output]:
-    truth = {corpus: float(place) for place, corpus in enumerate(RANKED)}
-    return [Output(RANKED[-1], truth, dict.fromkeys(METHODS, truth))] * 3
 
 
 def pretend(shape: RunShape, folder: Path) -> Path:
@@ -133,7 +125,6 @@ def report(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     ("name", "words"),
     [
         pytest.param("exposure", "--quick --seeds 1", marks=pytest.mark.story),
-        pytest.param("influence", "--quick --seeds 1", marks=pytest.mark.story),
         pytest.param(
             "near_copies", "--records 300 --questions 16 --no-ray", marks=pytest.mark.story
         ),

@@ -26,6 +26,7 @@ from govray.engine.model.adapters import Adapters
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
+from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import VerifiedModel, verify
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class ServedModel:
 def load(
     folder: Path,
     *,
-    trust_root: Path | bytes,
+    trust_root: TrustAnchor | Path | bytes,
     revocations: Sequence[Path | str | bytes] = (),
     tokenizer: Path | None = None,
     entrypoints: Collection[str] = (),
@@ -85,7 +86,7 @@ def load(
 
     Args:
         folder: The model folder.
-        trust_root: Envelope of the trust root, or its path.
+        trust_root: Envelope of the trust root, its path, or what was read of both.
         revocations: Lists, as `govray.verify` takes them.
         tokenizer: The tokenizer file, where the model was not trained on bytes.
         entrypoints: Classes besides govray's own that may be built, as ``module:Class``.
