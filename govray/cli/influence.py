@@ -55,7 +55,7 @@ def influence(
         at=trust.reference_time(at),
     )
     losses = output_losses(served, prompt, output)
-    base = losses.pop(None)
+    base, adapters = losses[None], {name: loss for name, loss in losses.items() if name}
     trained = _trained_by(served.verified)
     report(
         {
@@ -69,18 +69,18 @@ def influence(
                     "change": loss - base,
                     "corpora": trained.get(name, []),
                 }
-                for name, loss in losses.items()
+                for name, loss in adapters.items()
             ],
         }
     )
     line(f"READ {model}", style="bold")
     field("base", f"{base:.3f} nats a token, without an adapter")
-    if losses:
+    if adapters:
         line()
         grid = new_table("adapter", "loss", "change", "trained by", right=("loss", "change"))
-        for name, loss in losses.items():
+        for name, loss in adapters.items():
             by = ", ".join(trained.get(name, []))
-            grid.row(str(name), f"{loss:.3f}", f"{loss - base:+.3f}", by)
+            grid.row(name, f"{loss:.3f}", f"{loss - base:+.3f}", by)
         print_table(grid)
     line()
     line("Ask about a corpus that trained other layers, or about one text:")

@@ -90,14 +90,15 @@ def _signed_in(address: str) -> Login:
     from govray.platform.client.device_flow import sign_in
     from govray.platform.client.logins import Login
 
-    place = Client(address).get_sign_in()
-    if place.issuer is None or place.client_id is None:
+    place = Client(address).service.sign_in()
+    issuer, client_id = place.get("issuer"), place.get("clientId")
+    if issuer is None or client_id is None:
         raise UsageError(
             "this service has no identity provider to sign in to",
             where=address,
             do="Get a token from its operator, and give it by govray login --token -",
         )
-    granted = sign_in(place.issuer, place.client_id, place.scopes, _show)
+    granted = sign_in(issuer, client_id, place["scopes"], _show)
     now, refusal = time.time(), Refused("the service accepts no token of its provider")
     # Which of both is meant for the service is the provider's to say; each goes to it alone.
     for text, lasts in ((granted.access_token, granted.expires_in_s), (granted.id_token, None)):
@@ -122,4 +123,4 @@ def _check(client: object) -> None:
     from govray.platform.client import Client
 
     assert isinstance(client, Client)
-    next(client.list_models(), None)
+    next(client.models.list(), None)

@@ -125,8 +125,8 @@ def list_runs(
     """List what was submitted, the latest first."""
     from itertools import islice
 
-    found = _client().list_submissions(
-        state=state,  # type: ignore[arg-type]  # the service says which there are
+    found = _client().experiments.list(
+        state=state,
         project=project,
         user=user,
         tag=tag,
@@ -148,31 +148,31 @@ def list_runs(
 @runs.command("show")
 def show(submission: Id) -> None:
     """Show one: its state and why, its place in the queue, its run."""
-    _tell(_client().get_submission(submission))
+    _tell(_client().experiments.get(submission))
 
 
 @runs.command("stop")
 def stop(submission: Id) -> None:
     """Stop one after its current step and a commit."""
-    _tell(_client().stop_submission(submission))
+    _tell(_client().experiments.stop(submission))
 
 
 @runs.command("kill")
 def kill(submission: Id) -> None:
     """End one at once; steps since its last checkpoint are lost."""
-    _tell(_client().kill_submission(submission))
+    _tell(_client().experiments.kill(submission))
 
 
 @runs.command("resume")
 def resume(submission: Id) -> None:
     """Put back into the queue what was stopped, killed or failed."""
-    _tell(_client().resume_submission(submission))
+    _tell(_client().experiments.resume(submission))
 
 
 @runs.command("pins")
 def list_pins(run: RunId) -> None:
     """List the checkpoints of a run that stay whatever its rules say."""
-    found = _client().list_pins(run).items
+    found = _client().runs.pins(run).items
     report([each.model_dump(by_alias=True) for each in found])
     grid = table("step", "why", right=("step",))
     for each in found:
@@ -183,7 +183,7 @@ def list_pins(run: RunId) -> None:
 @runs.command("pin")
 def pin(run: RunId, step: Step, reason: Reason = "") -> None:
     """Keep a checkpoint whatever the run's rules say."""
-    done = _client().pin_checkpoint(step, run, reason=reason)
+    done = _client().runs.pin(run, step, reason=reason)
     report(done.model_dump(by_alias=True))
     line(f"{run} step {done.step}: {done.reason}")
 
@@ -191,7 +191,7 @@ def pin(run: RunId, step: Step, reason: Reason = "") -> None:
 @runs.command("unpin")
 def unpin(run: RunId, step: Step) -> None:
     """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
-    done = _client().unpin_checkpoint(step, run)
+    done = _client().runs.unpin(run, step)
     report(done.model_dump(by_alias=True))
     line(f"{run} step {done.step}: not pinned")
 
@@ -205,17 +205,17 @@ def versions(
     """List the versions of a model, the highest first, or the models."""
     client = _client()
     if name is None:
-        models = [each.model_dump(by_alias=True) for each in client.list_models()]
+        models = [each.model_dump(by_alias=True) for each in client.models.list()]
         report(models)
         grid = table("model", "in production")
         for each in models:
             grid.row(each["name"], each.get("production") or "-")
     else:
-        found = [each.model_dump(by_alias=True) for each in client.list_versions(name)]
+        found = [each.model_dump(by_alias=True) for each in client.models.versions(name)]
         report(found)
         grid = table("version", "stage", "attestation")
         for each in found:
-            grid.row(each["version"], each.get("stage", "-"), each["attestation"])
+            grid.row(each["version"], each.get("stage") or "-", each["attestation"])
     print_table(grid)
 
 
@@ -228,7 +228,7 @@ def promote(
     ],
 ) -> None:
     """Move a version to a stage, if every gate of the service holds."""
-    done = _client().promote_version(name, version, stage=to)  # type: ignore[arg-type]
+    done = _client().models.promote(name, version, stage=to)
     report(done.model_dump(by_alias=True))
     line(f"{name} {done.version}: {done.before} → {done.after}", style="bold")
     if done.replaced is not None:
@@ -288,7 +288,7 @@ def _submit(
         raise UsageError("--archive and --working-dir both name a folder", do="Give one of them")
     folder = None if working_dir is None else packed(working_dir)
     client = _client()
-    cost = client.check_experiment(file=text, **asked)
+    cost = client.experiments.check(file=text, **asked)
     if cost.kind != verb:
         raise UsageError(
             "the file has a search section" if cost.kind == "tune" else "no search section",
@@ -301,7 +301,7 @@ def _submit(
     if folder is not None:
         asked["archive"] = _send(client, folder)
     # One key for one command: if the answer is lost on the way, the same request is safe.
-    made = client.submit_experiment(file=text, **asked, idempotency_key=secrets.token_urlsafe(24))
+    made = client.experiments.submit(file=text, **asked, idempotency_key=secrets.token_urlsafe(24))
     if follow:
         for now in client.follow(made.id):
             note(f"{now.id}  {now.state}{f': {now.why}' if now.why else ''}")

@@ -1,4 +1,4 @@
-"""A client of the service: typed, generated from the service's own description, small.
+"""A client of the service: its operations by noun, by the standard library.
 
 ``from govray.platform.client import connect``. It needs what the base install has, and no more.
 """

@@ -12,18 +12,35 @@ import time
 from collections.abc import Iterator
 
 from govray.errors import UsageError
-from govray.platform.client import documents
-from govray.platform.client.connection import checked_url, segment
+from govray.platform.client import operations
+from govray.platform.client.connection import Connection, checked_url, segment
 from govray.platform.client.counted_body import CountedBody, Told
+from govray.platform.client.documents import Archive, QueueEntry
 from govray.platform.client.logins import read_login
-from govray.platform.client.operations import Operations
 
 ENDED = frozenset({"COMPLETED", "STOPPED", "KILLED", "ERROR"})
 """States that a submission stays in until somebody resumes it."""
 
 
-class Client(Operations):
-    """A service: a method for each of its operations, and what takes several of them."""
+class Client(Connection):
+    """A service: its operations by noun, and what takes several of them."""
+
+    def __init__(self, server: str, token: str | None = None, *, timeout_s: float = 60.0) -> None:
+        super().__init__(server, token, timeout_s=timeout_s)
+        self.service = operations.Service(self)
+        self.experiments = operations.Experiments(self)
+        self.runs = operations.Runs(self)
+        self.archives = operations.Archives(self)
+        self.models = operations.Models(self)
+        self.attestations = operations.Attestations(self)
+        self.policies = operations.Policies(self)
+        self.corpora = operations.Corpora(self)
+        self.ledgers = operations.Ledgers(self)
+        self.cases = operations.Cases(self)
+        self.projects = operations.Projects(self)
+        self.people = operations.People(self)
+        self.webhooks = operations.Webhooks(self)
+        self.tasks = operations.Tasks(self)
 
     def send_archive(self, data: bytes, *, told: Told = lambda sent, whole: None) -> str:
         """Send the archive of a working directory, unless the service has it. Returns its digest.
@@ -39,15 +56,15 @@ class Client(Operations):
         """
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         try:
-            self.get_archive(digest)
+            self.archives.get(digest)
         except UsageError:
             path, body = f"/v1/archives/{segment(digest)}", CountedBody(data, told)
-            self.ask("PUT", path, documents.Archive, data=body, kind="application/zip")
+            self.ask("PUT", path, Archive, data=body, kind="application/zip")
         return digest
 
     def follow(
         self, submission: str, *, every_s: float = 2.0, timeout_s: float | None = None
-    ) -> Iterator[documents.QueueEntry]:
+    ) -> Iterator[QueueEntry]:
         """A submission each time that it has changed, from now until it has ended.
 
         Args:
@@ -59,7 +76,7 @@ class Client(Operations):
         """
         began, seen = time.monotonic(), None
         while True:
-            now = self.get_submission(submission)
+            now = self.experiments.get(submission)
             if now != seen:
                 yield now
             seen = now

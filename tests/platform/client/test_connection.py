@@ -13,7 +13,7 @@ import pytest
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from govray.platform.client import Client, connect, connection
 from govray.platform.client.connection import checked_url, segment
-from govray.platform.client.documents import Model, QueueEntry
+from govray.platform.client.documents import QueueEntry
 from tests.support.listening import listening
 from tests.support.people import Service
 from tests.support.place import Place, place
@@ -39,7 +39,7 @@ def client(service: Service, address: str, kind: str) -> Client:
 
 def test_a_submission_by_the_client_is_typed(service: Service, address: str) -> None:
     ada = client(service, address, "engineer")
-    made = ada.submit_experiment(file=FILE, set=["max_steps=7"], tags=["a"], idempotency_key="k")
+    made = ada.experiments.submit(file=FILE, set=["max_steps=7"], tags=["a"], idempotency_key="k")
     assert isinstance(made, QueueEntry)
     assert (made.state, made.user, made.tags, made.forked_from) == (
         "QUEUED",
@@ -48,17 +48,17 @@ def test_a_submission_by_the_client_is_typed(service: Service, address: str) -> 
         None,
     )
     assert (
-        ada.submit_experiment(file=FILE, set=["max_steps=7"], tags=["a"], idempotency_key="k")
+        ada.experiments.submit(file=FILE, set=["max_steps=7"], tags=["a"], idempotency_key="k")
         == made
     )
-    fork = ada.submit_experiment(fork_of=made.id, priority=5)
+    fork = ada.experiments.submit(fork_of=made.id, priority=5)
     assert (fork.forked_from, fork.position) == (made.id, 1)
-    assert ada.get_submission(made.id).position != 1
-    assert ada.stop_submission(made.id).state == "STOPPED"
+    assert ada.experiments.get(made.id).position != 1
+    assert ada.experiments.stop(made.id).state == "STOPPED"
     assert [each.state for each in ada.follow(made.id)] == ["STOPPED"]
-    assert ada.tag_submission(made.id, tags=["b"]).tags == ["b"]
+    assert ada.experiments.tag(made.id, tags=["b"]).tags == ["b"]
     with pytest.raises(Refused, match="only what is") as caught:
-        ada.stop_submission(made.id)
+        ada.experiments.stop(made.id)
     assert caught.value.where == address
 
 
@@ -66,37 +66,39 @@ def test_pages_are_one_iterator(
     service: Service, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ada = client(service, address, "auditor")
-    whole = [each.id for each in ada.list_experiments()]
+    whole = [each["id"] for each in ada.experiments.indexed()]
     monkeypatch.setattr(connection, "PAGE", 3)
-    assert [each.id for each in ada.list_experiments()] == whole
+    assert [each["id"] for each in ada.experiments.indexed()] == whole
     assert len(whole) == 8 == len(set(whole))
-    assert {each.project for each in ada.list_experiments(project="other")} == {"other"}
+    assert {each["project"] for each in ada.experiments.indexed(project="other")} == {"other"}
 
 
 def test_an_answer_is_as_much_as_the_caller_may_read(service: Service, address: str) -> None:
-    staff = list(client(service, address, "auditor").list_models())
-    public = list(client(service, address, "public").list_models())
-    assert all(isinstance(each, Model) for each in staff)
+    staff = list(client(service, address, "auditor").models.list())
+    public = list(client(service, address, "public").models.list())
+    assert all(each.labels is not None for each in staff)
     assert [each.name for each in public] == ["narrow"]
-    assert not isinstance(public[0], Model)
+    assert public[0].labels is None
 
 
 def test_signed_bytes_come_as_they_are(place: Place, address: str) -> None:
-    found = client(place.service, address, "public").get_attestation(place.library.digest("narrow"))
+    found = client(place.service, address, "public").attestations.get(
+        place.library.digest("narrow")
+    )
     assert found == place.library.envelope("narrow")
-    checked = client(place.service, address, "public").verify_attestation(found)
-    assert checked.outcome == "partlyChecked"
+    checked = client(place.service, address, "public").attestations.verify(data=found)
+    assert checked["outcome"] == "partlyChecked"
 
 
 @pytest.mark.parametrize(
     ("kind", "call", "error", "said"),
     [
-        ("public", lambda c: next(c.list_trials()), Refused, "token"),
-        ("expired", lambda c: next(c.list_models()), Refused, "expired"),
-        ("auditor", lambda c: c.submit_experiment(file=FILE), Refused, "not auditor"),
-        ("engineer", lambda c: c.get_trial("none"), UsageError, "no trial 'none'"),
-        ("engineer", lambda c: c.submit_experiment(file="a: 1"), UsageError, "body.file"),
-        ("engineer", lambda c: c.get_trial(".."), UsageError, "names nothing"),
+        ("public", lambda c: next(c.runs.list()), Refused, "token"),
+        ("expired", lambda c: next(c.models.list()), Refused, "expired"),
+        ("auditor", lambda c: c.experiments.submit(file=FILE), Refused, "not auditor"),
+        ("engineer", lambda c: c.runs.get("none"), UsageError, "no trial 'none'"),
+        ("engineer", lambda c: c.experiments.submit(file="a: 1"), UsageError, "body.file"),
+        ("engineer", lambda c: c.runs.get(".."), UsageError, "names nothing"),
     ],
 )
 def test_a_problem_is_an_error_that_says_what_to_do(
@@ -111,7 +113,7 @@ def test_a_problem_is_an_error_that_says_what_to_do(
 
 def test_a_service_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InfrastructureFailed, match="does not answer"):
-        Client("http://127.0.0.1:9").get_health()
+        Client("http://127.0.0.1:9").service.health()
 
 
 @pytest.mark.parametrize(
@@ -186,33 +188,32 @@ def test_a_redirect_takes_no_token_anywhere(elsewhere: Elsewhere) -> None:
     other = Elsewhere()
     elsewhere.answer = (302, {"Location": f"{other.url}/v1/health"}, b"")
     with pytest.raises(UsageError, match="answers with another address"):
-        Client(elsewhere.url, "govr_secret").get_health()
+        Client(elsewhere.url, "govr_secret").service.health()
     assert other.sent == []
     other.server.shutdown()
     other.server.server_close()
 
 
 def test_an_answer_of_another_kind_is_refused(elsewhere: Elsewhere) -> None:
-    for body in (b"<html>", b"[]", b'{"status": 5}', b"\xff"):
+    for body in (b"<html>", b"[]", b'{"digest": 5}', b"\xff"):
         elsewhere.answer = (200, {}, body)
         with pytest.raises(Malformed, match="not what this client knows"):
-            Client(elsewhere.url).get_health()
+            Client(elsewhere.url).archives.get("sha256:0")
     elsewhere.answer = (200, {}, b'{"items": [{}]}')
     with pytest.raises(Malformed):
-        list(Client(elsewhere.url).list_models())
+        list(Client(elsewhere.url).models.list())
 
 
 def test_what_a_newer_service_says_besides_is_left_out(elsewhere: Elsewhere) -> None:
-    said = {"status": "ok", "version": "9", "missing": [], "revocations": "current", "new": 1}
-    elsewhere.answer = (200, {}, json.dumps(said).encode())
-    assert Client(elsewhere.url).get_health().version == "9"
+    elsewhere.answer = (200, {}, json.dumps({"digest": "d", "bytes": "9", "new": 1}).encode())
+    assert Client(elsewhere.url).archives.get("d").model_dump() == {"digest": "d", "bytes": "9"}
 
 
 def test_a_huge_answer_is_cut(elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LARGEST_ANSWER", 10)
     elsewhere.answer = (200, {}, b"x" * 11)
     with pytest.raises(Malformed, match="larger than 10 bytes"):
-        Client(elsewhere.url).get_prometheus_metrics()
+        Client(elsewhere.url).service.metrics()
 
 
 @pytest.mark.parametrize(
@@ -229,7 +230,7 @@ def test_an_error_without_details_is_an_error(
 ) -> None:
     elsewhere.answer = (status, {}, b"[1")
     with pytest.raises(error, match=f"the service answered {status}"):
-        Client(elsewhere.url, "govr_secret").get_health()
+        Client(elsewhere.url, "govr_secret").service.health()
 
 
 def test_it_connects_by_the_environment(
@@ -242,8 +243,8 @@ def test_it_connects_by_the_environment(
     monkeypatch.setenv("GOVRAY_SERVER", f"{elsewhere.url}/")
     monkeypatch.setenv("GOVRAY_TOKEN", "govr_env")
     elsewhere.answer = (200, {}, b"text")
-    connect().get_prometheus_metrics()
-    connect(token="govr_given").get_prometheus_metrics()
+    connect().service.metrics()
+    connect(token="govr_given").service.metrics()
     assert [each["Authorization"] for each in elsewhere.sent] == [
         "Bearer govr_env",
         "Bearer govr_given",
