@@ -10,9 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import login, server_option, user_files
+from govray.cli import (
+    group,
+    login,
+    project,
+    role,
+    template,
+    token,
+    user_files,
+    webhook,
+    workspace,
+)
 from govray.cli.output import Overrides, field, line, note, print_table, report, table
 from govray.cli.progress import StageBar
+from govray.cli.served import service
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -125,7 +136,7 @@ def list_runs(
     """List what was submitted, the latest first."""
     from itertools import islice
 
-    found = _client().experiments.list(
+    found = service().experiments.list(
         state=state,
         project=project,
         user=user,
@@ -148,31 +159,31 @@ def list_runs(
 @runs.command("show")
 def show(submission: Id) -> None:
     """Show one: its state and why, its place in the queue, its run."""
-    _tell(_client().experiments.get(submission))
+    _tell(service().experiments.get(submission))
 
 
 @runs.command("stop")
 def stop(submission: Id) -> None:
     """Stop one after its current step and a commit."""
-    _tell(_client().experiments.stop(submission))
+    _tell(service().experiments.stop(submission))
 
 
 @runs.command("kill")
 def kill(submission: Id) -> None:
     """End one at once; steps since its last checkpoint are lost."""
-    _tell(_client().experiments.kill(submission))
+    _tell(service().experiments.kill(submission))
 
 
 @runs.command("resume")
 def resume(submission: Id) -> None:
     """Put back into the queue what was stopped, killed or failed."""
-    _tell(_client().experiments.resume(submission))
+    _tell(service().experiments.resume(submission))
 
 
 @runs.command("pins")
 def list_pins(run: RunId) -> None:
     """List the checkpoints of a run that stay whatever its rules say."""
-    found = _client().runs.pins(run).items
+    found = service().runs.pins(run).items
     report([each.model_dump(by_alias=True) for each in found])
     grid = table("step", "why", right=("step",))
     for each in found:
@@ -183,7 +194,7 @@ def list_pins(run: RunId) -> None:
 @runs.command("pin")
 def pin(run: RunId, step: Step, reason: Reason = "") -> None:
     """Keep a checkpoint whatever the run's rules say."""
-    done = _client().runs.pin(run, step, reason=reason)
+    done = service().runs.pin(run, step, reason=reason)
     report(done.model_dump(by_alias=True))
     line(f"{run} step {done.step}: {done.reason}")
 
@@ -191,7 +202,7 @@ def pin(run: RunId, step: Step, reason: Reason = "") -> None:
 @runs.command("unpin")
 def unpin(run: RunId, step: Step) -> None:
     """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
-    done = _client().runs.unpin(run, step)
+    done = service().runs.unpin(run, step)
     report(done.model_dump(by_alias=True))
     line(f"{run} step {done.step}: not pinned")
 
@@ -203,7 +214,7 @@ def versions(
     ] = None,
 ) -> None:
     """List the versions of a model, the highest first, or the models."""
-    client = _client()
+    client = service()
     if name is None:
         models = [each.model_dump(by_alias=True) for each in client.models.list()]
         report(models)
@@ -228,7 +239,7 @@ def promote(
     ],
 ) -> None:
     """Move a version to a stage, if every gate of the service holds."""
-    done = _client().models.promote(name, version, stage=to)
+    done = service().models.promote(name, version, stage=to)
     report(done.model_dump(by_alias=True))
     line(f"{name} {done.version}: {done.before} → {done.after}", style="bold")
     if done.replaced is not None:
@@ -237,14 +248,15 @@ def promote(
 
 app.add_typer(runs, name="runs")
 app.add_typer(model, name="model")
+app.add_typer(workspace.app, name="workspace")
+app.add_typer(project.app, name="project")
+app.add_typer(template.app, name="template")
+app.add_typer(group.app, name="group")
+app.add_typer(role.app, name="role")
+app.add_typer(webhook.app, name="webhook")
+app.add_typer(token.remote, name="token")
 app.command("login")(login.login)
 app.command("logout")(login.logout)
-
-
-def _client() -> Client:
-    from govray.platform.client import connect
-
-    return connect(server_option.chosen())
 
 
 def _asked(
@@ -287,7 +299,7 @@ def _submit(
     if working_dir is not None and asked["archive"] is not None:
         raise UsageError("--archive and --working-dir both name a folder", do="Give one of them")
     folder = None if working_dir is None else packed(working_dir)
-    client = _client()
+    client = service()
     cost = client.experiments.check(file=text, **asked)
     if cost.kind != verb:
         raise UsageError(

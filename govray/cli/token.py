@@ -1,19 +1,24 @@
 """``govray token``: who may use the service, and until when.
 
+The first token is made on the store itself; all else asks the service.
+
 A token is printed once, when it is made. The store keeps its hash, so no verb can show it again.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from govray.cli import trust
 from govray.cli.output import line, note, print_table, report, table
+from govray.cli.served import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 
 app = typer.Typer(help="Make and revoke bearer tokens of the service, and disable users.")
+remote = typer.Typer(help="List and revoke bearer tokens of the service, and disable users.")
 
 
 @app.command()
@@ -59,67 +64,49 @@ def new(
     note(f"For {said['user']}, until {said['expires']}. It is not shown again.")
 
 
-@app.command("ls")
-def ls(store: Store = DEFAULT_STORE) -> None:
-    """List users and their tokens, without secrets."""
-    from govray.platform.service.identity import tokens
+@remote.command("ls")
+def ls() -> None:
+    """List users and the tokens that you may see, without secrets."""
+    from govray.governance.formats.document import format_time
 
-    with opened_session(store) as session:
-        rows = tokens.listed(session, at=datetime.now(UTC))
+    people = service().people
+    now = format_time(trust.reference_time(None))
+    rows = [{**each, "state": _state(each, now)} for each in people.tokens()]
     report({"tokens": rows})
-    if not rows:
-        line("No users yet. Make one: govray token new --user NAME --role admin --scope admin")
-        return
-    grid = table("user", "role", "supplier", "token", "scopes", "expires", "state")
+    grid = table("user", "token", "scopes", "expires", "state")
     for row in rows:
-        scopes = " ".join(row["scopes"])
-        cells = (row["user"], row["role"], row["supplier"], row["id"], scopes, row["expires"])
-        grid.row(*(str(cell or "-") for cell in cells), row["state"])
+        grid.row(row["user"], row["id"], " ".join(row["scopes"]), row["expires"], row["state"])
     print_table(grid)
 
 
-@app.command()
+def _state(token: dict[str, Any], now: str) -> str:
+    if token.get("revoked"):
+        return "revoked"
+    return "good" if token["expires"] > now else "expired"
+
+
+@remote.command()
 def revoke(
     token: Annotated[str, typer.Argument(metavar="ID", help="The token's id, from ls.")],
-    store: Store = DEFAULT_STORE,
 ) -> None:
-    """Revoke a token, for ever. A running service refuses it within two seconds."""
-    from govray.platform.service.identity import tokens
-
-    with opened_session(store) as session:
-        row = tokens.revoke(session, token, at=datetime.now(UTC))
-        said = {"id": row.id, "user": row.user, "revoked": row.revoked}
-        session.commit()
-    report(said)
-    line(f"Revoked {said['id']} of {said['user']}")
+    """Revoke a token, for ever. The service refuses it within two seconds."""
+    row = service().people.revoke_token(token)
+    report(row)
+    line(f"Revoked {row['id']} of {row['user']}")
 
 
-@app.command()
-def disable(
-    user: Annotated[str, typer.Argument(metavar="USER")],
-    store: Store = DEFAULT_STORE,
-) -> None:
+@remote.command()
+def disable(user: Annotated[str, typer.Argument(metavar="USER")]) -> None:
     """Disable a user and all of the user's tokens, until enabled again."""
-    _set_disabled(user, True, store)
+    report(service().people.change(user, disabled=True))
+    line(f"Disabled {user}")
 
 
-@app.command()
-def enable(
-    user: Annotated[str, typer.Argument(metavar="USER")],
-    store: Store = DEFAULT_STORE,
-) -> None:
+@remote.command()
+def enable(user: Annotated[str, typer.Argument(metavar="USER")]) -> None:
     """Enable a user again. Revoked and expired tokens stay revoked and expired."""
-    _set_disabled(user, False, store)
-
-
-def _set_disabled(user: str, disabled: bool, store: str) -> None:
-    from govray.platform.service.identity import tokens
-
-    with opened_session(store) as session:
-        tokens.set_disabled(session, user, disabled)
-        session.commit()
-    report({"user": user, "disabled": disabled})
-    line(f"{'Disabled' if disabled else 'Enabled'} {user}")
+    report(service().people.change(user, disabled=False))
+    line(f"Enabled {user}")
 
 
 @app.command("sign-out")
@@ -135,3 +122,6 @@ def sign_out(
         session.commit()
     report({"user": user, "ended": ended})
     line(f"Ended {ended} {'session' if ended == 1 else 'sessions'} of {user}")
+
+
+app.registered_commands += remote.registered_commands

@@ -1,9 +1,8 @@
 """What a service can be asked, by noun: ``client.experiments.submit(…)``, ``client.models.list()``.
 
 Each operation stands here once: method, path, and what its answer is. Fields of the path come
-first, in their order. All others are keywords in snake case, and go where the method has them: into
-the query of a GET, into the body of what changes something. The service checks them. ``body=`` is
-an object that is sent as it is.
+first, in their order. All others are keywords in snake case: the query of a GET, the body of what
+changes something. The service checks them. ``body=`` is an object that is sent as it is.
 """
 
 from __future__ import annotations

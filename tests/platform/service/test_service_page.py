@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from govray.governance.formats.strict_yaml import read_yaml
 from govray.platform.service.http.settings import MIB, OidcSettings, Settings
 from govray.platform.service.identity import access, oidc, pagination
 from govray.platform.service.routes import live_metrics
+from tests.support.listening import listening
 from tests.support.process import application
 from tests.support.tree import ROOT
 
@@ -25,8 +28,18 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.M | re.S)
 
 
+@pytest.fixture
+def served() -> Iterator[ExitStack]:
+    """What the commands left listening, until the test's end."""
+    with ExitStack() as stack:
+        yield stack
+
+
 def test_the_commands_of_the_page_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    served: ExitStack,
 ) -> None:
     """Each ``govray`` line of the page, in its order; ``curl`` asks what ``serve`` would serve."""
     app: Any = None
@@ -41,7 +54,13 @@ def test_the_commands_of_the_page_run(
             continue
         ran += 1
         if words[:2] == ["govray", "serve"]:
-            app = application(monkeypatch, *words[2:])
+            with pytest.MonkeyPatch.context() as during:
+                app = application(during, *words[2:])
+            address = served.enter_context(listening(app))
+        elif words[0] == "export":
+            assert words[1] == "GOVRAY_SERVER=http://127.0.0.1:8585"
+            monkeypatch.setenv("GOVRAY_SERVER", address)
+            monkeypatch.setenv(*words[2].split("=", 1))
         elif words[0] == "curl":
             _curl(app, words[1:])
         elif (assigned := re.fullmatch(r"(\w+)=\$\((.*)\)", line)) is not None:
