@@ -2,9 +2,6 @@
 
 `remove` leaves the old folder or the new one, whatever interrupts it, and either verifies. It signs
 that the adapter's tensors are absent from these files, not from copies that others hold.
-
-`merge` always refuses. A policy names an adapter so that what a class taught can be removed again,
-and merged weights can't be taken apart. The refusal names the rule, and what to do instead.
 """
 
 from __future__ import annotations
@@ -316,74 +313,6 @@ def export(
     line(f"Exported {adapter} to {out}")
     for name, digest in copied.items():
         field(name, digest)
-
-
-@app.command()
-def merge(
-    model: Model,
-    adapter: Adapter,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Only for the advice; nothing is written.")
-    ],
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
-) -> None:
-    """Verify the model, then refuse: name the rule that keeps the adapter removable.
-
-    The signed policy lets a class train its adapter only. No policy can allow the adapter to become
-    part of the base weights.
-    """
-    verified = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
-    )
-    _require(verified, adapter)
-    reasons = [
-        f"rule {rule} sends {corpus} to profile {profile}"
-        for corpus, rule, profile in _kept_removable(verified, adapter)
-    ]
-    denied = _denied(verified, adapter)
-    into = f"base layers that it denies ({denied})" if denied else "the base layers"
-    raise Refused(
-        f"policy {verified.policy.document} keeps this adapter removable: {'; '.join(reasons)}; "
-        f"merging would put what it taught into {into}, where it could not be removed again",
-        where=f"{model}, adapter {adapter}",
-        do="Load it beside the base model instead: "
-        f"govray adapter export {quote(str(model))} {adapter} "
-        f"--out {quote(str(out))}, then peft.PeftModel.from_pretrained. "
-        "To train base layers with this data, sign a policy that allows it and train again.",
-    )
-
-
-def _kept_removable(model: VerifiedModel, adapter: str) -> list[tuple[str, str, str]]:
-    """(corpus, rule, profile) of every rule of the signed policy that names this adapter."""
-    policy = model.policy.document
-    found = []
-    for corpus in sorted(model.routes):
-        decision = policy.decide(model.credentials[corpus].document.credential_class)
-        if model.routes[corpus].adapter == adapter:
-            found += [
-                (corpus, rule.name, rule.profile)
-                for rule in policy.rules
-                if rule.name in decision.rules and decision.profiles[rule.profile].adapter
-            ]
-        elif decision.fallback is not None and decision.fallback.adapter == adapter:
-            rules = ", ".join(decision.fallback.rules)
-            found.append((corpus, rules, f"{decision.fallback.label}, to which a gate leads"))
-    return found
-
-
-def _denied(model: VerifiedModel, adapter: str, shown: int = 3) -> str:
-    """The first base layer groups that some corpus of the adapter must not update."""
-    every = (route for corpus in model.routes for route in model.routes.every(corpus))
-    routes = [route for route in every if route.adapter == adapter]
-    groups = [
-        group
-        for group in model.attestation.base_groups
-        if any(group not in route.weights for route in routes)
-    ]
-    return ", ".join([*groups[:shown], *(["…"] if len(groups) > shown else [])])
 
 
 def _require(model: VerifiedModel, adapter: str) -> None:

@@ -1,4 +1,4 @@
-"""`adapter remove`, `export` and the refusal of `merge`, on a model folder that verifies."""
+"""`adapter remove` and `export`, on a model folder that verifies."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import LayerGroup, Replay
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.policy.depth_policy import seal_policy
-from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify import verifier as verifying
 from govray.train.checkpoint.holds import hold, release
 from tests.support.command import Run, write_key
 from tests.support.tree import ROOT
-from tests.support.world import POLICY, World
+from tests.support.world import World
 
 PAGE = ROOT / "docs" / "adapters.md"
 
@@ -160,50 +158,6 @@ def test_export_gives_nothing_but_the_bytes_that_were_verified(
     assert not (tmp_path / "exported").exists()
 
 
-def test_merge_names_the_rule_that_keeps_the_adapter_removable_and_changes_nothing(
-    run: Run, model: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    check = ("--trust-root", root, "--at", at)
-    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
-    said = run("adapter", "merge", model, "acme", "--out", "my merged", *check, code=1).err
-    assert "--out 'my merged', then" in said
-    assert "policy licences v3 keeps this adapter removable" in said
-    assert "rule contracts sends acme to profile removable" in said
-    assert "base layers that it denies (embedding, block.0, block.1, …)" in said
-    assert "adapter export" in said
-    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
-    assert not (tmp_path / "my merged").exists()
-    # What the refusal proposes works.
-    run("adapter", "export", model, "acme", "--out", "merged", *check)
-    assert (tmp_path / "merged" / "adapter_model.safetensors").is_file()
-
-
-def test_merge_tells_a_wrong_name_and_an_unverified_model_from_a_refusal(
-    run: Run, model: Path, root: Path, at: str
-) -> None:
-    merge = ("adapter", "merge", model)
-    check = ("--out", "merged", "--trust-root", root, "--at", at)
-    assert "It has acme" in run(*merge, "amce", *check, code=2).err
-    run(*merge, "acme", "--out", "merged", code=3)  # no trust root
-    (model / "config.json").write_text("{}")
-    assert "step 4" in run(*merge, "acme", *check, code=1).err
-
-
-def test_merge_of_an_adapter_whose_class_may_update_the_base_too_does_not_speak_of_denial(
-    run: Run, root: Path, tmp_path: Path, at: str
-) -> None:
-    text = POLICY.replace("removable: {layers: none,", "removable: {layers: all,")
-    assert text != POLICY
-    other = World()
-    (tmp_path / "root.json").write_bytes(other.root)
-    signed = seal_policy(read_policy(text), other.keys.compliance)
-    folder = other.deploy(tmp_path / "both", policy=signed)
-    check = ("--out", "merged", "--trust-root", root, "--at", at)
-    said = run("adapter", "merge", folder, "acme", *check, code=1).err
-    assert "could not be removed" in said
-    assert "denies" not in said
-
-
 def test_the_page_about_adapters_works_as_written(
     run: Run, world: World, model: Path, root: Path, key: Path, at: str
 ) -> None:
@@ -231,7 +185,6 @@ def test_the_page_about_adapters_works_as_written(
     torch.testing.assert_close(names["model"](tokens), expected, rtol=1e-5, atol=1e-6)
     # The control: the adapter says something.
     assert not torch.allclose(expected, governed(tokens), atol=1e-3)
-    run(*commands["merge"], code=1)
     run(*commands["remove"])
     assert not (model / "adapters").exists()
 

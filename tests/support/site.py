@@ -177,7 +177,7 @@ def reading(site: Site, *, scheme: str = "light", width: int = 1200) -> Iterator
 def settled(page: Page, url: str) -> None:
     """Go there and wait until its scripts are done."""
     page.goto(url)
-    for name in ("#verifier", "#proof-form", "#charts", "#parallel"):
+    for name in ("#verifier", "#proof-form", "#charts"):
         if page.locator(name).count():
             expect(page.locator(name)).to_have_attribute("data-ready", "yes", timeout=30_000)
 

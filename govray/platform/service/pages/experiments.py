@@ -17,7 +17,6 @@ from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.pages.charts.chart_view import ViewDep
 from govray.platform.service.pages.charts.curves import MOST_POINTS, curves, lines_of, summaries
 from govray.platform.service.pages.charts.figures import bars, shades
-from govray.platform.service.pages.charts.parallel_plot import parallel
 from govray.platform.service.pages.charts.search_plots import search_plots
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import linked_corpora
@@ -136,7 +135,6 @@ def experiment_page(
         .scalars()
         .all()
     )
-    axes, result = parallel(trials) if len(trials) > 1 else (None, "")
     names = varied(trials)
     tags = tags_of(session, [experiment]).get(experiment, [])
     return render(
@@ -153,8 +151,6 @@ def experiment_page(
         trials=trials,
         names=names[:MOST_COLUMNS],
         plots=search_plots(session, known, trials, names, x) if len(trials) > 1 else None,
-        axes=axes,
-        result=result,
         decisions=decisions,
         linked=_linked(session, caller, decisions),
         show_trial=True,

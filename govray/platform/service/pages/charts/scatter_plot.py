@@ -1,11 +1,13 @@
-"""Trials as points over two axes, scaled as `parallel_plot` does, drawn by the server. Pure."""
+"""Trials as points over two axes, drawn by the server. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from govray.platform.service.pages.charts.parallel_plot import axis
+DECADES = 1.5
+"""Numbers that span more have a logarithmic axis."""
 
 LEFT, RIGHT, TOP, BOTTOM = 80.0, 620.0, 30.0, 300.0
 
@@ -115,3 +117,28 @@ def _up(share: float) -> float:
 
 def _told(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
+def axis(column: Sequence[object]) -> tuple[list[tuple[float, str]], list[float | None]]:
+    """Marks (share of the axis, text), and each value's share in [0, 1]; None where it has none."""
+    present = [value for value in column if value is not None]
+    if present and all(_number(value) for value in present):
+        return _scale([None if v is None else float(v) for v in column])  # type: ignore[arg-type]
+    texts = sorted({str(value) for value in present})
+    shares = {text: i / max(len(texts) - 1, 1) for i, text in enumerate(texts)}
+    marks = [(share, text[:18]) for text, share in shares.items()]
+    return marks, [None if value is None else shares[str(value)] for value in column]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _scale(column: Sequence[float | None]) -> tuple[list[tuple[float, str]], list[float | None]]:
+    present = [value for value in column if value is not None]
+    low, high = min(present), max(present)
+    log = low > 0 and math.log10(high / low) > DECADES
+    read = math.log10 if log else float
+    start, span = read(low), (read(high) - read(low)) or 1.0
+    marks = [(0.0, f"{low:.4g}")] + ([(1.0, f"{high:.4g}")] if high > low else [])
+    return marks, [None if v is None else round((read(v) - start) / span, 4) for v in column]

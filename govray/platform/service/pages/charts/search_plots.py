@@ -1,4 +1,4 @@
-"""What the page of a search draws of its trials: scatter plots, and what goes with the result."""
+"""What the page of a search draws of its trials."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import and_, func, select
 from sqlmodel import Session, col
 
-from govray.platform.service.pages.charts.association import Association, associations
 from govray.platform.service.pages.charts.scatter_plot import ScatterPlot, TrialPoint, scatter
 from govray.platform.store.tables import Experiment, Metric, Trial
 
@@ -29,7 +28,6 @@ class SearchPlots:
         against: That one against the result.
         memorization: M against the metric that the search compares.
         limit: Of M, if the search has one that is finite.
-        associated: Each hyperparameter with the result.
     """
 
     result: str
@@ -38,7 +36,6 @@ class SearchPlots:
     against: ScatterPlot | None
     memorization: ScatterPlot | None
     limit: float | None
-    associated: tuple[Association, ...]
 
 
 def search_plots(
@@ -73,9 +70,6 @@ def search_plots(
         else None,
         memorization=_memorization(session, trials, str(search.get("metric", "loss")), limit),
         limit=limit,
-        associated=tuple(
-            associations((trial.hyperparameters, values[trial.id]) for trial in trials)
-        ),
     )
 
 
