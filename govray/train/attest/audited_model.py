@@ -174,25 +174,6 @@ def tokenizer_of(recorded: RecordedInputs, manifest: Manifest) -> Tokenizer:
     return found
 
 
-def take_commit(audited: AuditedModel, committed: commit_folder.Committed, run: Path) -> None:
-    """Put the weights and adapters of another commit of the run into its model.
-
-    Args:
-        audited: Of one process, which holds the whole model.
-        committed: The commit. Its values take the model's dtype.
-        run: The run's folder, for errors.
-
-    Raises:
-        Refused: The weights do not fit the entrypoint.
-        Damaged: Stored bytes are not those that were committed.
-    """
-    _fill(audited.model, committed, run)
-    for name in audited.adapted:
-        config, weights = model_folder.adapter_files(name)
-        values: Any = canonical_json.parse_canonical(committed.files[config])
-        audited.adapters.load(name, values, committed.tensors(weights))
-
-
 def standing_leaves(leaves: Iterable[AnyLeaf]) -> dict[int, Leaf]:
     """Step → its leaf in the last branch that has it: a rollback undid the earlier ones."""
     last: dict[int, Leaf] = {}
