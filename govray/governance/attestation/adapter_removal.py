@@ -43,11 +43,6 @@ def countersigned(folder: Path, attestation: Attestation, signer: Signer) -> dic
 
     Args:
         folder: A model folder that verified.
-        attestation: Its attestation.
-        signer: Of the new attestation.
-
-    Raises:
-        Malformed: One has no room for another signature.
     """
     manifest = (folder / model_folder.MANIFEST).read_bytes()
     note = (folder / model_folder.CHECKPOINT).read_bytes()
@@ -71,9 +66,7 @@ def remove_adapter_files(
     """Replace the model ``folder`` by the same without ``adapter``, under ``attestation``.
 
     Args:
-        folder: The model folder.
         adapter: The adapter whose files go. Other files of its folder go with them.
-        attestation: The new envelope.
         accept: Called with the new folder before it takes the old one's place, to
             verify it; what it raises leaves the old one in place.
         replaced: Files that get other bytes, by name (`countersigned`).

@@ -303,21 +303,12 @@ def subjects_of(document: CaseAnswer) -> tuple[Subject, ...]:
 
 
 def seal_case_answer(document: CaseAnswer, signers: Sequence[Signer]) -> bytes:
-    """The signed envelope, about what was asked.
-
-    Raises:
-        UsageError: No signer, or the same key twice.
-    """
+    """The signed envelope, about what was asked."""
     return seal(document, subjects_of(document), signers)
 
 
 def verify_case_answer(trust: TrustState, data: bytes, *, at: datetime) -> Verified[CaseAnswer]:
-    """An answer that an operator signed, about what it says was asked.
-
-    Raises:
-        Untrusted, Malformed: As ``TrustState.verify``.
-        Refused: Its subject is something else, or it says other words of its limits.
-    """
+    """An answer that an operator signed, about what it says was asked."""
     verified = trust.verify(CaseAnswer, data, role="operator", at=at)
     document = verified.document
     if verified.subjects != subjects_of(document):

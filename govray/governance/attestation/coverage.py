@@ -125,8 +125,6 @@ def coverage(
     """One entry per (corpus, group) that a recorded gradient updated, sorted by both.
 
     Args:
-        steps: The ledger's leaves of steps.
-        norms: The ledger's gradient norms.
         routes: Corpus → route, for at least every corpus of the plan; and the fallbacks.
         records: Says how many records rows hold; what it raises is raised.
 
@@ -239,7 +237,6 @@ def phase_exclusions(
     Args:
         routes: Corpus → route. It holds because the ledger's leaves name the routes that rows took.
             Call this only for a ledger of which that has been checked.
-        steps: Of the plan.
     """
     found: dict[str, dict[str, tuple[tuple[int, int], ...]]] = {}
     for corpus, route in sorted(routes.phased.items()):

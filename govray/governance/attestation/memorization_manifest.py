@@ -271,12 +271,7 @@ def seal_memorization_manifest(document: MemorizationManifest, signers: Sequence
 def verify_memorization_manifest(
     trust: TrustState, data: bytes, *, at: datetime
 ) -> Verified[MemorizationManifest]:
-    """A manifest that an operator signed, about the files that it says were scored.
-
-    Raises:
-        Untrusted, Malformed: As ``TrustState.verify``.
-        Refused: Its subjects are not its files, or the weights are not among them.
-    """
+    """A manifest that an operator signed, about the files that it says were scored."""
     verified = trust.verify(MemorizationManifest, data, role="operator", at=at)
     document = verified.document
     stated = {subject.name: subject.sha256 for subject in verified.subjects}

@@ -379,7 +379,6 @@ def run_adapters(routes: CorpusRoutes, tensors: Mapping[str, Sequence[str]]) -> 
     """The adapters that a run has, sorted by name.
 
     Args:
-        routes: Of all admitted corpora.
         tensors: Adapter → its tensors. One that only excluded corpora would train may be absent.
     """
     return tuple(
@@ -421,16 +420,13 @@ def build(
     """The attestation of a finished run.
 
     Args:
-        records: Those of the manifest.
         credentials: Corpus → credential, of the corpora that the plan reads.
         groups: The base model's layer groups, in model order.
-        ledger: All leaves.
         adapter_tensors: Adapter → tensor names in its safetensors file.
         files: Name → digest of the files in ``governance/``, the attestation excepted.
         buffers: Tensors of the base weights that no gradient updates.
         pretrained: Group → what a pretrained start brings (T0).
         selections: The searches that the run was a trial of, and its early stopping.
-        validation: What validation data gave for the last state.
 
     Raises:
         Refused: the policy does not admit one of the corpora.
@@ -489,9 +485,6 @@ def findings(
     """What the ledger says of memorization; None under a policy that has no monitor.
 
     ``steps`` are those that the plan has.
-
-    Raises:
-        Refused: the ledger does not tell the story that the policy asks for.
     """
     told = incidents(policy, corpora, routes, base_groups, ledger, manifest, steps)
     return told.findings() if told else None
@@ -533,11 +526,7 @@ def without_adapter(
     Args:
         attestation: As verified.
         routes: As verified.
-        at: The signer's time.
         replaced: Name → digest of the governance files that were signed again.
-
-    Raises:
-        UsageError: no such adapter, or it was removed before.
     """
     if adapter not in {a.name for a in attestation.adapters}:
         raise UsageError(

@@ -233,11 +233,7 @@ class TensorFile:
     head: bytes
 
     def tensor_names(self, name: str) -> frozenset[str]:
-        """The names in the header of the file, which is called ``name``.
-
-        Raises:
-            Malformed: These are not the bytes of a safetensors file, from the first to the last.
-        """
+        """The names in the header of the file, which is called ``name``."""
         found = tensor_header.read_header(BytesIO(self.head), where=name, size=self.size)
         return frozenset(tensor.name for tensor in found)
 
@@ -302,13 +298,10 @@ class Bundle:
         """The content of a file of at most ``limit`` bytes.
 
         Args:
-            name: The file.
-            limit: In bytes.
             digest: ``sha256:`` and 64 hex digits, if the content has to be what it was before.
 
         Raises:
             Malformed: it is missing, not a regular file, or larger.
-            Damaged: its digest is another.
         """
         with self._open(name) as file:
             data = file.read(limit + 1)
@@ -335,28 +328,18 @@ class Bundle:
         return lines
 
     def sha256(self, name: str) -> str:
-        """The SHA-256 of a file, 64 hex digits.
-
-        Raises:
-            Malformed: As ``read``, with the limit that `read_limit` gives the file.
-        """
+        """The SHA-256 of a file, 64 hex digits."""
         return self._hash(name, head=False).sha256
 
     def tensor_file(self, name: str) -> TensorFile:
-        """The digest of a safetensors file and its header, from one reading.
-
-        Raises:
-            Malformed: As ``sha256``, or more bytes of header than are read.
-        """
+        """The digest of a safetensors file and its header, from one reading."""
         return self._hash(name, head=True)
 
     def copy(self, name: str, target: Path, *, sha256: str) -> None:
         """Copy a file's bytes to the new file ``target``, if they are those of ``sha256``.
 
         Raises:
-            Malformed: As ``sha256``.
             Damaged: They are others; ``target`` is not to be used.
-            OSError: The disk refuses.
         """
         digest = hashlib.sha256()
         with self._open(name) as file, target.open("xb") as copied:

@@ -101,9 +101,6 @@ def p_value(canaries: int, guesses: int, correct: int, *, epsilon: float, delta:
         correct: v.
         epsilon: Nats, at least 0.
         delta: In [0, 1].
-
-    Raises:
-        ValueError: Unless 0 ≤ correct ≤ guesses ≤ canaries, and ε and δ are in range.
     """
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"{correct} of {guesses} guesses about {canaries} canaries")
@@ -136,9 +133,6 @@ def epsilon_bound(
     Args:
         canaries, guesses, correct, delta: As for `p_value`.
         confidence: In (0, 1).
-
-    Raises:
-        ValueError: As `p_value`, or the confidence is not in (0, 1).
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} is not between 0 and 1")
@@ -172,10 +166,6 @@ def privacy_audit(
     Args:
         losses: Of each canary, nats, by index: planted and left out together.
         included: How each coin fell; looked at only when guesses are counted.
-        level: Of the bound.
-
-    Raises:
-        ValueError: Fewer than two canaries, or not one coin for each.
     """
     if len(included) != len(losses) or len(losses) < 2:
         raise ValueError(f"{len(losses)} losses and {len(included)} coins make no audit")

@@ -89,18 +89,6 @@ def verify_replay_check(
     3. It is about the attestation's statement, or its envelope's own bytes as statements before
        said it, and exactly the files that it covers.
     4. It is about the run, all its steps and its ledger, after the run and before ``at``.
-
-    Args:
-        trust: What the caller trusts.
-        data: The envelope.
-        attested: The model's attestation, verified.
-        file_digest: Of the bytes of the attestation's envelope.
-        at: Reference time.
-        where: What the envelope is, for errors.
-
-    Raises:
-        Untrusted, Malformed: As ``TrustState.verify``.
-        Refused: Another model, another run, or the same party.
     """
     # 1
     verified = trust.verify(ReplayCheck, data, role="witness", at=at, where=where)
@@ -141,11 +129,6 @@ def verify_replay_check(
 def check_second_party(trust: TrustState, keyids: frozenset[str], *, where: str) -> None:
     """Refuse a witness that is an operator too: whoever runs training is no second party.
 
-    Args:
-        trust: What the caller trusts.
-        keyids: The keys that signed as a witness.
-        where: What they signed, for errors.
-
     Raises:
         Refused: One of them is a key of an operator, whether its authority has expired or not.
     """
@@ -175,10 +158,6 @@ def verify_replay_checks(
 
     Args:
         named: Name (for errors; a name of the folder binds the party) and envelope of each.
-
-    Raises:
-        Refused: As `verify_replay_check`, or a file of the folder is named for another party.
-        Malformed: There are too many.
     """
     if len(named) > MAX_CHECKS:
         raise Malformed(f"more than {MAX_CHECKS} replay checks", where=model_folder.GOVERNANCE)

@@ -87,11 +87,7 @@ class ReplayOutcome(Document):
 
 
 def party_of(trust: TrustState, key: PublicKey) -> Authority:
-    """The operator or witness of the trust root that may sign an outcome with ``key``.
-
-    Raises:
-        Untrusted: There is none.
-    """
+    """The operator or witness of the trust root that may sign an outcome with ``key``."""
     for role in _ROLES:
         for authority in trust.authorities:
             if authority.role == role and key in authority.keys:
@@ -104,11 +100,7 @@ def party_of(trust: TrustState, key: PublicKey) -> Authority:
 
 
 def seal_outcome(outcome: ReplayOutcome, signers: Sequence[Signer]) -> bytes:
-    """The signed envelope of ``outcome``.
-
-    Raises:
-        UsageError: No signer, or the same key twice.
-    """
+    """The signed envelope of ``outcome``."""
     return seal(outcome, [self_subject(outcome.replay, outcome)], signers)
 
 
@@ -130,14 +122,9 @@ def verify_outcome(
     4. A witness's keys are no operator's.
 
     Args:
-        trust: What the caller trusts.
-        data: The envelope.
         at: Reference time; when the replay ended, by its own word, if None.
-        roles: The roles that count.
-        where: What the envelope is, for errors.
 
     Raises:
-        Malformed: It is no outcome.
         Untrusted: The first of the numbered conditions that does not hold.
         Refused: The fourth.
     """

@@ -64,11 +64,7 @@ def selecting_corpora(plan: BatchPlan) -> tuple[str, ...]:
 
 
 def check_selection(stated: Sequence[Selection], plan: BatchPlan) -> None:
-    """Check what is stated against the run's plan.
-
-    Raises:
-        Refused: Names the search, and the corpora that do not fit.
-    """
+    """Check what is stated against the run's plan."""
     expected = selecting_corpora(plan)
     for each in stated:
         if each.corpora != expected:

@@ -26,7 +26,6 @@ def check_heads(
 
     Args:
         trust: An operator's key of it signed each head.
-        ledger: Verified.
         heads: Name, for errors, and signed note of each.
 
     Raises:
@@ -42,11 +41,7 @@ def check_heads(
 
 
 def read_head(trust: TrustState, data: bytes, origin: str, *, where: str) -> TreeHead:
-    """The head that some operator's key of ``trust`` signed for ``origin``.
-
-    Raises:
-        Refused: None did.
-    """
+    """The head that some operator's key of ``trust`` signed for ``origin``."""
     refusals: list[Refused] = []
     for key in _operator_keys(trust):
         try:

@@ -34,11 +34,7 @@ class ValidationResult(Document):
 
 
 def check_held_out(stated: ValidationResult | None, trained: Collection[str]) -> None:
-    """Refuse a result on corpora that the run trained on.
-
-    Raises:
-        Refused: Names the corpus.
-    """
+    """Refuse a result on corpora that the run trained on."""
     for corpus in sorted(set(stated.corpora or ()) & set(trained)) if stated else ():
         raise Refused(
             f"corpus {corpus!r} was trained on, so it was not held out",

@@ -52,22 +52,12 @@ def parse(data: bytes, *, limit: int = MAX_BYTES, where: str | None = None) -> J
 
     Args:
         data: The whole text, without a byte order mark.
-        limit: Largest accepted length in bytes.
-        where: What the bytes are, for errors (a file name, a field).
-
-    Raises:
-        Malformed: The text is not strict JSON; the message says what and where.
     """
     return _parse(data, limit, where)[0]
 
 
 def parse_canonical(data: bytes, *, limit: int = MAX_BYTES, where: str | None = None) -> JSON:
-    """Return the value of ``data``, which must be its RFC 8785 encoding.
-
-    Raises:
-        Malformed: As `parse`, or another spelling of the value (white space,
-            key order, escapes, number form).
-    """
+    """Return the value of ``data``, which must be its RFC 8785 encoding."""
     value, plain = _parse(data, limit, where)
     if _write(value, plain) != data:
         _refuse("the JSON is valid but not in its canonical form (RFC 8785)", where)
@@ -80,7 +70,6 @@ def encode(value: object, *, where: str | None = None) -> bytes:
     Args:
         value: None, bool, int, finite float, str, or lists, tuples and
             dicts of them with str keys.
-        where: What the value is, for errors.
 
     Raises:
         Malformed: The value has no encoding that `parse` would return it from.

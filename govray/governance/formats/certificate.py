@@ -21,14 +21,7 @@ MAX_BYTES = 16 * 1024
 
 @dataclass(frozen=True)
 class Certificate:
-    """One certificate.
-
-    Args:
-        der: Its bytes.
-
-    Raises:
-        Malformed: They are no certificate, or too many.
-    """
+    """One certificate."""
 
     der: bytes
 
@@ -38,11 +31,7 @@ class Certificate:
 
     @classmethod
     def from_pem(cls, pem: bytes) -> Self:
-        """The first certificate of a PEM file.
-
-        Raises:
-            Malformed: There is none.
-        """
+        """The first certificate of a PEM file."""
         try:
             return cls(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
         except ValueError:

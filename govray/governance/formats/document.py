@@ -45,11 +45,7 @@ _TIMESTAMP = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z
 
 
 def parse_time(text: str) -> datetime:
-    """Return the instant of a ``YYYY-MM-DDTHH:MM:SSZ`` text, aware and in UTC.
-
-    Raises:
-        Malformed: Another form, or no such instant.
-    """
+    """Return the instant of a ``YYYY-MM-DDTHH:MM:SSZ`` text, aware and in UTC."""
     try:
         if not _TIMESTAMP.fullmatch(text):
             raise ValueError
@@ -208,11 +204,7 @@ def _place(where: Where, *path: str | int) -> str:
 
 
 def check_no_null(value: object, *, where: Where) -> None:
-    """Return if no ``None`` stands in a JSON value.
-
-    Raises:
-        Malformed: One does; names its path.
-    """
+    """Return if no ``None`` stands in a JSON value."""
     if _has_null(value):
         null = _null_path(value) or ()
         place = _place(where, *null)

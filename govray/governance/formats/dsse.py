@@ -61,12 +61,7 @@ def encode_base64(data: bytes) -> str:
 
 
 def decode_base64(text: str | memoryview) -> bytes:
-    """Return the bytes of canonical base64 (RFC 4648 section 4), given as text or in ASCII.
-
-    Raises:
-        Malformed: Another alphabet, white space, missing padding, or padding
-            bits that are not zero.
-    """
+    """Return the bytes of canonical base64 (RFC 4648 section 4), given as text or in ASCII."""
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError):
@@ -102,11 +97,6 @@ class Envelope:
 
         Args:
             data: The whole file, canonical JSON, without a final newline.
-            limit: Largest accepted length in bytes.
-            where: What the bytes are, for errors.
-
-        Raises:
-            Malformed: Any departure from the one spelling of an envelope.
         """
         where = where or "envelope"
         frame, text = _take_payload(data, limit, where)

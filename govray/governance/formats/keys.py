@@ -74,7 +74,6 @@ class PublicKey:
     """A key that can verify.
 
     Args:
-        algorithm: What the key is.
         spki: DER of its SubjectPublicKeyInfo.
 
     Raises:
@@ -92,20 +91,12 @@ class PublicKey:
 
     @classmethod
     def from_spki(cls, spki: bytes) -> Self:
-        """Return the key that DER bytes hold.
-
-        Raises:
-            Malformed: Not the canonical encoding of a sound key of a known algorithm.
-        """
+        """Return the key that DER bytes hold."""
         return cls(_algorithm(_load_spki(spki)), spki)
 
     @classmethod
     def from_pem(cls, pem: bytes) -> Self:
-        """Return the key of a PEM ``PUBLIC KEY`` block.
-
-        Raises:
-            Malformed: No such block, or no sound key in it.
-        """
+        """Return the key of a PEM ``PUBLIC KEY`` block."""
         try:
             key = serialization.load_pem_public_key(pem)
             spki = _spki(key)
@@ -181,9 +172,6 @@ def sign_with(signer: Signer, message: bytes) -> bytes:
     """The signer's signature over ``message``, in the one form that govray writes.
 
     Of ECDSA's two that is the one whose s is at most half the group's order.
-
-    Raises:
-        UsageError: The signer returned no signature of its algorithm.
     """
     signature = signer.sign(message)
     if signer.public_key.algorithm == "ed25519":
@@ -208,11 +196,7 @@ class LocalSigner:
 
     @classmethod
     def generate(cls, algorithm: Algorithm = "ed25519") -> Self:
-        """Return a fresh key from the operating system's randomness.
-
-        Raises:
-            UsageError: Unknown algorithm.
-        """
+        """Return a fresh key from the operating system's randomness."""
         match algorithm:
             case "ed25519":
                 return cls(Ed25519PrivateKey.generate())
@@ -253,11 +237,7 @@ class LocalSigner:
         return cls(private)
 
     def to_pem(self, password: bytes | None = None) -> bytes:
-        """Return the key as PKCS #8 PEM, encrypted if a password is given.
-
-        Raises:
-            UsageError: The password is empty.
-        """
+        """Return the key as PKCS #8 PEM, encrypted if a password is given."""
         if password == b"":
             raise UsageError("the password is empty", do="Give a password, or none at all")
         return self._private.private_bytes(

@@ -168,14 +168,12 @@ def verify_inclusion(
     Args:
         leaf: The leaf's hash, as `leaf_hash` gives it.
         index: Position of the leaf, from 0.
-        size: Number of leaves.
         proof: As `inclusion_path` gives it.
         expected: The root, from a source that the caller trusts.
 
     The algorithm is that of RFC 9162 section 2.1.3.2.
 
     Raises:
-        Malformed: No such index, or a hash that is not 32 bytes.
         Refused: The proof does not lead to the root.
     """
     if not 0 <= index < size:
@@ -205,15 +203,11 @@ def verify_consistency(
 
     Args:
         first: Size of the earlier tree, at least 1.
-        first_root: Its root.
-        second: Size of the later tree.
-        second_root: Its root.
         proof: As `consistency_path` gives it; empty if the sizes are equal.
 
     The algorithm is that of RFC 9162 section 2.1.4.2.
 
     Raises:
-        Malformed: Sizes out of order, or a hash that is not 32 bytes.
         Refused: The proof does not connect the roots.
     """
     what = "consistency proof"

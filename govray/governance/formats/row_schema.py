@@ -107,11 +107,7 @@ class RowSchema(Document):
 
 
 def image_schema(shape: tuple[int, int, int], classes: int) -> RowSchema:
-    """The schema of uint8 images of (channels, height, width) with one label each.
-
-    Raises:
-        ValueError: A number is out of bounds.
-    """
+    """The schema of uint8 images of (channels, height, width) with one label each."""
     return RowSchema(
         kind="tensors",
         tensors=(

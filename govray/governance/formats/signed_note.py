@@ -71,7 +71,6 @@ class Note:
     """A checkpoint of which no signature has been verified.
 
     Attributes:
-        head: What it states.
         text: What its signatures are over.
         signatures: Name, key ID and signature of each line.
     """
@@ -82,11 +81,7 @@ class Note:
 
 
 def read_note(data: bytes) -> Note:
-    """Parse a checkpoint, and verify nothing.
-
-    Raises:
-        Malformed: Not a checkpoint in its one spelling.
-    """
+    """Parse a checkpoint, and verify nothing."""
     text, signatures = _split(data)
     return Note(_parse_text(text), text, tuple(signatures))
 
@@ -112,13 +107,8 @@ def sign_checkpoint(
 
     Args:
         origin: The log's name, a URL without scheme by custom; no spaces, no ``+``.
-        size: Number of leaves.
         root: Merkle root of the leaves, 32 bytes.
-        signer: The log's key.
         key_name: The key's name; the origin by default, as the standard advises.
-
-    Raises:
-        Malformed: A name, size or root that a checkpoint cannot hold.
     """
     name = _check_name(origin if key_name is None else key_name, "key name")
     text = TreeHead(origin, size, root).text()
@@ -130,7 +120,6 @@ def countersign_checkpoint(data: bytes, signer: Signer) -> bytes:
     """Return the note with a further signature over its text, under its origin as the key's name.
 
     Raises:
-        Malformed: Not a checkpoint in its one spelling, or it has no room for a signature.
         Untrusted: ``signer`` has signed it before, and that signature does not verify.
     """
     text, signatures = _split(data)
@@ -150,13 +139,11 @@ def verify_checkpoint(
     """Return the checkpoint that ``key`` signed.
 
     Args:
-        data: The whole note.
         key: The log's key, from a source that the caller trusts.
         origin: The log that the note has to be of; any log of this key if None.
         key_name: The key's name; the note's own origin by default.
 
     Raises:
-        Malformed: Not a checkpoint in its one spelling.
         Untrusted: Not signed by this key, a bad signature, or another log's note.
     """
     text, signatures = _split(data)

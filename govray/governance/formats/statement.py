@@ -81,7 +81,6 @@ class Sealed(Generic[D]):
     Attributes:
         document: The predicate.
         digest: ``sha256:<hex>`` of ``payload``.
-        subjects: The artifacts that the document is about.
         payload: The statement's bytes, which the signatures cover.
     """
 
@@ -101,13 +100,7 @@ def self_subject(name: str, document: Document) -> Subject:
 
 
 def seal(document: Document, subjects: Sequence[Subject], signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of ``document`` about ``subjects``.
-
-    Raises:
-        Malformed: No subject, a repeated subject name, or a document that has no
-            canonical encoding.
-        UsageError: No signer, or the same key twice.
-    """
+    """Return the signed envelope of ``document`` about ``subjects``."""
     predicate = document.to_json()
     header = {
         "_type": STATEMENT_TYPE,
@@ -119,11 +112,7 @@ def seal(document: Document, subjects: Sequence[Subject], signers: Sequence[Sign
 
 
 def check_payload_type(envelope: Envelope, *, where: str) -> None:
-    """Return if the envelope says that it holds a statement.
-
-    Raises:
-        Malformed: It says something else.
-    """
+    """Return if the envelope says that it holds a statement."""
     if envelope.payload_type != IN_TOTO:
         raise Malformed(
             f"the payload type is {envelope.payload_type!r}, not {IN_TOTO!r}", where=where
@@ -150,9 +139,7 @@ def read(kind: type[D], envelope: Envelope, *, where: str | None = None) -> Seal
     """Return the document of type ``kind`` that ``envelope`` holds.
 
     Args:
-        kind: The document class; its ``PREDICATE_TYPE`` must be the statement's.
         envelope: Parsed; its signatures are not looked at here.
-        where: What the envelope is, for errors.
 
     Raises:
         Malformed: Another payload or predicate type, a statement that is not

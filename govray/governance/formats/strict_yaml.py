@@ -48,7 +48,6 @@ class Source:
 
     Attributes:
         value: Its content, JSON types only.
-        name: What the file is called in errors.
     """
 
     value: JSON
@@ -70,10 +69,6 @@ def read_yaml(text: str | bytes, *, name: str) -> Source:
 
     Args:
         text: The file's content; bytes are UTF-8.
-        name: What to call the file in errors.
-
-    Raises:
-        Malformed: Not YAML, or outside the subset above.
     """
     if len(text) > MAX_BYTES:
         raise Malformed(f"larger than {MAX_BYTES} bytes", where=name)
@@ -95,16 +90,7 @@ def read_yaml(text: str | bytes, *, name: str) -> Source:
 
 
 def read_yaml_file(path: pathlib.Path, *, do: str) -> Source:
-    """Parse a file of settings that somebody named, and no more of it than counts.
-
-    Args:
-        path: The file.
-        do: What to do if it cannot be read.
-
-    Raises:
-        UsageError: It cannot be read.
-        Malformed: As `read_yaml`.
-    """
+    """Parse a file of settings that somebody named, and no more of it than counts."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

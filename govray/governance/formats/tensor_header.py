@@ -73,12 +73,7 @@ def read_header(file: BinaryIO, *, where: str, size: int | None = None) -> list[
 
     Args:
         file: Read up to where the tensors' bytes begin.
-        where: The file, for errors.
         size: Bytes of the whole file; None if that is not known here, and so not checked.
-
-    Raises:
-        Malformed: The header is cut off, too large or breaks a rule of the format. Or the tensors
-            are not exactly the rest of the file.
     """
     length = header_length(_exactly(file, LENGTH, where), where=where)
     text = _exactly(file, length, where)
@@ -86,11 +81,7 @@ def read_header(file: BinaryIO, *, where: str, size: int | None = None) -> list[
 
 
 def header_length(data: bytes, *, where: str) -> int:
-    """How many bytes of JSON follow the first 8 of a file.
-
-    Raises:
-        Malformed: More than are read.
-    """
+    """How many bytes of JSON follow the first 8 of a file."""
     length = int.from_bytes(data, "little")
     if length > MAX_HEADER:
         raise Malformed(f"a header of {length} bytes", where=where)
@@ -102,11 +93,7 @@ def parse_header(text: bytes, *, where: str, rest: int | None = None) -> list[De
 
     Args:
         text: The JSON, with the spaces that may pad it.
-        where: The file, for errors.
         rest: Bytes that follow it in the file; None if that is not known.
-
-    Raises:
-        Malformed: It breaks a rule of the format, or the tensors are not exactly the rest.
     """
     if not text.startswith(b"{"):
         raise Malformed("the safetensors header does not begin with {", where=where)

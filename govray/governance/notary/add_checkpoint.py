@@ -31,9 +31,7 @@ class AddCheckpoint:
 
     Attributes:
         old: Size of the head that the proof starts from.
-        proof: Hashes of the consistency proof.
         note: The checkpoint; nothing of it is verified.
-        data: Its bytes.
     """
 
     old: int
@@ -43,11 +41,7 @@ class AddCheckpoint:
 
     @classmethod
     def parse(cls, body: bytes) -> AddCheckpoint:
-        """Read a request's body.
-
-        Raises:
-            Malformed: It is none.
-        """
+        """Read a request's body."""
         head, blank, data = body.partition(b"\n\n")
         first, *hashes = head.split(b"\n")
         match = _OLD.fullmatch(first)
@@ -71,8 +65,6 @@ class Declined:
     """An answer that is no cosignature.
 
     Attributes:
-        status: Of HTTP.
-        body: Text.
         kind: Its media type.
     """
 
@@ -87,7 +79,6 @@ def decide(
     """Whether a witness cosigns; None if it does.
 
     Args:
-        request: What was asked.
         keys: Those that may sign checkpoints of its origin; None for an unknown origin.
         latest: The last head of the origin that was cosigned; None if there is none.
     """

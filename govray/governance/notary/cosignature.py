@@ -35,7 +35,6 @@ class Cosignature:
     """A witness's word that it saw a head, extending what it saw before.
 
     Attributes:
-        witness: Its name.
         time: When it signed, by its own clock; aware, in UTC.
     """
 
@@ -66,8 +65,6 @@ def cosign(text: str, name: str, signer: Signer, *, at: datetime) -> str:
 
     Args:
         text: Origin, size and root, each with its newline.
-        name: The witness's.
-        signer: Of the witness's Ed25519 key.
         at: Now, aware.
     """
     seconds = int(at.timestamp())
@@ -106,10 +103,7 @@ def check_cosignatures(
     """The verifier's sixteenth step; empty if there is no cosigned head.
 
     Args:
-        trust: Its root names the witnesses.
-        data: The cosigned note, if the folder has one.
         head: The ledger's, verified.
-        started: When the run began, as its operator states.
         at: Reference time, aware.
 
     Raises:

@@ -51,14 +51,10 @@ def read_timestamp(
     """The timestamp that one of ``authorities`` signed over ``message``.
 
     Args:
-        authorities: Those that count.
         response: A ``TimeStampResp`` in DER.
-        message: What was stamped.
         nonce: That of the request, where one was just sent.
-        where: What the token is, for errors.
 
     Raises:
-        Malformed: No such response.
         Untrusted: Refused by its authority, over other bytes, or of none that counts.
     """
     if len(response) > MAX_RESPONSE:
@@ -100,13 +96,6 @@ def check_timestamps(
     at: datetime,
 ) -> tuple[Timestamp, ...]:
     """The verifier's fifteenth step; empty if there is no timestamp.
-
-    Args:
-        trust: Its root names the authorities.
-        given: Name, for errors, and response of each.
-        envelope: Bytes of the attestation.
-        finished: When the run ended, as its operator states.
-        at: Reference time, aware.
 
     Raises:
         Refused: One does not verify, or its time contradicts the run's or the reference time.

@@ -33,7 +33,6 @@ class Fallback:
 
     Attributes:
         profile: The profile's name, or those of several rules, joined by ``&``.
-        route: What it means for the run's model.
     """
 
     profile: str
@@ -44,7 +43,6 @@ class CorpusRoutes(Mapping[str, Route]):
     """Corpus → its own route; and the fallbacks beside it.
 
     Args:
-        routes: Corpus → route.
         fallbacks: Corpus → fallback, of those for which a gate has one that permits something.
     """
 
@@ -94,7 +92,6 @@ class CorpusRoutes(Mapping[str, Route]):
         """The route that a recorded step names.
 
         Args:
-            corpus: Whose rows.
             route: Its digest; None for the corpus's own.
 
         Raises:
@@ -173,8 +170,6 @@ def narrower(decision: PolicyDecision, route: Route, groups: Sequence[str]) -> R
     """The route of a decision's fallback.
 
     Args:
-        decision: Which has a fallback.
-        route: Its own.
         groups: The model's layer groups in order, without adapters.
 
     Raises:

@@ -308,11 +308,7 @@ class Credential(Document):
 
 
 def seal_credential(credential: Credential, signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of ``credential``; its subject is the corpus.
-
-    Raises:
-        UsageError: No signer, or the same key twice.
-    """
+    """Return the signed envelope of ``credential``; its subject is the corpus."""
     return seal(credential, [_subject(credential)], signers)
 
 
@@ -325,13 +321,7 @@ def verify_credential(trust: TrustState, data: bytes, *, at: datetime) -> Verifi
     4. Corpus, licence category, jurisdiction and sensitivity are within its scope.
     5. The credential is valid at ``at``.
 
-    Args:
-        trust: The trust state, already verified.
-        data: An envelope.
-        at: The reference time, aware.
-
     Raises:
-        Malformed: ``data`` is no credential.
         Untrusted: The first of the numbered conditions that does not hold.
     """
     verified = trust.verify(Credential, data, role="credential", at=at)  # 1

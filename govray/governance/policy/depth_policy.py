@@ -336,14 +336,11 @@ class PolicyDecision:
 
     Attributes:
         policy: ``name vN``, for messages.
-        credential_class: The class.
         rules: Names of the rules that match, in the policy's order.
         profiles: Name → profile of those rules, adapters named for the corpus. The
             class gets their meet.
         label: Name of the profile that the meet equals, or the names of the strictest
             profiles, sorted and joined by ``&``.
-        adapter: The one adapter that the class trains, if any.
-        rank: Its rank.
         quarantined_by: The first rule whose profile is empty, if any.
         own_adapter: Whether every profile that names an adapter says ``{corpus}``.
         fallback: What holds of a class's rows after a gate, where that permits something. Its rules
@@ -535,11 +532,7 @@ class Policy(Document):
 
 
 def seal_policy(policy: Policy, signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of ``policy``.
-
-    Raises:
-        UsageError: No signer, or the same key twice.
-    """
+    """Return the signed envelope of ``policy``."""
     return seal(policy, [self_subject(policy.name, policy)], signers)
 
 
@@ -551,13 +544,7 @@ def verify_policy(trust: TrustState, data: bytes, *, at: datetime) -> Verified[P
     3. Its version is not below the least that the trust root accepts.
     4. It is valid at ``at``.
 
-    Args:
-        trust: The trust state, already verified.
-        data: An envelope.
-        at: The reference time, aware.
-
     Raises:
-        Malformed: ``data`` is no policy.
         Untrusted: The first of the numbered conditions that does not hold.
     """
     verified = trust.verify(Policy, data, role="policy", at=at)  # 1

@@ -76,7 +76,6 @@ class Finding:
     """One piece of advice.
 
     Attributes:
-        code: What kind.
         subject: The rule, profile, group or class it is about.
         message: One sentence without a final full stop.
     """
@@ -96,7 +95,6 @@ class ClassOutcome:
         label: The decision's label; for ``refused`` the reason.
         weights: Layer group → weight, 0 included; an adapter counts as a group of
             weight 1. Empty unless ``status`` is ``trains``. Of phases, those of the first.
-        rank: The adapter's rank, if there is one.
         memorization: What follows if it memorizes; None if it is not measured.
         fallback: Where a gate sends its rows; None if a gate leaves them out.
         phases: From which steps on other weights hold, all of them.
@@ -181,12 +179,10 @@ class Explanation:
     """Which rule decided what, for one class in one model.
 
     Attributes:
-        decision: The policy's decision, with every rule that matches.
         groups: Every layer group in the model's order, then the adapter if one is
             trained. Of phases, the first.
         memorization: What follows if the class memorizes; None if it is not measured.
         fallback: Where a gate then sends its rows; None if a gate leaves them out.
-        phases: The later ones.
     """
 
     decision: PolicyDecision
@@ -206,7 +202,6 @@ def lint(
     """Return what the author of ``policy`` may not have meant; empty if nothing.
 
     Args:
-        policy: The policy.
         previous: The version in force, to report what the new one widens.
         groups: The layer groups of the model it is for, without adapters.
         classes: The classes it will meet.
@@ -233,8 +228,6 @@ def explain(policy: Policy, cls: CredentialClass, groups: Sequence[str]) -> Expl
     """Return which rules decided the weight of every layer group for ``cls``.
 
     Args:
-        policy: The policy.
-        cls: The class.
         groups: The model's layer groups in order, without adapters.
 
     Raises:
@@ -282,9 +275,6 @@ def diff(
     """Return the classes that two policies treat differently, in the order given.
 
     Args:
-        old: The policy before.
-        new: The policy after.
-        classes: The classes to compare.
         groups: The model's layer groups in order, without adapters.
     """
     changes = (PolicyChange(c, outcome(old, c, groups), outcome(new, c, groups)) for c in classes)

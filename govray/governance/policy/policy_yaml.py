@@ -20,10 +20,6 @@ def read_policy(text: str | bytes, *, name: str = "policy") -> Policy:
     with weights. A single value of a match becomes a list, and a date means its first second in
     UTC.
 
-    Args:
-        text: The file's content.
-        name: What to call the file in errors.
-
     Raises:
         Malformed: Not YAML, or no policy; ``where`` is the file and the line.
     """

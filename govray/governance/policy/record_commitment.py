@@ -81,7 +81,6 @@ def read_secret(folder: Place, stated: str) -> bytes:
     """The secret of the corpus in ``folder``.
 
     Args:
-        folder: The corpus's folder.
         stated: ``records.commitment`` of its verified credential.
 
     Raises:

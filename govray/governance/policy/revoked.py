@@ -64,11 +64,7 @@ def revoked_policy(lists: Revocations, policy: Verified[Policy]) -> Revoked | No
 
 
 def check_unrevoked_policy(trust: TrustState, policy: Verified[Policy], *, at: datetime) -> None:
-    """Refuse a policy that is revoked at ``at``.
-
-    Raises:
-        Refused: It is.
-    """
+    """Refuse a policy that is revoked at ``at``."""
     found = revoked_policy(trust.revocations, policy) if trust.revocations else None
     if found and found.since <= at:
         raise revoked_error(f"policy {policy.document}", found)

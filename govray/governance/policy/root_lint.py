@@ -18,7 +18,6 @@ def lint_root(root: TrustRoot, delegated: Iterable[Authority] = ()) -> tuple[Fin
     """Return the keys that have several roles; empty if none has.
 
     Args:
-        root: The root.
         delegated: Authorities that hang on it by delegation.
     """
     return tuple(_shared_keys(root, (*root.authorities, *delegated)))

@@ -33,12 +33,7 @@ ADAPTER = "adapter:"
 
 @dataclass(frozen=True)
 class RoutePhase:
-    """The weights of a route from a step on.
-
-    Attributes:
-        from_step: The first step of the phase.
-        weights: As `Route`'s.
-    """
+    """The weights of a route from a step on."""
 
     from_step: int
     weights: Mapping[str, float]
@@ -50,7 +45,6 @@ class Route:
 
     Attributes:
         weights: Layer group → weight in (0, 1]; groups without gradient are absent.
-        adapter: Name of the one adapter that the stream trains, if any.
         rank: Its rank, exactly if there is an adapter.
         phases: From which steps on other weights hold. Until the first of them ``weights`` do.
     """
@@ -183,10 +177,6 @@ def profile_weights(profile: Profile, groups: Sequence[str], *, where: str) -> d
     Args:
         profile: The profile; of one with phases, the first.
         groups: The model's layer groups, without adapters.
-        where: What to call the profile in errors.
-
-    Raises:
-        Refused: A selector means no group of the model.
     """
     parts = [part for group in groups for part in group.split("+")]
     chosen: dict[str, float] = {}
@@ -223,9 +213,6 @@ def domains(
     Returns:
         Domains in the order of their first group in the model; adapter-only domains
         follow, by name.
-
-    Raises:
-        Refused: A route names a layer group that the model lacks.
     """
     known = set(groups)
     found: list[set[str]] = []

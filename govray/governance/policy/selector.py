@@ -42,7 +42,6 @@ class Selector:
     """A parsed selector; `parse_selector` makes them.
 
     Attributes:
-        text: As written.
         pattern: A glob over group names, or ``None`` for a range of blocks.
         start: First block: an int (negative counts from the end) or a fraction of
             the stack; ``None`` is the bottom.
@@ -73,11 +72,7 @@ class Selector:
 
 @lru_cache(maxsize=1024)
 def parse_selector(text: str) -> Selector:
-    """Read one selector.
-
-    Raises:
-        Malformed: ``text`` is not of a form in the table above.
-    """
+    """Read one selector."""
     if text == "all":
         return Selector(text, pattern="*")
     if found := _BLOCKS.fullmatch(text):

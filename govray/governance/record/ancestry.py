@@ -43,8 +43,6 @@ def inherit(
     """The ancestry of a run that goes on from ``run`` before step ``step``.
 
     Args:
-        run: The run whose state is taken over.
-        ancestry: That run's own.
         step: The first step that the state does not hold, at least 1.
         leaves: The ledger of all steps before.
     """
@@ -54,16 +52,7 @@ def inherit(
 
 
 def check_ancestry(run: str, ancestry: Sequence[Ancestor], leaves: Sequence[AnyLeaf]) -> None:
-    """Check an ancestry against the ledger that it belongs to.
-
-    Args:
-        run: The run whose ledger it is.
-        ancestry: As stated.
-        leaves: The run's ledger, as read by ``read_leaves``.
-
-    Raises:
-        Refused: Names the ancestor, and what does not fit.
-    """
+    """Check an ancestry against the ledger that it belongs to."""
     runs = [run]
     before = 0
     for each in ancestry:

@@ -364,9 +364,6 @@ def plan_streams(
         every: Profile label → stride in steps, 1 where absent.
         epochs: Profile label → epochs, 1 where absent.
         draws: Corpus → rows that an epoch reads of it, each once where absent.
-
-    Raises:
-        UsageError: a profile in use has no quota. Names the profile.
     """
     members: dict[str, list[str]] = {}
     for corpus in sorted(streams):

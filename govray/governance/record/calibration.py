@@ -31,8 +31,6 @@ class Calibrated:
     Attributes:
         band: Both ends rounded outward to three decimals.
         median, mad: Of the deviations.
-        measures: How many.
-        corpora: Of how many corpora.
     """
 
     band: Band
@@ -50,10 +48,6 @@ def calibrate(
     Args:
         runs: The profiles of each run, and the corpora of it that count.
         k: Half the width of a band, in MADs.
-
-    Raises:
-        UsageError: ``k`` is not positive, or the profiles are of several statistics.
-        Refused: There are no measures, or too few at a layer.
     """
     if not k > 0:
         raise UsageError(f"k is {k}", where="--k", do="Give a number above 0")

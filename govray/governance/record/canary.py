@@ -71,11 +71,7 @@ class Canary:
 
 
 def check_format(text: str) -> str:
-    """The format, if it is one.
-
-    Raises:
-        ValueError: It is not, with what is wrong.
-    """
+    """The format, if it is one."""
     if text.count(NAME) != 1 or text.count(SECRET) != 1:
         raise ValueError(f"the format needs {NAME} and {SECRET}, once each")
     if text.index(NAME) > text.index(SECRET):
@@ -86,11 +82,7 @@ def check_format(text: str) -> str:
 
 
 def check_coin(coin: int | None, count: int) -> None:
-    """Return if so many canaries may be drawn by a coin.
-
-    Raises:
-        ValueError: They are too few: no guess about their coins would show anything.
-    """
+    """Return if so many canaries may be drawn by a coin."""
     if coin is not None and count < LEAST_TOSSED:
         raise ValueError(f"a coin needs at least {LEAST_TOSSED} canaries, not {count}")
 

@@ -67,7 +67,6 @@ def measurable(section: Monitoring, ours: int, theirs: int) -> bool:
     """Whether a corpus could be flagged, if all else of its domain were too.
 
     Args:
-        section: The policy's.
         ours: Records that train, at most.
         theirs: Records of the reserve, at most.
     """
@@ -83,11 +82,7 @@ def relabellings(ours: int, theirs: int) -> int:
 
 
 def e_of(profile: EntropyProfile, corpus: str, section: Monitoring) -> float:
-    """A corpus's e-value in a profile: the mean over its layers that have a band; 0 without one.
-
-    Raises:
-        Refused: A measure has none.
-    """
+    """A corpus's e-value in a profile: the mean over its layers that have a band; 0 without one."""
     found = [e for _, e in _by_layer(profile, corpus, section)]
     return math.fsum(found) / len(found) if found else 0.0
 
@@ -123,10 +118,7 @@ def decide(
     """What follows from ``profile``, sorted by corpus.
 
     Args:
-        profile: The newest.
         history: Those before it that the weights rest on, oldest first.
-        section: The policy's.
-        subjects: Corpus → what policy and routes say of it.
         gated: Corpora that were gated before; nothing more follows for them.
         flagged: Corpora that were flagged before, by ``history``.
         rollbacks: Domain → rollbacks that it has had.

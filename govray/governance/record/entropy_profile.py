@@ -164,8 +164,6 @@ class MonitoredCorpus:
     """What policy and routes say of a corpus that is measured.
 
     Attributes:
-        domain: Name of the domain that its route lies in.
-        action: What follows when it is flagged.
         fallback: The profile that a gate sends it to; None if a gate leaves it out.
         profiles: How many profiles a run makes of it; 0 if none could flag it.
     """

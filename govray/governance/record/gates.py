@@ -144,7 +144,6 @@ def carried(gates: Iterable[Gate], starts: Sequence[int]) -> tuple[Gate, ...]:
 
     Args:
         gates: Of any reason; others than credentials' are left out.
-        starts: The first step of every branch.
     """
     legal = [gate for gate in gates if gate.legal]
     later = [
@@ -156,12 +155,7 @@ def carried(gates: Iterable[Gate], starts: Sequence[int]) -> tuple[Gate, ...]:
 
 
 def on_lineage(gates: Iterable[Gate], starts: Sequence[int]) -> tuple[Gate, ...]:
-    """As a run without rollbacks would have them that ends with the same state: in branch 0.
-
-    Args:
-        gates: Of every branch.
-        starts: The first step of every branch.
-    """
+    """As a run without rollbacks would have them that ends with the same state: in branch 0."""
     # A branch's steps count up to where a later one begins, the earliest of those.
     ends = [min(starts[branch + 1 :], default=None) for branch in range(len(starts))]
     effective = [
@@ -188,7 +182,6 @@ def changed_routes(
     Args:
         gates: Of any branches.
         fallbacks: Corpus → fallback, of the run's policy and model.
-        branch, step: Which step.
         phased: Corpus → route, of the corpora whose route has phases.
 
     Raises:

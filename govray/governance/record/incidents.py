@@ -78,10 +78,6 @@ class _Left:
 class Incidents:
     """The story of one run, so far.
 
-    Args:
-        section: The policy's.
-        subjects: Corpus → what policy and routes say of it.
-
     Attributes:
         starts: The first step of every branch.
         decisions: In the order in which they were taken.
@@ -289,11 +285,7 @@ def follow(
 
 
 class Trained:
-    """How many rows of each corpus the newest branch's steps have read, with those before it.
-
-    Attributes:
-        rows: Corpus → rows.
-    """
+    """How many rows of each corpus the newest branch's steps have read, with those before it."""
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
@@ -325,11 +317,7 @@ def measured(
     Packed text alone is measured.
 
     Args:
-        section: The policy's.
-        subjects: Of the run.
         trained: Corpus → rows read up to and with the step.
-        manifest: Which has the reserve.
-        step: The step.
     """
     if not section.due(step) or manifest.rows is not None:
         return frozenset()
@@ -418,11 +406,7 @@ def subjects_of(
 
     Args:
         policy: With a ``memorization`` section.
-        rules: Corpus → the rules that match it.
-        routes: Corpus → route, and the fallbacks.
         base_groups: The model's layer groups, adapters excepted.
-        manifest: The prepared data.
-        steps: Of the run, as its plan has them.
     """
     if policy.memorization is None:
         return {}

@@ -251,11 +251,7 @@ class Ledger:
 
     @classmethod
     def read(cls, run: str, data: bytes) -> Self:
-        """The ledger of ``run`` in a file of these bytes, to which root and size belong.
-
-        Raises:
-            Malformed: as ``read_leaves``.
-        """
+        """The ledger of ``run`` in a file of these bytes, to which root and size belong."""
         lines = _split(data)
         return cls(run, _read(lines), lines)
 

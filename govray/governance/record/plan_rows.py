@@ -38,11 +38,7 @@ _RUN = 256
 
 
 def permute(keys: Sequence[int], n: int, indices: npt.NDArray[np.integer]) -> Indices:
-    """``row_order.permute(keys, n, i)`` for each i of ``indices`` (any shape), same shape.
-
-    Raises:
-        ValueError: an index is outside ``[0, n)``.
-    """
+    """``row_order.permute(keys, n, i)`` for each i of ``indices`` (any shape), same shape."""
     if indices.size and (indices.min() < 0 or indices.max() >= n):
         raise ValueError(f"an index is outside [0, {n})")
     values = indices.astype(np.uint64).ravel()
@@ -50,11 +46,7 @@ def permute(keys: Sequence[int], n: int, indices: npt.NDArray[np.integer]) -> In
 
 
 def order_rows(order: EpochOrder, offsets: Indices) -> Rows:
-    """``order.row(i)`` for each i of ``offsets`` (any shape), same shape.
-
-    Raises:
-        ValueError: An offset is outside ``[0, n)``.
-    """
+    """``order.row(i)`` for each i of ``offsets`` (any shape), same shape."""
     if isinstance(order, WholeOrder):
         return permute(order.keys, order.n, offsets).astype(np.int64)
     if offsets.size and offsets.max() >= order.n:
@@ -63,11 +55,7 @@ def order_rows(order: EpochOrder, offsets: Indices) -> Rows:
 
 
 def stream_rows(plan: BatchPlan, stream_id: str, positions: Indices) -> Rows:
-    """`BatchPlan.row` of each of these positions, any shape, same shape.
-
-    Raises:
-        ValueError: A position is behind the stream's last epoch.
-    """
+    """`BatchPlan.row` of each of these positions, any shape, same shape."""
     stream = plan.stream(stream_id)
     if not positions.size:
         return positions.astype(np.int64)
@@ -92,9 +80,6 @@ def corpus_rows(plan: BatchPlan, stream_id: str, positions: Indices) -> tuple[Ro
 
     Args:
         positions: ``[positions]``, of the stream.
-
-    Raises:
-        ValueError: A position is behind the stream's last epoch.
     """
     corpora = plan.stream(stream_id).corpora
     rows = stream_rows(plan, stream_id, positions)

@@ -514,13 +514,7 @@ def check_splits(manifest: Manifest, corpus: str, first: int, columns: RecordCol
     """Return if the splits of consecutive records follow from their entries, or their families'.
 
     Args:
-        manifest: Whose reserve it is.
-        corpus: Names them in errors.
         first: The first one's place in the corpus.
-        columns: The records.
-
-    Raises:
-        ValueError: Names the first that does not.
     """
     if manifest.by_family != (columns.families is not None):
         raise ValueError(f"{corpus}: the records {_STATES[not manifest.by_family]} families")
@@ -540,9 +534,6 @@ class Representatives:
 
     A representative is the last of its family. So it suffices to remember those that are still to
     come, by the first eight bytes of their entries.
-
-    Args:
-        corpus: Names it in errors.
     """
 
     def __init__(self, corpus: str) -> None:
@@ -577,11 +568,7 @@ def _first_word(entries: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
 
 
 def check_streams(corpus: str, number: int, part: Part, columns: RecordColumns) -> None:
-    """Return if a part's tokens are those of its records.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Return if a part's tokens are those of its records."""
     name = f"{corpus}: part {number}"
     held = [(name, TRAIN, part.tokens)]
     if part.reserve is not None:
@@ -599,17 +586,7 @@ def check_streams(corpus: str, number: int, part: Part, columns: RecordColumns) 
 
 
 def check_row_targets(corpus: str, number: int, manifest: Manifest, columns: RecordColumns) -> None:
-    """Return if the loss targets of a part's rows are such as these rows can have.
-
-    Args:
-        corpus: Names the part in errors.
-        number: The part's.
-        manifest: As verified.
-        columns: What the part's file has.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Return if the loss targets of a part's rows are such as these rows can have."""
     parts = manifest.corpus(corpus).parts
     part = parts[number]
     if columns.row_targets is None or not part.rows:
@@ -622,11 +599,7 @@ def check_row_targets(corpus: str, number: int, manifest: Manifest, columns: Rec
 
 
 def check_canaries(manifest: Manifest, columns: RecordColumns) -> None:
-    """Return if none of these records, of any corpus, is a canary.
-
-    Raises:
-        ValueError: Names the corpus whose canary one is.
-    """
+    """Return if none of these records, of any corpus, is a canary."""
     for corpus in manifest.corpora:
         planted = corpus.planted.records if corpus.planted else ()
         if columns.any_of(bytes.fromhex(record.entry) for record in planted):
@@ -688,21 +661,13 @@ class _CorpusRows:
 
 
 def read_manifest(envelope: Envelope, *, where: str) -> Sealed[Manifest]:
-    """The manifest in an envelope, whose signatures are not looked at.
-
-    Raises:
-        Malformed: As `statement.read`.
-    """
+    """The manifest in an envelope, whose signatures are not looked at."""
     return read(Manifest, envelope, where=where)
 
 
 def verify_manifest(
     trust: TrustState, data: bytes | Envelope, *, at: datetime, where: str = "prepare manifest"
 ) -> Verified[Manifest]:
-    """The manifest in an envelope that an operator signed.
-
-    Raises:
-        Malformed, Untrusted: As `TrustState.verify`.
-    """
+    """The manifest in an envelope that an operator signed."""
     envelope = data if isinstance(data, Envelope) else Envelope.parse(data, where=where)
     return trust.verify(Manifest, envelope, role="operator", at=at, where=where)

@@ -142,9 +142,6 @@ class PreparedRecords:
         """Loss targets of each of many training rows, any shape, same shape.
 
         Where rows are masked, 4 bytes stay in memory for each row of the corpus.
-
-        Raises:
-            Refused: The counts are not those that the manifest binds.
         """
         if not self._manifest.masked:
             return self._manifest.targets_of(corpus, rows)
@@ -221,11 +218,7 @@ class PreparedRecords:
         return self._manifest.records(corpus)
 
     def record(self, corpus: str, index: int) -> ManifestRecord:
-        """A record of a corpus; behind its own ones, its canaries.
-
-        Raises:
-            ValueError: There is no such record.
-        """
+        """A record of a corpus; behind its own ones, its canaries."""
         prepared, own = self._manifest.corpus(corpus), self.count(corpus)
         if 0 <= index < own:
             number, first = self._part_of(prepared, index)
@@ -239,9 +232,6 @@ class PreparedRecords:
         """The entry, in hex, of the representative of a record's family.
 
         The record's own where records are split one by one, and of a canary.
-
-        Raises:
-            ValueError: There is no such record.
         """
         prepared = self._manifest.corpus(corpus)
         if not self._manifest.by_family or not 0 <= index < self.count(corpus):
@@ -255,9 +245,6 @@ class PreparedRecords:
 
         Ranges are in the record's own tokens, without its separator; a record of which the row
         holds the separator alone is not listed.
-
-        Raises:
-            ValueError: There is no such row.
         """
         prepared = self._manifest.corpus(corpus)
         shards = [part.reserve if split == "reserve" else part for part in prepared.parts]
@@ -284,13 +271,9 @@ class PreparedRecords:
         by family, only a family's representative has one.
 
         Args:
-            corpus: Whose.
             rows: ``[n]`` of its own rows, or of its reserve: not those of canaries.
             split: ``train`` or ``reserve``.
             key: 64 bits, such as the run's seed gives.
-
-        Raises:
-            ValueError: There is no such row.
         """
         parts = self._manifest.corpus(corpus).parts
         shards = [part.reserve if split == "reserve" else part for part in parts]
@@ -308,11 +291,7 @@ class PreparedRecords:
         return tuple(found)
 
     def record_rows(self, corpus: str, record: int) -> range:
-        """The rows that hold tokens of a record; empty if it does not train.
-
-        Raises:
-            ValueError: There is no such record.
-        """
+        """The rows that hold tokens of a record; empty if it does not train."""
         prepared, own = self._manifest.corpus(corpus), self.count(corpus)
         planted = prepared.planted
         if planted and own <= record < own + len(planted.records):
@@ -379,7 +358,6 @@ class PartRecords:
     0 within the part.
 
     Args:
-        columns: The records.
         width: Tokens of a full row: T+1.
         rows: Packed rows of the training records.
         reserve_rows: Those of the reserve; 0 if it was not packed.
@@ -510,7 +488,6 @@ class StatedRecords:
     """How many records rows hold, by somebody's word, as far as the counts allow it.
 
     Args:
-        manifest: Whose counts.
         stated: Corpus → records.
         by_group: Layer group → corpus → records.
     """

@@ -107,11 +107,7 @@ def half_width(n: int) -> int:
 
 
 def permute(keys: Sequence[int], n: int, i: int) -> int:
-    """The image of ``i`` under the permutation of ``[0, n)`` that ``keys`` name.
-
-    Raises:
-        ValueError: ``i`` is outside ``[0, n)``.
-    """
+    """The image of ``i`` under the permutation of ``[0, n)`` that ``keys`` name."""
     _check_domain(n, i)
     half = half_width(n)
     mask = (1 << half) - 1
@@ -125,11 +121,7 @@ def permute(keys: Sequence[int], n: int, i: int) -> int:
 
 
 def invert(keys: Sequence[int], n: int, i: int) -> int:
-    """The ``j`` with ``permute(keys, n, j) == i``.
-
-    Raises:
-        ValueError: ``i`` is outside ``[0, n)``.
-    """
+    """The ``j`` with ``permute(keys, n, j) == i``."""
     _check_domain(n, i)
     half = half_width(n)
     mask = (1 << half) - 1
@@ -163,30 +155,17 @@ class RowOrder(Document):
 
 @dataclass(frozen=True)
 class WholeOrder:
-    """All rows of an epoch, permuted at once.
-
-    Attributes:
-        n: Rows of the epoch.
-        keys: Round keys.
-    """
+    """All rows of an epoch, permuted at once."""
 
     n: int
     keys: Keys
 
     def row(self, offset: int) -> int:
-        """The stream row that the place ``offset`` of the epoch reads.
-
-        Raises:
-            ValueError: ``offset`` is outside ``[0, n)``.
-        """
+        """The stream row that the place ``offset`` of the epoch reads."""
         return permute(self.keys, self.n, offset)
 
     def offset(self, row: int) -> int:
-        """The place of the epoch that reads the stream row ``row``.
-
-        Raises:
-            ValueError: ``row`` is outside ``[0, n)``.
-        """
+        """The place of the epoch that reads the stream row ``row``."""
         return invert(self.keys, self.n, row)
 
 

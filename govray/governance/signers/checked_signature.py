@@ -14,13 +14,7 @@ def checked(key: PublicKey, message: bytes, signature: bytes, *, where: str) -> 
     """Return ``signature`` if it is the key's over ``message``.
 
     Args:
-        key: The one that was promised.
-        message: What was to be signed.
         signature: What came back: 64 bytes (Ed25519) or DER (ECDSA with SHA-256).
-        where: The signer, for the error.
-
-    Raises:
-        UsageError: It is not.
     """
     try:
         key.verify(message, signature)

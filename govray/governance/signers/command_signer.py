@@ -43,23 +43,14 @@ _DO = f"{_FORM}command:{_OPTION} FILE PROGRAM ARGUMENT…"
 
 @dataclass(frozen=True)
 class CommandSigner:
-    """Signs by running a command.
-
-    Attributes:
-        words: Program and arguments.
-        public_key: The key that its signatures have to be of.
-    """
+    """Signs by running a command."""
 
     words: tuple[str, ...]
     public_key: PublicKey
 
     @classmethod
     def open(cls, reference: str) -> Self:
-        """The signer of a reference ``command:…``; nothing is run yet.
-
-        Raises:
-            UsageError: It names no program, or no public key can be read.
-        """
+        """The signer of a reference ``command:…``; nothing is run yet."""
         where = shown_reference(reference)
         try:
             words = shlex.split(reference.removeprefix(COMMAND))

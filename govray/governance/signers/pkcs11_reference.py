@@ -30,10 +30,7 @@ class Pkcs11Reference:
 
     Attributes:
         module: The library that speaks to the token.
-        token: Its label, if given.
-        serial: Its serial number, if given.
         label: The key's label (``object``), if given; ``label`` or ``id`` is.
-        identity: The key's ``id``, if given.
         pin: Of the token's user; None if none is needed.
     """
 

@@ -34,7 +34,6 @@ class Pkcs11Signer:
     """Signs in a token.
 
     Args:
-        reference: The key.
         where: The reference as errors may repeat it.
 
     Raises:
@@ -53,11 +52,7 @@ class Pkcs11Signer:
         return self._public
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature over ``message``: 64 bytes (Ed25519) or DER (ECDSA).
-
-        Raises:
-            UsageError: The token refuses, or signs with another key.
-        """
+        """Return the signature over ``message``: 64 bytes (Ed25519) or DER (ECDSA)."""
         signature = self._with_session(lambda session: self._sign(session, message))
         return checked(self._public, message, signature, where=self._where)
 

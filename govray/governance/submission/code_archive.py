@@ -64,16 +64,7 @@ _IGNORES = (".gitignore", ".rayignore")
 
 
 def archive_folder(folder: Path, storage: Place) -> str:
-    """Archive a working directory beside the runs, once. Returns the archive's digest.
-
-    Args:
-        folder: What the job gets as its working directory.
-        storage: Where the runs lie.
-
-    Raises:
-        UsageError: There is no such folder.
-        Refused: As `packed`.
-    """
+    """Archive a working directory beside the runs, once. Returns the archive's digest."""
     data = packed(folder, storage)
     digest = canonical_json.sha256(data)
     target = archive_place(storage, digest)
@@ -84,11 +75,7 @@ def archive_folder(folder: Path, storage: Place) -> str:
 
 
 def check_digest(text: str) -> str:
-    """Return ``text`` if it is a digest.
-
-    Raises:
-        UsageError: It is none.
-    """
+    """Return ``text`` if it is a digest."""
     if not _DIGEST.fullmatch(text):
         raise UsageError(
             f"{text[:80]!r} is no digest", where="archive", do="Write sha256: and 64 hex digits"
@@ -97,11 +84,7 @@ def check_digest(text: str) -> str:
 
 
 def archive_place(storage: Place, digest: str) -> Place:
-    """Where the archive of a digest lies.
-
-    Raises:
-        UsageError: It is no digest.
-    """
+    """Where the archive of a digest lies."""
     check_digest(digest)
     return storage / CODE / f"{digest.removeprefix('sha256:')}.zip"
 
@@ -110,11 +93,9 @@ def packed(folder: Path, storage: Place | None = None) -> bytes:
     """A working directory as the bytes of its archive.
 
     Args:
-        folder: What is packed.
         storage: Where runs lie; left out if it is inside.
 
     Raises:
-        UsageError: There is no such folder.
         Refused: A file of it is a link, no file, a corpus's secret, or holds a private key; or it
             is too large.
     """
@@ -154,8 +135,6 @@ def open_archive(storage: Place, digest: str, into: Path) -> Path:
     """Unpack an archive whose digest holds. Returns ``into``, which appears whole.
 
     Args:
-        storage: Where runs lie.
-        digest: As the run recorded it.
         into: A folder that is not there yet.
 
     Raises:
@@ -163,7 +142,6 @@ def open_archive(storage: Place, digest: str, into: Path) -> Path:
         Damaged: Its bytes are not those of the digest.
         Malformed: It is no archive of this kind: a path leads out, or a file is a link. Or there is
             too much of it.
-        UsageError: ``into`` is there already.
     """
     if into.exists() or into.is_symlink():
         raise UsageError("the folder is there already", where=str(into), do="Name a new one")
@@ -181,11 +159,7 @@ def open_archive(storage: Place, digest: str, into: Path) -> Path:
 def check_archive(stream: BinaryIO, where: str) -> None:
     """Read an archive whole, as `open_archive` would; nothing is unpacked.
 
-    Args:
-        where: What it is, for who reads why not.
-
     Raises:
-        Malformed: As `open_archive`.
         Refused: A file holds a secret.
     """
     with _opened(stream, where) as archive:

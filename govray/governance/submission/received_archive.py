@@ -41,13 +41,6 @@ def kept_bytes(storage: Place, digest: str) -> int | None:
     """The size of the archive of a digest; None if it is not there, or is damaged.
 
     Reads it whole, for a damaged one has to be sent again.
-
-    Args:
-        storage: Where runs lie.
-
-    Raises:
-        UsageError: It is no digest.
-        OSError: The storage refuses.
     """
     found, size = hashlib.sha256(), 0
     try:
@@ -78,7 +71,6 @@ class ReceivedArchive:
 
         Raises:
             Refused: It is more than an archive has.
-            OSError: The storage refuses.
         """
         self.size += len(piece)
         if self.size > largest_archive():
@@ -123,15 +115,7 @@ class ReceivedArchive:
 
 
 def receive(storage: Place, digest: str) -> ReceivedArchive:
-    """Begin to receive the archive of a digest. What is not kept when it is closed is deleted.
-
-    Args:
-        storage: Where runs lie.
-
-    Raises:
-        UsageError: It is no digest.
-        OSError: The storage refuses.
-    """
+    """Begin to receive the archive of a digest. What is not kept when it is closed is deleted."""
     target = archive_place(storage, digest)
     if isinstance(target, BucketPath):
         beside = Path(tempfile.gettempdir()) / f"{digest.removeprefix('sha256:')}.zip"

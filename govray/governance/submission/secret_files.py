@@ -58,7 +58,6 @@ def left_out(name: str, is_folder: bool) -> bool:
 
     Args:
         name: Below the folder, with slashes.
-        is_folder: Whether it is a folder.
     """
     alike = name.rpartition("/")[2].rstrip(". ").lower()
     return alike in _VERSION_CONTROL or _left_out(name, is_folder)
@@ -76,7 +75,6 @@ def held_secret(name: str, data: bytes) -> str | None:
 
     Args:
         name: The file's, without its folder.
-        data: What it holds.
     """
     if _passwords(name.lower(), False):
         return f"{name}, a file with passwords,"

@@ -60,10 +60,6 @@ def read_submission(file: str | Place) -> Submission:
 
     Args:
         file: A path, or a URL of an object store.
-
-    Raises:
-        UsageError: The file is missing or not readable.
-        Malformed: It is no JSON, or states something else.
     """
     try:
         with place(file).open("rb") as stream:

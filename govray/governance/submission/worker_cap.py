@@ -43,9 +43,6 @@ def write_cap(run_folder: Place, name: str, cap: WorkerCap) -> None:
 
     Args:
         name: `REQUEST` or `ANSWER`.
-
-    Raises:
-        OSError: The storage refuses.
     """
     write_whole(run_folder / name, canonical_json.encode(cap.to_json()))
 
@@ -58,7 +55,6 @@ def read_cap(run_folder: Place, name: str) -> WorkerCap | None:
 
     Raises:
         Malformed: It is something else, too long, or not in the one encoding.
-        OSError: The storage refuses.
     """
     path = run_folder / name
     try:

@@ -107,11 +107,7 @@ def parse_override(text: str) -> Override:
 
 
 def overridden(value: Mapping[str, Any], overrides: Iterable[Override | str]) -> Value:
-    """``value`` with the overrides, each after the one before it. ``value`` stays as it is.
-
-    Raises:
-        UsageError: One is none, names what is not there, or there are too many.
-    """
+    """``value`` with the overrides, each after the one before it. ``value`` stays as it is."""
     changed = deepcopy(dict(value))
     for count, each in enumerate(overrides):
         if count == MOST_OVERRIDES:
@@ -121,11 +117,7 @@ def overridden(value: Mapping[str, Any], overrides: Iterable[Override | str]) ->
 
 
 def overridden_text(text: str, overrides: Iterable[str], *, name: str) -> str:
-    """A file's text with the overrides: the same bytes if there are none.
-
-    Raises:
-        UsageError: As `read_mapping` and `overridden`.
-    """
+    """A file's text with the overrides: the same bytes if there are none."""
     given = tuple(overrides)
     value = read_mapping(text, name=name)
     return written(overridden(value, given)) if given else text

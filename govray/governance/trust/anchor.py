@@ -44,7 +44,6 @@ class TrustAnchor:
     """A trust root and revocation lists, as bytes from elsewhere than what is verified.
 
     Attributes:
-        root: Envelope of the trust root.
         revocations: Envelopes of the lists that were given for what is verified.
         pinned: Envelopes of lists that were accepted earlier; they count for issuers of whom
             none is given.
@@ -73,7 +72,6 @@ class TrustAnchor:
 
         Raises:
             CouldNotCheck: No root is given and none is pinned.
-            UsageError: A file cannot be read, or is too large.
             Refused: The root does not follow the pinned one of its name.
         """
         if isinstance(root, bytes):
@@ -100,7 +98,6 @@ class TrustAnchor:
             delegations: Envelopes, in any order.
 
         Raises:
-            Malformed, Untrusted: As `TrustState.load` and `Revocations.load`.
             CouldNotCheck: The root asks for a list that is not here, or for a newer one. Or as
                 `lists`.
         """
@@ -181,12 +178,7 @@ class PinnedLists:
 
     @classmethod
     def read(cls) -> Self:
-        """Those of the person who runs this. None, if no root is pinned.
-
-        Raises:
-            UsageError: A file cannot be read, or is too large.
-            Malformed: The pinned root is none.
-        """
+        """Those of the person who runs this. None, if no root is pinned."""
         own, kept = pinned_trust_root(), pinned_revocations()
         if not own.is_file() or not kept.is_dir():
             return cls()
@@ -198,11 +190,7 @@ class PinnedLists:
 
 
 def read_lists(given: Sequence[Path | str | bytes]) -> tuple[bytes, ...]:
-    """The envelopes of revocation lists: as they are, from files, or all of a folder.
-
-    Raises:
-        UsageError: A file is missing, unreadable or too large; or a folder holds no list.
-    """
+    """The envelopes of revocation lists: as they are, from files, or all of a folder."""
     found: list[bytes] = []
     for each in given:
         if isinstance(each, bytes):
@@ -223,11 +211,7 @@ def read_lists(given: Sequence[Path | str | bytes]) -> tuple[bytes, ...]:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """A file's bytes.
-
-    Raises:
-        UsageError: It is missing, unreadable or larger than ``limit``.
-    """
+    """A file's bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
@@ -244,11 +228,7 @@ def pinned_revocations() -> Path:
 
 
 def list_issued(data: bytes) -> datetime:
-    """When a list says it was issued, aware; nothing of it is verified.
-
-    Raises:
-        Malformed: It is no list.
-    """
+    """When a list says it was issued, aware; nothing of it is verified."""
     return parse_time(_read(data).document.issued)
 
 

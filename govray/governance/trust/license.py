@@ -122,9 +122,6 @@ def normalise(expression: str) -> str:
 
     Branches keep their order and parentheses stay only where they matter.
     Identifiers that are not on the SPDX list are kept as written.
-
-    Raises:
-        Malformed: ``expression`` is no SPDX licence expression.
     """
     return _render(_parse(expression))
 
@@ -133,9 +130,6 @@ def category_bounds(expression: str) -> CategoryBounds:
     """The range of categories that the expression's ``LicenseRef-*`` symbols leave open.
 
     Both ends are equal if there are none, or if they cannot make a difference.
-
-    Raises:
-        Malformed: ``expression`` is no SPDX licence expression.
     """
     least, most = _category(_parse(expression))
     return CategoryBounds(LICENSE_CATEGORIES[least], LICENSE_CATEGORIES[most])
@@ -146,9 +140,6 @@ def category(expression: str) -> LicenseCategory | None:
 
     ``None`` means that it cannot be derived: it hangs on a
     ``LicenseRef-*`` symbol, and the issuer has to state it.
-
-    Raises:
-        Malformed: ``expression`` is no SPDX licence expression.
     """
     least, most = category_bounds(expression)
     return least if least == most else None
@@ -159,20 +150,13 @@ def use_bounds(expression: str) -> UseBounds:
 
     Licences up to copyleft allow commercial use, but for those of `_RESTRICTED_USE`. Of others
     only those known to be non-commercial are fixed; the rest may allow anything.
-
-    Raises:
-        Malformed: ``expression`` is no SPDX licence expression.
     """
     widest, narrowest = _use(_parse(expression))
     return UseBounds(USES[widest], USES[narrowest])
 
 
 def use(expression: str) -> Use:
-    """The use that follows from the expression; ``unspecified`` where none does.
-
-    Raises:
-        Malformed: ``expression`` is no SPDX licence expression.
-    """
+    """The use that follows from the expression; ``unspecified`` where none does."""
     widest, narrowest = use_bounds(expression)
     return widest if widest == narrowest else "unspecified"
 

@@ -24,14 +24,9 @@ def pinned_trust_root() -> Path:
 def check_follows_pinned(root: bytes, *, where: str) -> None:
     """Refuse a root that does not follow the pinned one of the same name, if there is one.
 
-    Args:
-        root: Envelope of the root that was given.
-        where: What it is, for errors.
-
     Raises:
         Refused: An older version, another content of the same version, or a newer one that the
             pinned keys did not sign. Or one of the two is not a trust root; the error names it.
-        UsageError: The pinned one cannot be read.
     """
     pinned = pinned_trust_root()
     try:

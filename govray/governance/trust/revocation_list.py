@@ -133,10 +133,7 @@ class Revoked:
 
     Attributes:
         since: The first instant from which it counts, aware.
-        reason: For people.
         list: Digest of the list.
-        issuer: Of the list.
-        sequence: Of the list.
     """
 
     since: datetime
@@ -174,13 +171,9 @@ class Revocations:
         """Return the lists in ``envelopes`` if the trust root carries them all.
 
         Args:
-            trust: The trust state, already verified.
-            envelopes: One list each.
-            at: The reference time, aware.
             previous: Lists that were accepted before; these follow them.
 
         Raises:
-            Malformed: One is no revocation list.
             Untrusted: One is not its issuer's, reaches too far, or goes back; or two are of
                 one issuer.
         """
@@ -221,11 +214,7 @@ class Revocations:
         return self._of(trust, {each.document.issuer: each for each in earlier.lists} | found)
 
     def check_follows(self, old: Sealed[RevocationList]) -> bool:
-        """Whether there is a list of the issuer of ``old`` here, which then has to follow it.
-
-        Raises:
-            Untrusted: It goes back behind ``old``.
-        """
+        """Whether there is a list of the issuer of ``old`` here, which then has to follow it."""
         issuer = old.document.issuer
         new = next((each for each in self.lists if each.document.issuer == issuer), None)
         if new is not None:
@@ -242,7 +231,6 @@ class Revocations:
 
         Args:
             digest: Of its statement.
-            signers: Names of the operator authorities that signed it.
 
         Raises:
             Untrusted: A list revokes it whose issuer could not have issued it.
@@ -284,12 +272,7 @@ class Revocations:
 def following_list(
     earlier: RevocationList | None, issuer: str, entry: Revocation, *, at: datetime
 ) -> RevocationList:
-    """The next list of an issuer, with one entry more.
-
-    Args:
-        earlier: The newest that it has signed; None if none.
-        at: When it is issued, aware.
-    """
+    """The next list of an issuer, with one entry more."""
     return RevocationList(
         issuer=issuer,
         sequence=earlier.sequence + 1 if earlier else 1,
@@ -299,11 +282,7 @@ def following_list(
 
 
 def seal_revocations(document: RevocationList, signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of a list.
-
-    Raises:
-        UsageError: No signer, or the same key twice.
-    """
+    """Return the signed envelope of a list."""
     return seal(document, [self_subject(document.issuer, document)], signers)
 
 
@@ -318,13 +297,7 @@ def verify_revocations(trust: TrustState, data: bytes, *, at: datetime) -> Verif
 
     Whether it is fresh enough is `check_fresh`'s.
 
-    Args:
-        trust: The trust state, already verified.
-        data: An envelope.
-        at: The reference time, aware.
-
     Raises:
-        Malformed: ``data`` is no revocation list.
         Untrusted: The first of the numbered conditions that does not hold.
     """
     verified = _signed(trust, data, at)  # 1
@@ -371,9 +344,7 @@ def stale(trust: TrustState, lists: Revocations | None, *, at: datetime) -> tupl
     """What the trust root's rules of freshness lack, a sentence for each issuer; none if nothing.
 
     Args:
-        trust: The trust state.
         lists: Those given; None if there are none.
-        at: The reference time, aware.
     """
     given = {each.document.issuer: each.document for each in lists.lists} if lists else {}
     gone = lists.delegates if lists else {}
@@ -425,11 +396,7 @@ def _lineage(delegators: Mapping[str, str], name: str) -> Iterator[str]:
 def _revoked_delegates(
     trust: TrustState, lists: Sequence[Verified[RevocationList]], above: Mapping[str, str]
 ) -> dict[str, Revoked]:
-    """Name of an authority by delegation → its revocation, or that of one above it.
-
-    Raises:
-        Untrusted: A list revokes a delegation that is neither its issuer's nor below it.
-    """
+    """Name of an authority by delegation → its revocation, or that of one above it."""
     found: dict[str, Revoked] = {}
     for sealed in trust.delegations:  # delegators before delegates
         name = sealed.document.authority.name

@@ -74,7 +74,6 @@ class Verified(Generic[D]):
     Attributes:
         document: The predicate.
         digest: ``sha256:<hex>`` of the statement's bytes.
-        subjects: The artifacts that the document is about.
         authorities: Every authority of the role whose threshold the signatures
             meet, the root's first. Never empty.
         keyids: The keys of ``authority`` that signed.
@@ -97,7 +96,6 @@ class TrustState:
     """A verified root with the delegations that hang on it. Made by `load`.
 
     Attributes:
-        root: The root document.
         digest: ``sha256:<hex>`` of the root's statement.
         authorities: The root's, then the delegated ones.
         delegations: What the delegated ones come from, delegators before delegates.
@@ -133,13 +131,11 @@ class TrustState:
            signed by its delegator's threshold and only narrows.
 
         Args:
-            root: Envelope of a `TrustRoot`.
             at: Reference time, aware.
             delegations: Envelopes of `Delegation`, in any order.
             previous: Envelope of the root trusted so far, if there is one.
 
         Raises:
-            Malformed: An envelope, statement or document that is not strict.
             Untrusted: A rule above is broken; the message names rule and authority.
         """
         _check_aware(at)
@@ -178,14 +174,10 @@ class TrustState:
         4. Parse the payload, as a document of type ``kind`` and no other.
 
         Args:
-            kind: The document class.
             data: The envelope; parsed already, where it is checked under several roots.
-            role: The role that the document calls for.
             at: Reference time, aware.
-            where: What the envelope is, for errors.
 
         Raises:
-            Malformed: The envelope, statement or document is not strict.
             Untrusted: No signature by the role, too few distinct keys, or expired.
         """
         where = where or kind.__name__
@@ -260,20 +252,12 @@ class TrustState:
 
 
 def sign_root(root: TrustRoot, signers: Sequence[Signer]) -> bytes:
-    """Return the envelope of ``root``. A rotated root is signed by the old keys too.
-
-    Raises:
-        UsageError: No signer, or the same key twice.
-    """
+    """Return the envelope of ``root``. A rotated root is signed by the old keys too."""
     return seal(root, [self_subject(root.name, root)], signers)
 
 
 def sign_delegation(delegation: Delegation, signers: Sequence[Signer]) -> bytes:
-    """Return the envelope of ``delegation``, to be signed by the delegator's keys.
-
-    Raises:
-        UsageError: No signer, or the same key twice.
-    """
+    """Return the envelope of ``delegation``, to be signed by the delegator's keys."""
     return seal(delegation, [self_subject(delegation.authority.name, delegation)], signers)
 
 
@@ -281,18 +265,13 @@ def check_follows(root: bytes, previous: bytes) -> None:
     """Refuse a root that does not follow the one that was trusted before, at whatever time.
 
     Raises:
-        Malformed: One of the two is no trust root.
         Untrusted: Step 3 of `TrustState.load`.
     """
     _check_rotation(*_read_root(root, "trust root"), previous)
 
 
 def root_name(root: bytes) -> str:
-    """The name that a root gives itself; its own signatures are checked, and nothing else.
-
-    Raises:
-        Malformed, Untrusted: It is no trust root.
-    """
+    """The name that a root gives itself; its own signatures are checked, and nothing else."""
     return _read_root(root, "trust root")[1].document.name
 
 

@@ -69,11 +69,8 @@ def cosign_model(
     """Verify a model folder, and add a signature to what its operator signs.
 
     Args:
-        path: The model folder.
         signer: Of a key of the same operator.
         anchor: The signer's own trust root and revocation lists, never the folder's.
-        at: Reference time, aware.
-        allow_uncovered: As for `verify`.
 
     Raises:
         VerificationFailed, CouldNotCheck: As `verify`, of anything but missing signatures.
@@ -112,11 +109,7 @@ def cosign_model(
 
 
 def require_untouched(attestation: bytes, key: PublicKey, where: str) -> None:
-    """Refuse to add a signature of ``key`` to an attestation that was timestamped.
-
-    Raises:
-        Refused: The key has not signed it, so its bytes would change.
-    """
+    """Refuse to add a signature of ``key`` to an attestation that was timestamped."""
     if not Envelope.parse(attestation).signed_by([key]):
         raise Refused(
             "the attestation has a timestamp over its bytes, which a further signature changes",
@@ -158,11 +151,7 @@ def missing_signatures(trust: TrustState, envelope: bytes) -> int:
 
 
 def require_key(authority: Authority, key: PublicKey) -> None:
-    """Refuse a key that is not of the authority that has signed.
-
-    Raises:
-        Untrusted: It is not.
-    """
+    """Refuse a key that is not of the authority that has signed."""
     if key not in authority.keys:
         raise Untrusted(
             f"the key {key.keyid[:12]}… is not of {authority.name}, which signed it",

@@ -22,11 +22,7 @@ def check_coverage(
     records: RecordCounts,
     routes: CorpusRoutes,
 ) -> None:
-    """What the attestation states is what its ledger and routes give.
-
-    Raises:
-        Refused: Names the corpus or layer group.
-    """
+    """What the attestation states is what its ledger and routes give."""
     base, plan = attestation.base_groups, attestation.plan
     derived = coverage.coverage(ledger.steps, ledger.norms, routes, plan, manifest, records)
     computed = {(r.corpus, r.group): r for r in derived}

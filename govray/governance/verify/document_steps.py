@@ -23,11 +23,7 @@ def _times(attestation: Attestation) -> tuple[datetime, datetime]:
 
 
 def check_policy(folder: Bundle, trust: TrustState, attestation: Attestation) -> Verified[Policy]:
-    """Step 5: the attested policy, in force when the run started and when it ended.
-
-    Raises:
-        Refused: It is another, or was not in force.
-    """
+    """Step 5: the attested policy, in force when the run started and when it ended."""
     digest = attestation.files[model_folder.POLICY]
     data = folder.read(model_folder.POLICY, limit=model_folder.MAX_ENVELOPE, digest=digest)
     for at in _times(attestation):
@@ -43,11 +39,7 @@ def check_policy(folder: Bundle, trust: TrustState, attestation: Attestation) ->
 
 
 def attested_gates(folder: Bundle, attestation: Attestation) -> tuple[Gate, ...]:
-    """The gates of the run; none if the attestation pins no file of them.
-
-    Raises:
-        Refused: The file is not the attested one, or holds none.
-    """
+    """The gates of the run; none if the attestation pins no file of them."""
     if model_folder.GATES not in attestation.files:
         return ()
     digest = attestation.files[model_folder.GATES]
@@ -60,11 +52,7 @@ def attested_gates(folder: Bundle, attestation: Attestation) -> tuple[Gate, ...]
 def check_credentials(
     folder: Bundle, trust: TrustState, attestation: Attestation, gates: Sequence[Gate]
 ) -> dict[str, Verified[Credential]]:
-    """Step 6: the attested credentials, each valid for as long as the run used its corpus.
-
-    Raises:
-        Refused: Names the corpus.
-    """
+    """Step 6: the attested credentials, each valid for as long as the run used its corpus."""
     started, finished = _times(attestation)
     credentials: dict[str, Verified[Credential]] = {}
     for line in folder.lines(
@@ -99,9 +87,6 @@ def check_manifest(
     """Step 7: the attested manifest, over as many records as the credentials have.
 
     ``records_step`` checks the records themselves.
-
-    Raises:
-        Refused: Names the corpus.
     """
     by_payload = attestation.manifest_pinned_by_payload
     pinned = None if by_payload else attestation.files[model_folder.MANIFEST]

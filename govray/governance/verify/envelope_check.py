@@ -55,7 +55,6 @@ class EnvelopeCheck:
     Attributes:
         attested: What was signed, if steps 1 to 3 passed.
         trust: The root that it was checked against; None if no given one carries it.
-        steps: The steps.
         stale: What the root's rules of freshness lack: nobody knows whether it is revoked.
     """
 
@@ -86,7 +85,6 @@ def check_envelope(
     """Check what can be checked of an attestation's envelope without its folder.
 
     Args:
-        data: The envelope.
         roots: The trust roots that the caller trusts, in the order of trying, each with the
             delegations by which further operators are known. Of each root one version, the newest:
             what one refuses, the next may pass, and an older version knows withdrawn keys.

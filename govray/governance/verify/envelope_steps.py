@@ -16,11 +16,7 @@ from govray.governance.trust.trust_state import TrustState, Verified
 def check_signatures(
     data: bytes | Envelope, verified: Verified[Any], *, where: str = model_folder.ATTESTATION
 ) -> None:
-    """Steps 2 and 7: every signature in the envelope is one of the signer's.
-
-    Raises:
-        Refused: There are others.
-    """
+    """Steps 2 and 7: every signature in the envelope is one of the signer's."""
     # Key hints and further signatures are not signed by anybody. Elsewhere they are harmless;
     # here they are bytes of the folder that no digest binds, so there are none to spare.
     envelope = data if isinstance(data, Envelope) else Envelope.parse(data)
@@ -32,11 +28,7 @@ def check_signatures(
 
 
 def check_statement(attestation: Attestation, trust: TrustState, at: datetime) -> None:
-    """Step 3: the run, then removals, before ``at``; under this trust root or an earlier one.
-
-    Raises:
-        Refused: It did not.
-    """
+    """Step 3: the run, then removals, before ``at``; under this trust root or an earlier one."""
     if parse_time(attestation.run.finished) > at:
         raise Refused(
             f"the run finished at {attestation.run.finished}, after the reference time",
@@ -73,11 +65,7 @@ def check_statement(attestation: Attestation, trust: TrustState, at: datetime) -
 
 
 def check_assurance(attestation: Attestation) -> None:
-    """Step 12: no assurance level that nothing here shows; the disclaimer word for word.
-
-    Raises:
-        Refused: One or the other.
-    """
+    """Step 12: no assurance level that nothing here shows; the disclaimer word for word."""
     if attestation.assurance_level != "selfAttested":
         raise Refused(
             f"the folder holds nothing that shows more than selfAttested, it claims "

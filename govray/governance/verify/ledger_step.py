@@ -57,7 +57,6 @@ def check_ledger(
         targets: Says how many loss targets masked rows have; None if the records were not read.
 
     Raises:
-        Refused: Names the leaf, the gate or the note.
         CouldNotCheck: The leaves state more rows than ``max_rows``.
     """
     attestation = attested.document
@@ -120,9 +119,6 @@ def _check_rows(ledger: Ledger, limit: int | None) -> None:
     """Before any row is looked at: the steps read at most ``limit``, None for any number.
 
     A few bytes state any number of rows. Each takes time to find in the plan, and up to 24 bytes.
-
-    Raises:
-        CouldNotCheck: They state more.
     """
     rows = sum(stop - start for leaf in ledger.steps for start, stop in leaf.streams.values())
     if limit is not None and rows > limit:

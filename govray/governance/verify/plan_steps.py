@@ -33,9 +33,6 @@ def check_routes(
 
     Returns:
         Corpus → route, and the fallbacks.
-
-    Raises:
-        Refused: Names the corpus or tensor.
     """
     base = attestation.base_groups
     corpora, routes = admitted_corpora(policy, credentials, base, attestation.plan.max_steps)
@@ -76,11 +73,7 @@ def _check_tensors(weights: Mapping[str, TensorFile], name: str, expected: froze
 
 
 def check_plan(attestation: Attestation, manifest: Manifest, routes: CorpusRoutes) -> None:
-    """Step 9: streams follow from routes and manifest, and a search depends on what was read.
-
-    Raises:
-        Refused: Names the stream or corpus.
-    """
+    """Step 9: streams follow from routes and manifest, and a search depends on what was read."""
     plan = attestation.plan
     if plan.manifest != attestation.manifest or plan.context != manifest.context:
         raise Refused("the plan is over another manifest", where="attestation plan")

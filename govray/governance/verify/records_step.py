@@ -32,7 +32,6 @@ class CheckedRecords:
     """What was read of a manifest's records.
 
     Attributes:
-        depth: How much.
         records: The records; None if they are not at hand.
         parts: Parts that were compared, of all.
     """
@@ -64,15 +63,9 @@ def check_prepared(
     """Compare the records with manifest and credentials.
 
     Args:
-        manifest: As verified.
-        credentials: Those of its corpora.
         read: Where records come from; None for a summary.
         share: Of the parts that are drawn, in (0, 1]; None for all.
         seed: Draws them.
-
-    Raises:
-        Refused: Names the corpus, part or record that differs.
-        UsageError: A share outside (0, 1], or of records that are not given.
     """
     parts = [(c.corpus, number) for c in manifest.corpora for number in range(len(c.parts))]
     if share is not None and (read is None or not 0 < share <= 1):

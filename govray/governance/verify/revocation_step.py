@@ -60,11 +60,7 @@ def check_revocations(
 def check_attestation(
     lists: Revocations, attested: Verified[Attestation], at: datetime
 ) -> Revoked | None:
-    """Step 13 for the attestation itself: a revocation that counts only from after ``at``, or None.
-
-    Raises:
-        Refused: It is revoked.
-    """
+    """Step 13 for the attestation: a revocation that counts only from after ``at``, or None."""
     signers = [authority.name for authority in attested.authorities]
     found = lists.of_attestation(attested.digest, signers)
     if found is None or found.since > at:

@@ -14,9 +14,7 @@ class Step:
     """One step.
 
     Attributes:
-        number: From 1.
         name: A noun, in errors and on pages.
-        text: What has to hold.
         needs: What the step reads besides the attestation's envelope; None if nothing.
     """
 

@@ -32,7 +32,6 @@ class Sighting:
     """One place where a record stands in the recorded data.
 
     Attributes:
-        corpus: The corpus.
         record: Index in the corpus, in Merkle order; canaries count on behind its records.
         split: ``train``, ``reserve`` (never trained on) or ``empty``.
         rows: The corpus's packed rows that hold some of its tokens.
@@ -58,7 +57,6 @@ def outcome(split: str, steps: int) -> str:
     """What became of a record, for people: in which split it is is not how it was used.
 
     Args:
-        split: The record's.
         steps: How many recorded steps read one of its rows.
     """
     if split == "train":
@@ -82,7 +80,6 @@ def trace(
         secrets: Corpus → what its records are committed under (`record_commitment.read_secret`).
 
     Raises:
-        UsageError: not a SHA-256.
         CouldNotCheck: The model's records are not at hand.
     """
     digest = record_sha256.lower().removeprefix("sha256:")
@@ -120,23 +117,13 @@ def check_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -
 
 
 def trace_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -> Sighting:
-    """Where the record that an opening shows stands.
-
-    Raises:
-        Refused: As `check_opening`.
-        CouldNotCheck: The model's records are not at hand.
-    """
+    """Where the record that an opening shows stands."""
     check_opening(model, opening, where=where)
     return sighting(model, opening.corpus, opening.index)
 
 
 def sighting(model: VerifiedModel, corpus: str, record: int) -> Sighting:
-    """Where one record of a corpus stands, by its index in Merkle order.
-
-    Raises:
-        Malformed: The manifest has no such corpus.
-        ValueError: The corpus has no such record.
-    """
+    """Where one record of a corpus stands, by its index in Merkle order."""
     if len(model.records.record_rows(corpus, record)) > MANY_ROWS:
         rows_read = _read(model).get(corpus, {})
         return _sighting(model, corpus, record, _Read(rows_read), _holdings(model, corpus))

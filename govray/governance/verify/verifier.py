@@ -90,15 +90,10 @@ class VerifiedModel:
     """A model folder that passed every step.
 
     Attributes:
-        path: The folder.
-        attestation: The predicate.
         digest: Of the attestation's statement.
-        subjects: The model files and their digests.
         uncovered: Files of the folder that the attestation says nothing about: of the kinds that
             no loader reads, or allowed by the caller.
         signer: Name of the operator authority that signed.
-        keyids: Its keys that signed.
-        trust_root: The root that everything was checked against.
         checked: What was read of the manifest's records.
         routes: Corpus → route, and the fallbacks.
         ledger: Its leaves of steps and its gradient norms.
