@@ -97,10 +97,6 @@ class GovernedStep:
     Args:
         routed: The model, equal on all ranks.
         optimizer: Over exactly the parameters that may learn, adapters' included.
-        accumulation: Runs a step's passes, and their backward.
-        aggregator: Sums gradients over ranks.
-        agreement: The exchanges of the run's ranks.
-        clip: Of gradients.
         try_optimizer: Before the first step, on all ranks together.
         try_rows: Before rows of a stream train; None where a rank may not try by itself.
     """

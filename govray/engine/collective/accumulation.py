@@ -28,13 +28,6 @@ class Accumulation:
     """Does a step's passes.
 
     Args:
-        routed: The model.
-        planner: Puts rows into passes.
-        forward: Runs one of them.
-        trials: Replaces those that the model does not lend itself to.
-        padding: Fills up those that other ranks need.
-        sampler: Of gradient norms.
-        aggregator: Sums gradients meanwhile.
         graphs: Those of the passes; None if passes run.
     """
 
@@ -52,16 +45,8 @@ class Accumulation:
     ) -> tuple[list[Pass], list[PartLoss]]:
         """Do the passes of one step. Collective.
 
-        Args:
-            planned: This rank's.
-            exchange: The step's.
-            loss_fn: The user's.
-
         Returns:
             The passes that were done, and the losses of their parts, still on the device.
-
-        Raises:
-            Refused: A gradient is not as planned.
         """
         usable = self.trials.usable(planned, exchange.step, loss_fn)
         passes = self.padding.fill(usable, exchange)

@@ -39,10 +39,7 @@ class Governed:
     Collective: all ranks make one, and call its methods in the same order.
 
     Args:
-        model: The base model.
         domains: In the order of their passes, with all their parameters.
-        layout: How what torch does not hold is put into buckets.
-        held: Parameters that torch holds.
         timeout: How long a collective on a process group of its own waits for other ranks.
 
     Attributes:
@@ -91,7 +88,6 @@ class Governed:
         """Before anything of a step can fail.
 
         Args:
-            counts: Awaits the agreement.
             meet: Awaits that all ranks are well.
         """
         self._reducer.begin(counts)
@@ -163,12 +159,7 @@ class Governed:
 
 
 class Hosted(Governed):
-    """What DDP and FSDP2 have in common: torch holds parameters, and sums them.
-
-    Args:
-        model, domains, layout, timeout: As for ``Governed``.
-        held: The parameters that torch holds, by name.
-    """
+    """What DDP and FSDP2 have in common: torch holds parameters, and sums them."""
 
     def __init__(
         self,

@@ -65,7 +65,6 @@ class Agreement:
     Making one is collective: all ranks must.
 
     Args:
-        terms: What the run's steps rest on.
         groups: Layer groups, adapters included.
         setup: Anything else (JSON values) that must be equal on all ranks.
         numbers: How many further numbers ranks tell, to learn the largest of each.
@@ -75,7 +74,6 @@ class Agreement:
         waited: Seconds that this rank has waited for the others so far.
 
     Raises:
-        Malformed: A digest is not ``sha256:`` and 64 hexadecimal digits.
         Refused: Ranks hold different policies, plans or set-ups.
     """
 
@@ -122,9 +120,6 @@ class Agreement:
         """Tell the others what this rank brings; returns at once. Collective.
 
         Args:
-            step: The step that this rank is about to do.
-            group_targets: This rank's loss targets per layer group.
-            corpora: This rank's (rows, loss targets) per corpus.
             failure: Why it has no batch, if so; its counts are not read then.
             numbers: As many as were said at the start; fewer are filled up with 0.
         """
@@ -135,9 +130,7 @@ class Agreement:
         """The second status: go on together, or stop together. Collective.
 
         Args:
-            step: The agreed step.
             sums: This rank's, float64, on the CPU, of one shape on all ranks.
-            failure: What went wrong here in forward or backward, if anything.
 
         Returns:
             The sums over all ranks, added in rank order; shape, dtype and device as given.
@@ -152,15 +145,7 @@ class Agreement:
         return torch.stack(rows)[:, 1:].sum(0).view(sums.shape)
 
     def confirm(self, step: int, failure: RankFailure | None) -> None:
-        """The third status: all ranks have moved their weights, or none goes on. Collective.
-
-        Args:
-            step: The agreed step.
-            failure: What went wrong here in the optimizer, if anything.
-
-        Raises:
-            GovrayError: The first failed rank's error, the same on all ranks.
-        """
+        """The third status: all ranks have moved their weights, or none goes on. Collective."""
         rows = self.exchange(torch.tensor([status(failure)], dtype=torch.int64))
         stop_if_failed(
             [int(row) for row in rows],
@@ -217,9 +202,7 @@ class Pending:
     """A first exchange under way.
 
     Args:
-        agreement: The run's.
         rows: Waits for the rows of all ranks, each of shape (words,), int64, on the CPU.
-        failure: Why this rank has no batch, if so.
     """
 
     def __init__(

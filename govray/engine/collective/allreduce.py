@@ -43,7 +43,6 @@ class Domain:
 
     Attributes:
         name: Its first layer group.
-        groups: Its layer groups.
         parameters: Theirs, by name, in model order.
         buckets: Every one of these names, once.
     """
@@ -85,16 +84,10 @@ def lay_out(
     """A domain whose buckets are known to hold each of its parameters once.
 
     Args:
-        name: The domain's.
-        groups: Its layer groups.
         parameters: Its parameters by name, in model order.
-        layout: Puts parameters into buckets.
         streams: Parameter name → the route streams that may update it. Parameters that
             differ in this share no bucket, so what a silent stream alone would update
             is not sent, and is not waited for either.
-
-    Raises:
-        UsageError: The layout drops, repeats or adds a parameter, or mixes dtypes or devices.
     """
     alike: dict[frozenset[str], dict[str, nn.Parameter]] = {}
     for each, parameter in parameters.items():
@@ -124,8 +117,6 @@ def flat_gradient(domain: Domain, bucket: Sequence[str], out: Tensor | None = No
     """A copy of a bucket's local gradients behind each other; an absent one is zeros.
 
     Args:
-        domain: The bucket's.
-        bucket: Parameter names.
         out: Where to write it; None for a new tensor.
 
     Returns:
@@ -147,8 +138,6 @@ def unflattened(domain: Domain, bucket: Sequence[str], flat: Tensor) -> dict[str
     """Views of a flat bucket, by parameter name, each of its parameter's shape.
 
     Args:
-        domain: The bucket's.
-        bucket: Parameter names.
         flat: Shape (numbers of the bucket,), any dtype and device.
     """
     sizes = [domain.parameters[name].numel() for name in bucket]
@@ -175,11 +164,7 @@ def largest_magnitudes(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """Name of the first tensor with an infinity or NaN, or None.
-
-    Args:
-        tensors: By name.
-    """
+    """Name of the first tensor with an infinity or NaN, or None."""
     if not tensors:
         return None
     # One transfer from the device, not one for each tensor.
@@ -197,7 +182,6 @@ def divide(
     """Set every parameter's gradient to its sum over N_l, or to None where N_l = 0.
 
     Args:
-        domains: All of the model's.
         sums: By parameter name, of the parameter's shape and device, any floating dtype. They
             are used up: full-precision ones become the gradients.
         counts: N_l by parameter name.

@@ -75,11 +75,7 @@ class Reducer:
                 )
 
     def begin(self, counts: Counts) -> None:
-        """Before anything of a step can fail.
-
-        Args:
-            counts: Awaits the agreement.
-        """
+        """Before anything of a step can fail."""
         self._counts = counts
         self._next = 0
         self.largest = {}
@@ -115,9 +111,6 @@ class Reducer:
         """Wait for the sums over ranks, by parameter name. Collective.
 
         Each has its parameter's shape, dtype and device.
-
-        Raises:
-            RankFailed: Another rank is gone.
         """
         total: dict[str, Tensor] = {}
         for place, (flat, work) in self._sent.items():

@@ -48,7 +48,6 @@ class DDP(Hosted):
 
     Raises:
         Refused: Routes part the base model into several domains.
-        UsageError: There is no process group.
     """
 
     host = "torch's DistributedDataParallel"

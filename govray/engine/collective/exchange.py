@@ -45,7 +45,6 @@ class Needs:
     Attributes:
         passes: Of each domain, how many.
         shape: Whether to be told what rows look like.
-        stop: Whether to stop the run.
         pause: Whether to commit and wait.
     """
 
@@ -75,10 +74,6 @@ class Exchange:
     """The exchanges of one step on this rank.
 
     Args:
-        agreement: The run's.
-        pending: The step's first exchange, begun.
-        step: The step.
-        routed: The model.
         fresh: The step's gradients; joined by those of parameters that other ranks train.
 
     Attributes:
@@ -102,11 +97,7 @@ class Exchange:
 
     @property
     def agreed(self) -> Agreed:
-        """What all ranks bring. Awaits the first exchange; later reads answer as the first did.
-
-        Raises:
-            GovrayError: As `Pending.wait`.
-        """
+        """What all ranks bring. Awaits the first exchange; later reads answer as the first did."""
         return self._pending.wait()
 
     @property
@@ -150,10 +141,6 @@ class Exchange:
 
         Args:
             losses: This rank's, of the shape of `no_losses`, float64, on the CPU.
-            failure: What went wrong here, if anything.
-
-        Raises:
-            GovrayError: One is not; the same on all ranks.
         """
         if self.stopped is not None:
             raise self.stopped

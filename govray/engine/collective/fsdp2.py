@@ -43,11 +43,7 @@ from govray.errors import UsageError
 
 
 class FSDP2(Hosted):
-    """See ``Governed`` for the arguments.
-
-    Raises:
-        UsageError: The model is not sharded, or only in part.
-    """
+    """See ``Governed`` for the arguments."""
 
     host = "torch's FSDP2"
 

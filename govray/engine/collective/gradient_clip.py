@@ -25,9 +25,6 @@ class GradientClip:
     A norm is a scalar on the device of its gradients.
 
     Args:
-        routed: The model.
-        aggregator: Who summed its gradients.
-        agreement: The run's.
         clip_norm: Largest gradient norm of a domain; None does not clip.
     """
 
@@ -56,7 +53,6 @@ class GradientClip:
         """Raise on all ranks alike, for they hold the same sums. Collective if one is not finite.
 
         Args:
-            step: The step.
             norms: Of all domains; a norm is finite only if all its gradients are.
 
         Raises:

@@ -33,12 +33,7 @@ class NormSampler:
     """Samples gradient norms in one step of so many.
 
     Args:
-        routed: The model.
-        agreement: The run's.
         every: One step of so many is a sample.
-
-    Raises:
-        UsageError: ``every`` is below 1.
     """
 
     def __init__(self, routed: RoutedModel, agreement: Agreement, every: int) -> None:
@@ -80,10 +75,7 @@ class NormSampler:
         """What was measured, if the step is sampled. Collective then.
 
         Args:
-            step: The step.
-            passes: This rank's.
             squares: What `squares` gave, as numbers.
-            group_targets: N_l.
         """
         if not self.due(step):
             return None
@@ -120,11 +112,8 @@ def gather(
     """Sum over ranks. Collective.
 
     Args:
-        agreement: The run's.
-        passes: This rank's, of the sampled step.
         squares: What it measured, not yet divided. An absent entry of a (corpus, group)
             that its rows may update says that the group could not be measured; so does NaN.
-        group_targets: N_l.
         routed: Digest of a route → the route, in one order on all ranks.
         corpora: All corpora, in one order on all ranks.
     """

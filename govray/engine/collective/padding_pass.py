@@ -32,14 +32,7 @@ Shape = dict[str, tuple[list[int], str]]
 
 
 class Padding:
-    """Fills up this rank's passes, and knows what rows look like.
-
-    Args:
-        model: The base model.
-        planner: Of the passes.
-        aggregator: Says how many passes of each domain all ranks must do.
-        agreement: The run's.
-    """
+    """Fills up this rank's passes, and knows what rows look like."""
 
     def __init__(
         self, model: nn.Module, planner: Planner, aggregator: Governed, agreement: Agreement
@@ -63,7 +56,6 @@ class Padding:
         """As many passes of each domain as the aggregator needs on all ranks. Collective.
 
         Raises:
-            GovrayError: As the exchange's.
             Refused: No rank can tell another what rows look like.
         """
         if not self._aggregator.only_sliced:

@@ -37,8 +37,6 @@ class RoutedModel:
     """A model with its adapters, and what each stream may update.
 
     Attributes:
-        model: The base model.
-        adapters: Beside it.
         parameters: All of both, by name.
         groups: Layer group → names of parameters, adapters' groups included.
         group_of: Name of a parameter → its layer group.
@@ -86,11 +84,7 @@ class RoutedModel:
         return count_targets(self.groups, self.streams, micro_batches)
 
     def require_planned(self, micro_batches: Sequence[MicroBatch]) -> None:
-        """See that rows take their stream's route, or an alternative to it.
-
-        Raises:
-            Refused: Others. What sends them there may lie in another domain.
-        """
+        """See that rows take their stream's route, or an alternative to it."""
         require_planned(micro_batches, self.alternatives)
 
 
@@ -107,18 +101,14 @@ def route_model(
     """Resolve every route against a model's parameters.
 
     Args:
-        model: The base model.
         optimizer: Over exactly the parameters that may learn, adapters' included.
         groups: Layer group → FQNs, from ``layer_groups``.
         routes: Stream id → route, of every class that was admitted, alternatives included.
         alternatives: Stream id → digests of the other routes that its rows may take: those of
             later phases, and of a gate's fallback.
-        adapters: The model's.
-        layout: How a domain's parameters are put into buckets.
 
     Raises:
         Refused: A route does not fit the model, or a parameter escapes governance.
-        UsageError: The optimizer holds too little.
     """
     parameters = dict(model.named_parameters()) | dict(adapters.named_parameters())
     all_groups = {**groups, **adapters.groups}

@@ -34,7 +34,6 @@ class StepReading:
         losses: (sum of losses, number of loss targets) per stream, of shape (streams, 2),
             float64, on the CPU.
         norms: Domain → gradient norm before clipping.
-        squares: As measured on a sampled step.
     """
 
     losses: Tensor
@@ -60,8 +59,6 @@ class StepReading:
             streams: All of the run, in one order on all ranks.
             parts: Of this rank's passes; their tensors, and all others here, are scalars of any
                 dtype and device.
-            norms: By domain.
-            squares: What was measured, if anything.
 
         Raises:
             Refused: A micro-batch holds more or fewer loss targets than it says.

@@ -56,10 +56,7 @@ class Forward:
     """Runs passes of one model.
 
     Args:
-        model: The model.
         parameters: All parameters by name, adapters' included.
-        adapters: The model's.
-        keyed: The model's dropout.
         zeros: Whether a sliced pass gives a parameter without permitted rows zeros.
         autocast: Whether the loss is computed under autocast to bfloat16.
     """
@@ -108,13 +105,7 @@ class Forward:
         """Do the forward of a pass; do its backward inside.
 
         Args:
-            each: The pass.
-            step: The global step.
-            loss_fn: The user's.
             observed: Entered around it when ``requires_grad`` is as it stays.
-
-        Raises:
-            GovrayError: As `holding` and `losses` do.
         """
         with self.holding(each, step), observed or nullcontext():
             yield self.losses(each, loss_fn)
@@ -124,12 +115,7 @@ class Forward:
         """Inside, all holds that must while rows of this pass are in the model.
 
         Args:
-            each: The pass.
-            step: The global step.
             keys: Those of its rows, as for `Keyed.rows`: int64 of shape (rows,), on the device.
-
-        Raises:
-            Refused: The model can't be routed as planned.
         """
         # Once for each stream: it empties Python's memory of which warnings were shown.
         untried = self._untried(each)

@@ -90,12 +90,7 @@ def uncovered(model: nn.Module) -> tuple[str, ...]:
 
 
 def takes_rows(layer: nn.Module, inputs: Tensor) -> bool:
-    """Whether a covered layer's input has a dimension of rows before those that the layer needs.
-
-    Args:
-        layer: Any.
-        inputs: Any shape, dtype and device.
-    """
+    """Whether a covered layer's input has a dimension of rows before those that the layer needs."""
     kind = calculus_of(layer)
     return kind is not None and inputs.dim() >= kind.dimensions(layer)
 
@@ -111,16 +106,12 @@ def parameter_gradients(
     A pure function: nothing is written into ``.grad``.
 
     Args:
-        layer: Covered.
         inputs: What the layer was called with, (rows, …), on the layer's device.
         grad_output: The gradient of its output, (rows, …), of a floating dtype.
         names: Local names of the parameters; None for all.
 
     Returns:
         Local parameter name → gradient of the parameter's shape, in the kernel's dtype.
-
-    Raises:
-        UsageError: If the layer is not covered.
     """
     kind = calculus_of(layer)
     if kind is None:

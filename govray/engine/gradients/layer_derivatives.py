@@ -45,7 +45,6 @@ class BackwardRows:
     Attributes:
         inputs: What the kernel got, (rows, ...).
         statistics: Of these rows, as `Calculus.forward` gave them.
-        parameters: What the kernel got.
         grad_output: The gradient of the output, (rows, ...).
         wanted: Names among ``INPUT`` and the parameters.
         out: Memory that the input gradient may use.

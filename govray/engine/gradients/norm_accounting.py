@@ -51,7 +51,6 @@ class Piece:
     """The rows of one corpus in one pass.
 
     Attributes:
-        corpus: Its name.
         start, stop: Rows ``[start, stop)`` of the pass.
         weights: Name of a parameter that these rows may train → their route's weight, which
             multiplies their gradients after backward.
@@ -71,9 +70,6 @@ class Accounting:
         group_of: Parameter name → layer group, adapters' parameters included.
         every: One step of so many is a sample, at least 1; step 0 is one.
         adapters: The model's adapters, if their groups are to be measured.
-
-    Raises:
-        UsageError: If ``every`` is below 1.
     """
 
     def __init__(
@@ -121,9 +117,6 @@ class Accounting:
 
         Args:
             pieces: Of the pass, in the order of its rows, without a gap.
-
-        Raises:
-            UsageError: If there is a gap, or a weight for a parameter without layer group.
         """
         self._check(pieces)
         tallies = {

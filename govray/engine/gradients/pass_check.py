@@ -53,10 +53,6 @@ class PassTrials:
     """Lets through the passes that this model lends itself to, and replaces the others.
 
     Args:
-        planner: Learns whether the model lends itself to sliced passes.
-        forward: Runs passes.
-        routed: Stream id → route.
-        parameters: All of them, by name.
         tries: Whether this rank may try a pass by itself; else none is tried, or used.
     """
 
@@ -127,14 +123,7 @@ def try_pass(
     parameters: Mapping[str, nn.Parameter],
     losses: Losses,
 ) -> PassCheck:
-    """Does a pass give the gradients of each stream by itself?
-
-    Args:
-        small: From ``trial_rows``.
-        routed: Stream id → route.
-        parameters: All of them, by name.
-        losses: Runs a pass.
-    """
+    """Does a pass give the gradients of each stream by itself?"""
     try:
         with _new_graphs_refused(), losses(small) as sums:
             learning = {name: parameters[name] for name in small.weights}
@@ -160,11 +149,7 @@ def try_pass(
 
 @contextmanager
 def _new_graphs_refused() -> Iterator[None]:
-    """Refuse a forward for which ``torch.compile`` would make a graph.
-
-    Raises:
-        Refused: It was about to.
-    """
+    """Refuse a forward for which ``torch.compile`` would make a graph."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, and importing it takes seconds
         yield
         return

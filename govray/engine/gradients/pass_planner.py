@@ -110,7 +110,6 @@ class Planner:
     """Puts the rows of a step into passes.
 
     Args:
-        routed: Digest of a route → the route in terms of parameters.
         groups: Layer group → FQNs of the base model, in canonical order.
         domains: The layer groups of each domain, in the order of the passes.
         max_rows: Rows of a pass at most; None for no limit.

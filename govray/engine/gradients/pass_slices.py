@@ -59,7 +59,6 @@ def floor(routed: Routed, groups: Sequence[str]) -> int:
     """Place of the lowest layer group that rows of a route learn in; 0 where that is unknown.
 
     Args:
-        routed: The route.
         groups: Those of the base model, in canonical order.
     """
     if routed.adapter is not None or not in_order(groups):
@@ -73,7 +72,6 @@ def slices_of(
     """Parameter name → what each part may do there.
 
     Args:
-        routes: Of each part.
         groups: Layer group → FQNs of the base model, in canonical order.
         names: The base model's parameters that may learn from some part, or in whose
             layers others must not.
@@ -102,8 +100,6 @@ def slicing_pays(
 
     Args:
         tokens: Places for loss targets of each part: its rows times their length.
-        slices: From ``slices_of``.
-        sizes: Parameter name → its numbers.
     """
     saved = carried = 0
     for name, each in slices.items():

@@ -33,7 +33,6 @@ def in_precision(device: torch.device, *, autocast: bool) -> AbstractContextMana
     """What a loss is computed in, when a step trains and when it is measured.
 
     Args:
-        device: Where the model is.
         autocast: Whether torch casts to bfloat16 there (`StepSettings.autocast`).
     """
     return torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
@@ -43,9 +42,6 @@ def operations(losses: Iterable[Tensor]) -> Iterator[Node]:
     """Every operation behind the losses, once each.
 
     Leaves are left out: under DDP their nodes outlive the step, and a hook on them with it.
-
-    Args:
-        losses: With the graph behind them.
     """
     found: set[Node] = set()
     ahead = [each.grad_fn for each in losses]
@@ -59,11 +55,7 @@ def operations(losses: Iterable[Tensor]) -> Iterator[Node]:
 
 
 def watch_dtypes(losses: Iterable[Tensor]) -> set[torch.dtype]:
-    """The floating dtypes on the way; the set is complete after the backward.
-
-    Args:
-        losses: With the graph behind them.
-    """
+    """The floating dtypes on the way; the set is complete after the backward."""
     seen: set[torch.dtype] = set()
 
     def look(gradients: tuple[Tensor | None, ...]) -> None:

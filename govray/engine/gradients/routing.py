@@ -62,11 +62,7 @@ def permitted(
 
 @contextmanager
 def unchanged_buffers(model: nn.Module) -> Iterator[None]:
-    """Refuse a forward that writes into a buffer.
-
-    Raises:
-        Refused: Names the buffer.
-    """
+    """Refuse a forward that writes into a buffer."""
     before = [(*found, found[-1]._version) for found in _buffers(model)]
     yield
     for module, name, buffer, version in before:
@@ -101,9 +97,6 @@ def lost_gradients_refused() -> Iterator[None]:
 
     It drops those of a block whose input needs none, as the input of the lowest
     permitted block does, and only warns.
-
-    Raises:
-        Refused: It was about to.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="None of the inputs have requires_grad=True")
@@ -170,9 +163,6 @@ def refuse_inexact(model: nn.Module) -> None:
 
 def refuse_float16(losses: Tensor) -> None:
     """Let backward stop where a gradient in float16 arrives.
-
-    Args:
-        losses: With the graph behind them.
 
     Raises:
         Refused: Later, in backward.

@@ -32,9 +32,6 @@ class RowWeights:
             gradient times weight > 0. Sorted and disjoint; adjacent ranges differ in weight.
         flow: ``(start, stop)``: rows for which the layer that holds the parameter must
             pass a gradient on to its input. Sorted, disjoint, not adjacent.
-
-    Raises:
-        UsageError: If ranges are not as said.
     """
 
     weights: tuple[tuple[int, int, float], ...]
@@ -61,11 +58,7 @@ class RowWeights:
 
     @classmethod
     def of(cls, weights: Sequence[float], flow: Sequence[bool]) -> RowWeights:
-        """From the weight of each row (0: forbidden) and whether its input gradient is needed.
-
-        Raises:
-            UsageError: If a weight is negative or not finite.
-        """
+        """From the weight of each row (0: forbidden) and whether its input gradient is needed."""
         return cls(
             tuple((start, stop, weight) for start, stop, weight in _runs(weights) if weight),
             tuple((start, stop) for start, stop, needed in _runs(flow) if needed),

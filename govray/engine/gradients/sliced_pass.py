@@ -322,7 +322,6 @@ def sliced(
             a tied tensor disagree. A module that no Function covers holds a parameter that only
             some rows may train. Inside, a layer's input has another first dimension than ``rows``,
             a restricted parameter is used outside its layer, or backward runs after the context.
-        UsageError: A row range ends after ``rows``.
     """
     permissions = _by_parameter(model, rows, permitted)
     run = _Pass(rows, zeros)

@@ -40,14 +40,7 @@ class GraphCapture(Protocol):
 
 
 class CudaCapture:
-    """Makes graphs of the device that a model is on.
-
-    Args:
-        model: What the work runs.
-
-    Raises:
-        UsageError: The model is not on a CUDA device.
-    """
+    """Makes graphs of the device that a model is on."""
 
     def __init__(self, model: nn.Module) -> None:
         self._device = next(model.parameters()).device

@@ -79,8 +79,6 @@ class _PassGraph:
     Attributes:
         tensors: The rows', by name.
         keys: What their dropout masks are drawn from.
-        part: The loss.
-        gradients: All that the pass gives.
         launch: Fills loss and gradients.
         reads: What it reads beside these, as it was.
         storages: What the tensors among these lie in.
@@ -101,11 +99,7 @@ class PassGraphs:
     """The graphs of one model's passes.
 
     Args:
-        forward: Runs passes.
-        model: The base model.
         parameters: All parameters by name, adapters' included.
-        keyed: The model's dropout.
-        capture: Makes graphs.
     """
 
     def __init__(
@@ -129,16 +123,11 @@ class PassGraphs:
         """Do a pass, and add its gradients to ``.grad``.
 
         Args:
-            each: The pass.
-            step: The global step.
             loss_fn: The user's. One that is made anew for each step is never captured.
 
         Returns:
             Its loss, and the names of the parameters that have a gradient of it, the last one
             first. None if the pass has to run as ever.
-
-        Raises:
-            Refused: It can't be captured, or its graph computes otherwise than it does.
         """
         if each.method != "homogeneous" or self._elsewhere(each):
             return None
@@ -239,11 +228,7 @@ class PassGraphs:
         )
 
     def _compared(self, graph: _PassGraph, each: Pass, step: int, loss_fn: LossFn) -> PartLoss:
-        """The same, and the pass runs as ever too: they must agree.
-
-        Raises:
-            Refused: They don't, or the pass draws on the host.
-        """
+        """The same, and the pass runs as ever too: they must agree."""
         with self._forward.holding(each, step):
             before = generators()
             (loss,) = self._forward.losses(each, loss_fn)

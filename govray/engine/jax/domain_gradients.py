@@ -30,7 +30,6 @@ def summed(
     """Σ over processes of one domain's gradients. Collective.
 
     Args:
-        processes: Of the run.
         own: This rank's, by name. An absent one counts as zeros.
         like: Parameters by name, the same on all ranks: what is summed.
 
@@ -78,12 +77,7 @@ def _apart(flat: Array, shapes: tuple[tuple[int, ...], ...]) -> list[Array]:
 
 
 def divided(sums: Mapping[str, Array], counts: Mapping[str, int]) -> dict[str, Array]:
-    """Each sum over N_l, which is not 0.
-
-    Args:
-        sums: By name.
-        counts: N_l by name.
-    """
+    """Each sum over N_l, which is not 0."""
     # One array: each that is handed to a device takes time. In float64 a count is exact.
     return _divided(dict(sums), np.array([counts[name] for name in sorted(sums)], np.float64))
 
@@ -102,9 +96,6 @@ def _divided(sums: dict[str, Array], counts: Array) -> dict[str, Array]:
 def norm(gradients: dict[str, Array]) -> Array:
     """The Euclidean norm of a domain's gradients.
 
-    Args:
-        gradients: By name.
-
     Returns:
         Of shape (), in float32 or wider.
     """
@@ -117,7 +108,6 @@ def scaled(gradients: dict[str, Array], scale: float) -> dict[str, Array]:
     """Gradients times a number.
 
     Args:
-        gradients: By name.
         scale: At most 1.
     """
     return {name: gradient * scale for name, gradient in gradients.items()}

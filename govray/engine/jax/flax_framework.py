@@ -31,21 +31,15 @@ class FlaxFramework:
 
     Args:
         model: Equal on all ranks. `put` gives it new weights.
-        adapters: The adapters' parameters by name.
         groups: Layer group → names of parameters, adapters' groups included.
-        transformation: The optimizer.
         seed: Of dropout.
 
     Attributes:
-        rank: This process.
-        world_size: Number of processes.
         adapters: As given; `put` replaces values.
-        groups: As given.
         optimizer: The optimizer's states by layer group.
 
     Raises:
         Refused: A parameter is in float16, or the optimizer mixes parameters.
-        UsageError: The optimizer can't be made for a part of the parameters.
     """
 
     def __init__(

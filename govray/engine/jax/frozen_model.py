@@ -32,9 +32,6 @@ class FrozenModel:
         adapters: Adapter name → its A and B by FQN below the adapter, as `govray.engine.jax.lora`
             calls them.
         context: Tokens that the model sees at most.
-
-    Raises:
-        Refused: The weights do not fit the model.
     """
 
     def __init__(

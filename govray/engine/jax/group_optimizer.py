@@ -35,14 +35,12 @@ class GroupOptimizer:
     Args:
         transformation: It sees a flat mapping of names to arrays: those of one layer group.
         groups: Layer group → names of its parameters, adapters' included.
-        parameters: All of them, by name.
 
     Attributes:
         states: Layer group → state.
 
     Raises:
         Refused: The transformation mixes parameters.
-        UsageError: It can't be made for a part of the parameters.
     """
 
     def __init__(
@@ -70,7 +68,6 @@ class GroupOptimizer:
         """The weights and the state that a group has after an update; nothing changes yet.
 
         Args:
-            group: Its name.
             step: The plan's.
             parameters, gradients: The group's, by name, of equal shapes, dtypes and device.
         """
@@ -109,11 +106,7 @@ def _at_step(state: Any, step: Array | np.int32) -> Any:
 
 
 def require_separable(transformation: optax.GradientTransformation) -> None:
-    """Try two parameters together, and each alone.
-
-    Raises:
-        Refused: The updates differ.
-    """
+    """Try two parameters together, and each alone."""
     gradients = {"first": jnp.full((2, 2), 0.5), "second": jnp.full((2, 2), 300.0)}
 
     def twice(names: Sequence[str]) -> dict[str, Array]:

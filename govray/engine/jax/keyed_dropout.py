@@ -26,9 +26,6 @@ def row_keys(seed: int, step: int, stream: str, positions: Sequence[int]) -> np.
     """The keys of a pass's rows.
 
     Args:
-        seed: The run's.
-        step: The global step.
-        stream: The rows'.
         positions: Of each row, in the stream's quota of this step.
 
     Returns:
@@ -42,8 +39,6 @@ class RowDropout(nnx.Module):
     """What stands in for an ``nnx.Dropout`` while a pass is in the model.
 
     Args:
-        dropout: The model's own.
-        fqn: Its name.
         keys: Of the pass's rows, uint32 of shape (rows, 2).
     """
 
@@ -62,11 +57,7 @@ class RowDropout(nnx.Module):
     def __call__(
         self, inputs: Array, *, deterministic: bool | None = None, rngs: object = None
     ) -> Array:
-        """(rows, …) of a floating dtype → the same shape, dtype and device.
-
-        Raises:
-            UsageError: The first dimension is not the rows.
-        """
+        """(rows, …) of a floating dtype → the same shape, dtype and device."""
         off = self.deterministic if deterministic is None else deterministic
         if off or self.rate == 0.0:
             return inputs

@@ -36,7 +36,6 @@ def layer_groups(
     """Put every parameter of a model into one layer group.
 
     Args:
-        model: It is only looked at.
         custom: The policy's own groups: name → globs over FQNs.
 
     Returns:

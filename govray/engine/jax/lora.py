@@ -55,16 +55,11 @@ def first_pairs(model: nnx.Module, ranks: Mapping[str, int], seed: int) -> dict[
     """The parameters that the adapters of a model start from.
 
     Args:
-        model: It is only looked at.
         ranks: Adapter name → rank, at least 1.
-        seed: The run's.
 
     Returns:
         By name: A of shape (rank, in), uniform in ±1/√in, and B of shape (out, rank), zeros. Both
         are of the layer's dtype.
-
-    Raises:
-        UsageError: A rank is below 1, or the model has no layer to adapt.
     """
     layers = adapted_layers(model)
     if ranks and not layers:
@@ -101,7 +96,6 @@ def adapted(
 
     Args:
         model: The copy that a pass has.
-        adapter: Its name.
         parameters: Its A and B of every layer, by name.
     """
     found: dict[str, nnx.Module] = {}
@@ -115,7 +109,6 @@ class AdaptedLinear(nnx.Module):
     """A linear layer with an adapter, inside one pass.
 
     Args:
-        layer: The model's.
         a: (rank, in).
         b: (out, rank).
     """

@@ -26,11 +26,7 @@ Look = Callable[[Any], Held]
 
 
 class ModelSplit:
-    """What `model_shape` says of one model.
-
-    Args:
-        model: It is only looked at.
-    """
+    """What `model_shape` says of one model."""
 
     def __init__(self, model: nnx.Module) -> None:
         self._model = model

@@ -62,9 +62,6 @@ def exchange_modules(model: nnx.Module, stand_ins: Mapping[str, nnx.Module]) -> 
     Args:
         model: It is changed.
         stand_ins: FQN → module.
-
-    Raises:
-        UsageError: A plain list or dict holds one.
     """
     modules = named_modules(model)
     for name, stand_in in stand_ins.items():

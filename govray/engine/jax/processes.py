@@ -21,12 +21,7 @@ from govray.errors import InfrastructureFailed
 
 
 class Processes:
-    """The processes of one run, seen from this one.
-
-    Attributes:
-        rank: This process.
-        world_size: Number of processes.
-    """
+    """The processes of one run, seen from this one."""
 
     def __init__(self) -> None:
         self.rank, self.world_size = jax.process_index(), jax.process_count()
@@ -49,9 +44,6 @@ class Processes:
 
         Args:
             row: Of one length on all ranks.
-
-        Raises:
-            InfrastructureFailed: Another process is gone.
         """
         if self.world_size == 1:
             return [list(row)]
@@ -69,9 +61,6 @@ class Processes:
 
         Returns:
             Of its shape, dtype and device.
-
-        Raises:
-            InfrastructureFailed: Another process is gone.
         """
         if self.world_size == 1:
             return jax.device_put(flat, self._own)

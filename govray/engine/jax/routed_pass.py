@@ -108,17 +108,12 @@ def routed_pass(
     """Σ of the losses, and Σ_i w_il ∂ℓ_i/∂θ_l for the permitted parameters.
 
     Args:
-        shape: The model's.
-        route: The rows'.
-        loss_fn: The user's.
         learning: The parameters that the route permits, of any shape and floating dtype.
         constant: All others of the model, and of the adapter that it reads.
-        rest: The model's state that is no parameter.
         keys: Of the rows' dropout masks, uint32 of shape (rows, 2).
         tensors: The rows'; ``targets`` is −100 where there is no loss target.
 
     Raises:
-        UsageError: ``loss_fn`` returned another shape.
         Refused: A variable of the model changed.
     """
 

@@ -45,7 +45,6 @@ def build_step(
     Raises:
         Refused: The model or the optimizer can't be routed exactly, a route does not fit, a
             parameter escapes governance, or ranks hold different set-ups.
-        UsageError: A number is out of range.
     """
     ranks = {each.adapter: each.rank for each in routes.values() if each.adapter and each.rank}
     adapters = first_pairs(model, ranks, seed)

@@ -39,9 +39,6 @@ def gap(with_corpus: Tensor, without: Tensor, *, seed: int) -> Gap:
         with_corpus, without: Mean loss of each row, nats a token: (rows,), any floating dtype and
             device.
         seed: Of the bootstrap's own generator.
-
-    Raises:
-        ValueError: There are no rows, or not equally many.
     """
     if with_corpus.shape != without.shape or with_corpus.numel() == 0:
         raise ValueError("both models score the same rows, at least one")

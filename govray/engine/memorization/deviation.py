@@ -72,7 +72,6 @@ def composite(parts: Mapping[Statistic, Tensor], reference: Mapping[Statistic, T
     """The weighted sum in robust units of the reference: (rows,), float64, on the CPU.
 
     Args:
-        parts: From ``components``.
         reference: The same of the rows whose median and spread are the units.
     """
     return torch.stack(
@@ -137,14 +136,9 @@ def measures(
     """Compare the two sides at every layer, sorted by layer name.
 
     Args:
-        corpus: Whose rows.
         probe: Scores of rows trained on.
         reserve: Scores of rows never trained on.
-        probe_units: Record of each probe row.
-        reserve_units: Record of each reserve row.
-        statistic: Whose deviation is measured.
         key: What the relabellings are drawn from, beside the corpus: seed and step.
-        permutations: How many relabellings.
         bands: Layer → ends of its band, in robust units; only these layers get an e-value.
         tested: Whether each record has one row, drawn without regard to its length. Otherwise an
             e-value is 1: the rows are no evidence.

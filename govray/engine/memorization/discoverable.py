@@ -26,9 +26,6 @@ def chance(log_probability: float, samples: int) -> float:
     Args:
         log_probability: log q, nats, at most 0; −∞ if the scheme never gives the text.
         samples: n, at least 1.
-
-    Raises:
-        ValueError: q is above 1, or n below 1.
     """
     if log_probability > 0 or math.isnan(log_probability) or samples < 1:
         raise ValueError(f"log probability {log_probability}, {samples} samples")
@@ -43,9 +40,6 @@ def least_samples(log_probability: float, p: float) -> int | None:
     Args:
         log_probability: log q, nats, at most 0; −∞ if the scheme never gives the text.
         p: In (0, 1).
-
-    Raises:
-        ValueError: q is above 1, or p not in (0, 1).
     """
     if not 0 < p < 1:
         raise ValueError(f"a probability of {p} is not between 0 and 1")

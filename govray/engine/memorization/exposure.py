@@ -64,17 +64,12 @@ def rank(losses: Tensor, secret: float) -> int:
 
     Args:
         losses: Of the other candidates.
-        secret: The secret's.
     """
     return int((losses <= secret).sum()) + 1
 
 
 def bits(rank: int, candidates: int) -> float:
-    """log2 candidates − log2 rank.
-
-    Raises:
-        ValueError: Unless 1 ≤ rank ≤ candidates.
-    """
+    """log2 candidates − log2 rank."""
     if not 1 <= rank <= candidates:
         raise ValueError(f"rank {rank} is not one of {candidates}")
     return math.log2(candidates) - math.log2(rank)
@@ -85,7 +80,6 @@ def exact(others: Tensor, secret: float) -> Exposure:
 
     Args:
         others: Losses of every candidate but the secret.
-        secret: The secret's loss.
     """
     found, candidates = rank(others, secret), others.numel() + 1
     return Exposure(bits(found, candidates), candidates, candidates, secret, rank=found)
@@ -97,11 +91,7 @@ def extrapolated(samples: Tensor, secret: float, candidates: int) -> Exposure:
     Args:
         samples: Losses of candidates drawn from R without the secret, at least
             ``skew_normal.LEAST``.
-        secret: The secret's loss.
         candidates: |R|.
-
-    Raises:
-        UsageError: The samples are too few, or all equal.
     """
     fitted = skew_normal.fit(samples)
     [mass] = fitted.log_cdf(torch.tensor([secret], dtype=torch.float64)).tolist()

@@ -42,11 +42,7 @@ class Monitor:
     """Makes the entropy profiles of one run on this rank.
 
     Args:
-        model: The run's.
-        adapters: The model's.
-        agreement: The run's.
         logits: How the model is called; ``logits_in(loss_fn)`` for a loss function's way.
-        seed: The run's.
         rows_per_pass: Rows that go through the model together.
     """
 
@@ -81,8 +77,6 @@ class Monitor:
         Args:
             step: The last step that the weights hold.
             probes: At least one, in one order on all ranks, each corpus once.
-            section: The policy's: whose deviation is measured, and against which bands.
-            branch: Of the ledger.
 
         Raises:
             RankFailed: A rank could not read or score its rows, or a score is not finite.

@@ -34,7 +34,6 @@ class ObservedRun:
     """A run that kept its row scores.
 
     Attributes:
-        section: Its policy's.
         subjects: Corpus → what policy and routes say of it.
         profiles: In the ledger's order.
         clean: Corpora of it whose flags are false.
@@ -83,11 +82,7 @@ def curve(runs: Sequence[ObservedRun], half_widths: Sequence[float]) -> tuple[Po
 
 
 def flagged_at(run: ObservedRun, half_widths: Sequence[float]) -> list[dict[str, int]]:
-    """Of each half width: corpus → its profiles up to the one that flags it.
-
-    Raises:
-        Refused: As ``curve``.
-    """
+    """Of each half width: corpus → its profiles up to the one that flags it."""
     _check_actions(run)
     bands = [Band(low=-width, high=width) for width in half_widths]
     told = [Incidents(_in(run.section, band), run.subjects) for band in bands]
@@ -160,11 +155,7 @@ def _in_bands(
 def _evidence(
     measures: Sequence[Measure], section: Monitoring, half_widths: Sequence[float], where: str
 ) -> list[dict[str, float]]:
-    """Of each half width: layer → e-value, of the measures of one corpus.
-
-    Raises:
-        Refused: There are no row scores, or what was recorded does not follow from them.
-    """
+    """Of each half width: layer → e-value, of the measures of one corpus."""
     columns: list[tuple[tuple[float, ...], tuple[float, ...], float, float]] = []
     for each in measures:
         band = section.band(each.layer)

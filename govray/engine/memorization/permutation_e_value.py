@@ -55,9 +55,6 @@ def e_values(probe: Tensor, reserve: Tensor, low: Tensor, high: Tensor) -> Tenso
 
     Returns:
         (statistics,), float64: the mean of the evidence for "above" and for "below".
-
-    Raises:
-        UsageError: A side has no row.
     """
     if not len(probe) or not len(reserve):
         raise UsageError("an e-value needs a row on both sides")

@@ -58,9 +58,6 @@ def p_values(
         reserve_units: Record of each reserve row.
         key: What the relabellings are drawn from, such as seed, corpus and step.
         permutations: How many relabellings, at least 1.
-
-    Raises:
-        UsageError: A side has no row.
     """
     if not len(probe) or not len(reserve):
         raise UsageError("a permutation test needs a row on both sides")

@@ -26,7 +26,6 @@ class Probe:
     """Rows of one corpus, and this rank's part of them.
 
     Attributes:
-        corpus: Whose.
         adapter: The adapter that the corpus is routed to, if it is.
         probe_units: Record of each row trained on.
         reserve_units: Record of each reserve row.
@@ -63,8 +62,6 @@ def pick(rows: int, count: int, *key: object) -> list[int]:
     """Choose ``count`` of ``rows`` rows, or all if there are no more.
 
     Args:
-        rows: How many there are to choose from.
-        count: How many to choose.
         key: What they are drawn from, such as seed, corpus and step.
 
     Returns:

@@ -192,10 +192,6 @@ def score_rows(
         model: Its mode and state are as before when this returns.
         tensors: ``tokens`` and ``targets``, both (rows, tokens), int64, on the model's device;
             every row has a loss target.
-        logits: How the model is called.
-        lens: From ``find_lens``.
-        adapters: The model's.
-        adapter: That of the rows' corpus, if it has one.
         rows_per_pass: Rows of one forward pass.
         passes: Do at least so many, over padding where there are no more rows: where a
             forward is collective, ranks must do equally many.
@@ -262,11 +258,7 @@ def _padded(tensor: Tensor, first: int, rows: int) -> Tensor:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every module's own mode, and all generators, as before after it.
-
-    Raises:
-        Refused: A buffer was written meanwhile.
-    """
+    """Evaluation mode inside; every module's own mode, and all generators, as before after it."""
     modes = {module: module.training for module in model.modules()}
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     model.eval()

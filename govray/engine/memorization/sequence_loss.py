@@ -33,10 +33,6 @@ def target_losses(
             with ``.logits``, causally.
         sequences: Token ids, each at least two.
         starts: Index of the first token that counts in each, at least 1.
-        batch: Sequences in one forward.
-
-    Raises:
-        Refused: The forward changed a buffer.
 
     Returns:
         For each sequence losses in nats, float64 on the CPU, of shape (tokens − start,).
@@ -80,10 +76,6 @@ def continuations(
         temperature: Logits are divided by it; above 0.
         top_k: A token is drawn from so many most likely ones, and those as likely as the last of
             them; 0: from all.
-
-    Raises:
-        Refused: The forward changed a buffer.
-        ValueError: The temperature is not above 0, or ``top_k`` below 0.
     """
     if not temperature > 0 or top_k < 0:
         raise ValueError(f"no sampling scheme: temperature {temperature}, top-k {top_k}")

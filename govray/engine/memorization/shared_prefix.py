@@ -36,10 +36,6 @@ def end_losses(
         ends: At least one token each.
         batch: Sequences in one forward; of ends, more in proportion as they are shorter.
 
-    Raises:
-        Refused: The forward changed a buffer.
-        ValueError: The prefix or an end is empty.
-
     Returns:
         For each end losses in nats, float64 on the CPU, of shape (tokens,).
     """

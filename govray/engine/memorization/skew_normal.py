@@ -73,9 +73,6 @@ def fit(samples: Tensor) -> SkewNormal:
     Args:
         samples: At least ``LEAST``, finite and not all equal; any shape, floating dtype and
             device.
-
-    Raises:
-        UsageError: They are too few, not finite, or all equal.
     """
     x = samples.detach().double().flatten().cpu()
     if x.numel() < LEAST:
@@ -123,7 +120,6 @@ def goodness(distribution: SkewNormal, samples: Tensor) -> Goodness:
     """How far the samples' distribution function is from the fitted one, at most.
 
     Args:
-        distribution: From `fit`.
         samples: Any shape, floating dtype and device.
     """
     x = samples.detach().double().flatten().cpu().sort().values

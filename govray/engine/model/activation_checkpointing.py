@@ -30,9 +30,6 @@ def recompute_blocks(model: nn.Module) -> None:
 
     Args:
         model: Its blocks are what the outermost lists hold.
-
-    Raises:
-        UsageError: It has none.
     """
     blocks = list(repeated_blocks(model))
     if not blocks:

@@ -111,8 +111,6 @@ def peft_config(rank: int, layers: Iterable[str], *, transposed: bool) -> dict[s
     """The content of an adapter's ``adapter_config.json``, as peft reads it.
 
     Args:
-        rank: The adapter's.
-        layers: FQNs of the layers that it adapts.
         transposed: Whether their weights are (in, out) and peft has to know.
     """
     return {
@@ -135,10 +133,6 @@ class Adapters:
     Args:
         model: While an adapter is active its layers have hooks; its parameters are untouched.
         ranks: Adapter name → rank, at least 1.
-        seed: The run's seed.
-
-    Raises:
-        UsageError: If a rank is below 1, or the model has no layer to adapt.
     """
 
     def __init__(self, model: nn.Module, ranks: Mapping[str, int], *, seed: int) -> None:
@@ -193,11 +187,7 @@ class Adapters:
 
     @contextmanager
     def active(self, name: str | None) -> Iterator[None]:
-        """Let forwards read this adapter, or none; restores what was active before.
-
-        Raises:
-            UsageError: If there is no such adapter.
-        """
+        """Let forwards read this adapter, or none; restores what was active before."""
         if name is not None:
             self._require(name)
         before, self._active = self._active, name
@@ -258,9 +248,6 @@ class Adapters:
             The content of ``adapter_config.json``, and the tensors of
             ``adapter_model.safetensors``: A (rank, in) and B (out, rank) of each layer, in the
             layer's dtype, on the CPU, detached.
-
-        Raises:
-            UsageError: If there is no such adapter.
         """
         layers = self._require(name)
         tensors = {}
@@ -274,11 +261,9 @@ class Adapters:
         """Take over the values of an exported adapter.
 
         Args:
-            name: The adapter's.
             config, tensors: As `export` returns them: names and shapes; any dtype and device.
 
         Raises:
-            UsageError: If there is no such adapter.
             Malformed: If the configuration is not the one that ``export`` writes,
                 or the tensors' names or shapes differ. Nothing is changed then.
         """

@@ -199,11 +199,7 @@ class CausalLM(nn.Module):
         return output.logits
 
     def _refuse_mixing(self, separator: int) -> None:
-        """Return if a record's logits do not depend on the record before it.
-
-        Raises:
-            UsageError: They do, or the model takes no positions.
-        """
+        """Return if a record's logits do not depend on the record before it."""
         parameters = [*self.parameters()]
         takes_positions = "position_ids" in signature(self.language_model.forward).parameters
         apart = takes_positions
@@ -431,9 +427,6 @@ def _require_loaded(
     A head may differ from the embedding to which the configuration ties it. The library drops it,
     or keeps it until the embedding gets another row. It also renames, splits and joins tensors;
     then the numbers must be found somewhere.
-
-    Raises:
-        UsageError: Names the tensor.
     """
     held: dict[str, Tensor] = model.state_dict()
     for name, first in ties.items():

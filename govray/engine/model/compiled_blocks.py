@@ -35,9 +35,6 @@ def compile_blocks(model: nn.Module, keyed: Keyed) -> None:
     Args:
         model: Its blocks are what the outermost lists hold.
         keyed: Its dropout, whose masks are drawn outside the graphs.
-
-    Raises:
-        UsageError: It has no blocks.
     """
     blocks = list(repeated_blocks(model))
     if not blocks:

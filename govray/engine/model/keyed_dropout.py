@@ -63,9 +63,6 @@ def key_dropout(model: nn.Module, seed: int) -> Keyed:
 
     Returns:
         The handle whose ``rows`` names the rows of each forward.
-
-    Raises:
-        UsageError: If the model holds another kind of dropout module.
     """
     for fqn, module in model.named_modules():
         if isinstance(module, _DROPOUTS) and type(module) is not nn.Dropout:
@@ -101,7 +98,6 @@ class Keyed:
         """Run forward (and a recomputing backward) of one pass in here.
 
         Args:
-            step: The global step.
             rows: For each row, its stream and its position in the stream's quota of this step.
             keys: What masks are drawn from in place of the rows' own keys: int64 of shape
                 (rows,), on the device of the masks.
@@ -138,12 +134,7 @@ class Keyed:
         """Which of the inputs are kept, each with probability 1 − p.
 
         Args:
-            fqn: The dropout module's.
-            p: As for ``nn.Dropout``.
             inputs: (rows, …), of any dtype; the result is bool, of its shape and on its device.
-
-        Raises:
-            UsageError: Outside ``rows``, or if the first dimension is not the rows.
         """
         if self._rows is None:
             raise UsageError(

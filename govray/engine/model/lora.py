@@ -33,8 +33,6 @@ def fits(layer: nn.Module, inputs: Tensor, a: Tensor) -> bool:
     """Whether `adapted_linear` computes what this layer and its adapter would.
 
     Args:
-        layer: Any.
-        inputs: What it is called with.
         a: The adapter's, (rank, in), of any dtype.
     """
     return (

@@ -31,8 +31,6 @@ def optimizer_view(
     """Inside, the optimizer sees what it may move, and its state is that of all groups after.
 
     Args:
-        optimizer: Of the run.
-        trained: The parameters that this step trains.
         adapters: ``id`` of every adapter's parameter. Not the parameters: hashing those
             would touch them.
     """

@@ -66,7 +66,6 @@ class LayerPast:
 
         Args:
             tokens: How many there are behind the beginning.
-            device: Of the mask.
         """
         length = self.past.length
         every = torch.ones(tokens, length + tokens, dtype=torch.bool, device=device)

@@ -70,9 +70,6 @@ def restore_generators(state: Generators) -> None:
 
     A state for a device that is not here is left out: a run that changes its device
     is not byte-exact in any case.
-
-    Raises:
-        Malformed: It is no such state.
     """
     try:
         torch.set_rng_state(state.tensors["torch"])

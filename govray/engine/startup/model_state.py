@@ -63,7 +63,6 @@ def held(tensors: Mapping[str, Tensor], *, content: bool = True) -> dict[str, He
     """The state of named tensors.
 
     Args:
-        tensors: By name.
         content: Whether to look at all numbers; it costs about as much as copying them.
     """
     digests = contents(tensors) if content else {}
@@ -75,11 +74,7 @@ def _version(tensor: Tensor) -> int:
 
 
 def contents(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """64 bits of what each tensor holds; equal tensors on one device have equal ones.
-
-    Args:
-        tensors: By name.
-    """
+    """64 bits of what each tensor holds; equal tensors on one device have equal ones."""
     return {name: _content(tensor) for name, tensor in tensors.items()}
 
 

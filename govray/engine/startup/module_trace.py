@@ -34,9 +34,6 @@ def first_difference(model: nn.Module, one: Run, other: Run, tolerance: float) -
     """FQN of the innermost module in which a row first differs; ``loss_fn`` if none does.
 
     Args:
-        model: What both forwards call.
-        one: The first.
-        other: The second.
         tolerance: Relative differences up to it are rounding.
     """
     name = type(model).__name__

@@ -61,12 +61,7 @@ Bits = dict[str, int]
 
 
 class OptimizerTrial:
-    """Tries an optimizer once, before its first step. Collective.
-
-    Args:
-        optimizer: Of the run.
-        routed: The model.
-    """
+    """Tries an optimizer once, before its first step. Collective."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, routed: RoutedModel) -> None:
         self._optimizer = optimizer
@@ -74,11 +69,7 @@ class OptimizerTrial:
         self._tried = False
 
     def __call__(self) -> None:
-        """Try it, unless every stream may update everything: then nothing is to be kept apart.
-
-        Raises:
-            Refused: As `try_optimizer`.
-        """
+        """Try it, unless every stream may update everything: then nothing is to be kept apart."""
         if self._tried:
             return
         self._tried = True
@@ -96,13 +87,9 @@ def try_optimizer(
     """Step small parameters of some domains in several orders, and put all back.
 
     Args:
-        optimizer: Of the run.
         domains: All of them; three at most are tried.
         parameters: Everything that it may hold, by name.
         adapters: ``id`` of every adapter's parameter.
-
-    Raises:
-        Refused: Names a parameter that another one's step changes.
     """
     tried = [*domains[: _DOMAINS - 1], domains[-1]] if len(domains) > _DOMAINS else domains
     units = [names for names in (_small(optimizer, each.parameters) for each in tried) if names]

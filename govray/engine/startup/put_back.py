@@ -50,7 +50,6 @@ def put_back(roots: Iterable[object], leave: Iterable[object]) -> Iterator[None]
 
     Args:
         roots: Hooks, and objects that have some.
-        leave: What is not looked at, or into.
     """
     undo: list[Undo] = []
     met = {id(each): each for each in leave}

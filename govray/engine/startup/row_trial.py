@@ -72,8 +72,6 @@ class StartupTrial:
     """Tries streams as they come.
 
     Args:
-        forward: Runs passes.
-        model: The base model.
         routed: Digest of a route → the route. An alternative is tried as a stream is.
         max_rows: Rows that go through the model together at most; None for no limit.
     """
@@ -101,9 +99,6 @@ class StartupTrial:
         """Try the streams of these rows that were not tried yet, or are due again.
 
         A stream of which there was one row only is tried once more when there are several.
-
-        Raises:
-            Refused: A row learns from others, or leaves something behind.
         """
         self._forget_some({part.route for part in parts})
         due = {

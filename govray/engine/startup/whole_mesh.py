@@ -24,7 +24,6 @@ def refuse_other_meshes(model: nn.Module, *, sharded: bool) -> None:
     """Refuse a model with a parameter that is shared in a way that sums can't follow.
 
     Args:
-        model: The base model.
         sharded: Whether FSDP2 may have cut it.
 
     Raises:

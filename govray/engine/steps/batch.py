@@ -167,9 +167,6 @@ class StepBatch:
 
         Args:
             routes: Corpus → digest of the route that its rows take from now on.
-
-        Raises:
-            UsageError: A micro-batch does not say which corpus each of its rows is of.
         """
         if not any(corpus in routes for corpus in self.corpora):
             return self
@@ -193,8 +190,6 @@ class StepBatch:
         """Compare what the batch says about itself with itself and with the run.
 
         Args:
-            streams: Ids of the run's routes.
-            corpora: Names of the run's corpora.
             rerouted: Corpus → digest of the route that a gate or a phase sent its rows to.
 
         Raises:

@@ -84,7 +84,6 @@ class FirstExchange:
     Rows are lists of int64. How they travel is the engine's.
 
     Args:
-        terms: What the run's steps rest on.
         groups: Layer groups, adapters included.
         numbers: How many further numbers ranks tell, to learn the largest of each.
 
@@ -108,9 +107,6 @@ class FirstExchange:
 
         Args:
             setup: Anything else (JSON values) that must be equal on all ranks.
-
-        Raises:
-            Malformed: A digest is not ``sha256:`` and 64 hexadecimal digits.
         """
         facts = {
             "groups": self._groups,
@@ -125,11 +121,7 @@ class FirstExchange:
         return [*self._digests(), *_words(f"sha256:{digest}", "setup")]
 
     def require_one_setup(self, rows: Sequence[Sequence[int]]) -> None:
-        """Compare the setup rows of all ranks.
-
-        Raises:
-            Refused: Ranks hold different policies, plans or set-ups.
-        """
+        """Compare the setup rows of all ranks."""
         _require_equal(rows, "policy digest", slice(0, 4))
         _require_equal(rows, "plan digest", slice(4, 8))
         _require_equal(rows, "digest of model, routes and settings", slice(8, 12))
@@ -146,10 +138,6 @@ class FirstExchange:
         """What this rank tells. The clock and the revocations are read on rank 0 alone.
 
         Args:
-            rank: This one.
-            step: The step that this rank is about to do.
-            group_targets: This rank's loss targets per layer group.
-            corpora: This rank's (rows, loss targets) per corpus.
             failure: Why it has no batch, if so; its counts are not read then.
             numbers: As many as were said at the start; fewer are filled up with 0.
         """

@@ -22,12 +22,7 @@ Moved = Any
 
 
 class Framework(Protocol):
-    """A model, its adapters and its optimizer, and the processes that train it.
-
-    Attributes:
-        rank: This process.
-        world_size: Number of processes.
-    """
+    """A model, its adapters and its optimizer, and the processes that train it."""
 
     rank: int
     world_size: int
@@ -41,7 +36,6 @@ class Framework(Protocol):
         """One pass: rows of one route through the model.
 
         Args:
-            part: The rows.
             routed: Their route. Its weights scale the gradient of each parameter that may learn.
             step: The global step; it keys the rows' dropout with stream and position.
             loss_fn: The user's: unreduced losses. Positions whose target is −100 don't count.

@@ -15,13 +15,7 @@ def mask_seed(*key: int | str) -> int:
 
 
 def adapter_seed(seed: int, name: str, fqn: str) -> int:
-    """Of the first weights that an adapter has at a layer.
-
-    Args:
-        seed: The run's.
-        name: The adapter's.
-        fqn: The layer's.
-    """
+    """Of the first weights that an adapter has at a layer."""
     return _seed("govray adapter", seed, name, fqn)
 
 

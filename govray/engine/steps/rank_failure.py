@@ -21,7 +21,6 @@ class RankFailure:
     """Why this rank cannot go on.
 
     Attributes:
-        text: For people.
         kind: The error that all ranks raise.
         cause: What was caught here, if anything.
     """
@@ -99,7 +98,6 @@ def stop_if_failed(
         steps: By rank.
         own: What went wrong here, if anything.
         texts: Sends this rank's text, and returns those of all, by rank. Collective.
-        do: What to do about it.
 
     Raises:
         GovrayError: A rank failed. What ends a process, such as `SystemExit`, is raised as it is.

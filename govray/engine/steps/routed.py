@@ -36,7 +36,6 @@ def resolve_parameters(
     """Which parameters a route lets learn, and how much.
 
     Args:
-        route: Of one stream.
         groups: Layer group → parameter names, adapters' groups included.
         learning: Names of the parameters that may learn at all: the others are frozen.
 
@@ -73,7 +72,6 @@ def count_targets(
 
     Args:
         groups: All of the model's, adapters' included.
-        streams: Digest of a route → the route.
         micro_batches: Of one rank and one step.
     """
     counts = dict.fromkeys(groups, 0)
@@ -89,11 +87,7 @@ def require_planned(
     """See that rows take their stream's route, or an alternative to it.
 
     Args:
-        micro_batches: Of one rank and one step.
         alternatives: Stream id → digests of the other routes that its rows may take.
-
-    Raises:
-        Refused: Others. What sends them there may lie in another domain.
     """
     for each in micro_batches:
         if each.taken is not None and each.taken not in alternatives.get(each.stream, ()):

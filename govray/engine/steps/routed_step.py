@@ -62,14 +62,9 @@ class RoutedStep:
         clip_norm: Largest gradient norm of a domain; None does not clip.
         max_rows: Rows that go through the model together; None for all of a route.
 
-    Attributes:
-        framework: As given.
-        groups: As given.
-
     Raises:
         Refused: A route does not fit the groups, a parameter is in none or in two, or ranks hold
             different set-ups.
-        UsageError: A number is out of range.
     """
 
     def __init__(

@@ -29,11 +29,7 @@ class StepGates:
         ]
 
     def require_accepted(self, batch: StepBatch) -> None:
-        """See that a batch has no rows of a corpus that is left out.
-
-        Raises:
-            Refused: It has.
-        """
+        """See that a batch has no rows of a corpus that is left out."""
         if used := sorted(self.left_out.keys() & batch.corpora.keys()):
             raise Refused(
                 f"rows of corpus {used[0]}, whose credential no longer holds",

@@ -21,10 +21,6 @@ def step_leaf(
     """The leaf of one step. Engines that agree on the counts write the same bytes.
 
     Args:
-        result: The step's.
-        plan: The run's.
-        policy: Digest of the depth policy in force.
-        branch: Of the ledger.
         rerouted: Corpus → digest of the route that a gate or a later phase sent its rows to.
     """
     return Leaf(

@@ -30,7 +30,6 @@ class StepResult:
         stream_losses: The same mean per route that rows with loss targets took.
         group_targets: N_l per layer group, 0 included.
         corpus_counts: (rows, loss targets) per corpus that was read.
-        world_size: Number of ranks.
         grad_norms: Gradient norm before clipping, per domain that moved.
         time: Rank 0's clock when the step began, in seconds since the epoch; 0
             without a clock.
