@@ -59,9 +59,6 @@ def fail_together(work: Callable[[], T]) -> T:
 
     Args:
         work: Without a collective of its own.
-
-    Raises:
-        GovrayError: Any that ``work`` raised on some rank.
     """
     if not shared():
         return work()
@@ -87,12 +84,9 @@ def share_model(
     Args:
         build: Makes the model on the CPU, with weights that say nothing.
         committed: Of the run. From a commit in parts a rank keeps its rows alone.
-        where: The run, for errors.
 
     Raises:
         CouldNotCheck: The model can't be built one parameter at a time.
-        Refused: The weights do not fit the model.
-        Damaged: Stored bytes are not those that were committed.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
 

@@ -45,12 +45,9 @@ class AuditedModel:
     """One run's final model.
 
     Attributes:
-        record: Of the run.
         model: In evaluation mode.
         adapters: The model's, filled.
-        adapted: Names of the adapters that the run left.
         loss: The one in the entrypoint's module.
-        files: Weights and adapters → digest.
         steps: Corpus → the recorded steps that read it and that no rollback undid.
     """
 
@@ -75,7 +72,6 @@ def load_model(run: Path) -> AuditedModel:
             torch. Or the entrypoint is a loop that
             no longer comes to `govern`, or that has no loss beside it.
         CouldNotCheck: The run has no whole checkpoint of its last step.
-        Refused: The weights do not fit the entrypoint.
         Damaged: Stored bytes are not those that were committed.
     """
     record, experiment, committed = audit_ranks.fail_together(lambda: _recorded(run))

@@ -123,16 +123,12 @@ def audit(
     """Audit a run's final model.
 
     Args:
-        run: The run's folder.
-        at: When the audit is made, by the caller's clock.
-        settings: Sizes of samples.
         against: Another run over the same data that left corpora out; a replay, say.
         progress: Called before each corpus.
 
     Raises:
         UsageError: No run's folder, or one that a script started. Or its rows are no text.
         CouldNotCheck: The run has not ended, or its data is not here.
-        Refused: What the run recorded does not verify, or stored bytes were changed.
     """
     audited = load_model(run)
     recorded = audit_ranks.fail_together(lambda: recorded_inputs(run, audited.record))

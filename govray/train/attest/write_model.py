@@ -69,8 +69,6 @@ def write_model(
     """Write ``run/model``: weights, adapters, config, and the signed governance folder.
 
     Args:
-        run: Folder of a finished run.
-        signer: The operator's.
         replays: Evidence for level 2.
         outcomes: Second parties' signed outcomes that the replays name; copied to the model.
         stopped: The run ended for good before its last step: attest its newest commit.
@@ -137,11 +135,7 @@ def signed_files(run: Place) -> dict[str, bytes]:
 
 
 def _model_folder(run: Place) -> AbstractContextManager[Path]:
-    """The folder to fill, which then is the run's model.
-
-    Raises:
-        Refused: A case holds the model that is there.
-    """
+    """The folder to fill, which then is the run's model."""
     if (run / model_folder.MODEL).exists():
         check_not_held(run, "the model")
     if isinstance(run, Path):
@@ -156,9 +150,6 @@ def final_checkpoint(
 
     Args:
         early: Take the newest state, whatever its step.
-
-    Raises:
-        CouldNotCheck: There is none.
     """
     found = snapshot.latest(run)
     if found is None or (found[1] != record.steps and not early):
@@ -185,11 +176,7 @@ def model_digests(
 
 
 def final_digests(run: Place, record: RunRecord) -> dict[str, str]:
-    """The digests of the weights and adapters in the run's last commit, by file name.
-
-    Raises:
-        CouldNotCheck: There is no commit of the last step.
-    """
+    """The digests of the weights and adapters in the run's last commit, by file name."""
     committed = final_checkpoint(run, record)
     return {name: whole_file.entry(committed, name).digest for name in model_tensors(committed)}
 

@@ -81,11 +81,7 @@ def commit(
 
 
 def stage(folder: Folder) -> Folder:
-    """Make the ``….partial`` folder that is to become ``folder``; on remote storage, nothing.
-
-    Raises:
-        UsageError: If ``folder`` exists, or the disk refuses.
-    """
+    """Make the ``….partial`` folder that is to become ``folder``; on remote storage, nothing."""
     if not isinstance(folder, Path):
         return folder
     _require_free(folder)
@@ -136,7 +132,6 @@ def publish(
         staged: From `stage`, on the storage that all writers share.
         folder: Must not exist.
         entries: What `write` returned for each file, by name, of all writers.
-        check: As `commit`.
 
     Returns:
         The digest of the manifest.
@@ -208,10 +203,6 @@ def put_aside(folder: Folder, suffix: str) -> None:
     Args:
         folder: Renamed; on remote storage, marked.
         suffix: Why, such as ``.corrupt``.
-
-    Raises:
-        UsageError: The disk refuses.
-        InfrastructureFailed: Remote storage refuses.
     """
     if not isinstance(folder, Path):
         return folder.put_aside(suffix)
@@ -228,10 +219,6 @@ def committed_at(folder: Folder) -> float | None:
 
     None without a manifest: such a folder is left from a write or a deletion. 0 if the storage
     keeps no times.
-
-    Raises:
-        UsageError: The disk refuses.
-        InfrastructureFailed: Remote storage refuses.
     """
     if not isinstance(folder, Path):
         return folder.committed_at()
@@ -244,12 +231,7 @@ def committed_at(folder: Folder) -> float | None:
 
 
 def open_file(folder: Folder, name: str) -> BinaryIO:
-    """Open one file for reading, unchecked.
-
-    Raises:
-        UsageError: It is not there, or the disk refuses.
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """Open one file for reading, unchecked."""
     if not isinstance(folder, Path):
         return folder.open_file(name)
     try:
@@ -291,10 +273,8 @@ def open_commit(folder: Folder) -> Committed:
     Reading ``files[name]`` of the result raises as `load` does.
 
     Raises:
-        UsageError: If the folder does not exist or cannot be read.
         Damaged: If it was never committed, its manifest is malformed, or a file is
             missing, added, of another size, or not a regular file.
-        InfrastructureFailed: Remote storage refuses.
     """
     if not isinstance(folder, Path):
         return folder.open_commit()

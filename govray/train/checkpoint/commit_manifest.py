@@ -44,15 +44,7 @@ def encode(entries: Mapping[str, FileEntry]) -> bytes:
 
 
 def parse(manifest: bytes, where: str) -> dict[str, FileEntry]:
-    """Name → entry of a manifest, strictly parsed.
-
-    Args:
-        manifest: Its bytes.
-        where: The commit's place, for errors.
-
-    Raises:
-        Damaged: These are not the bytes of a manifest.
-    """
+    """Name → entry of a manifest, strictly parsed."""
     where = f"{where}/{MANIFEST}"
     try:
         value: Any = canonical_json.parse_canonical(manifest, where=where)
@@ -82,12 +74,7 @@ def require_whole(entries: Mapping[str, FileEntry], sizes: Mapping[str, int], wh
     """Compare what a manifest names with the files beside it.
 
     Args:
-        entries: From the manifest.
         sizes: Name → bytes of every file that is there, the manifest left out.
-        where: The commit's place, for errors.
-
-    Raises:
-        Damaged: A file is missing, added, or of another size.
     """
     if odd := entries.keys() ^ sizes.keys():
         raise Damaged(
@@ -103,11 +90,7 @@ def require_whole(entries: Mapping[str, FileEntry], sizes: Mapping[str, int], wh
 
 
 def require_inside(name: str, where: str) -> None:
-    """Accept a plain relative path that is not the manifest's own.
-
-    Raises:
-        UsageError: It is not such a path.
-    """
+    """Accept a plain relative path that is not the manifest's own."""
     if not _is_inside(name):
         raise UsageError(f"{name!r} is no path inside the checkpoint", where=where)
 

@@ -60,7 +60,6 @@ class Committed:
     """A committed folder.
 
     Attributes:
-        folder: Where it is.
         digest: SHA-256 of the manifest's bytes, ``sha256:<hex>``.
         entries: Name → digest and size, from the manifest.
         files: Name → the bytes, checked.
@@ -83,11 +82,7 @@ class Committed:
 
     @property
     def index(self) -> ShardIndex | None:
-        """The index of files in parts; None in a commit that one rank wrote.
-
-        Raises:
-            Damaged: If its bytes are not those of the manifest, or the parts differ from the index.
-        """
+        """The index of files in parts; None in a commit that one rank wrote."""
         if INDEX not in self.entries:
             return None
         index = ShardIndex.parse(self.files[INDEX], str(self.folder))
@@ -103,7 +98,6 @@ class Committed:
 
         Raises:
             Damaged: If bytes are not those of the manifest.
-            Malformed: If there is no such file, or it is not safetensors.
         """
         index = None if name in self.entries else self.index
         if index is None or name not in index.rows:
@@ -118,10 +112,6 @@ class Committed:
         Returns:
             By name: (wanted rows, …) of sharded tensors, and all others whole, in their stored
             dtype, on the CPU.
-
-        Raises:
-            Damaged: If bytes are not those of the manifest, or parts do not fit together.
-            Malformed: If one is not safetensors.
         """
         return sharded_file.held_rows(index, name, self._stored, wanted)
 
@@ -166,14 +156,10 @@ def opened(
     """A commit whose manifest was read, and whose files' names and sizes are known.
 
     Args:
-        folder: Where it is.
         sizes: Name → bytes of every file that is there.
         manifest: The manifest's bytes, or None if there is none.
         read: ``(name, size) -> bytes``: the file's, at most one byte more than ``size``, so that
             growth changes the digest.
-
-    Raises:
-        Damaged: As `open_commit`.
     """
     if manifest is None:
         raise Damaged(

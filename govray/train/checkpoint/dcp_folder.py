@@ -59,7 +59,6 @@ def require_intact(committed: Committed) -> None:
 
     Raises:
         Damaged: A file's bytes are not those that were committed.
-        UsageError, InfrastructureFailed: The storage refuses.
     """
     for name in committed.entries:
         with ExitStack() as opened:
@@ -85,8 +84,6 @@ def write(
     Raises:
         Damaged: Bytes are not those that were committed; ``folder`` must be deleted then.
         Malformed: There is no such file, or torch has no such numbers.
-        OSError: The disk refuses.
-        UsageError, InfrastructureFailed: The commit's storage refuses.
     """
     pieces = [piece for file in files for piece in _pieces(committed, file, where)]
     reading = _read(committed, pieces)
@@ -117,11 +114,9 @@ class _Piece:
 
     Attributes:
         file: The stored file.
-        stored: What its header says.
         path: Where it goes; None for what is left out.
         start: Its first row in the whole tensor.
         shape: The whole tensor's.
-        dtype: torch's.
     """
 
     file: str

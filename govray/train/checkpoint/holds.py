@@ -30,11 +30,7 @@ Holds = dict[str, dict[str, str]]
 
 
 def read_holds(folder: Place) -> Holds:
-    """The cases that hold what lies in a folder; empty where there is no ``holds.json``.
-
-    Raises:
-        Malformed: It is no canonical JSON of this kind, or no plain file.
-    """
+    """The cases that hold what lies in a folder; empty where there is no ``holds.json``."""
     path = folder / HOLDS
     try:
         data = read_file(path) if isinstance(path, Path) else path.read_bytes()
@@ -49,12 +45,7 @@ def read_holds(folder: Place) -> Holds:
 
 
 def hold(folder: Path, case: str, *, by: str, at: str) -> Holds:
-    """Place a hold. A second time for the same case changes nothing. Returns what holds now.
-
-    Raises:
-        UsageError: The case is too long or no line, or there are too many.
-        InfrastructureFailed, Malformed, OSError: As `locked` and `read_holds`.
-    """
+    """Place a hold. A second time for the same case changes nothing. Returns what holds now."""
     if not 0 < len(case) <= LONGEST_CASE or not case.isprintable():
         raise UsageError(f"a case is a line of 1 to {LONGEST_CASE} characters", where="--for")
     with locked(folder):
@@ -72,7 +63,6 @@ def release(folder: Path, case: str) -> Holds:
 
     Raises:
         UsageError: No such case holds it.
-        InfrastructureFailed, Malformed, OSError: As `locked` and `read_holds`.
     """
     with locked(folder):
         found = read_holds(folder)
@@ -91,10 +81,6 @@ def check_not_held(folder: Place, what: str) -> None:
 
     Args:
         what: What would be deleted, as a subject.
-
-    Raises:
-        Refused: A case does.
-        Malformed: As `read_holds`.
     """
     if held := read_holds(folder):
         raise Refused(

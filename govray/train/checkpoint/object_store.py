@@ -60,9 +60,6 @@ class ObjectStore:
 
     Args:
         url: As `govray.storage.storage_url.check_url` accepts.
-
-    Raises:
-        InfrastructureFailed: The store that the URL names cannot be set up.
     """
 
     def __init__(self, url: str) -> None:
@@ -76,9 +73,6 @@ class ObjectStore:
     def require_bucket(self) -> None:
         """Check that the URL's bucket exists; a listing below it would not show that. A file system
         of fsspec may create its root on writing.
-
-        Raises:
-            InfrastructureFailed: It does not, or the store cannot be reached.
         """
         bucket = self.root.lstrip("/").partition("/")[0]
         with _reaching(self.url):
@@ -87,11 +81,7 @@ class ObjectStore:
                 raise FileNotFoundError(f"there is no bucket {bucket!r}")
 
     def begin(self, run: str) -> None:
-        """Write the label of a new run.
-
-        Raises:
-            UsageError: Nothing can be written here.
-        """
+        """Write the label of a new run."""
         try:
             self.write(f"{self.root}/{LABEL}", canonical_json.encode({"run": run}), self.url)
         except InfrastructureFailed as error:

@@ -37,9 +37,6 @@ def optimizer_state(
         and device are its choice, and its next step changes them;
         `govray.train.checkpoint.tensor_shards.held_here` copies them. A parameter that was never
         stepped has no entry, here as there.
-
-    Raises:
-        UsageError: If a parameter has no name or a value cannot be stored.
     """
     tensors: dict[str, Tensor] = {}
     values: dict[str, dict[str, Any]] = {}
@@ -75,11 +72,9 @@ def restore_optimizer(
 
     Args:
         optimizer: Its state is replaced.
-        names: A name for each of its parameters.
         tensors: By name. They keep their dtype and bits, and go to the
             device where the optimizer keeps them. A whole one of a sharded parameter's shape is
             cut as that is.
-        state: The JSON value.
 
     Raises:
         Malformed: If the optimizer's class or its parameters in their groups and

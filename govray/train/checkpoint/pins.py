@@ -43,11 +43,7 @@ def folder_name(step: int) -> str:
 
 
 def read_pins(run_folder: Place) -> dict[str, str]:
-    """Name → reason; empty where there is no ``pins.json``.
-
-    Raises:
-        Malformed: It is not a canonical JSON object of strings, or no plain file.
-    """
+    """Name → reason; empty where there is no ``pins.json``."""
     path = run_folder / PINS
     try:
         data = read_file(path) if isinstance(path, Path) else path.read_bytes()
@@ -75,8 +71,6 @@ def locked(run_folder: Place, *, seconds: float | None = None) -> Iterator[None]
 
     Raises:
         InfrastructureFailed: Somebody held it all the time.
-        Malformed: The lock is no plain file.
-        OSError: The disk refuses.
     """
     if not isinstance(run_folder, Path):
         yield
@@ -94,15 +88,10 @@ def pin(run_folder: Path, name: str, *, who: str, reason: str, seconds: float | 
     """Keep a commit, as a person asks for, and return why it stays. A second time changes nothing.
 
     Args:
-        name: The commit's, as `folder_name` has it.
-        who: Whose wish it is.
         reason: A line of at most `LONGEST_REASON` characters.
-        seconds: As of `locked`.
 
     Raises:
-        UsageError: The reason is too long, or no line.
         Refused: The folder has no such commit, or it is pinned for another reason.
-        InfrastructureFailed, Malformed, OSError: As `locked` and `read_pins`.
     """
     if len(reason) > LONGEST_REASON or not reason.isprintable():
         raise UsageError(f"a reason is a line of at most {LONGEST_REASON} characters")
@@ -127,7 +116,6 @@ def unpin(run_folder: Path, name: str, *, seconds: float | None = None) -> None:
 
     Raises:
         Refused: No person pinned it: another run starts from it.
-        InfrastructureFailed, Malformed, OSError: As `locked` and `read_pins`.
     """
     with locked(run_folder, seconds=seconds):
         pins = read_pins(run_folder)
@@ -140,12 +128,7 @@ def unpin(run_folder: Path, name: str, *, seconds: float | None = None) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a small file of a run's folder, in which nothing is trusted.
-
-    Raises:
-        FileNotFoundError: There is none.
-        Malformed: It is no plain file, or too large.
-    """
+    """The bytes of a small file of a run's folder, in which nothing is trusted."""
     descriptor = _opened(path, os.O_RDONLY)
     with open(descriptor, "rb") as file:
         data = file.read(_MOST_BYTES + 1)

@@ -25,7 +25,6 @@ class Rules:
         best: Those with the lowest loss, or the best value of ``metric``.
         latest: The newest, at least one.
         metric: What commits are compared by; the training loss by default.
-        goal: Which way is better.
     """
 
     best: int = 1
@@ -49,12 +48,9 @@ class Commit:
     """One commit as the rules see it.
 
     Attributes:
-        name: Of its folder.
         step: The first step that it does not hold.
         loss: Mean loss of the steps since the commit before, if it was a number.
         value: Of the metric that the run is judged by, if it was measured at this step.
-        size: Bytes of its files.
-        digest: Of its manifest.
     """
 
     name: str

@@ -30,13 +30,9 @@ def read_rows(
         file: Read to its end.
         wanted: Which rows (first dimension) of a tensor are kept; all or none of one without
             dimensions.
-        where: The file, for errors.
 
     Returns:
         By name: (wanted rows, …) in the stored dtype, on the CPU. And ``sha256:…`` of the file.
-
-    Raises:
-        Malformed: It is no safetensors file, or has numbers that torch lacks.
     """
     hashed: Any = _Hashed(file)
     found: dict[str, Tensor] = {}

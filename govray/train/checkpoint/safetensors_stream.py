@@ -56,26 +56,14 @@ _CALLED = {name: dtype for dtype, (_, name) in _DTYPES.items()}
 
 
 def dtype_called(name: str, tensor: str, where: str) -> torch.dtype:
-    """The dtype that the format calls so.
-
-    Args:
-        name: In the format's words.
-        tensor, where: Whose it is, and the file, for errors.
-
-    Raises:
-        Malformed: Torch has none.
-    """
+    """The dtype that the format calls so."""
     if name not in _CALLED:
         raise Malformed(f"{tensor} holds {name}, which torch has no dtype for", where=where)
     return _CALLED[name]
 
 
 def header(tensors: Iterable[Described], *, where: str) -> bytes:
-    """The length and the JSON that a file of these tensors, in this order, begins with.
-
-    Raises:
-        UsageError: A name is no Unicode text.
-    """
+    """The length and the JSON that a file of these tensors, in this order, begins with."""
     described: dict[str, Any] = {}
     begin = 0
     for each in tensors:
@@ -99,10 +87,6 @@ def pieces(tensors: Mapping[str, Tensor], *, where: str) -> Iterator[bytes | mem
     Args:
         tensors: By name; any shape and device, of a dtype that the format has. A strided or
             shared one is written whole, once a name.
-        where: The file, for errors.
-
-    Raises:
-        UsageError: A tensor's dtype or layout has no place in the format.
     """
     order = sorted(tensors, key=lambda name: (-_dtype(tensors[name], name, where)[0], name))
     entries = []

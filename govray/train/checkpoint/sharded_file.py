@@ -68,11 +68,7 @@ class ShardIndex:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> ShardIndex:
-        """The index that was encoded.
-
-        Raises:
-            Damaged: These are not the bytes of an index.
-        """
+        """The index that was encoded."""
         where = f"{where}/{INDEX}"
         try:
             value: Any = canonical_json.parse_canonical(data, where=where)
@@ -86,21 +82,13 @@ class ShardIndex:
 
 
 def file_names(entries: Collection[str]) -> frozenset[str]:
-    """The files of a commit as its readers see them: one name for all parts of a file.
-
-    Args:
-        entries: The names in the manifest.
-    """
+    """The files of a commit as its readers see them: one name for all parts of a file."""
     matches = {name: _PART.fullmatch(name) for name in entries if name != INDEX}
     return frozenset(match[3] if match else name for name, match in matches.items())
 
 
 def require_complete(entries: Collection[str], where: str) -> None:
-    """Accept the names in a manifest if the part of no rank is missing.
-
-    Raises:
-        Damaged: One is.
-    """
+    """Accept the names in a manifest if the part of no rank is missing."""
     found = [(match, name) for name in entries if (match := _PART.fullmatch(name))]
     if not found and INDEX not in entries:
         return
@@ -135,17 +123,12 @@ def held_rows(
     """What a reader needs of a file in parts. Parts without any of it stay unread.
 
     Args:
-        index: Of the commit.
-        name: The whole file's.
         read: The tensors of one part, checked; one part is held at a time.
         wanted: ``(tensor, rows of the whole) -> rows``, for each sharded tensor.
 
     Returns:
         By name: (wanted rows, …) of sharded tensors, and all others whole, in their stored
         dtype, on the CPU.
-
-    Raises:
-        Damaged: A part does not hold what the index says.
     """
     rows = index.rows[name]
     spans = {tensor: wanted(tensor, count) for tensor, count in rows.items()}

@@ -105,7 +105,6 @@ def rows_of(build: Callable[[], nn.Module], rank: int, world: int) -> ModelRows:
 
     Args:
         build: Makes the model on the CPU. It is called once.
-        rank, world: Which rows are kept.
 
     Raises:
         NeedsWhole: The model can't be built so. Generators have moved on by then.

@@ -165,14 +165,7 @@ def storage_around(commit: Folder) -> Storage:
 
 
 class SharedObjects:
-    """What one commit names beside itself, checked as it is read.
-
-    Args:
-        commit: Where the commit lies.
-
-    Raises:
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """What one commit names beside itself, checked as it is read."""
 
     def __init__(self, commit: Folder) -> None:
         self._name = commit.name
@@ -185,11 +178,9 @@ class SharedObjects:
 
         Args:
             entry: Its digest and size, as the commit states them.
-            what: What it is, for errors.
 
         Raises:
             Damaged: It is not beside the commit, or its bytes are others.
-            InfrastructureFailed: Remote storage refuses.
         """
         name = object_name(entry)
         where = f"{self._place}/{name}"
@@ -210,22 +201,13 @@ class SharedObjects:
 
 
 def recorded_url(run_folder: Place) -> str | None:
-    """The place for commits of any run that this run began with; None for its own folder.
-
-    Raises:
-        Malformed: As `storage_of`.
-    """
+    """The place for commits of any run that this run began with; None for its own folder."""
     chosen = _chosen(run_folder)
     return chosen["storage"] if chosen else None
 
 
 def storage_of(run_folder: Place) -> Storage:
-    """The place where a run's commits lie.
-
-    Raises:
-        Malformed: Its ``storage.json`` is not one.
-        InfrastructureFailed: The place cannot be looked up.
-    """
+    """The place where a run's commits lie."""
     chosen = _chosen(run_folder)
     if chosen:
         return ObjectStore(chosen["commits"])
@@ -233,11 +215,7 @@ def storage_of(run_folder: Place) -> Storage:
 
 
 def require_reachable(url: str) -> None:
-    """Check early that commits may be written at a URL.
-
-    Raises:
-        UsageError: It is not such a URL, or the store cannot be reached or has no such bucket.
-    """
+    """Check early that commits may be written at a URL."""
     try:
         ObjectStore(check_url(url)).require_bucket()
     except ValueError as error:
@@ -250,12 +228,10 @@ def choose(run_folder: Place, url: str | None) -> None:
     """Record, when a run begins, where its commits lie. On resuming, require the same.
 
     Args:
-        run_folder: The run's.
         url: A place for commits of any run, or None for the run's folder.
 
     Raises:
         Refused: The run's commits lie elsewhere.
-        UsageError: Nothing can be written at the URL.
     """
     path = run_folder / FILE
     chosen = _chosen(run_folder)

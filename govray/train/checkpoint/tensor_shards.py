@@ -35,7 +35,6 @@ class HeldPart:
 
     Attributes:
         number: The part's, from 0.
-        of: How many parts there are.
         copy: Which copy of the model the part belongs to, from 0.
     """
 
@@ -155,7 +154,6 @@ def local_shard(value: Tensor, like: Tensor) -> Tensor:
 
     Args:
         value: Whole, of the shape of ``like``, any dtype, on its device.
-        like: A parameter.
     """
     if isinstance(value, DTensor) or not isinstance(like, DTensor):
         return value
@@ -167,9 +165,6 @@ def held_here(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
 
     Of a sharded tensor that is the rows that the rank holds. Any other is copied whole on rank 0,
     and not at all on the others. Copies from a GPU go to pinned memory, and are awaited together.
-
-    Args:
-        tensors: By name.
 
     Returns:
         The copies, and for each sharded tensor the rows (first dimension) of the whole.
@@ -265,11 +260,7 @@ def from_rows(local: Tensor, rows: int, like: Tensor | None) -> Tensor:
 
 
 def units(model: nn.Module) -> list[list[nn.Parameter]]:
-    """The parameters that `shard` makes whole together: of each block, and the rest.
-
-    Args:
-        model: The plain model.
-    """
+    """The parameters that `shard` makes whole together: of each block, and the rest."""
     blocks = [list(block.parameters()) for block in _blocks(model)]
     inside = {id(parameter) for block in blocks for parameter in block}
     return [*blocks, [each for each in model.parameters() if id(each) not in inside]]

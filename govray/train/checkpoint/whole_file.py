@@ -30,8 +30,6 @@ def entry(committed: Committed, name: str) -> FileEntry:
 
     Raises:
         Damaged: A part's bytes are not those that were committed.
-        Malformed: There is no such file.
-        InfrastructureFailed: Remote storage refuses.
     """
     if name in committed.entries:
         return committed.entries[name]
@@ -49,7 +47,6 @@ def copy(committed: Committed, name: str, target: Path) -> FileEntry:
     hashed as it is written.
 
     Raises:
-        OSError: ``target`` cannot be written, or a local file cannot be read.
         Damaged, Malformed, InfrastructureFailed: As `entry`. The caller must delete ``target``
             then.
     """
@@ -66,11 +63,7 @@ def copy(committed: Committed, name: str, target: Path) -> FileEntry:
 
 
 def content(committed: Committed, name: str) -> bytes | None:
-    """The bytes of a whole file, checked; None if there is no such file.
-
-    Raises:
-        Damaged, InfrastructureFailed: As `entry`.
-    """
+    """The bytes of a whole file, checked; None if there is no such file."""
     if name in committed.entries:
         return committed.files[name]
     return b"".join(_pieces(committed, name)) if name in committed.names else None
@@ -134,13 +127,7 @@ class HashedFile:
     Nothing of it counts before `require_intact` returned.
 
     Args:
-        committed: The commit.
         opened: Closes the file.
-        name: A name in the manifest.
-
-    Raises:
-        Malformed: There is no such file.
-        UsageError, InfrastructureFailed: It can't be read.
     """
 
     def __init__(self, committed: Committed, opened: ExitStack, name: str) -> None:
@@ -164,11 +151,7 @@ class HashedFile:
         return data
 
     def read_exactly(self, count: int) -> Iterator[bytes]:
-        """The next ``count`` bytes, in pieces.
-
-        Raises:
-            Damaged: The file ends before.
-        """
+        """The next ``count`` bytes, in pieces."""
         while count:
             piece = self.read(min(count, PIECE))
             if not piece:
@@ -177,11 +160,7 @@ class HashedFile:
             count -= len(piece)
 
     def require_intact(self) -> None:
-        """Read to the end, and accept the file if all its bytes are those of the manifest.
-
-        Raises:
-            Damaged: They are not.
-        """
+        """Read to the end, and accept the file if all its bytes are those of the manifest."""
         while self.read(PIECE):  # nothing, if already at the end
             pass
         if f"sha256:{self._digest.hexdigest()}" != self._entry.digest:

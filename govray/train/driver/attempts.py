@@ -83,7 +83,6 @@ def fit(
         loop: The user's, with ``config`` as its argument.
         scaling, run_config: For Ray Train. Of the failure configuration ``max_failures`` is
             taken: how many failures of the user's own may be followed by a restart.
-        on_step: Called as steps are done.
         on_report: Called with every step that was reported.
 
     Returns:

@@ -25,14 +25,11 @@ def discover(
     """The model that the loop passes to `govern`, on the meta device, and its layer groups.
 
     Args:
-        loop: The training loop.
-        config: Its argument.
         policy_groups: Layer groups that the policy names itself.
         where: What the user calls the loop; its name by default.
 
     Raises:
         UsageError: The loop failed before it called `govern`, or never called it.
-        GovrayError: Whatever govray refused about the model.
     """
     called = where or str(getattr(loop, "__qualname__", type(loop).__name__))
     return until_govern(loop, config, policy_groups, torch.device("meta"), where=called)

@@ -43,9 +43,7 @@ class AttemptFailure:
     """One attempt's failure.
 
     Attributes:
-        kind: Its class.
         rank: The rank that failed first, if known.
-        error: The error to report.
     """
 
     kind: Kind
@@ -66,7 +64,6 @@ def classify(errors: Mapping[int, BaseException], *, where: str) -> AttemptFailu
 
     Args:
         errors: Rank to what it raised, at least one.
-        where: The run, for people.
     """
     kinds = {rank: _kind(cause(error)) for rank, error in errors.items()}
     kind = next(each for each in _SEVERITY if each in kinds.values())
@@ -109,7 +106,6 @@ def decide(
     """Whether to start another attempt.
 
     Args:
-        failure: What just happened.
         past: Earlier failures of the run under this driver, oldest first.
         step: The first step that the write-ahead file doesn't hold.
         max_restarts: Most restarts after failures of the user's code; negative for no limit.

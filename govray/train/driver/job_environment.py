@@ -26,11 +26,9 @@ def runtime_env(environment: JobEnvironment | None, working_dir: str | None) -> 
     """What Ray is given for a job.
 
     Args:
-        environment: Of its experiment.
         working_dir: The folder, archive or URI that the job gets; None if its image has it.
 
     Raises:
-        UsageError: A file that it names is missing, or is none of requirements.
         Refused: Ray does not combine what it asks for.
     """
     found: dict[str, Any] = {} if working_dir is None else {"working_dir": working_dir}

@@ -54,7 +54,6 @@ class ProgressWatch:
     A callback that raises costs that step: it is logged, and the next one is told. The run goes on.
 
     Args:
-        on_step: Gets the newest step.
         on_report: Gets every step that was reported; None asks for none.
     """
 

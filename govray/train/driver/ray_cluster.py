@@ -116,9 +116,6 @@ def _answers(address: str) -> None:
     """Return if something listens where ``host:port`` says, or the address is of another kind.
 
     Ray asks a closed port again and again, once in a while without end.
-
-    Raises:
-        OSError: Nothing does.
     """
     if found := _HOST_AND_PORT.fullmatch(address):
         socket.create_connection((found["host"], int(found["port"])), timeout=_PATIENCE).close()
@@ -130,9 +127,6 @@ def ray_running(num_cpus: int | None = None, *, meanwhile: str | None = None) ->
 
     Until then, Ray's threads may print to standard output at any moment, for instance that a worker
     died.
-
-    Raises:
-        InfrastructureFailed: As `start_ray`.
     """
     joined = ray.is_initialized()
     start_ray(num_cpus=num_cpus, meanwhile=meanwhile)
@@ -171,7 +165,6 @@ def nodes_in_time(
     nodes come, nor where this process started the cluster.
 
     Args:
-        enough: Whether nodes like these are.
         labels: Only of nodes that have all of these.
         on_wait: Called with a line that says for what this waits.
     """

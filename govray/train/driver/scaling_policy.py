@@ -222,7 +222,6 @@ def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> in
 
     Args:
         nodes: What each node has in all.
-        worker: What each worker needs.
     """
     alone = [_fitting(node, worker) for node in nodes]
     beside = [

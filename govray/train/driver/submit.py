@@ -33,7 +33,6 @@ class SubmittedJob:
     """A job that a cluster took.
 
     Attributes:
-        id: The cluster's name of it.
         archive: Digest of the working directory that it gets, if that was archived.
     """
 
@@ -54,7 +53,6 @@ def submit(
     No key is sent: the job reads ``attestation_key`` on the cluster's head node.
 
     Args:
-        address: Of the cluster's dashboard.
         config: The experiment's file, which lies in the working directory.
         folder: The working directory; by default what the experiment says, or else this one.
         new: Resume no unfinished run.
@@ -125,9 +123,6 @@ def refuse_keys(folder: Path) -> None:
     """Return if no file of the folder holds a private key.
 
     A cluster keeps what it is sent, readable for every job on it.
-
-    Raises:
-        Refused: One does. Names it.
     """
     found = (path for path in _files(folder) if _holds_key(path))
     if key := min(found, default=None):

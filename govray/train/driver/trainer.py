@@ -202,11 +202,7 @@ class GovernedTrainer(RunSettings):
     shared: Shared | None = None
 
     def __post_init__(self) -> None:
-        """Refuse settings out of range, and a URL where a path is read or written.
-
-        Raises:
-            UsageError: One is given. Names the field.
-        """
+        """Refuse settings out of range, and a URL where a path is read or written."""
         super().__post_init__()
         if self.archive is not None:
             check_digest(self.archive)
@@ -470,11 +466,7 @@ class GovernedTrainer(RunSettings):
         return step
 
     def _check_metric(self) -> None:
-        """Refuse a metric that govray's own loop does not report.
-
-        Raises:
-            UsageError: Names it, and the nearest one.
-        """
+        """Refuse a metric that govray's own loop does not report."""
         section = self.validation
         own = self.experiment and own_loop(self.experiment)
         if section is None or own or self.train_loop_per_worker is not train_loop:
@@ -492,11 +484,7 @@ class GovernedTrainer(RunSettings):
     def _validation_data(
         self, inputs: Inputs, prepared: Prepared, signer: Signer, at: datetime
     ) -> ValidationData | None:
-        """The data that the run is judged by, if there are any: admitted, and new to it.
-
-        Raises:
-            Refused: They are not admitted, or records of them are trained on.
-        """
+        """The data that the run is judged by, if there are any: admitted, and new to it."""
         if self.validation is None or self.validation.corpora is None:
             return None
         given = self.validation.corpora
@@ -513,11 +501,7 @@ class GovernedTrainer(RunSettings):
         return found
 
     def _require_framework(self, found: Discovered) -> None:
-        """Compare what the loop calls with what the run was announced as.
-
-        Raises:
-            UsageError: They differ.
-        """
+        """Compare what the loop calls with what the run was announced as."""
         if found.framework != self.framework:
             raise UsageError(
                 f"the training loop calls the govern() of {found.framework}, and the run says "
@@ -742,7 +726,6 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
     A new run of a ``submission`` is named after it, so that a submission can't have two.
 
     Raises:
-        UsageError: Its tokenizer, optimizer or schedule does not exist, or takes no such argument.
         Refused: A governed step can't call its optimizer.
     """
     optimizer = check_optimizer(experiment.optimizer)
@@ -810,9 +793,6 @@ def new_or_unfinished(
 
     Its ``resume`` tells which. The run that is found need not be the last word: if two commands
     find it at once, the second is refused. Of a submission it is the submission's own run.
-
-    Raises:
-        UsageError: A new run is asked for, of a submission.
     """
     if new and submission:
         raise UsageError(

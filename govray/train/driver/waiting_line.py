@@ -14,12 +14,7 @@ for a moment there is no request."""
 
 
 class WaitingLine:
-    """See the module.
-
-    Args:
-        need: What each that waits needs, in words.
-        who: What one that waits is called.
-    """
+    """See the module."""
 
     def __init__(self, need: str, who: str = "trial") -> None:
         self._need = need
@@ -32,7 +27,6 @@ class WaitingLine:
         """What is to be said now, if anything.
 
         Args:
-            waiting: How many wait.
             now_s: By a clock that never goes back.
         """
         if waiting:

@@ -21,11 +21,7 @@ from govray.train.run_folder.requests import STORE_S
 
 
 class WorkerLimit:
-    """The latest limit that could be read.
-
-    Args:
-        run_folder: The run's.
-    """
+    """The latest limit that could be read."""
 
     def __init__(self, run_folder: Place) -> None:
         self._folder = run_folder
@@ -62,7 +58,6 @@ class WorkerLimit:
 
         Args:
             least: Of the run itself. No limit goes below it.
-            most: Of the run itself.
         """
         return most if self._cap is None else max(least, min(self._cap.most, most))
 

@@ -20,9 +20,6 @@ def check_import_path(name: str, own: str) -> str:
     Args:
         name: ``module.Class`` or ``module:Class``.
         own: What govray itself calls its default.
-
-    Raises:
-        ValueError: It is neither.
     """
     if name != own and not _PATH.fullmatch(name):
         raise ValueError(f"give {own}, or an import path such as package.module.Class")
@@ -40,9 +37,6 @@ def import_named(module: str) -> ModuleType:
 
     The working directory counts, behind everything else that Python searches. Workers have it too:
     Ray gives it to them.
-
-    Raises:
-        ImportError: There is none, or it can't be imported.
     """
     here = str(Path.cwd())
     if here not in sys.path:
@@ -51,11 +45,7 @@ def import_named(module: str) -> ModuleType:
 
 
 def check_numbers(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments if none is a number that YAML took for text.
-
-    Raises:
-        ValueError: One is. Names it.
-    """
+    """Return the arguments if none is a number that YAML took for text."""
     for name, value in arguments.items():
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, str) and (number := _NUMBER.fullmatch(each)):

@@ -24,9 +24,6 @@ def check_copies(workers: int | tuple[int, int], replicate: int) -> None:
     Args:
         workers: A number, or least and most of an elastic run.
         replicate: Copies; 1 goes with any number of workers.
-
-    Raises:
-        ValueError: Says what is wrong.
     """
     if replicate == 1:
         return

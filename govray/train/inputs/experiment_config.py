@@ -333,7 +333,6 @@ class Experiment(Section):
         """The same, with the hyperparameters that follow from the tokenizer.
 
         Args:
-            vocabulary: Its ids.
             separator: The id that begins a record.
         """
         if self.data.rows == "images":
@@ -347,9 +346,6 @@ class Experiment(Section):
         """Compare the hyperparameters with what the corpora's rows hold.
 
         A hyperparameter of a tensor's name is its shape; ``classes`` is the schema's.
-
-        Raises:
-            UsageError: One says something else.
         """
         if schema is None or schema.tensors is None:
             return
@@ -430,10 +426,6 @@ def read_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
     Args:
         overrides: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them.
-
-    Raises:
-        UsageError: The file is missing, is not YAML, or does not fit the schema. Names each field
-            and, if it is misspelt, the nearest name.
     """
     return parse_experiment(read_overridden(path, overrides), where=str(path))
 

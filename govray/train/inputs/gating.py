@@ -76,11 +76,7 @@ UNDECIDED = Decisions()
 
 
 def decisions(run_folder: Place) -> Decisions:
-    """What the run in this folder has decided so far; nothing, if it has not begun.
-
-    Raises:
-        Malformed: Its event log or its write-ahead file is damaged.
-    """
+    """What the run in this folder has decided so far; nothing, if it has not begun."""
     logged = tuple(
         event.gate for event in events.read(run_folder) if isinstance(event, events.Gated)
     )
@@ -88,12 +84,7 @@ def decisions(run_folder: Place) -> Decisions:
 
 
 def resumed(run_folder: Place, commit: commit_folder.Folder | None) -> Decisions:
-    """`decisions`, and the gates that a commit holds in case the event log is lost.
-
-    Raises:
-        InfrastructureFailed: Remote storage refuses.
-        Malformed: As `decisions`.
-    """
+    """`decisions`, and the gates that a commit holds in case the event log is lost."""
     held: tuple[Gate, ...] = ()
     if commit is not None:
         # The workers that load a damaged commit find the damage and put it aside.
@@ -116,10 +107,7 @@ def newly_left_out(
     """The corpora to leave out from now on, besides those left out before; sorted.
 
     Args:
-        error: What no longer holds.
-        on_expiry: What the policy says.
         credentials: Each corpus that the run reads → its credential's name.
-        left_out: Corpora left out before.
 
     Raises:
         NoLongerValid: The run stops: the policy says so or has itself ended, or no corpus would
@@ -144,10 +132,7 @@ class Gating:
     """The gates of one worker's run.
 
     Args:
-        on_expiry: What the policy says.
         names: Names of all that expires: credentials, by `credential_name`, and policy.
-        corpora: The corpora that the run reads.
-        past: Earlier decisions.
         told: The incidents of a monitored run; its gates apply too.
         fallbacks: Corpus → where a gate for memorization sends its rows, if anywhere.
         phased: Corpus → route, of the corpora whose route has phases.
@@ -218,11 +203,7 @@ class Gating:
 
         Args:
             step: The step that was agreed on.
-            error: What no longer holds.
             lists: Name of what was revoked → digest of the list; only rank 0's is used.
-
-        Raises:
-            NoLongerValid: The run stops.
         """
         corpora = newly_left_out(error, self._on_expiry, self._credentials, self.left_out(step))
         assert error.time is not None

@@ -23,7 +23,6 @@ class Monitored:
     """What a policy asks of a run's monitor.
 
     Attributes:
-        section: The policy's.
         subjects: Corpus → what follows, and in which domain.
     """
 
@@ -31,11 +30,7 @@ class Monitored:
     subjects: Mapping[str, MonitoredCorpus]
 
     def follow(self, leaves: Iterable[AnyLeaf]) -> Incidents:
-        """The incidents of a run so far, from all the leaves that it has recorded.
-
-        Raises:
-            Refused: The leaves are not those of a run under this policy.
-        """
+        """The incidents of a run so far, from all the leaves that it has recorded."""
         told = Incidents(self.section, self.subjects)
         for leaf in leaves:
             if isinstance(leaf, EntropyProfile):
@@ -68,12 +63,8 @@ def monitored(
     """What the policy asks for; None if it has no monitor.
 
     Args:
-        policy: The run's.
-        rules: Corpus → the rules that match it.
         routes: Corpus → route, of every corpus that was admitted; and the fallbacks.
         base_groups: The model's layer groups, adapters excepted.
-        manifest: The prepared data.
-        steps: Of the run, as its plan has them.
         excluded: Corpora that the plan does not read.
 
     Raises:

@@ -58,22 +58,13 @@ def take(reference: str = f"env:{VARIABLE}") -> None:
 
 
 def load(reference: str, *, password: bytes | Callable[[], bytes] | None = None) -> Signer:
-    """As `open_signer`, and remove the key's variable from the environment.
-
-    Raises:
-        UsageError: As `open_signer`.
-        Refused: As `take`.
-    """
+    """As `open_signer`, and remove the key's variable from the environment."""
     take(reference)
     return open_signer(reference, password=password, environment={**_taken, **os.environ})
 
 
 def refuse_held(names: Iterable[str], environment: Mapping[str, str], *, where: str) -> None:
-    """Refuse an environment in which one of the variables holds a key.
-
-    Raises:
-        Refused: It does; the variable is named.
-    """
+    """Refuse an environment in which one of the variables holds a key."""
     for name in sorted(names):
         if held_key(name, environment):
             raise Refused(

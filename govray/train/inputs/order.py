@@ -37,9 +37,7 @@ class ValidationTask:
     """What workers need to validate.
 
     Attributes:
-        section: What was asked for.
         prepared: Folder of the packed rows; None if the training loop measures.
-        manifest: Theirs.
     """
 
     section: Validation
@@ -52,19 +50,14 @@ class Order:
     """One run as every worker must see it.
 
     Attributes:
-        run_id: Name of the run and of its folder.
         folder: The run's folder on storage that rank 0 and the driver share.
         prepared: Folder of the admitted shards.
         manifest: The verified prepare manifest.
-        manifest_digest: Its digest.
-        plan: The batch plan.
         routes: Stream id to route; and the routes of later phases and fallbacks, by digest.
         fallbacks: Corpus to the fallback that a gate sends it to, of the corpora that are read.
         groups: Layer group to FQNs, as discovered on the driver.
         policy_groups: The policy's own layer groups (name to FQN globs).
-        policy_digest: Digest of the depth policy in force.
         expiries: What expires, by name, and when; checked at every step.
-        on_expiry: What the policy says of an expiry in flight.
         revocations: How rank 0 follows revocation lists, if the run does.
         decisions: Of the run that this one replays; what it gated, and for how many steps.
         settings: What the user chose about steps and commits.
@@ -139,12 +132,10 @@ class Assignment:
     """An order in force on one worker, with its shard and its way to report progress.
 
     Attributes:
-        order: The run's.
         shard: This rank's planned rows.
         on_step: Told of each step.
         on_report: Told of each step that was reported, and all that is known of it; None if nobody
             listens.
-        device: Where the worker computes.
         sharded: The models that were sharded, after they had got their first weights.
     """
 

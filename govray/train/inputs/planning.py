@@ -161,11 +161,7 @@ def refuse_short_data(plan: BatchPlan, *, endless: bool = False) -> None:
     excluded corpora alone brings none.
 
     Args:
-        plan: The plan.
         endless: Whether the run ends with its data, however early.
-
-    Raises:
-        UsageError: Names the last step with rows, and the epochs that would do.
     """
     steps, reading = plan.max_steps, _reading(plan)
     if not reading:

@@ -43,9 +43,6 @@ class RecordedInputs:
     """A run's inputs, verified at the time it began.
 
     Attributes:
-        record: What they were read from.
-        experiment: The experiment file's content.
-        policy, manifest: As signed.
         routes: Stream id to route, for the streams that the plan reads; and the routes of later
             phases and fallbacks, by digest.
         fallbacks: Corpus to fallback, of the corpora that the plan reads.
@@ -66,7 +63,6 @@ def recorded_inputs(run: Place, record: RunRecord) -> RecordedInputs:
 
     Raises:
         UsageError: The run was started from a script, which is not recorded.
-        Refused: What the run recorded about itself does not verify, or does not fit together.
         CouldNotCheck: The prepared data is not in the run's storage.
     """
     if record.experiment is None:
@@ -111,11 +107,7 @@ def recorded_inputs(run: Place, record: RunRecord) -> RecordedInputs:
 
 
 def prepared_folder(run: Place, record: RunRecord) -> Place:
-    """The folder whose manifest is, byte for byte, the recorded one.
-
-    Raises:
-        CouldNotCheck: It is not in the run's storage.
-    """
+    """The folder whose manifest is, byte for byte, the recorded one."""
     places = prepared_places(run)
     for storage in places:
         found: list[Any] = [*storage.glob(f"[!.]*/{MANIFEST_FILE}")]

@@ -50,9 +50,7 @@ class RevocationSource:
     """What is needed to follow lists; public parts only.
 
     Attributes:
-        paths: Of the lists' files.
         root, delegations: Envelopes, as verified.
-        policy: The run's.
         credentials: Corpus to credential, of the corpora that the run reads.
         accepted: The lists that the run began with.
     """
@@ -78,11 +76,7 @@ def policy_name(policy: Policy) -> str:
 def revoked_names(
     lists: Revocations, policy: Verified[Policy], credentials: Mapping[str, Verified[Credential]]
 ) -> dict[str, Revoked]:
-    """What the lists revoke of a run, by the name under which it expires.
-
-    Raises:
-        Untrusted: A list revokes something outside its issuer's authority.
-    """
+    """What the lists revoke of a run, by the name under which it expires."""
     found = {policy_name(policy.document): revoked_policy(lists, policy)} | {
         credential_name(corpus): revoked_credential(lists, credential)
         for corpus, credential in credentials.items()
@@ -91,11 +85,7 @@ def revoked_names(
 
 
 def read_lists(paths: Sequence[str | Place]) -> tuple[bytes, ...]:
-    """The bytes of the lists' files.
-
-    Raises:
-        UsageError: One is missing, unreadable or too large.
-    """
+    """The bytes of the lists' files."""
     found = []
     for path in paths:
         try:
@@ -120,11 +110,7 @@ def keep_lists(run: Place, trust: TrustState, envelopes: Sequence[bytes], *, at:
 
 
 def kept_lists(run: Place, trust: TrustState, *, at: datetime) -> Revocations | None:
-    """The lists that a run accepted last, None if there is none.
-
-    Raises:
-        GovrayError: A file there can't be read, or the trust root does not accept it.
-    """
+    """The lists that a run accepted last, None if there is none."""
     kept: list[Place] = sorted((run / KEPT).glob("*.dsse.json"), key=str)
     return Revocations.load(trust, [each.read_bytes() for each in kept], at=at) if kept else None
 
@@ -133,11 +119,8 @@ class RevocationFeed:
     """The lists of a run as rank 0 knows them now; `start` begins to read them again.
 
     Args:
-        source: Where they are, and what they are checked against.
-        run: The run's folder.
         at: The time by this machine's clock, aware.
         poll_s: Seconds between two reads.
-        patience_s: See `PATIENCE_S`.
     """
 
     def __init__(

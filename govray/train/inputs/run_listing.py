@@ -35,15 +35,9 @@ class ListedRun:
     """The state of one run.
 
     Attributes:
-        folder: Its folder.
         state: ``interrupted`` is a run whose driver ended without a word.
-        why: The error of a failed run.
         step: Steps done, as far as the event log knows.
-        max_steps: Steps planned.
-        loss: The last one logged, if any.
         world_size: Workers of the last attempt, if one began.
-        attempts: How many began.
-        started: When the run began.
     """
 
     folder: Place
@@ -65,12 +59,7 @@ def list_runs(storage: Place) -> list[Place]:
 
 
 def inspect(folder: Place) -> ListedRun:
-    """The state of a run.
-
-    Raises:
-        UsageError: The folder is not a run's.
-        Malformed: Its record or event log was changed into something that does not parse.
-    """
+    """The state of a run."""
     record = read_record(folder)
     log = events.read(folder)
     step, loss, world_size, attempts = 0, None, None, 0
@@ -120,11 +109,7 @@ def _state(
 
 
 def workers(folder: Place) -> list[events.WorkerStarted]:
-    """The processes of the last attempt, by rank.
-
-    Raises:
-        UsageError: The folder is not a run's.
-    """
+    """The processes of the last attempt, by rank."""
     read_record(folder)
     found: dict[int, events.WorkerStarted] = {}
     for event in events.read(folder):
@@ -199,10 +184,6 @@ def changed(record: RunRecord, files: InputFiles) -> list[str]:
     """The inputs that changed since the run recorded them, by name.
 
     Signed documents are compared by payload, so another signature changes nothing.
-
-    Raises:
-        UsageError: An input is missing.
-        Refused: One is not an envelope.
     """
     policy = read(files.policy, "signed policy", "govray sign policies/licences.yaml")
     root = read(files.trust_root, "trust root", "govray sign policies/root.yaml")
@@ -225,20 +206,12 @@ def _other_code(record: RunRecord) -> list[str]:
 
 
 def refuse_changes(record: RunRecord, files: InputFiles, *, where: str) -> None:
-    """Refuse to resume a run with inputs other than those it began with.
-
-    Raises:
-        Refused: Names each input that changed.
-    """
+    """Refuse to resume a run with inputs other than those it began with."""
     _refuse(changed(record, files), where)
 
 
 def refuse_other_code(record: RunRecord, *, where: str) -> None:
-    """Refuse to resume a run under another govray than the one that began it.
-
-    Raises:
-        Refused: The source differs.
-    """
+    """Refuse to resume a run under another govray than the one that began it."""
     _refuse(_other_code(record), where)
 
 
@@ -255,11 +228,7 @@ def refuse_other_submission(record: RunRecord, submission: Submission | None) ->
     """Refuse to resume a run for another submission than its own.
 
     Args:
-        record: The run's.
         submission: Whose job wants to go on with it; None if somebody started it by hand.
-
-    Raises:
-        Refused: Names both.
     """
     if record.submission == submission:
         return
@@ -276,11 +245,7 @@ def refuse_other_run(record: RunRecord, made: RunRecord) -> None:
     """Refuse to resume a run whose plan, model or data would differ today.
 
     Args:
-        record: The run's.
         made: What a run that began now would record.
-
-    Raises:
-        Refused: Names what differs.
     """
     then, now = (_comparable(each) for each in (record, made))
     names = [name for name in then if then[name] != now[name]]

@@ -47,13 +47,10 @@ class RunRecord:
     """One run.
 
     Attributes:
-        run_id: Name of the run and of its folder.
         started, finished: When the driver began, and when the last step was committed.
         groups: Layer group to FQNs.
-        plan: The batch plan.
         policy, root, manifest: Signed envelopes, as verified.
         credentials: Corpus to its signed envelope, admitted or not.
-        delegations: Signed envelopes.
         config: The training loop's configuration.
         experiment: The experiment file's content, where there is one.
         environment: The driver's, when the run began; with code digests and git state.
@@ -126,8 +123,6 @@ class RunRecord:
         """The same run, finished, and recorded so.
 
         Args:
-            run_folder: Where.
-            finished: When.
             ended: The step before which the run ended, if that was early.
         """
         done = replace(self, finished=finished, ended=ended)
@@ -172,13 +167,7 @@ class RunRecord:
 
 
 def read_record(run_folder: Place) -> RunRecord:
-    """Read what `RunRecord.write` wrote.
-
-    Raises:
-        UsageError: The folder is not a run's.
-        Malformed: A file was changed into something that does not parse.
-        OSError: A file is missing or none, or the storage refuses.
-    """
+    """Read what `RunRecord.write` wrote."""
     folder = run_folder / RECORD
     if not (folder / SUMMARY).is_file():
         raise UsageError(
@@ -205,10 +194,6 @@ def parse_record(files: Mapping[str, bytes], *, where: str) -> RunRecord:
 
     Args:
         files: `FILES`, by name.
-        where: Their place, for errors.
-
-    Raises:
-        Malformed: A file was changed into something that does not parse.
     """
     place = f"{where}/{SUMMARY}"
     summary: Any = canonical_json.parse_canonical(files[SUMMARY], where=place)

@@ -74,11 +74,7 @@ class Shared:
     carried: RunRecord | None = None
 
     def refuse_changes(self, record: RunRecord) -> None:
-        """Refuse to resume a run that began with other inputs.
-
-        Raises:
-            Refused: Names what differs.
-        """
+        """Refuse to resume a run that began with other inputs."""
         inputs = self.inputs
         pairs = {
             "policy": (record.policy, inputs.policy_bytes),

@@ -90,11 +90,7 @@ class Inputs:
         )
 
     def check_operator(self, key: PublicKey) -> None:
-        """Refuse a run that this key could not attest.
-
-        Raises:
-            Untrusted: The trust root names no operator with this key.
-        """
+        """Refuse a run that this key could not attest."""
         operators = [a for a in self.trust.authorities if a.role == "operator"]
         if not any(key in authority.keys for authority in operators):
             raise Untrusted(
@@ -117,13 +113,11 @@ def load_inputs(
     """Read and verify the trust root, the policy, all credentials and revocation lists.
 
     Args:
-        corpora, policy, trust_root, delegations, revocations: Where they are.
         at: The time at which they must be valid: when the run began, or begins.
         resumed: Folder of the run to resume. Lists are today's, and must extend those that it
             accepted. Its steps find out what they revoke.
 
     Raises:
-        UsageError: A file or the folder of corpora is missing.
         Refused: A corpus has no credential, a signature, scope, window or version is not valid, or
             something is revoked.
         CouldNotCheck: The trust root asks for a revocation list, or for a newer one.
@@ -167,11 +161,7 @@ def check_unrevoked(
     credentials: Mapping[str, Verified[Credential]],
     at: datetime,
 ) -> None:
-    """Refuse what was revoked at a time.
-
-    Raises:
-        Untrusted: Names it. Or a list revokes something outside its issuer's authority.
-    """
+    """Refuse what was revoked at a time."""
     revoked = revoked_names(lists, policy, credentials)
     for name, found in sorted(revoked.items()):
         if found.since <= at:

@@ -60,9 +60,6 @@ def govern_hosted(model: nn.Module, optimizer: Optimizer) -> Run:
     A commit holds the hyperparameters of its step. The host's schedule is replayed from its
     beginning, so it must start from the first ones. Adapters get those of the optimizer's first
     group, where hosts put their settings.
-
-    Raises:
-        Refused: As `govern`.
     """
     made = [
         {name: value for name, value in group.items() if name != "params"}
@@ -86,13 +83,8 @@ def require_device(setting: str, chosen: torch.device, worker: torch.device, do:
     """Refuse a host that would keep its model or batches on another device than the worker's.
 
     Args:
-        setting: What decides it in the host.
         chosen: The host's; without an index it is any of its kind.
         worker: The worker's, where batches are.
-        do: What to change.
-
-    Raises:
-        Refused: They differ.
     """
     if chosen.type != worker.type or chosen.index not in (None, worker.index):
         raise Refused(
@@ -106,13 +98,7 @@ def require_same(setting: str, value: float, argument: str, governed: float | No
     """Refuse a host's setting that differs from the run's.
 
     Args:
-        setting: The host's name for it.
-        value: The host's value.
         argument: Its name in `GovernedTrainer`.
-        governed: The run's value.
-
-    Raises:
-        Refused: They differ.
     """
     if value != governed:
         raise Refused(

@@ -133,11 +133,7 @@ def govern_trainer(trainer: Trainer) -> Trainer:
 
 
 def refuse_settings(args: TrainingArguments) -> None:
-    """Refuse what would act on gradients, batches or weights beside the governed step.
-
-    Raises:
-        Refused: Names the setting and what to do instead.
-    """
+    """Refuse what would act on gradients, batches or weights beside the governed step."""
     leave_out = "Leave it out"
     for name, harmless, do in (
         (
@@ -184,9 +180,6 @@ def require_plan(args: TrainingArguments, *, max_steps: int, clip_norm: float | 
 
     ``max_grad_norm`` defaults to 1.0, as ``clip_norm`` does; 0 means no clipping by the host.
     ``num_train_epochs`` is ignored.
-
-    Raises:
-        Refused: They differ.
     """
     if args.max_steps > 0:
         require_same("max_steps", args.max_steps, "max_steps", max_steps)

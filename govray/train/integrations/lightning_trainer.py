@@ -51,11 +51,7 @@ class GovernStrategy(RayDDPStrategy):
     """Ray's strategy, without DDP: `run.step` reduces gradients, by domain."""
 
     def setup_environment(self) -> None:
-        """Refuse an accelerator of another kind than the worker's device, and begin.
-
-        Raises:
-            Refused: As said.
-        """
+        """Refuse an accelerator of another kind than the worker's device, and begin."""
         worker = self.root_device
         if isinstance(self.accelerator, CPUAccelerator) != (worker.type == "cpu"):
             chosen = self.accelerator.name() if self.accelerator else "none"
@@ -189,11 +185,7 @@ class GovernCallback(Callback):
 
 
 def refuse_settings(trainer: Trainer) -> None:
-    """Refuse what would act on gradients, batches or weights beside the governed step.
-
-    Raises:
-        Refused: Names the setting and what to do instead.
-    """
+    """Refuse what would act on gradients, batches or weights beside the governed step."""
     for present, what, do in (
         (
             not isinstance(trainer.strategy, GovernStrategy),
@@ -236,9 +228,6 @@ def require_plan(trainer: Trainer, *, max_steps: int, clip_norm: float | None) -
     """Refuse a length or a clipping other than the run's, if the script sets one.
 
     ``max_epochs`` is ignored.
-
-    Raises:
-        Refused: They differ.
     """
     if trainer.max_steps != -1:
         require_same("max_steps", trainer.max_steps, "max_steps", max_steps)

@@ -27,7 +27,6 @@ def train_flax(
     """Train one governed run; on the driver, end its discovery.
 
     Args:
-        experiment: The file's.
         build: What the entrypoint names.
         loss: Unreduced losses, one for each loss target.
 
@@ -41,11 +40,7 @@ def train_flax(
 
 
 def build_flax(build: Callable[..., Any], experiment: Experiment) -> nnx.Module:
-    """The entrypoint's model, from the hyperparameters and the seed.
-
-    Raises:
-        UsageError: It takes other arguments, or is no Flax model.
-    """
+    """The entrypoint's model, from the hyperparameters and the seed."""
     where = f"entrypoint {experiment.entrypoint}"
     try:
         model = build(**experiment.hyperparameters, rngs=nnx.Rngs(experiment.seed))
@@ -66,11 +61,7 @@ def build_flax(build: Callable[..., Any], experiment: Experiment) -> nnx.Module:
 
 
 def optimizer_of(experiment: Experiment) -> optax.GradientTransformation:
-    """The optimizer that an experiment file describes, in Optax.
-
-    Raises:
-        UsageError: It names one of torch's, or a schedule of torch's.
-    """
+    """The optimizer that an experiment file describes, in Optax."""
     described = experiment.optimizer
     for name, given, built in (
         ("optimizer.name", described.name, ADAMW),

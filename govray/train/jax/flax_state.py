@@ -32,7 +32,6 @@ class FlaxModel:
     """Implements `govray.train.state.trained_model.TrainedModel`.
 
     Args:
-        framework: The model, its adapters and its optimizer.
         ranks: Adapter name → rank.
 
     Attributes:
@@ -149,11 +148,7 @@ def on_host(value: Array) -> Tensor:
 
 
 def _like(here: Mapping[str, Array], stored: Mapping[str, Tensor], file: str) -> dict[str, Array]:
-    """Stored tensors as JAX's arrays, on the device of those that they replace.
-
-    Raises:
-        Malformed: Names, shapes or dtypes differ.
-    """
+    """Stored tensors as JAX's arrays, on the device of those that they replace."""
     if odd := here.keys() ^ stored.keys():
         raise Malformed(
             f"tensor {min(odd)} is {'missing' if min(odd) in here else 'unknown'}",

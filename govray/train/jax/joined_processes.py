@@ -25,11 +25,7 @@ PLATFORMS = "JAX_PLATFORMS"
 
 @dataclass
 class JoinedConfig(TorchConfig):
-    """Ray's configuration of torch's processes, and of JAX's.
-
-    Args:
-        gpus: Whether workers compute on GPUs.
-    """
+    """Ray's configuration of torch's processes, and of JAX's."""
 
     gpus: bool = False
 

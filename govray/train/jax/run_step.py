@@ -16,11 +16,7 @@ class RunStep:
     """Implements `govray.train.worker.run.StepFunction`.
 
     Args:
-        step: Over JAX.
         agreement: Over torch's processes, which are JAX's.
-
-    Attributes:
-        agreement: As given.
     """
 
     def __init__(self, step: RoutedStep, agreement: Agreement) -> None:

@@ -13,9 +13,6 @@ def refuse_unbuilt(given: Mapping[str, Any]) -> None:
 
     Args:
         given: What is asked for, by the name that people know; None or false where it is not.
-
-    Raises:
-        UsageError: Something is. Names the first.
     """
     for name, asked in given.items():
         if asked:

@@ -23,13 +23,7 @@ def learning_rate(optimizer: Optimizer, step: int, max_steps: int) -> float:
 
 
 class CosineWithWarmup(LRScheduler):
-    """The same as a torch scheduler, for a loop of one's own; all parameter groups have one rate.
-
-    Args:
-        optimizer: Of the loop.
-        described: The file's ``optimizer`` section.
-        max_steps: Steps of the run.
-    """
+    """The same as a torch scheduler, for one's own loop; all parameter groups have one rate."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, *, described: Optimizer, max_steps: int

@@ -30,7 +30,6 @@ def make_optimizer(
     """The optimizer over some parameters, on the device where they are now.
 
     Raises:
-        UsageError: The class does not exist, or does not take the arguments.
         Refused: A governed step can't call it.
     """
     over = list(parameters)
@@ -60,12 +59,7 @@ def make_optimizer(
 
 
 def check_optimizer(described: Optimizer) -> torch.optim.Optimizer:
-    """Build it over a tiny parameter, before there is a model. Discovery builds it over that.
-
-    Raises:
-        UsageError: As `make_optimizer`.
-        Refused: As `make_optimizer`.
-    """
+    """Build it over a tiny parameter, before there is a model. Discovery builds it over that."""
     with without_compiler():
         return make_optimizer(described, [nn.Parameter(torch.zeros(2, 2))])
 

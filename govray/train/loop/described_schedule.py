@@ -45,9 +45,7 @@ def check_schedule(described: Schedule, optimizer: Optimizer, max_steps: int) ->
     """Step through all of a schedule, before anything trains under it.
 
     Args:
-        described: Of the experiment.
         optimizer: Of its kind, over any parameters; its rates are moved.
-        max_steps: Steps of the run.
 
     Raises:
         UsageError: A class or an argument is wrong, or the schedule follows a metric. Or it ends

@@ -48,10 +48,6 @@ def declared_start(experiment: Experiment) -> list[Path]:
 
     An entrypoint that may read weights has a static method ``starts_from(hyperparameters)``. It
     returns their paths, all in one folder, or an empty list.
-
-    Raises:
-        UsageError: The module, class or loss does not exist, or the entrypoint finds a file
-            missing.
     """
     if own_loop(experiment):
         return []  # a loop names its weights as ``pretrained``
@@ -61,21 +57,13 @@ def declared_start(experiment: Experiment) -> list[Path]:
 
 
 def load_entrypoint(experiment: Experiment) -> tuple[nn.Module, LossFn]:
-    """The model, built from the hyperparameters, and the ``loss`` function of its module.
-
-    Raises:
-        UsageError: The module, class, loss or an argument does not exist, or it is a training loop.
-    """
+    """The model, built from the hyperparameters, and the ``loss`` function of its module."""
     build, loss = find_entrypoint(experiment)
     return build(), loss
 
 
 def loss_beside(experiment: Experiment) -> LossFn:
-    """The ``loss`` function of a training loop's module.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """The ``loss`` function of a training loop's module."""
     module = import_named(experiment.entrypoint.split(":")[0])
     loss: LossFn | None = getattr(module, "loss", None)
     if loss is None:
@@ -88,11 +76,7 @@ def loss_beside(experiment: Experiment) -> LossFn:
 
 
 def find_entrypoint(experiment: Experiment) -> tuple[Callable[[], nn.Module], LossFn]:
-    """What builds the model from the hyperparameters, and the ``loss`` function of its module.
-
-    Raises:
-        UsageError: As `load_entrypoint`.
-    """
+    """What builds the model from the hyperparameters, and the ``loss`` function of its module."""
     if own_loop(experiment):
         raise UsageError(
             f"{experiment.entrypoint} is a training loop, so only a run of it builds the model",
@@ -133,11 +117,7 @@ def find_entrypoint(experiment: Experiment) -> tuple[Callable[[], nn.Module], Lo
 
 
 def resolve(experiment: Experiment) -> tuple[Callable[..., nn.Module], LossFn]:
-    """The model's class that the entrypoint names, and the loss beside it.
-
-    Raises:
-        UsageError: The module, class or loss does not exist.
-    """
+    """The model's class that the entrypoint names, and the loss beside it."""
     factory = _named(experiment)
     return factory, _named(experiment, "loss")
 

@@ -30,9 +30,6 @@ def optimizer_of(config: dict[str, Any], model: nn.Module) -> torch.optim.Optimi
     Args:
         config: What a training loop gets.
         model: As `govern` will get it; sharded already where it is to be.
-
-    Raises:
-        UsageError: The optimizer's class does not take its arguments.
     """
     experiment = Experiment.model_validate(config)
     return make_optimizer(experiment.optimizer, model.parameters())

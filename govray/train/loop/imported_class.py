@@ -17,11 +17,6 @@ def imported_class(name: str, base: type[Base], *, where: str) -> type[Base]:
 
     Args:
         name: ``module.Class`` or ``module:Class``.
-        base: What it has to be a subclass of.
-        where: The field of the experiment file.
-
-    Raises:
-        UsageError: There is no such module or class, or it is of another kind.
     """
     module_name, class_name = split_path(name)
     try:
@@ -50,11 +45,7 @@ def imported_class(name: str, base: type[Base], *, where: str) -> type[Base]:
 
 
 def check_arguments(kind: type, given: Mapping[str, Any], *, where: str) -> None:
-    """Compare arguments by name with those that a class takes behind its first.
-
-    Raises:
-        UsageError: One is unknown, is what govray itself gives, or is missing. Names it.
-    """
+    """Compare arguments by name with those that a class takes behind its first."""
     first, *parameters = signature(kind).parameters.values()
     takes = {each.name for each in parameters if each.kind is not Parameter.VAR_KEYWORD}
     open_ended = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)

@@ -31,15 +31,10 @@ def until_govern(
     """The model that the loop passes to `govern`, on one device, and its layer groups.
 
     Args:
-        loop: The training loop.
-        config: Its argument.
-        policy_groups: Layer groups that the policy names itself.
         device: The meta device, where a model takes no memory, or the CPU.
-        where: What the user calls the loop.
 
     Raises:
         UsageError: The loop failed before it called `govern`, or never called it.
-        GovrayError: Whatever govray refused about the model.
     """
     token = current.set(Discovery(policy_groups=dict(policy_groups)))
     try:

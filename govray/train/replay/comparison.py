@@ -106,7 +106,6 @@ def first_tensor(
     """The first tensor that differs in the commits that both have, or None.
 
     Args:
-        original, replayed: Step to commit.
         start: Where the replay began, from an equal state.
         names: The files to compare, in order; see `compared_files`.
     """
@@ -126,7 +125,6 @@ def compared_files(
     """Weights, then adapters, then optimizer state.
 
     Args:
-        one, other: Two commits.
         shared_only: Weights and the adapters that both have, and no optimizer state.
     """
     weights, others = _weights(one.names), _weights(other.names)

@@ -48,11 +48,7 @@ class ReplayFinding:
         run: The replay's own run.
         without: The corpus that was left out, if one was.
         start, stop: Steps ``start … stop-1`` ran, from a state that both have.
-        max_steps: Steps of the whole run.
-        plan: Digest of the replay's plan.
         checkpoints: Steps whose commits were compared; if none, only leaves were.
-        leaf: The first ledger leaf that differs.
-        tensor: The first tensor that differs.
         original, replayed: File to digest, in the last compared commits.
         environment: Where the replay ran: rank 0's, from its last commit.
         differences: How that environment differs from the run's; for people.
@@ -101,13 +97,7 @@ class ReplayFinding:
         """Write the signed outcome into the replay's folder, and return where.
 
         Args:
-            folder: The replay's.
-            signer: Of who ran it.
             trust: Names the key as an operator's or a witness's.
-            at: When the replay ended.
-
-        Raises:
-            Untrusted: The trust root names no such key.
         """
         document = ReplayOutcome(
             run=self.of,
@@ -134,7 +124,6 @@ class ReplayEvidence:
     """A replay as an attestation states it, and the envelope that goes with the model.
 
     Attributes:
-        replay: For the attestation.
         envelope: A second party's signed outcome; None for the operator's own.
     """
 
@@ -155,15 +144,12 @@ def evidence(
     evidence for that corpus. Unsigned outcomes are ignored.
 
     Args:
-        run: The run's folder, with its replays.
-        at: Reference time: now.
         trust_root: Names operators and witnesses; the run's own root by default.
         given: Signed outcomes from outside the folder.
 
     Raises:
         Refused: An outcome's signer is not in the trust root. Or it is of another run or plan, or
             of weights other than the run's last commit.
-        UsageError: A given file cannot be read.
     """
     record = read_record(run)
     root = record.root if trust_root is None else trust_root

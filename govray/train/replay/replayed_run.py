@@ -78,7 +78,6 @@ def replay(
 
     Args:
         run: The run's folder. Only its folder of replays changes.
-        without: A corpus to leave out.
         steps: From the state before the first to the state before the second. Begins at the newest
             commit at or before the first. By default all that is committed.
         storage: Where the replay's folder goes; ``run/replays`` by default.
@@ -92,7 +91,6 @@ def replay(
     Raises:
         UsageError: The run has no experiment file, never read the corpus, or is shorter than
             ``steps``.
-        Untrusted: The signer is neither an operator nor a witness.
         CouldNotCheck: Code or data are not the run's, or there is nothing to compare with.
         Refused: What the run recorded does not verify, or its start from existing weights
             changed.

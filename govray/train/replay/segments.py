@@ -56,11 +56,7 @@ def last_branch(leaves: Iterable[AnyLeaf]) -> tuple[Leaf, ...]:
 
 
 def parse_steps(text: str) -> tuple[int, int]:
-    """``A:B`` as two numbers: from the state before step A to the state before step B.
-
-    Raises:
-        UsageError: It has another form.
-    """
+    """``A:B`` as two numbers: from the state before step A to the state before step B."""
     first, colon, last = text.partition(":")
     if not (colon and first.isdecimal() and last.isdecimal() and int(first) < int(last)):
         raise UsageError(
@@ -87,7 +83,6 @@ def start_and_stop(
 
     Raises:
         CouldNotCheck: No kept commit could be compared with a replay.
-        UsageError: The run has no such steps, or the stop is before the start.
     """
     newest = max(kept, default=None)
     if newest is None:

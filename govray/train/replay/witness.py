@@ -39,14 +39,6 @@ def require_witness(model: VerifiedModel, run: RunRecord, key: PublicKey, *, at:
 
     Args:
         model: Verified under the party's trust root.
-        run: The record of the run that is to be replayed.
-        key: The party's.
-        at: Reference time.
-
-    Raises:
-        UsageError: The model is another run's.
-        Refused: It is an operator's key.
-        Untrusted: The trust root names no witness with this key.
     """
     if model.attestation.run.id != run.run_id:
         raise UsageError(
@@ -79,11 +71,6 @@ def sign_replay(
 
     Args:
         model: Verified under the party's trust root.
-        replayed: The replay's folder.
-        outcome: What it found.
-        signer: The party's.
-        party: Its name, as it calls itself.
-        at: When the replay ended.
 
     Raises:
         Refused: The replay was not whole and identical, or its files or ledger differ from those

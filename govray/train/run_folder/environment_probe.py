@@ -53,14 +53,10 @@ def environment_here(
     """The environment of this process.
 
     Args:
-        seed: The run's.
         threads: Threads of one worker's kernels.
         source: As `govray.train.run_folder.source_code.source_of` found it on the driver.
         chosen: Settings of the run itself that decide which kernels run.
         device: What computes gradients; by default what torch would take.
-
-    Raises:
-        Malformed: The job's variable does not say what the job was set up with.
     """
     framework = chosen.get("run.framework", "torch")
     return Environment(

@@ -153,7 +153,6 @@ class Failed(Event):
         failure: ``infrastructure``, ``user`` or ``refused``; see `govray.train.driver.failures`.
         rank: The rank that failed first, where one is known.
         step: The first step that was not recorded when it happened.
-        what: The error's own text.
     """
 
     kind: Literal["failed"] = "failed"
@@ -363,11 +362,7 @@ class _Line(RootModel[Annotated[AnyEvent, Field(discriminator="kind")]]):
 
 
 def append(run_folder: Place, *new: AnyEvent) -> None:
-    """Write events behind the others, on the disk when this returns.
-
-    Raises:
-        OSError: The log can't be written.
-    """
+    """Write events behind the others, on the disk when this returns."""
     line = b"".join(canonical_json.encode(event.to_json()) + b"\n" for event in new)
     if isinstance(run_folder, BucketPath):
         _append_object(run_folder, line)
@@ -405,11 +400,7 @@ def _append_object(run_folder: BucketPath, line: bytes) -> None:
 
 
 def read(run_folder: Place) -> tuple[AnyEvent, ...]:
-    """Every whole event, oldest first; none if there is no log.
-
-    Raises:
-        Malformed: A whole line is not an event, or is too long. Names the line.
-    """
+    """Every whole event, oldest first; none if there is no log."""
     # What is appended to a newer part from now on comes behind what is read.
     return tuple(event for part in _parts(run_folder) for event in _events(part))
 

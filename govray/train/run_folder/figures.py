@@ -65,7 +65,6 @@ class ConfusionMatrix(Figure):
     """How often each class was taken for each.
 
     Attributes:
-        labels: The classes' names.
         counts: ``counts[i][j]``: how often class i was taken for class j.
     """
 
@@ -177,11 +176,7 @@ class ReportedFigure(BaseModel):
 
 
 def keep(run_folder: Place, reported: ReportedFigure) -> None:
-    """Write a figure, and delete the oldest of its name; with too many names it is not kept.
-
-    Raises:
-        OSError: The storage refuses.
-    """
+    """Write a figure, and delete the oldest of its name; with too many names it is not kept."""
     data = reported.model_dump_json().encode()
     folder = run_folder / FOLDER
     held = _files(folder)
@@ -211,7 +206,6 @@ def one(run_folder: str, file: str) -> ReportedFigure | None:
     """The figure in a file of this name; None if there is none that parses.
 
     Args:
-        run_folder: A path or URL.
         file: As `ReportedFigure.file`; the caller has checked its form.
     """
     with suppress(OSError, ValueError, UsageError):

@@ -38,13 +38,7 @@ def hold(path: BucketPath, owner: dict[str, Any], *, host: str) -> Iterator[None
     """Hold the lock within the context.
 
     Args:
-        path: The lock's object.
         owner: Who holds it, for people; has ``pid`` and ``host``.
-        host: This machine's name.
-
-    Raises:
-        Taken: Another process holds it.
-        OSError: The store refuses.
     """
     tag = _take(path, owner, host)
     end = threading.Event()
@@ -74,11 +68,7 @@ def hold(path: BucketPath, owner: dict[str, Any], *, host: str) -> Iterator[None
 
 
 def held(path: BucketPath, *, host: str) -> bool:
-    """Whether a process holds the lock now, as far as can be told.
-
-    Raises:
-        OSError: The store refuses.
-    """
+    """Whether a process holds the lock now, as far as can be told."""
     try:
         data, modified = path.read_bytes(), path.stat().modified
     except FileNotFoundError:

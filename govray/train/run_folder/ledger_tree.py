@@ -24,12 +24,7 @@ TILE = 256
 
 @dataclass(frozen=True)
 class LedgerTile:
-    """`TILE` lines of a ledger, each with its newline.
-
-    Attributes:
-        entry: Digest and size of the bytes.
-        data: The bytes.
-    """
+    """`TILE` lines of a ledger, each with its newline."""
 
     entry: FileEntry
     data: bytes

@@ -41,7 +41,6 @@ class WriteAhead:
     Args:
         path: The file, created if absent.
         leaves: Leaves of the checkpoint that the run resumes from.
-        branch: The one that the run is on.
 
     Attributes:
         leaves: Of all earlier branches, and of this one's steps so far, of all kinds.
@@ -127,20 +126,12 @@ class WriteAhead:
 
 
 def recorded_leaves(run_folder: Place) -> tuple[AnyLeaf, ...]:
-    """The leaves that a run has recorded, of every branch.
-
-    Raises:
-        Malformed: A whole line of its write-ahead file is not a leaf.
-    """
+    """The leaves that a run has recorded, of every branch."""
     return _complete_lines(LogFile(run_folder / FILE))
 
 
 def recorded_steps(run_folder: Place) -> int:
-    """The first step that a run's newest branch has not recorded: 0, if there is none.
-
-    Raises:
-        Malformed: As `recorded_leaves`.
-    """
+    """The first step that a run's newest branch has not recorded: 0, if there is none."""
     return max(by_step(recorded_leaves(run_folder)), default=(0, -1))[1] + 1
 
 

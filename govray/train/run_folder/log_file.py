@@ -34,11 +34,7 @@ class LogFile:
         self._last = b""
 
     def read(self) -> bytes:
-        """All of it; empty if there is none.
-
-        Raises:
-            OSError: The disk or store refuses.
-        """
+        """All of it; empty if there is none."""
         if isinstance(self._path, Path):
             return self._path.read_bytes() if self._path.exists() else b""
         self._segments.clear()
@@ -54,11 +50,7 @@ class LogFile:
         return b"".join(found)
 
     def replace(self, data: bytes) -> None:
-        """Let ``data`` be all of it. On a disk whole or not at all.
-
-        Raises:
-            OSError: The disk or store refuses.
-        """
+        """Let ``data`` be all of it. On a disk whole or not at all."""
         if isinstance(self._path, Path):
             write_whole(self._path, data)
         else:
@@ -71,9 +63,6 @@ class LogFile:
             offset: At most the length.
             data: Whole lines.
             durable: Whether it is on the disk when this returns. On a store it always is.
-
-        Raises:
-            OSError: The disk or store refuses.
         """
         if isinstance(self._path, BucketPath):
             self._write(self._path, offset, data)

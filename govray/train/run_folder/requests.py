@@ -20,9 +20,6 @@ STORE_S = 1.0
 class Requests:
     """What a run is asked for.
 
-    Args:
-        run_folder: The run's.
-
     Attributes:
         stop: Whether it is to commit and end.
         pause: Whether it is to commit and wait for other workers.
@@ -35,11 +32,7 @@ class Requests:
         self.stop = self.pause = False
 
     def look(self) -> None:
-        """Look again, if it is time.
-
-        Raises:
-            OSError: The store refuses.
-        """
+        """Look again, if it is time."""
         moment = time.monotonic()
         if moment - self._looked < self._every:
             return

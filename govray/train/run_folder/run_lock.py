@@ -140,7 +140,6 @@ class Fence:
     """What one attempt compares before it writes.
 
     Attributes:
-        folder: The run's.
         driver, attempt: The numbers under which the attempt began.
     """
 
@@ -149,11 +148,7 @@ class Fence:
     attempt: int
 
     def check(self) -> None:
-        """Return if nobody has taken the run since.
-
-        Raises:
-            Refused: Another driver or attempt has it.
-        """
+        """Return if nobody has taken the run since."""
         found = _numbers(self.folder)
         if found != (self.driver, self.attempt):
             raise _taken_over((self.driver, self.attempt), found, self.folder)
@@ -174,11 +169,7 @@ def take_over(run_folder: Place) -> int:
 
 
 def begin_attempt(run_folder: Place, driver: int) -> Fence:
-    """Shut out earlier attempts of this driver. Called once at each start of a group of workers.
-
-    Raises:
-        Refused: Another driver has taken the run.
-    """
+    """Shut out earlier attempts of this driver. Called once at each start of a group of workers."""
 
     def begun(holder: int, attempt: int) -> tuple[int, int]:
         if holder != driver:

@@ -81,11 +81,9 @@ class ShippedLog:
     """Ships the files ``sources`` to the log ``name`` of a run, from `start` to `close`.
 
     Args:
-        run_folder: The run's.
         name: From `worker_log` or `driver_log`.
         sources: Paths and offsets, as `outputs` gives them.
         on_line: Called with every line, as it is shipped; the thread's own errors aside.
-        poll: Seconds between two looks.
     """
 
     def __init__(

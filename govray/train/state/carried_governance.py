@@ -46,17 +46,8 @@ def keep(
 ) -> dict[str, dict[str, Any]]:
     """Put what a commit names beside it, as far as it is not there yet.
 
-    Args:
-        run_folder: The run's; it has its record.
-        storage: Where the commit will lie.
-        tiles: Of its ledger.
-
     Returns:
         What ``state.json`` says in `CARRIED`.
-
-    Raises:
-        OSError: The run's folder cannot be read.
-        UsageError, InfrastructureFailed: The storage refuses.
     """
     held = _held(run_folder)
     named = {name: FileEntry(canonical_json.sha256(data), len(data)) for name, data in held.items()}
@@ -86,8 +77,6 @@ def rebound(
     """The files of a commit as those of another run, which has its record in its folder.
 
     Args:
-        committed: The commit to begin from.
-        run_folder: The other run's.
         storage: Where its commit will lie. What that names is put there.
         leaves: The ledger that the other run begins with.
         changes: Fields of ``state.json`` that differ.
@@ -109,7 +98,6 @@ class CarriedGovernance:
     """What one commit names beside itself; read and checked when it is asked for.
 
     Attributes:
-        commit: Where the commit lies.
         files: Path in the run's folder → digest and size.
         tiles: Of its ledger, in order.
     """
@@ -132,7 +120,6 @@ class CarriedGovernance:
 
         Raises:
             Damaged: They are not beside the commit, or are others.
-            InfrastructureFailed: Remote storage refuses.
         """
         return self._objects.read(self.files[name], name)
 
@@ -150,11 +137,7 @@ class CarriedGovernance:
             yield name, self._objects.read(entry, described.get(name, f"a tile of {LEDGER}"))
 
     def record(self) -> RunRecord:
-        """The run's record, as it was when the commit was written.
-
-        Raises:
-            Damaged, InfrastructureFailed: As `read`.
-        """
+        """The run's record, as it was when the commit was written."""
         if missing := sorted(set(RECORDED) - self.files.keys()):
             raise Damaged(f"the checkpoint does not carry {missing[0]}", where=str(self.commit))
         files = {name: self.read(path) for name, path in zip(FILES, RECORDED, strict=True)}
@@ -162,12 +145,7 @@ class CarriedGovernance:
 
 
 def carried(committed: Committed) -> CarriedGovernance:
-    """What a commit names beside itself.
-
-    Raises:
-        Damaged: Its ``state.json`` is none.
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """What a commit names beside itself."""
     if STATE not in committed.entries:
         return CarriedGovernance(committed.folder, {}, ())
     where = f"{committed.folder}/{STATE}"
@@ -176,11 +154,7 @@ def carried(committed: Committed) -> CarriedGovernance:
 
 
 def stated(state: Any, commit: Folder) -> CarriedGovernance:
-    """What a commit's ``state.json`` says that it names.
-
-    Raises:
-        Damaged: It does not say it as this module does.
-    """
+    """What a commit's ``state.json`` says that it names."""
     where = f"{commit}/{STATE}"
     try:
         named: dict[str, Any] = state[CARRIED]
@@ -194,12 +168,7 @@ def stated(state: Any, commit: Folder) -> CarriedGovernance:
 
 
 def read_ledger(committed: Committed) -> bytes:
-    """The whole ledger of a commit: its tiles, and the lines behind them.
-
-    Raises:
-        Damaged: Bytes are missing, or not those that were committed.
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """The whole ledger of a commit: its tiles, and the lines behind them."""
     return carried(committed).read_tiles() + committed.files[LEDGER]
 
 
@@ -207,10 +176,6 @@ def refuse_other_record(run_folder: Place, found: CarriedGovernance) -> None:
     """Refuse a record that is not the one which a commit carries.
 
     When the run ended, which a commit cannot know, is not compared.
-
-    Raises:
-        Refused: Names the file that differs.
-        Damaged, InfrastructureFailed: As `CarriedGovernance.record`.
     """
     found.record()
     for name in RECORDED:

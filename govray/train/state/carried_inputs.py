@@ -56,16 +56,13 @@ def carried_inputs(
         run: The run's folder, or its copy.
         root: Envelope of the trust root, from elsewhere.
         revocations: Today's lists, if the run follows any; workers read the files again.
-        submission: Of the run, if it was submitted.
 
     Raises:
         UsageError: The run follows revocation lists, and none is given.
         CouldNotCheck: Nothing is committed. Or the packed rows are not at hand. Or the root asks
             for a list, or for a newer one.
-        Damaged: What the commit carries is not what was committed.
         Refused: The root is another one. Or the carried bytes do not verify under it, or do not
             fit together.
-        InfrastructureFailed: Remote storage refuses.
     """
     newest = latest(run)
     if newest is None:
@@ -154,11 +151,7 @@ def _refuse_other_bindings(
     policy: Verified[Policy],
     manifest: Verified[Manifest],
 ) -> None:
-    """Refuse what is validly signed and none of the run's: its state and every step name theirs.
-
-    Raises:
-        Refused: Names what is another one.
-    """
+    """Refuse what is validly signed and none of the run's: its state and every step name theirs."""
     plan = record.plan.digest
     state: Any = canonical_json.parse_canonical(committed.files[STATE])
     bound = {"policy": policy.digest, "plan": plan, "manifest": manifest.digest}

@@ -50,17 +50,14 @@ def clone(
     """Make the folder of a run that continues from a donor's commit.
 
     Args:
-        donor: The donor's run folder.
         step: The commit's: the first step that the clone runs itself.
         run: The clone's folder, which must not exist; its name is the clone's id.
         experiment: The clone's; it differs from the donor's in ``optimizer``, ``schedule``, and the
             hyperparameters that ``changes`` names.
-        config: What the clone's training loop will get.
         beside: Further files of the folder: it appears with them or not at all.
         changes: Hyperparameters that shape nothing: whoever calls vouches for that.
 
     Raises:
-        GovrayError: The donor has no whole commit of that step.
         UsageError: The experiments differ in more, or the folder cannot be written.
     """
     record = read_record(donor)

@@ -64,8 +64,6 @@ class Commits:
     """The commits of one worker's run. Construction is collective: every rank makes one.
 
     Args:
-        state: What is captured.
-        order: The run's.
         resumed: The first step of this attempt.
         fence: Whether this attempt may still write.
 
@@ -118,10 +116,8 @@ class Commits:
             step: The first step that the state does not hold.
             leaves: Ledger leaves of all steps before; only rank 0's are used.
             gates: Of all steps before; only rank 0's are used.
-            loss: Mean loss since the commit before.
             stopping: Rank 0 already knows that the run must stop and not commit.
             floor: The newest commit of this step or before is kept, for a rollback.
-            validation: What the run knows of the metric that it is judged by.
         """
         self._wait(None)
         self._floor = floor
@@ -170,9 +166,6 @@ class Commits:
 
         Args:
             trouble: The error for which rank 0 stops in any case.
-
-        Returns:
-            The newest commit.
 
         Raises:
             GovrayError: A commit failed; every rank raises the same.
@@ -304,11 +297,7 @@ class Commits:
 
 
 def _gathered(own: Any, group: dist.ProcessGroup) -> list[Any]:
-    """Every rank's value, by rank.
-
-    Raises:
-        InfrastructureFailed: Another rank is gone.
-    """
+    """Every rank's value, by rank."""
     gathered: list[Any] = [None] * dist.get_world_size()
     with lost_peers_reported():
         dist.all_gather_object(gathered, own, group=group)

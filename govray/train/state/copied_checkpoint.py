@@ -58,11 +58,8 @@ class CopiedCheckpoint:
     """What was copied, and where to.
 
     Attributes:
-        run: The new run's folder.
         step: The first step that the commit does not hold.
         digest: Of the commit's manifest: that of the original.
-        size: Bytes of the commit, and of what it carries.
-        rows: Folders of packed rows that came along.
         missing: What the run reads beside its commits that was not at hand, in words.
     """
 
@@ -88,9 +85,7 @@ def copy_checkpoint(named: Place, storage: Place, *, rows: bool = True) -> Copie
     Raises:
         UsageError: There is no such checkpoint, or a run of that name in ``storage``; or the disk
             refuses.
-        Damaged: Bytes are not those that were committed.
         Refused: The record beside the original is not the one that the checkpoint carries.
-        InfrastructureFailed: Remote storage refuses.
     """
     committed, source = _found(named)
     found = carried(committed)

@@ -36,11 +36,9 @@ class DcpExport:
     """What was exported.
 
     Attributes:
-        folder: The DCP folder.
         digest: Of the commit's manifest.
         tensors: Name in the folder's state → how many: ``model``, ``optim``, ``ema``, ``adapters``.
         removed: Adapters of the commit that the run's model folder no longer has.
-        size: Bytes of the folder.
     """
 
     folder: Path
@@ -51,13 +49,7 @@ class DcpExport:
 
 
 def find_commit(named: Place) -> Committed:
-    """The commit that a user names as ``RUN/checkpoint_000000100``, wherever the run commits.
-
-    Raises:
-        UsageError: There is none.
-        Damaged: It is not whole.
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """The commit that a user names as ``RUN/checkpoint_000000100``, wherever the run commits."""
     if isinstance(named, Path) and os.path.lexists(named):
         return commit_folder.open_commit(named)
     for _, folder in storage_of(named.parent).commits():
@@ -79,12 +71,6 @@ def export_dcp(named: Place, out: Path) -> DcpExport:
     Args:
         named: As `find_commit`.
         out: It must not exist.
-
-    Raises:
-        UsageError: ``out`` exists, the disk refuses, or there is no such commit.
-        Damaged: The commit is not whole, or its bytes are not those that were committed.
-        Malformed: It holds no model.
-        InfrastructureFailed: Remote storage refuses.
     """
     if os.path.lexists(out):
         raise UsageError("already exists", where=str(out), do="Name a new folder")

@@ -70,12 +70,7 @@ class Inventory:
 
 
 def inventory(run_folder: Place) -> Inventory:
-    """List what a run has stored. Reads manifests and each commit's ``state.json``, no tensors.
-
-    Raises:
-        UsageError: The folder cannot be read.
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """List what a run has stored. Reads manifests and each commit's ``state.json``, no tensors."""
     if not run_folder.is_dir():
         raise UsageError("no such run folder", where=str(run_folder))
     storage = storage_of(run_folder)
@@ -129,9 +124,6 @@ def surplus(
     """The commits that no rule, pin or hold keeps. ``rules`` are the run's unless given.
 
     The newest commit of step ``floor`` or before stays as if it were pinned.
-
-    Raises:
-        Malformed: ``pins.json`` or ``holds.json`` is not readable.
     """
     if read_holds(run_folder):
         return ()
@@ -149,8 +141,6 @@ def apply(run_folder: Place, rules: Rules, *, floor: int | None = None) -> tuple
         The names of what was deleted.
 
     Raises:
-        UsageError: The disk refuses.
-        InfrastructureFailed: Remote storage refuses.
         Malformed: ``pins.json`` or ``holds.json`` is not readable. Nothing was deleted.
     """
     with locked(run_folder):
@@ -168,10 +158,6 @@ def sweep(run_folder: Place) -> tuple[str, ...]:
 
     Returns:
         The names of what was deleted.
-
-    Raises:
-        UsageError: The disk refuses.
-        InfrastructureFailed: Remote storage refuses.
     """
     with locked(run_folder):
         if read_holds(run_folder):
@@ -186,12 +172,7 @@ def sweep(run_folder: Place) -> tuple[str, ...]:
 
 
 def pin(run_folder: Place, name: str, reason: str) -> None:
-    """Keep a commit against the rules. A later pin of the same name replaces the reason.
-
-    Raises:
-        UsageError: The run has no such commit.
-        Malformed: ``pins.json`` is not readable.
-    """
+    """Keep a commit against the rules. A later pin of the same name replaces the reason."""
     with locked(run_folder):
         if not any(
             folder.name == name and commit_folder.committed_at(folder) is not None
@@ -208,12 +189,7 @@ def pin_ahead(run_folder: Place, steps: Iterable[int], reason: str) -> None:
 
 
 def pin_start(start_folder: Path, reason: str) -> None:
-    """Pin the commit that a run's initial weights lie in, if they lie in one.
-
-    Raises:
-        UsageError: It cannot be pinned.
-        Malformed: ``pins.json`` is not readable.
-    """
+    """Pin the commit that a run's initial weights lie in, if they lie in one."""
     for folder in (start_folder, *start_folder.parents):
         if folder.name.startswith("checkpoint_") and (folder / commit_folder.MANIFEST).is_file():
             try:

@@ -59,9 +59,6 @@ def find_weights(path: Path) -> list[Path]:
     Args:
         path: A ``.safetensors`` file; or a folder with ``model.safetensors``, or else with
             the shards ``model-*-of-*.safetensors``.
-
-    Raises:
-        UsageError: There is nothing here, or no safetensors.
     """
     if path.is_file():
         found = [path] if path.suffix == ".safetensors" else []
@@ -94,11 +91,6 @@ def read_start(
         paths: One file, or several of one folder.
         groups: Layer group → FQNs of the model that starts.
         trust_root: The run's root or anchor, to verify a govray model folder.
-        at: Reference time.
-        loaded_by_model: See `Start`.
-
-    Raises:
-        UsageError: A file can't be read, or they lie in several folders.
     """
     if len({path.parent for path in paths}) > 1:
         raise UsageError(
@@ -121,10 +113,6 @@ def check_fits(model: nn.Module, start: Start) -> None:
 
     Args:
         model: On any device, the meta device included.
-
-    Raises:
-        UsageError: Names the tensors that are missing, unexpected or of another shape or kind.
-        Malformed: A file is not safetensors.
     """
     stored: dict[str, _Stored] = {}
     for name in start.files:
@@ -174,12 +162,7 @@ def load_rows(
     Args:
         model: On the meta device but for its buffers, which are filled too.
         rows: FQN → (own rows, …) of each parameter, of any dtype, on the CPU; they are written.
-        start: The run's.
         rank, world: Which rows these are.
-
-    Raises:
-        Refused: A file is no longer the one that the driver digested.
-        UsageError: A file is missing, or does not fit. All ranks raise the same error.
     """
     failure: GovrayError | None = None
     try:
@@ -196,12 +179,7 @@ def load_rows(
 
 
 def check_unchanged(start: Start) -> None:
-    """Refuse files that are no longer the recorded ones.
-
-    Raises:
-        Refused: Names the file.
-        UsageError: A file is missing.
-    """
+    """Refuse files that are no longer the recorded ones."""
     for name, digest in start.files.items():
         path = Path(start.folder, name)
         _require_same(_digest(path), digest, path)

@@ -43,7 +43,6 @@ class Resumption:
     Attributes:
         checkpoint: The commit that holds the state, if any.
         step: The first step to run.
-        decisions: What was decided before.
     """
 
     checkpoint: Folder | None
@@ -55,7 +54,6 @@ def resolve(run_folder: Place, order: Order) -> Resumption:
     """Where the run in this folder resumes, under its order.
 
     Raises:
-        Malformed: Its write-ahead file or its event log is damaged.
         Refused: What it recorded is not the story of a run under this policy.
     """
     commit, step = snapshot.latest(run_folder) or (None, 0)
@@ -82,12 +80,7 @@ def resolve(run_folder: Place, order: Order) -> Resumption:
 
 
 def known_leaves(run_folder: Place, commit: Folder | None) -> tuple[AnyLeaf, ...]:
-    """All that a run recorded, from its write-ahead file or, if that is lost, from a commit.
-
-    Raises:
-        Malformed: The write-ahead file is damaged.
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """All that a run recorded, from its write-ahead file or, if that is lost, from a commit."""
     held: tuple[AnyLeaf, ...] = ()
     if commit is not None:
         # The workers that load a damaged commit find the damage and put it aside.
@@ -121,7 +114,6 @@ def as_replayed(decided: Decisions, leaves: Iterable[AnyLeaf]) -> Decisions:
 
     Args:
         decided: Gates of every branch and kind.
-        leaves: All of the run's.
     """
     starts: dict[int, int] = {}
     for leaf in leaves:

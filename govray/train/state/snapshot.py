@@ -62,11 +62,7 @@ _GENERATOR_VALUES = "generators.json"
 
 
 def committed_folders(run_folder: Place) -> Sequence[tuple[int, commit_folder.Folder]]:
-    """Every folder that has a commit's name, whole or not, with its next step. Newest first.
-
-    Raises:
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """Every folder that has a commit's name, whole or not, with its next step. Newest first."""
     return storage_of(run_folder).commits()
 
 
@@ -139,11 +135,7 @@ class Capture:
 
 
 class TrainingState:
-    """Captures and restores the training state of one run on one worker.
-
-    Args:
-        trained: What the run trains.
-    """
+    """Captures and restores the training state of one run on one worker."""
 
     def __init__(self, trained: TrainedModel) -> None:
         self._trained = trained
@@ -167,18 +159,12 @@ class TrainingState:
 
         Args:
             step: The first step that the state does not hold.
-            order: The run's.
             leaves: Ledger leaves of all steps before, in their order; only rank 0's are used.
             loss: Mean loss of the steps since the commit before, if it is a number.
             gates: Of all steps before; only rank 0's are used.
-            validation: What the run knows of the metric that it is judged by.
 
         Returns:
             What this rank commits. Unless the model is sharded, None on all ranks but 0.
-
-        Raises:
-            UsageError: A value of the optimizer cannot be stored, or a tensor is sharded
-                otherwise than by rows.
         """
         everyones = _gather(generators())
         if _rank() != 0 and not self.sharded:

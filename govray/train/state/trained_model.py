@@ -53,9 +53,6 @@ class TrainedModel(Protocol):
         Returns:
             File → live tensors by name, of any shape, dtype and device. And what of the optimizer
             is no tensor, as JSON values.
-
-        Raises:
-            UsageError: A value of the optimizer can't be stored.
         """
 
     def computes_on(self) -> tuple[str | None, Mapping[str, str]]:
@@ -82,8 +79,6 @@ class TorchModel:
 
     Args:
         model: Whole, or sharded by rows.
-        optimizer: Over its parameters and the adapters'.
-        attached: Its adapters.
         average: Of its weights, if the run keeps one.
     """
 

@@ -34,7 +34,6 @@ class WeightAverage:
 
     Args:
         model: The base model; sharded already where it is to be.
-        ema: How its weights are averaged.
     """
 
     def __init__(self, model: nn.Module, ema: Ema) -> None:
@@ -77,9 +76,6 @@ class WeightAverage:
 
         Args:
             tensors: By name; whole, or cut as the parameters are.
-
-        Raises:
-            KeyError: One is missing.
         """
         for name, average in self._averages.items():
             _local(average).copy_(_local(local_shard(tensors[name], average)))

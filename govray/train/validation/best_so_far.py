@@ -76,11 +76,7 @@ class BestSoFar:
 
 
 def ended_early(run_folder: Place, step: int) -> bool:
-    """Whether the run's newest commit, of this step, is one that it ends with.
-
-    Raises:
-        InfrastructureFailed: Remote storage refuses.
-    """
+    """Whether the run's newest commit, of this step, is one that it ends with."""
     found = snapshot.latest(run_folder)
     if found is None or found[1] != step:
         return False

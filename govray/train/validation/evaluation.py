@@ -74,10 +74,6 @@ class Evaluation:
 
     Args:
         task: With validation data.
-        model: The run's.
-        adapters: The model's.
-        agreement: The run's.
-        tensors: What makes tensors of rows.
         autocast: Whether training computes losses under autocast to bfloat16.
         seed: The run's; the rows are drawn by it, if not all are measured.
     """
@@ -114,7 +110,6 @@ class Evaluation:
 
         Args:
             step: The last step that the weights hold.
-            loss_fn: The run's.
 
         Returns:
             ``loss`` (nats, mean over targets), ``perplexity``, and ``accuracy`` where the loss
@@ -122,7 +117,6 @@ class Evaluation:
 
         Raises:
             RankFailed: A rank could not read or measure its rows.
-            UsageError: The data have no loss target.
             Refused: The model's forward changed a buffer, or rows are not those of the manifest.
         """
         table = torch.zeros(len(self), 3, dtype=torch.float64)
@@ -176,9 +170,6 @@ def row_sums(model: nn.Module, tensors: Mapping[str, Tensor], loss_fn: LossFn) -
         model: In the mode in which it is to be measured.
         tensors: With ``targets``, on the model's device.
         loss_fn: Its losses have the shape of ``targets``.
-
-    Raises:
-        UsageError: They have another.
     """
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda module, args, output: outputs.append(output))
@@ -208,11 +199,7 @@ def row_sums(model: nn.Module, tensors: Mapping[str, Tensor], loss_fn: LossFn) -
 def metrics_of(
     losses: Sequence[float], targets: Sequence[float], hits: Sequence[float]
 ) -> dict[str, float]:
-    """Metrics by name, from the sums of every row.
-
-    Raises:
-        UsageError: No row has a loss target.
-    """
+    """Metrics by name, from the sums of every row."""
     count = math.fsum(targets)
     if not count:
         raise UsageError(

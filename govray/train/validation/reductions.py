@@ -38,13 +38,9 @@ def reduced(
     """These metrics over all ranks. Collective, with the same result on all.
 
     Args:
-        agreement: The run's.
-        metrics: What this rank reports.
         by: Metric → reduction.
-        where: For errors.
 
     Raises:
-        UsageError: There is no such reduction.
         Refused: On all ranks: one of them does not report a metric, or reduces others.
     """
     if odd := sorted(set(by.values()) - REDUCTIONS.keys()):

@@ -59,12 +59,9 @@ def validation_inputs(corpora: str, inputs: Inputs, *, at: datetime) -> Inputs:
     """A run's verified inputs with the credentials of its validation corpora instead of its own.
 
     Args:
-        corpora: Folder of the validation corpora.
-        inputs: The run's.
         at: The time at which they must be valid: when the run began, or begins.
 
     Raises:
-        UsageError: There are no corpora.
         Refused: A credential does not verify, is revoked, or is of a corpus that the run trains
             on.
     """
@@ -90,7 +87,6 @@ def carried_validation(
     Their credentials are where the experiment says: a commit carries their digests alone.
 
     Raises:
-        UsageError: There are no corpora.
         CouldNotCheck: The packed rows are not in the run's storage.
         Refused: As `validation_inputs`; or a credential is another one.
     """
@@ -120,11 +116,7 @@ def carried_validation(
 
 
 def refuse_other_rows(schema: RowSchema | None, manifest: Manifest) -> None:
-    """Refuse validation data whose rows are not as those that the model is trained on.
-
-    Raises:
-        Refused: Their row schemas differ.
-    """
+    """Refuse validation data whose rows are not as those that the model is trained on."""
     if manifest.rows != schema:
         raise Refused(
             "their row schema is not that of the corpora to train on",
@@ -141,13 +133,8 @@ def refuse_overlap(
     Holds 32 bytes of each validation record, and none of the others.
 
     Args:
-        corpora: Folder of the corpora to train on.
         trained: Those that the plan reads.
-        held_out: Folder of the validation corpora.
         measured: Those of them that were admitted.
-
-    Raises:
-        Refused: Names the corpora, and how many records each pair shares.
     """
     known: dict[bytes, list[str]] = {}
     for name in sorted(measured):

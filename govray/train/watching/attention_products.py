@@ -35,7 +35,6 @@ def attention_products(
     Args:
         model: On the meta device. It stays as it is.
         places: id of a parameter → its depth in the forward pass, each at least two apart.
-        tokens: Of the row.
     """
     try:
         with (

@@ -16,11 +16,7 @@ _NO_SETTINGS = frozenset({"attestation_key", "attestation_key_password_file"})
 
 
 def chosen_callbacks(experiment: Experiment) -> tuple[RunCallback, ...]:
-    """One for each tracker, TensorBoard's, and one for traces where the environment asks for them.
-
-    Raises:
-        UsageError: A tracker is not installed.
-    """
+    """One for each tracker, TensorBoard's, and one for traces if the environment asks."""
     return tuple(_chosen(experiment))
 
 

@@ -119,10 +119,7 @@ class RunMetrics:
     """The metrics of one worker's run; on ranks other than 0 nothing is kept.
 
     Args:
-        order: The run's.
         model: Whose parameters weigh the layer groups.
-        writes: Whether this is rank 0.
-        clock: Seconds that never go back.
     """
 
     def __init__(
@@ -169,8 +166,6 @@ class RunMetrics:
         """A step was done.
 
         Args:
-            result: The step's.
-            seconds: That it took.
             agreed: Seconds that all agreements so far have waited.
             lag: Steps that no whole commit has.
         """

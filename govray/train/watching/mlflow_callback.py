@@ -37,9 +37,6 @@ class MLflowCallback(RunCallback):
     Args:
         tracking_uri: The server, or ``sqlite:///FILE``; ``MLFLOW_TRACKING_URI`` by default.
         experiment: Its name in MLflow; that of the experiment file by default.
-
-    Raises:
-        UsageError: MLflow is not installed.
     """
 
     def __init__(self, tracking_uri: str | None = None, experiment: str | None = None) -> None:

@@ -42,7 +42,6 @@ class ModelSize:
     """How large a run is.
 
     Attributes:
-        steps: Of the plan.
         parameters: Of the model and its adapters.
         trainable: Those of them that some route updates.
         weight_bytes, gradient_bytes: Of one rank, at most.
@@ -120,9 +119,6 @@ def model_size(
 
     Args:
         model: On the meta device; on another, attention's products are not counted.
-        optimizer: Over its parameters.
-        groups: Layer group → FQNs.
-        plan: The run's.
         routes: Stream id → route, of streams that read anything.
         shards: How many ranks share the base model.
         text: Whether a weight matrix is applied once to each loss target.

@@ -34,7 +34,6 @@ class StepProfiler:
 
     Args:
         steps: The range; empty for none.
-        folder: The run's.
     """
 
     def __init__(self, steps: range, folder: Place) -> None:

@@ -33,8 +33,6 @@ class RunStarted:
     """What is known of a run when its driver begins.
 
     Attributes:
-        run_id: Its name.
-        folder: Its folder.
         experiment: Name of its experiment file; the run's without one.
         step: Where it resumes; 0 if it is new.
         settings: Dotted name → value: the experiment, or the loop's own configuration.

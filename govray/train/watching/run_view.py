@@ -40,7 +40,6 @@ class RunView:
     """What a notebook shows of a run.
 
     Attributes:
-        name: The run's.
         curves: Metric → (step, value), in order of steps.
         model: Its verified model; None where it has none yet.
     """

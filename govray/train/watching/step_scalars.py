@@ -34,9 +34,6 @@ def scalars(
     """The step, and name → value of every finite number that is known of it.
 
     Args:
-        result: The step's.
-        own: What `Run.step` returned.
-        reported: What the loop reported.
         labels: Of the streams whose losses are told.
     """
     found: dict[str, object] = dict(own)

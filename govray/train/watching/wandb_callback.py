@@ -22,9 +22,6 @@ class WandbCallback(RunCallback):
         project: Where the run is shown.
         entity: A user or team; the key's own by default.
         mode: ``offline`` only writes files, which ``wandb sync`` sends.
-
-    Raises:
-        UsageError: W&B is not installed.
     """
 
     def __init__(

@@ -50,8 +50,6 @@ def batches_on(
     """One rank's rows as batches on its device.
 
     Args:
-        device: The model's.
-        rows: Of each step.
         schema: What the rows hold; packed text by default.
 
     Raises:

@@ -20,7 +20,6 @@ def begin_with(model: nn.Module, assignment: Assignment) -> None:
 
     Raises:
         UsageError: The model is sharded, and may begin elsewhere than the run says.
-        GovrayError: The recorded start can't be loaded.
     """
     if is_sharded(model):
         raise UsageError(

@@ -28,9 +28,6 @@ def make_schedule(make: MakeScheduler, optimizer: Optimizer, step: int) -> LRSch
         make: ``optimizer -> scheduler``, such as ``lambda o: CosineAnnealingLR(o, 300)``.
         optimizer: With the hyperparameters that it was made with.
         step: How often it has been stepped.
-
-    Raises:
-        UsageError: It is not a scheduler, or follows a metric.
     """
     scheduler = make(optimizer)
     if isinstance(scheduler, ReduceLROnPlateau) or not isinstance(scheduler, LRScheduler):
@@ -50,11 +47,7 @@ def learning_rates(optimizer: Optimizer) -> list[float]:
 
 
 def require_rates(optimizer: Optimizer, scheduled: list[float], step: int) -> None:
-    """Compare the learning rates that a commit restored with those that the schedule gives.
-
-    Raises:
-        Refused: They differ: the schedule is another one, or not a function of the step.
-    """
+    """Compare the learning rates that a commit restored with those that the schedule gives."""
     restored = learning_rates(optimizer)
     if restored != scheduled:
         raise Refused(

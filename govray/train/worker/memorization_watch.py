@@ -72,7 +72,6 @@ def newest_deviation(history: Sequence[EntropyProfile], step: int, turns: int) -
 
     Args:
         history: Profiles, oldest first; at least one is of the step or an earlier one.
-        step: The step.
         turns: In so many profiles each corpus that is measured has its turn.
     """
     newest: dict[str, float] = {}
@@ -88,11 +87,9 @@ class MemorizationWatch:
     """The monitor of one worker's run.
 
     Args:
-        order: The run's, which has a monitor.
         told: The incidents of all that was recorded, on the run's branch.
         recorded: The recorded profiles, which ``told`` includes.
         leaves: Of the steps before, as the commit holds them.
-        device: The model's.
     """
 
     def __init__(
@@ -130,9 +127,6 @@ class MemorizationWatch:
             leaf: Of the step; equal on all ranks.
             left_out: Corpus → the first step that left it out, if one did.
             scorer: Made when one is needed.
-
-        Raises:
-            GovrayError: As the scorer's.
         """
         self._trained.add(leaf)
         due = measured(

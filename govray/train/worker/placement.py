@@ -26,7 +26,6 @@ def place_on(
     """Have the model, and what the optimizer keeps of its parameters, on the worker's device.
 
     Args:
-        device: The worker's.
         model: Wholly on that device or on the CPU. A model without values, on the meta device,
             stays there.
         optimizer: Over the model's parameters, if it was made already.

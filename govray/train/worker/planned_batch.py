@@ -23,8 +23,6 @@ def step_batch(
     sampled; else they keep the plan's order.
 
     Args:
-        rows: The rank's.
-        device: The model's.
         schema: What the rows hold; packed text by default.
     """
     tensors, counts = row_tensors(rows, schema)

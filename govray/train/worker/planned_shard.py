@@ -56,7 +56,6 @@ class PlannedRows:
         checkpoint: The commit that holds the state before that step, if any.
         attempt: Number of the attempt, which the fence compares.
         stop_step: The first step not to run.
-        reader: Of this rank's slices.
         decisions: Earlier decisions; resolved with the step, once for all ranks.
         by: Who reads; None for the worker if it can.
     """
@@ -171,11 +170,7 @@ class Dealt:
     failure: Exception | None = None
 
     def get_dataset_shard(self, dataset_info: Any) -> PlannedRows:
-        """Called by Ray on the worker.
-
-        Raises:
-            Exception: What `PlanData.configure` raised.
-        """
+        """Called by Ray on the worker."""
         if self.failure is not None:
             raise self.failure
         return self.shards[dataset_info.dataset_name]

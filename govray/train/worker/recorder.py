@@ -30,8 +30,6 @@ class Recorder:
     Args:
         fence: Whether this attempt may still write, and where.
         leaves: Of the steps before, as the commit holds them.
-        branch: The newest one.
-        writes: Whether this is rank 0.
 
     Attributes:
         trouble: What went wrong first, if anything.

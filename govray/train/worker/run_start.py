@@ -133,11 +133,7 @@ def start_run(
     scheduler: MakeScheduler | None = None,
     scorer: Scorer | None = None,
 ) -> Run:
-    """`govern` with an assignment. Collective.
-
-    Raises:
-        Refused: As `govern`.
-    """
+    """`govern` with an assignment. Collective."""
     order, rows = assignment.order, assignment.shard
     require_groups(layer_groups(model, order.policy_groups), order)
     place_on(assignment.device, model, optimizer)

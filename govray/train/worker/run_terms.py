@@ -34,11 +34,7 @@ def best_so_far(checkpoint: Folder | None) -> BestSoFar:
 
 
 def require_groups(found: Mapping[str, Sequence[str]], order: Order) -> None:
-    """See that a model's layer groups are those that the plan was made for.
-
-    Raises:
-        Refused: They are not.
-    """
+    """See that a model's layer groups are those that the plan was made for."""
     if found == order.groups:
         return
     differing = sorted(
