@@ -66,12 +66,7 @@ _AGAIN = "Remove the folder, or prepare into another one."
 
 @dataclass(frozen=True)
 class Prepared:
-    """A committed prepared folder and its signed manifest.
-
-    Attributes:
-        folder: Where the shards are.
-        envelope: The signed manifest's bytes.
-    """
+    """A committed prepared folder and its signed manifest."""
 
     folder: Place
     envelope: bytes
@@ -106,8 +101,6 @@ def admit(
     """Ask the policy about every class, before any record is read.
 
     Args:
-        policy: Verified.
-        credentials: Verified, by corpus.
         max_quarantined: Largest share of records that may be refused, in [0, 1].
 
     Raises:
@@ -177,15 +170,11 @@ def prepare(
         corpora: The folder of corpora; only those named in ``credentials`` are looked at.
         folder: Where to prepare, on a disk or below a bucket; name it after the digests of all
             other arguments.
-        credentials: Verified, by corpus.
-        policy: Verified.
-        tokenizer: From content to tokens.
         context: Loss targets of a full row; 1 for images.
         reserve_share: Share of records that are never trained on, in [0, 1).
         salt: 16 to 64 random bytes that choose them, drawn after the suppliers have signed.
         signer: The operator's key; it stays in this process.
         max_quarantined: As for ``admit``.
-        canaries: What to plant in which corpora.
         rows: What the records are; ``tokenizer`` is of that kind (`row_words.load_words`).
         by_family: Whether near copies within a corpus lie on one side of the reserve
             (``families/near_families.py``). Every record is read once more for it.
@@ -195,7 +184,6 @@ def prepare(
         Refused: as ``admit``; records that are not those of their credential; a folder prepared
             from other inputs.
         Refused: a corpus's secret is missing, or another one.
-        Malformed: a corpus that cannot be read (names the file), or a reserve out of bounds.
         UsageError: a context below 1, a disk that cannot be written; canaries for a corpus that
             is not admitted, or too long for a row. Canaries in rows that are no text, and
             families of images.

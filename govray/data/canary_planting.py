@@ -49,19 +49,9 @@ def plant(
 ) -> tuple[PreparedCorpus, ...]:
     """The corpora, with their canaries planted.
 
-    Args:
-        corpora: As prepared.
-        records: Theirs.
-        canaries: By corpus.
-        secrets: Of every corpus, what its records are committed under.
-        folder: That of the shards.
-        tokenizer: From content to tokens.
-        context: Loss targets of a full row.
-
     Raises:
         UsageError: A canary does not fit into a row, or a coin leaves out all of a corpus.
         Refused: A corpus has a canary's text as a record.
-        OSError: The disk refused.
     """
     found = []
     for corpus in corpora:

@@ -89,9 +89,6 @@ def build(
     exist afterwards.
 
     Args:
-        folder: The folder of corpora.
-        name: The corpus's name.
-        records: As above.
         secret: 32 random bytes to commit to the records with; by default new ones.
 
     Raises:
@@ -163,11 +160,7 @@ class PartsWriter:
         return self._root.count
 
     def add(self, name: str, content: bytes) -> None:
-        """Take the next record, by name.
-
-        Raises:
-            UsageError: It is out of order, too large, or its name is repeated or not Unicode.
-        """
+        """Take the next record, by name."""
         _check_record(self._corpus, self._previous, name, content)
         if self.pending + len(content) > PART_BYTES:
             self.flush()
@@ -194,12 +187,9 @@ class PartsWriter:
         Args:
             files: The parts, on the same file system; they are moved.
             leaves: Hashes of their records' leaves, 32 bytes each.
-            first, last: Names of their records.
-            size: Bytes of all their records.
 
         Raises:
             UsageError: Their records do not come behind.
-            OSError: A part is not there, or the disk refuses.
         """
         _check_record(self._corpus, self._previous, first, b"")
         for file in files:
@@ -237,10 +227,7 @@ def unsigned_credential(
     """The credential of a corpus that was just built, ready to be checked and signed.
 
     Args:
-        built: What ``build`` returned.
         license: SPDX expression, in any spelling.
-        issuer: Name of the authority that will sign.
-        valid: When the statement holds.
         license_category, use: What the licence leaves open (``LicenseRef-…``); derived from it
             by default.
         jurisdiction: ISO 3166-1 alpha-2, ``ZZ`` where none is known.
@@ -248,7 +235,6 @@ def unsigned_credential(
         facts: The optional fields of ``Credential``, such as ``source_type`` and ``url``.
 
     Raises:
-        Malformed: ``license`` is no SPDX expression, or a field contradicts it.
         UsageError: the category does not follow from the licence and is not given.
     """
     category = license_category or spdx.category(license)
@@ -324,11 +310,7 @@ def check_vacant(target: Path) -> None:
 
 
 def part_files(folder: Place) -> tuple[Place, ...]:
-    """The corpus's records files in order.
-
-    Raises:
-        Malformed: there is none, or the numbering has a gap.
-    """
+    """The corpus's records files in order."""
     with disk_errors(folder):
         found = {p.name: p for p in folder.glob("records-*.parquet")}
     names = [f"records-{k:05}.parquet" for k in range(len(found))]
@@ -345,11 +327,7 @@ def part_files(folder: Place) -> tuple[Place, ...]:
 
 
 def read_part(path: Place) -> Sequence[memoryview]:
-    """The contents of one records file, in order, without copying.
-
-    Raises:
-        Malformed: not Parquet, other columns, nulls, or no records. Names the file.
-    """
+    """The contents of one records file, in order, without copying."""
     contents: list[memoryview] = []
     for chunk in _read_column(path, "content").chunks:
         _, offsets, data = chunk.buffers()
@@ -368,11 +346,7 @@ def record_name(path: Place, number: int) -> str:
 
 
 def record_hashes(folder: Place) -> Iterator[bytes]:
-    """The SHA-256 of every record of a corpus, in Merkle order.
-
-    Raises:
-        Malformed: a records file is missing or unreadable.
-    """
+    """The SHA-256 of every record of a corpus, in Merkle order."""
     return (hashlib.sha256(r).digest() for p in part_files(folder) for r in read_part(p))
 
 
@@ -380,11 +354,9 @@ def verify_corpus(folder: Place, records: Records) -> None:
     """Recompute every record's leaf and the Merkle root, and compare with what was signed.
 
     Args:
-        folder: The corpus's folder.
         records: What its verified credential states of them.
 
     Raises:
-        Malformed: a records file is missing or unreadable.
         Refused: the secret is missing or another one; or as ``check_records``.
     """
     secret = record_commitment.read_secret(folder, records.commitment)

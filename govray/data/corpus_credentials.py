@@ -20,7 +20,6 @@ def read_credentials(corpora: Place) -> dict[str, bytes]:
     """The envelope of every corpus's credential in a folder, by corpus name; not yet verified.
 
     Raises:
-        UsageError: no corpora, or one whose name is no corpus name.
         Refused: a corpus without a credential.
     """
     names = list_corpora(corpora)
@@ -44,15 +43,8 @@ def verify_credentials(
 ) -> dict[str, Verified[Credential]]:
     """The verified credential of every corpus, by corpus name.
 
-    Args:
-        corpora: The folder that the envelopes come from, for errors.
-        envelopes: What ``read_credentials`` returned.
-        trust: The trust state, already verified.
-        at: The reference time, aware.
-
     Raises:
         Refused: a corpus with the credential of another one.
-        Untrusted: a credential that the trust root does not carry at ``at``.
     """
     verified: dict[str, Verified[Credential]] = {}
     for name, data in envelopes.items():

@@ -41,7 +41,6 @@ class Overlap:
     """What two corpora share.
 
     Attributes:
-        first, second: Their names.
         equal: Records of each whose bytes are also a record of the other.
         near: Further records of each that are nearly in the other.
     """

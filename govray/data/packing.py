@@ -274,11 +274,7 @@ def pack_all(
 
 
 def run_work(work: PartWork, items: Sequence[Item], on_part: Callable[[Item, Any], None]) -> None:
-    """Do a work on parts, with Ray Data if it is large; ``on_part`` gets each result as it comes.
-
-    Raises:
-        GovrayError: The first in the order of ``items``, whichever task failed first.
-    """
+    """Do a work on parts, with Ray Data if it is large; ``on_part`` gets each result."""
     sizes = _sizes(items)
     here = sum(sizes.values()) <= HERE_BYTES
     errors: dict[Item, GovrayError] = {}

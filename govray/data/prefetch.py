@@ -23,11 +23,7 @@ _PATIENCE = 0.1
 
 
 def prefetched(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """``items``, of which up to ``depth`` are produced before they are asked for.
-
-    Raises:
-        Exception: What ``items`` raised.
-    """
+    """``items``, of which up to ``depth`` are produced before they are asked for."""
     filling = _Filling(items, depth)
     filling.start()
     try:

@@ -49,9 +49,7 @@ class Chosen:
     """The rows of one corpus for one probe.
 
     Attributes:
-        corpus: Whose.
         trained: Rows trained on, the newest first.
-        reserve: Reserve rows.
         trained_records: Entry of the record that each trained row has most tokens of.
         reserve_records: The same of each reserve row.
         tested: Whether each row is the designated one of its record.
@@ -74,7 +72,6 @@ class Probes:
     Args:
         folder: The prepared folder; a path on this machine, or one below a bucket.
         manifest: Its prepare manifest, verified.
-        plan: The batch plan over it.
         records: Its records; by default those of the folder.
     """
 
@@ -95,7 +92,6 @@ class Probes:
         """Rows of a corpus after a step.
 
         Args:
-            corpus: Whose.
             step: The last step that the weights hold.
             rows: How many of each side; fewer where there are fewer.
             gate: The first step that left the corpus out, if one did.
@@ -161,7 +157,6 @@ class Probes:
         """Some of the chosen rows, trained ones first.
 
         Args:
-            chosen: From `choose`.
             part: Which, of ``range(len(chosen))``.
 
         Returns:
@@ -197,10 +192,7 @@ def designated(
     """Those of ``rows`` that are the designated one of their record → its entry, in their order.
 
     Args:
-        records: Of the prepared folder.
-        corpus: Whose.
         rows: Of its own rows, or of its reserve.
-        split: ``train`` or ``reserve``.
         seed: Of what a row of each record is drawn.
     """
     digest = hashlib.sha256(f"designated rows {seed} {corpus}".encode()).digest()

@@ -60,11 +60,7 @@ _COMPRESSION = {"entry": "NONE", "tokens": "ZSTD", "split": "ZSTD", "family": "N
 
 
 def write(path: Place, columns: RecordColumns) -> None:
-    """Write the records of one part.
-
-    Raises:
-        OSError: The disk's, or the store's.
-    """
+    """Write the records of one part."""
     entries = pa.py_buffer(np.ascontiguousarray(columns.entries))
     table = pa.table(
         [
@@ -93,13 +89,8 @@ def write(path: Place, columns: RecordColumns) -> None:
 def read(path: Place, count: int) -> RecordColumns:
     """The records of one part, as the file has them.
 
-    Args:
-        path: The file.
-        count: How many there are.
-
     Raises:
         CouldNotCheck: The file is missing, or its store does not give it.
-        Malformed: It is no readable file of these columns, or of as many records.
     """
     where = str(path)
     try:
@@ -217,7 +208,6 @@ def find_prepared(run: Place, digest: str) -> Place | None:
     """The prepared folder of a run, or of the search or run that it belongs to, if it is there.
 
     Args:
-        run: The run's folder.
         digest: Its manifest's, of the statement: a further signature changes an envelope's bytes.
     """
     for above in run.resolve().parents[:3]:
@@ -237,7 +227,6 @@ def open_records(folder: Place, manifest: Manifest) -> PreparedRecords:
     """The records of a prepared folder. Reads none yet.
 
     Args:
-        folder: The prepared folder.
         manifest: Its manifest, verified.
     """
     return PreparedRecords(manifest, reader(folder))

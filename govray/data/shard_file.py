@@ -102,11 +102,7 @@ def storage_dtype(vocabulary: int, schema: RowSchema | None = None) -> np.dtype[
 def write(
     path: Place, stream: npt.NDArray[np.unsignedinteger], context: int
 ) -> tuple[RowGroup, ...]:
-    """`cut` a part stream and write its rows to ``path``, whose folder exists.
-
-    Raises:
-        OSError: the disk's, or the store's.
-    """
+    """`cut` a part stream and write its rows to ``path``, whose folder exists."""
     return write_rows(path, cut(stream, context), context)
 
 
@@ -163,14 +159,8 @@ class ShardFile:
     """One shard: memory-mapped on a disk; an object's ranges, or all of it, in memory.
 
     Args:
-        path: Where it is.
         whole: Whether to fetch an object whole, now.
         data: All its bytes, if they are there already.
-
-    Raises:
-        Refused: the file is missing.
-        Malformed: it is no readable Parquet file of one binary column.
-        InfrastructureFailed: its store does not give it.
     """
 
     def __init__(self, path: Place, *, whole: bool = False, data: pa.Buffer | None = None) -> None:
@@ -198,11 +188,7 @@ class ShardFile:
         return pq.ParquetFile(pa.PythonFile(ranges, mode="r"))
 
     def span(self, group: int) -> tuple[int, int] | None:
-        """Where in an object that is read by ranges a row group lies; None in other files.
-
-        Raises:
-            Malformed: There is no such row group.
-        """
+        """Where in an object that is read by ranges a row group lies; None in other files."""
         if self._ranges is None:
             return None
         if group >= self._file.metadata.num_row_groups:
@@ -215,12 +201,7 @@ class ShardFile:
         return start, start + column.total_compressed_size
 
     def fetch(self, start: int, stop: int) -> None:
-        """Fetch what lies between two places of an object, and hold it until `drop`.
-
-        Raises:
-            Refused: The object is missing, or another one than before.
-            InfrastructureFailed: The store does not give it.
-        """
+        """Fetch what lies between two places of an object, and hold it until `drop`."""
         assert self._ranges is not None
         with store_errors(self._path):
             self._ranges.fetch(start, stop)
@@ -235,10 +216,6 @@ class ShardFile:
 
         Args:
             digest: The one that the manifest states for the list.
-
-        Raises:
-            Malformed: The file has no such list.
-            Refused: It lists others.
         """
         if digest not in self._listed:
             text = (self._file.metadata.metadata or {}).get(GROUPS, b"")
@@ -257,16 +234,7 @@ class ShardFile:
         return self._listed[digest]
 
     def verify(self, digest: str, rows: int, dtype: np.dtype[np.unsignedinteger]) -> None:
-        """Read every row group and compare it with the list that the file has of them.
-
-        Args:
-            digest, dtype: As for `listed` and `read`.
-            rows: How many there are.
-
-        Raises:
-            Malformed: As `listed` and `read`.
-            Refused: As `listed` and `read`, or there are other rows.
-        """
+        """Read every row group and compare it with the list that the file has of them."""
         listed = self.listed(digest)
         found = 0
         for group in range(len(listed) // 32):
@@ -278,15 +246,8 @@ class ShardFile:
     def read(self, group: int, digest: str, dtype: np.dtype[np.unsignedinteger]) -> Rows:
         """The rows of one row group, verified.
 
-        Args:
-            group: Index of the row group.
-            digest: The one that the manifest states for it.
-            dtype: The storage dtype of the prepared folder.
-
         Raises:
-            Malformed: the bytes do not decode. Names file and row group.
             Refused: they decode to other rows.
-            InfrastructureFailed: The store does not give them.
         """
         where = f"{self._path}, row group {group}"
         try:

@@ -106,7 +106,6 @@ class StepRows:
     """One rank's rows of one step, in the order of streams (by id), then positions.
 
     Attributes:
-        step: The step.
         tokens: ``[rows, T+1]`` words, of packed text token ids; zeros beyond a row's length.
         lengths: ``[rows]`` words of each row, at least 2. ``worker/planned_batch.py`` says how many
             loss targets they make.
@@ -169,9 +168,7 @@ class ArrowRows:
         """Token ids ``[k]`` of a row, 2 <= k <= T+1, in the storage dtype.
 
         Raises:
-            Malformed: the row group does not decode. Names file and row group.
             Refused: the rows are not those of the manifest, or the shard is missing.
-            ValueError: no such row.
         """
         [group], [place] = self.locate(corpus, np.array([row]))
         return self.group(int(group)).row(int(place))
@@ -182,9 +179,6 @@ class ArrowRows:
         """The row group that holds each of ``[rows]``, and the row's place in it.
 
         Row groups are numbered through all corpora and their parts.
-
-        Raises:
-            ValueError: no such row.
         """
         outside = (rows < 0) | (rows >= self.rows_in(corpus))
         if outside.any():
@@ -203,12 +197,7 @@ class ArrowRows:
         return index.first_groups[parts] + groups, places
 
     def group(self, group: int) -> Rows:
-        """The rows of a row group, by its number, verified.
-
-        Raises:
-            Malformed: it does not decode. Names file and row group.
-            Refused: its rows are not those of the manifest, or the shard is missing.
-        """
+        """The rows of a row group, by its number, verified."""
         [(_, rows)] = self.groups([group])
         if isinstance(rows, GovrayError):
             raise rows
@@ -330,11 +319,7 @@ class StepReader:
     Args:
         folder: The prepared folder; a path on every machine that reads, or one below a bucket.
         manifest: Its prepare manifest, verified.
-        plan: The batch plan over it.
         rank, world: Whose slices; ``0 <= rank < world``.
-
-    Attributes:
-        plan, world: As given.
 
     Raises:
         Refused: the plan was made for other prepared data. Names the corpus.
@@ -389,7 +374,6 @@ class StepReader:
         """The same, in runs of steps that are read together.
 
         Args:
-            start: The first step.
             stop: The first step that is left out; None for the plan's end.
         """
         size, stop = 1, self.plan.max_steps if stop is None else stop
@@ -621,7 +605,6 @@ class _Planned:
 
     Attributes:
         bounds: Where each step's rows begin, and where the last one's end.
-        streams, corpora: Names.
         positions: ``[rows]``, as in `StepRows`.
         groups: ``[rows]``, the row group's number.
         places: ``[rows]``, the row's place in its row group.

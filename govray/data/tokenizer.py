@@ -133,12 +133,7 @@ class FileTokenizer:
 
 
 def load_tokenizer(path: Path | None) -> ByteTokenizer | FileTokenizer:
-    """The tokenizer file at ``path``, or bytes.
-
-    Raises:
-        UsageError: the file cannot be read.
-        Malformed: it is no tokenizer file.
-    """
+    """The tokenizer file at ``path``, or bytes."""
     if path is None:
         return ByteTokenizer()
     tokenizer = FileTokenizer(path.name, read_file(path))

@@ -60,12 +60,7 @@ def with_families(
 
     Args:
         items: Corpus → its parts, in order.
-        total: Their records, as credentials state.
         progress: Called with (records done, ``total``).
-
-    Raises:
-        GovrayError: The first part that cannot be read.
-        OSError: The disk's, in the temporary folder.
     """
     done = 0
     progress(done, total)

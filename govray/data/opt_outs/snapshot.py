@@ -99,8 +99,6 @@ class OptOuts:
 
     Attributes:
         digest: Of the file's bytes, ``sha256:…``.
-        first: When the first file was fetched.
-        last: When the last one was.
         hosts: Host → its files by path.
         agents: The user agents that count, of whom the data are for.
     """
@@ -134,12 +132,7 @@ class OptOuts:
 
 
 def read_opt_outs(path: Path, agents: Sequence[str]) -> OptOuts:
-    """Read a snapshot.
-
-    Raises:
-        UsageError: It cannot be read, is too large, or no agent is named.
-        Malformed: A line is none of a snapshot, or a host's file stands there twice.
-    """
+    """Read a snapshot."""
     if not agents or not all(each and each.isprintable() for each in agents):
         raise UsageError("no user agent is named", where="--opt-out-agent", do="Name one, or *")
     try:

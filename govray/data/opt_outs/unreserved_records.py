@@ -16,7 +16,6 @@ class OptOutFilter:
     """Leaves out records whose rights are reserved, and those of which nothing is known.
 
     Attributes:
-        snapshot: What sites reserve.
         quarantine: Counts what is left out, by host.
         reserved: How many of them are reserved.
     """

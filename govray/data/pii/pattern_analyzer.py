@@ -110,7 +110,6 @@ class PatternAnalyzer:
     """Finds the kinds of personal data in texts.
 
     Args:
-        entities: What to look for.
         score: From which score on a finding counts, in (0, 1].
     """
 

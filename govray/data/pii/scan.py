@@ -45,11 +45,7 @@ Ask: TypeAlias = Callable[[list[list[str]]], Answer]
 
 
 def scan_of(entities: Sequence[PiiEntity], score: float) -> PiiScan:
-    """What a scan with the installed package will be.
-
-    Raises:
-        UsageError: The package is not installed, or the score is outside (0, 1].
-    """
+    """What a scan with the installed package will be."""
     try:
         analyzer = f"{PACKAGE} {version(PACKAGE)}"
     except PackageNotFoundError:
@@ -66,13 +62,7 @@ class PiiFilter:
     """Which of a source's records have no finding.
 
     Args:
-        scan: What to look for.
-        quarantine: Counts the others.
         refuse: End with the first one instead.
-        rows: What the records are.
-
-    Raises:
-        UsageError: The records have no text.
     """
 
     def __init__(
@@ -89,12 +79,7 @@ class PiiFilter:
         """The records without a finding, in order.
 
         Args:
-            records: All of them.
             asked: Who answers, one batch at a time each; by default a process for each CPU.
-
-        Raises:
-            UsageError: The first record with a finding, if they are refused.
-            CouldNotCheck: A process that scans has ended.
         """
         with ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(len(asked or ()) or _cpus()))

@@ -24,11 +24,7 @@ Dtype: TypeAlias = np.dtype[np.unsignedinteger]
 
 
 def mark(draft: DraftFolder, part: Part) -> None:
-    """Say that a part's files are whole.
-
-    Raises:
-        OSError: The disk's, or the store's.
-    """
+    """Say that a part's files are whole."""
     made = {
         "inputs": draft.inputs,
         "choice": draft.choice,
@@ -39,11 +35,7 @@ def mark(draft: DraftFolder, part: Part) -> None:
 
 
 def read(draft: DraftFolder, file: str, dtype: Dtype) -> Part | None:
-    """The part whose shard is ``file``, if it is finished; words are stored as ``dtype``.
-
-    Raises:
-        OSError: The disk's, or the store's.
-    """
+    """The part whose shard is ``file``, if it is finished; words are stored as ``dtype``."""
     if (data := draft.marked(_name(file))) is None:
         return None
     try:

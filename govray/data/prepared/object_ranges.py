@@ -34,13 +34,9 @@ END = 1 << 18
 class ObjectRanges(io.RawIOBase):
     """A file that can seek, over what was fetched; what was not is fetched when it is read.
 
-    Args:
-        path: The object.
-
     Raises:
         FileNotFoundError: It is not there, now or at a later request.
         govray.storage.bucket.Replaced: It is another one than before.
-        OSError: The store refuses, or does not answer.
     """
 
     def __init__(self, path: BucketPath) -> None:
@@ -113,19 +109,13 @@ def submit(work: Callable[..., T], *given: Any, waits: bool = False) -> Future[T
     """Do ``work`` in one of the threads that fetch.
 
     Args:
-        work: What to call.
-        given: With what.
         waits: Whether it waits for others of these threads itself; then it gets one of its own.
     """
     return _threads(os.getpid(), waits).submit(work, *given)
 
 
 def at_once(work: Callable[[P], T], places: Sequence[P]) -> list[T]:
-    """``work`` of each place, in order; below a bucket several at a time.
-
-    Raises:
-        Exception: The first that ``work`` raised, in the order of places.
-    """
+    """``work`` of each place, in order; below a bucket several at a time."""
     if not any(isinstance(each, BucketPath) for each in places):
         return [work(each) for each in places]
     return [each.result() for each in [submit(work, each) for each in places]]

@@ -23,11 +23,7 @@ FETCH_CPUS = 0.5
 
 
 class TaskReader:
-    """`StepReader.load` for ``map_batches``.
-
-    Args:
-        reader: Of one rank's slices.
-    """
+    """`StepReader.load` for ``map_batches``."""
 
     def __init__(self, reader: StepReader) -> None:
         self._reader = reader

@@ -44,9 +44,6 @@ def encode(messages: Any) -> bytes:
     Args:
         messages: A list of mappings, or JSON text of one. Members that are ``None`` count as
             absent, as in tables.
-
-    Raises:
-        Malformed: It is no conversation; says which message is wrong.
     """
     if isinstance(messages, str | bytes):
         text = messages if isinstance(messages, bytes) else messages.encode(errors="surrogatepass")
@@ -65,11 +62,7 @@ def encode(messages: Any) -> bytes:
 
 
 def decode(content: bytes | memoryview) -> list[dict[str, str]]:
-    """The messages of a record.
-
-    Raises:
-        Malformed: The content is no conversation in canonical JSON.
-    """
+    """The messages of a record."""
     try:
         value = canonical_json.parse_canonical(bytes(content))
     except Malformed as error:
@@ -134,11 +127,7 @@ class ChatTokenizer:
         return self.text.vocabulary + CHAT_MARKERS
 
     def encode(self, content: bytes | memoryview) -> Tokens:
-        """Words ``[n]`` of one record, without separator.
-
-        Raises:
-            Malformed: The record is no conversation.
-        """
+        """Words ``[n]`` of one record, without separator."""
         first = self.text.vocabulary
         found: list[Tokens] = []
         for message in decode(content):

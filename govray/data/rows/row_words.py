@@ -37,12 +37,7 @@ class WholeRecords:
 
 
 def load_words(path: Path | None, kind: RowKind) -> Tokenizer:
-    """What makes words of records of a kind, with the tokenizer file at ``path``, or bytes.
-
-    Raises:
-        UsageError: The file cannot be read.
-        Malformed: It is no tokenizer file.
-    """
+    """What makes words of records of a kind, with the tokenizer file at ``path``, or bytes."""
     if kind == "images":
         return WholeRecords()
     text = load_tokenizer(path)
@@ -53,11 +48,6 @@ def common_schema(
     credentials: Mapping[str, Credential], admitted: Collection[str], kind: RowKind
 ) -> RowSchema | None:
     """The one row schema of the corpora that a run reads; None for text.
-
-    Args:
-        credentials: By corpus.
-        admitted: Those that are read.
-        kind: What the run takes them for.
 
     Raises:
         Refused: A corpus has records of another kind, or of another schema than the first.

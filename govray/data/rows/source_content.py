@@ -22,9 +22,6 @@ def content(schema: RowSchema, raw: Mapping[str, Any]) -> bytes:
         schema: ``CHAT``, or an image schema.
         raw: Attribute → value: ``messages``, or ``image`` and ``label``. An image is bytes in the
             order channels, height, width, or lists of whole numbers in that order.
-
-    Raises:
-        Malformed: The row cannot be such a record; says why.
     """
     if schema.kind == "chat":
         if raw.get("messages") is None:

@@ -46,11 +46,7 @@ def encode(schema: RowSchema, tensors: Mapping[str, npt.NDArray[np.generic]]) ->
     """A record's content.
 
     Args:
-        schema: Names the tensors.
         tensors: By name, in the schema's dtypes and shapes.
-
-    Raises:
-        Malformed: A tensor is missing or another one, or the label is out of range.
     """
     parts = [header(schema)]
     if extra := sorted(tensors.keys() - {each.name for each in schema.tensors or ()}):
@@ -72,11 +68,7 @@ def encode(schema: RowSchema, tensors: Mapping[str, npt.NDArray[np.generic]]) ->
 
 
 def row(schema: RowSchema, content: bytes | memoryview) -> Words:
-    """The words ``[schema.words]`` of the row that a record is.
-
-    Raises:
-        Malformed: The record has another layout, or a label out of range.
-    """
+    """The words ``[schema.words]`` of the row that a record is."""
     expected = header(schema)
     stop = len(expected) + schema.bytes
     if len(content) != stop or bytes(content[: len(expected)]) != expected:
@@ -100,7 +92,6 @@ def tensors(
     """The named tensors of rows.
 
     Args:
-        schema: Of the rows.
         words: ``[rows, schema.words]``.
 
     Returns:

@@ -47,16 +47,7 @@ def build_index(
     """Write the index of a corpus into an empty folder.
 
     Args:
-        folder: Nobody opens it yet.
-        corpus: The corpus's folder.
         root: The Merkle root that its records have to have, ``sha256:<hex>``.
-        secret: What its records are committed under.
-        build_parts: How the runs are made.
-
-    Raises:
-        UsageError: The records have another root, or there are too many.
-        GovrayError: They cannot be read.
-        OSError: The folder's disk refuses.
     """
     runs = folder / "runs"
     runs.mkdir(mode=0o700)

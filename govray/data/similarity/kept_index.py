@@ -45,13 +45,10 @@ def index_of(corpus: Place, root: str, secret: bytes) -> PassageIndex:
     """The index of a corpus whose records have this Merkle root: as kept, or built and kept.
 
     Args:
-        corpus: The corpus's folder.
         root: ``sha256:<hex>``, as its credential says.
-        secret: What its records are committed under.
 
     Raises:
         UsageError: The records on disk have another root.
-        Malformed: They cannot be read.
     """
     return kept_index(corpus, root) or built_index(corpus, root, secret)
 

@@ -83,8 +83,6 @@ def near(
     """The records that share most with a text, the most similar first.
 
     Args:
-        text: What is asked about.
-        corpora: The folder of corpora.
         roots: Corpus → Merkle root of its records, for the corpora that are looked at.
         holds: Confirms the entry of each record that is found. A record on disk with another
             content is an error.
@@ -95,7 +93,6 @@ def near(
     Raises:
         UsageError: The text is too large, has too few words, or a corpus's records are not those
             that are asked about.
-        Malformed: A corpus that cannot be read.
     """
     if len(text) > MAX_BYTES:
         raise UsageError(
@@ -142,12 +139,7 @@ class Question:
         secret: bytes,
         holds: HoldsEntry,
     ) -> list[Near]:
-        """The records of a corpus that the index finds, compared. Raises as `near`, or ``Damaged``.
-
-        Args:
-            index: Of the corpus.
-            corpus, secret, holds: As for `near`.
-        """
+        """The records that the index finds, compared. Raises as `near`, or ``Damaged``."""
         found = index.candidates(self.signatures)
         answers = []
         for record, content in _contents(index, corpus, sorted(found)):

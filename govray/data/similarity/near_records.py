@@ -27,17 +27,9 @@ def near_records(
 ) -> list[Near]:
     """The records of a corpus that share most with a text, the most similar first.
 
-    Args:
-        text: What is asked about.
-        corpora: The folder of corpora.
-        corpus: Which of them.
-        records: What its credential states of its records.
-        holds: See `Holds`.
-
     Raises:
         UsageError: The text is too large or too short, or the corpus at hand is another one.
         Refused: Its secret is missing, or another one.
-        Malformed: It cannot be read.
     """
     secret = record_commitment.read_secret(corpora / corpus, records.commitment)
     return near(

@@ -35,11 +35,7 @@ class _Indexing(PartWork):
 
 
 def in_parallel(parts: Sequence[Place], secret: bytes, folder: Path) -> Sequence[PartRuns]:
-    """As `index_build.in_turn`, with Ray Data.
-
-    Raises:
-        GovrayError: The first part that cannot be read.
-    """
+    """As `index_build.in_turn`, with Ray Data."""
     commitment = record_commitment.commitment(secret)
     items = [
         Item(part.parent.name, k, part.resolve(), stem(k), commitment)

@@ -86,9 +86,7 @@ class PassageIndex:
     """An opened index.
 
     Attributes:
-        folder: Where it lies.
         parts: The records of each of the corpus's files.
-        size: Bytes on disk.
     """
 
     folder: Path
@@ -108,9 +106,6 @@ class PassageIndex:
 
         Args:
             asked: Signatures ``[n, PERMUTATIONS]``.
-
-        Raises:
-            Damaged: A block that is needed is not as it was written.
         """
         pairs = [np.zeros(0, np.uint64)]
         for band, keys in enumerate(band_keys(in_bands(asked)).T >> np.uint64(32)):
@@ -133,11 +128,7 @@ class PassageIndex:
         return best
 
     def passages(self) -> CorpusPassages:
-        """All of them, in memory.
-
-        Raises:
-            Damaged: A block is not as it was written.
-        """
+        """All of them, in memory."""
         owners = np.empty(len(self), np.int64)
         signatures = np.empty((len(self), PERMUTATIONS), np.uint32)
         for block in range(len(self._row_digests)):
@@ -191,7 +182,6 @@ def open_index(folder: Path, root: str) -> PassageIndex:
 
     Raises:
         Damaged: It is of others, of another version, or not whole.
-        OSError: It is not there, or cannot be read.
     """
     stated = _header(folder)
     count, records, parts = (
@@ -245,9 +235,6 @@ def write_index(
         parts: The records of each of the corpus's files.
         rows: The passages (``ROW``), in order, in pieces.
         bands: Of each band the entries, ascending, in pieces.
-
-    Raises:
-        OSError: The disk's.
     """
     count = 0
     with _created(folder / PASSAGES) as file:

@@ -38,7 +38,6 @@ class PartRuns:
 
     Attributes:
         stem: Its files' path without suffix.
-        records: How many.
         runs: The passages of each run.
     """
 
@@ -94,13 +93,7 @@ def write_runs(part: Place, secret: bytes, stem: Path) -> PartRuns:
     """Write the runs of a part.
 
     Args:
-        part: One records file.
-        secret: What its records are committed under.
         stem: Where, without suffix.
-
-    Raises:
-        GovrayError: As `read_part`.
-        OSError: The disk's, where it is written.
     """
     contents = read_part(part)
     entries = b"".join(

@@ -22,9 +22,6 @@ def merged(runs: Sequence[SortedRun], at_once: int = AT_ONCE) -> Iterator[Entrie
     Args:
         runs: Each ascends; no two have an entry in common.
         at_once: Entries in memory at most, or one of each run if that is more.
-
-    Raises:
-        OSError: The disk's.
     """
     each = max(1, at_once // max(1, len(runs)))
     held = [np.zeros(0, np.uint64) for _ in runs]

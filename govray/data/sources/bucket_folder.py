@@ -67,10 +67,6 @@ class BucketFolder:
         """Every object below, in order of names, without those that are hidden.
 
         Markers that consoles store as folders are no objects.
-
-        Raises:
-            UsageError: No such bucket, or no right to list it.
-            InfrastructureFailed: The store does not answer.
         """
         with _reaching(self._shown):
             listed = (meta for page in self._store.list(self.prefix or None) for meta in page)
@@ -84,12 +80,7 @@ class BucketFolder:
         }
 
     def stamp(self, name: str) -> Stamp:
-        """What an object is now. Raises ``FileNotFoundError`` if it, or the bucket, is not there.
-
-        Raises:
-            UsageError: No right to read it.
-            InfrastructureFailed: The store does not answer.
-        """
+        """What an object is now. Raises ``FileNotFoundError`` if it or the bucket is gone."""
         with _reaching(self.where(name)):
             return _stamp(obstore.head(self._store, self.prefix + name))
 
@@ -172,12 +163,7 @@ class Ranges(io.RawIOBase):
 
 
 def open_bucket(url: str) -> tuple[BucketFolder, str | None]:
-    """The folder that a URL names; or the folder and the one object, if it names an object.
-
-    Raises:
-        UsageError: No URL of an object store, no such bucket, no credentials, no object there.
-        InfrastructureFailed: The store does not answer.
-    """
+    """The folder that a URL names; or the folder and the one object, if it names an object."""
     try:
         check_url(url, fsspec=False)
     except ValueError as error:

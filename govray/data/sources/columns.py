@@ -52,7 +52,6 @@ class ColumnMapping:
 
     Attributes:
         named: The columns that were named; ``None`` for an attribute that is not to be read.
-        rows: What the records are.
     """
 
     named: Mapping[str, str | None] = field(default_factory=dict)
@@ -65,11 +64,7 @@ class ColumnMapping:
 
     @classmethod
     def parse(cls, options: Iterable[str], rows: RowKind = "text") -> ColumnMapping:
-        """From ``attribute=column`` each; ``attribute=`` leaves the attribute out.
-
-        Raises:
-            UsageError: No such attribute, one that is named twice, or content left out.
-        """
+        """From ``attribute=column`` each; ``attribute=`` leaves the attribute out."""
         attributes = cls(rows=rows).attributes
         named: dict[str, str | None] = {}
         for option in options:
@@ -88,15 +83,7 @@ class ColumnMapping:
         return cls(named, rows)
 
     def resolve(self, schema: pa.Schema, *, where: str) -> dict[str, str]:
-        """The column of each attribute that a table has.
-
-        Args:
-            schema: Of the table.
-            where: The table's name, for errors.
-
-        Raises:
-            UsageError: A column is missing, there twice, or of a type that cannot be read.
-        """
+        """The column of each attribute that a table has."""
         found: dict[str, str] = {}
         for attribute in self.attributes:
             path = self.named.get(attribute, attribute)
@@ -155,11 +142,7 @@ class ColumnMapping:
                 raise self.overlooked(path, attribute, where)
 
     def partition(self, name: str, where: str) -> dict[str, str]:
-        """What folders state, as Hive has it: ``license=MIT/part-0.parquet``.
-
-        Raises:
-            UsageError: A key seems to state terms and is not read.
-        """
+        """What folders state, as Hive has it: ``license=MIT/part-0.parquet``."""
         pairs = (folder.partition("=") for folder in name.split("/")[:-1])
         keys = {unquote(key): unquote(value) for key, equals, value in pairs if equals}
         read = {each: self.named.get(each, each) for each in STATED}

@@ -24,11 +24,7 @@ class DiskFolder:
         return str(self.path / name)
 
     def list(self) -> dict[str, Stamp]:
-        """Every file below the folder, in order, without hidden files and folders.
-
-        Raises:
-            UsageError: A folder cannot be read.
-        """
+        """Every file below the folder, in order, without hidden files and folders."""
 
         def fail(error: OSError) -> None:
             raise error
@@ -44,11 +40,7 @@ class DiskFolder:
         return {name: self.stamp(name) for name in sorted(names)}
 
     def stamp(self, name: str) -> Stamp:
-        """What a file is now.
-
-        Raises:
-            UsageError: It cannot be looked at.
-        """
+        """What a file is now."""
         with disk_errors(self.path / name):
             status = (self.path / name).stat()
         return Stamp(status.st_size, f"{status.st_mtime_ns} {status.st_ino}")

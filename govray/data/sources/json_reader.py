@@ -23,17 +23,7 @@ _JSON_OVERHEAD = 8
 
 
 def lines(found: SourceObject, columns: ColumnMapping, limit: int) -> Iterator[Raw]:
-    """Each line of JSON lines; a row's number is its line's. Empty lines are no rows.
-
-    Args:
-        found: The object.
-        columns: Which key is what.
-        limit: Bytes of the largest record.
-
-    Raises:
-        Malformed: The rest cannot be read. Says after which line.
-        UsageError: A row seems to state terms under a key that is not read.
-    """
+    """Each line of JSON lines; a row's number is its line's. Empty lines are no rows."""
     most = limit * _JSON_OVERHEAD
     rows = _Rows(found, columns)
     with reading(found) as progress, text_stream(found) as stream:
@@ -60,7 +50,6 @@ def samples(found: SourceObject, columns: ColumnMapping, limit: int) -> Iterator
     Raises:
         Malformed: The rest cannot be read, the tar has no end, or something is behind it. Says
             after which sample.
-        UsageError: A sample seems to state terms under a key that is not read.
     """
     rows = _Rows(found, columns)
     with reading(found) as progress:
@@ -91,11 +80,7 @@ class _Kept:
         return data
 
     def check_nothing_behind(self, offset: int) -> None:
-        """Read to the end, where the codec's own check is.
-
-        Raises:
-            ReadError: There is more than zeros from ``offset`` on: a second tar, which was joined.
-        """
+        """Read to the end, where the codec's own check is."""
         kept = self._before + self._last
         kept = kept[max(0, offset - (self._end - len(kept))) :]
         while kept:

@@ -68,7 +68,6 @@ class SourceObject:
 
     Attributes:
         name: Its POSIX path below the source.
-        folder: Where it lies.
         stamp: What it was when the source was listed.
         split: The split that a saved ``datasets`` folder has it in.
     """
@@ -100,9 +99,6 @@ class SourceObject:
         """Compare a file with what it was when the source was listed.
 
         A bucket's objects are compared with every read instead, and once more at the end.
-
-        Raises:
-            UsageError: It has changed, or cannot be looked at.
         """
         if isinstance(self.folder, DiskFolder) and self.folder.stamp(self.name) != self.stamp:
             raise changed(self.where)
@@ -113,8 +109,6 @@ class RecordSource:
     """A source that was found.
 
     Attributes:
-        source: What the user named.
-        format: Of all its objects.
         objects: In the order in which they are read.
         left_out: Names of files that are not of the format.
     """
@@ -125,11 +119,7 @@ class RecordSource:
     left_out: tuple[str, ...] = ()
 
     def check_unchanged(self) -> None:
-        """List the source again and compare.
-
-        Raises:
-            UsageError: A file was added, removed or changed.
-        """
+        """List the source again and compare."""
         if find(self.source, self.format) != self:
             raise changed(self.source.partition("?")[0])
 
@@ -140,12 +130,6 @@ def find(source: str, format: Format | None = None) -> RecordSource:
     Args:
         source: Path of a file or a folder, or URL of an object or of what is below a prefix.
         format: What to read; by default what the suffixes say.
-
-    Raises:
-        UsageError: No such path, bucket or object, no credentials, nothing to read, or a folder
-            whose files disagree.
-        Malformed: A saved ``datasets`` folder lacks a file.
-        InfrastructureFailed: The object store does not answer.
     """
     folder, name = _open(source)
     if name is not None:

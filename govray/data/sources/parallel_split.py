@@ -75,7 +75,6 @@ class CorpusPiece:
 
     Attributes:
         terms: The corpus's; None if all records are to be one.
-        files: The parts, in order.
         leaves: Hashes of the records' leaves, 32 bytes each.
         first, last: Names of records.
         bytes: Of all records.
@@ -110,14 +109,7 @@ def split(
     *,
     check: Callable[[str, RecordTerms], object] = lambda corpus, terms: None,
 ) -> tuple[SplitCorpus, ...]:
-    """As `govray.data.sources.split.split`, with the same roots for the same secrets.
-
-    Args:
-        out, name, terms, check: As there.
-        source: What `find` returned.
-        reading: How to read it.
-        selection: Counts what is left out.
-    """
+    """As `govray.data.sources.split.split`, with the same roots for the same secrets."""
     check_name(name)
     with _merged(out, name, source, reading, terms, selection) as merged:
 
@@ -189,11 +181,7 @@ class Merger:
         return GrowingCorpus(target, PartsWriter(folder, target.name, secret))
 
     def take_all(self, begin: Callable[[CorpusPiece, ExitStack], GrowingCorpus]) -> None:
-        """Take all results; ``begin`` makes the corpus of a piece that is the first of its terms.
-
-        Raises:
-            GovrayError: The first that a task ended with, behind what came before.
-        """
+        """Take all results; ``begin`` makes the corpus of a piece, the first of its terms."""
         for result in self._results:
             self._selection.merge(result.selection)
             if result.error is not None:

@@ -32,7 +32,6 @@ class QuarantinedValue:
         value: What the source says, shortened.
         why: The reason.
         suggestion: What would mend it, if that can be said.
-        records: How many.
         examples: Where the first ones are.
     """
 
@@ -111,11 +110,7 @@ class RecordFilter:
         self.columns.merge(other.columns)
 
     def of(self, found: Iterable[SourceRecord | Flaw]) -> Iterator[SourceRecord]:
-        """The records that are taken.
-
-        Raises:
-            UsageError: The first flaw, if flaws are refused.
-        """
+        """The records that are taken."""
         for each in found:
             if isinstance(each, Flaw):
                 if self._refuse_flaws:
@@ -128,11 +123,7 @@ class RecordFilter:
 
 
 def one_corpus(records: Iterable[SourceRecord], languages: set[str]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of records that are to be one corpus; collects their ``languages``.
-
-    Raises:
-        UsageError: A record states terms of its own, or a language that is none.
-    """
+    """Name and content of records that are to be one corpus; collects their ``languages``."""
     for record in records:
         for attribute in TERMS:
             if attribute in record.stated:

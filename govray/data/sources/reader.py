@@ -39,8 +39,6 @@ def read(
     """Every record of ``source`` in ascending order of names, and what cannot be one.
 
     Args:
-        source: What `find` returned.
-        columns: Which column is what.
         limit: Bytes of the largest record.
         normalisation: What to do to the text; by default nothing.
         schema: What the records are, if not text; ``columns`` are of that kind.
@@ -49,7 +47,6 @@ def read(
     Raises:
         UsageError: The source changes meanwhile, a column is missing or of another type, terms
             would be overlooked, or the mapping names columns of plain files.
-        Malformed: An object cannot be read to its end.
     """
     yield from read_objects(
         source,

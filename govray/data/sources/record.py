@@ -28,7 +28,6 @@ class SourceRecord:
     Attributes:
         name: Of the record in its corpus. Names ascend in the order of reading.
         where: Object and row, for people.
-        content: What is hashed.
         stated: Attribute → what the source says of the record, without repetition.
     """
 
@@ -68,11 +67,9 @@ def record_of(
     """The record of one row.
 
     Args:
-        object: The object's name.
         row: Its number in the object, from 1.
         raw: Attribute → value: text (``str``, or UTF-8 as ``bytes``), a list of it, or ``None``.
         limit: Bytes of content that a record may have.
-        normalisation: What to do to the text.
         schema: What the record is, if not text (`source_content.content`).
     """
     where = place(object, row)

@@ -65,11 +65,8 @@ def split(
     """Write the corpora below ``out``, sorted by terms.
 
     Args:
-        out: The folder of corpora.
         name: What their names begin with.
         records: In ascending order of names.
-        terms: Reads what they state.
-        quarantine: Counts the records whose terms are unclear.
         check: Called with name and terms of each corpus before its first record is written.
 
     Raises:

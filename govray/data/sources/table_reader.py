@@ -44,21 +44,13 @@ class Table:
     """
 
     def __init__(self, found: SourceObject, format: Format, limit: int) -> None:
-        """Open it. ``limit`` is the size of the largest record, in bytes.
-
-        Raises:
-            Malformed: It cannot be read, or is cut short.
-        """
+        """Open it. ``limit`` is the size of the largest record, in bytes."""
         self._found, self._format, self._limit = found, format, limit
         with reading(found):
             self.schema = self._schema()
 
     def rows(self, columns: Mapping[str, str]) -> Iterator[Raw]:
-        """Every row, with the attributes whose ``columns`` are given.
-
-        Raises:
-            Malformed: The rest cannot be read. Says after which row.
-        """
+        """Every row, with the attributes whose ``columns`` are given."""
         with reading(self._found) as progress:
             for each in self._rows(columns):
                 yield each
@@ -157,12 +149,7 @@ def _bounded_lines(text: io.TextIOBase, most: int) -> Iterator[str]:
 
 @contextmanager
 def reading(found: SourceObject) -> Iterator[list[int]]:
-    """Turn what a reader raises into one error. The yielded list holds the last row that was read.
-
-    Raises:
-        Malformed: In place of a reader's error; names the object, the row and what it said.
-        InfrastructureFailed: The storage's, with the row.
-    """
+    """Turn what a reader raises into one error. The yielded list holds the last row read."""
     progress = [0]
     try:
         yield progress

@@ -60,11 +60,7 @@ class TermsReader:
     _known: dict[tuple[str, str], str | Unclear] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Check defaults and decided values.
-
-        Raises:
-            UsageError: No such attribute, or a value that is not understood itself.
-        """
+        """Check defaults and decided values."""
         said = [(a, v, f"the value of records without {a}") for a, v in self.defaults.items()]
         for attribute, table in self.values.items():
             if attribute not in TERMS:
@@ -119,11 +115,7 @@ _MOST_KNOWN, _LONGEST_KNOWN = 100_000, 1_000
 
 
 def check_values(value: Any, *, where: str) -> dict[str, dict[str, str]]:
-    """A table of decided values: attribute → word → meaning, all of them text.
-
-    Raises:
-        UsageError: It is something else.
-    """
+    """A table of decided values: attribute → word → meaning, all of them text."""
     tables = list(value.values()) if isinstance(value, dict) else [None]
     if not all(
         isinstance(table, dict) and all(isinstance(v, str) for v in table.values())
