@@ -51,14 +51,7 @@ def write_whole(path: Place, data: bytes, *, mode: int | None = None, replace: b
 
 
 def stage_file(path: Path, data: bytes, *, mode: int | None = None) -> Path:
-    """Put ``data`` beside ``path``, synced; return the file, which a rename puts at ``path``.
-
-    Args:
-        mode: As for `write_whole`.
-
-    Raises:
-        OSError: The system refuses; nothing is left.
-    """
+    """Put ``data`` beside ``path``, synced; return the file, which a rename puts at ``path``."""
     staged = path.with_name(f".{path.name[:_NAME]}.{os.urandom(8).hex()}.tmp")
     # Nobody else may read it before it has the permissions that were asked for.
     first = 0o666 if mode is None else 0o600
@@ -84,9 +77,6 @@ def make_folder(path: Place, *, mode: int = 0o777) -> None:
 
     Args:
         mode: Permission bits of ``path``, less what the process's umask takes.
-
-    Raises:
-        OSError: The system refuses.
     """
     if isinstance(path, BucketPath):
         return  # a store has none
@@ -97,11 +87,7 @@ def make_folder(path: Place, *, mode: int = 0o777) -> None:
 
 
 def sync_folder(path: str | Path) -> None:
-    """Bring a folder's entries to the disk: a new file, a rename, a deletion.
-
-    Raises:
-        OSError: The system refuses.
-    """
+    """Bring a folder's entries to the disk: a new file, a rename, a deletion."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

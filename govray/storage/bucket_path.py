@@ -57,11 +57,7 @@ class BucketPath:
 
     @classmethod
     def parse(cls, url: str) -> BucketPath:
-        """The path that a URL names.
-
-        Raises:
-            ValueError: As `check_url`.
-        """
+        """The path that a URL names."""
         parts = urlsplit(check_url(url, fsspec=False))
         mark = "?" if parts.query else ""
         bucket = f"{parts.scheme}://{parts.netloc}{mark}{parts.query}"

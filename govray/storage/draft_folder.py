@@ -35,10 +35,8 @@ class DraftFolder:
     """A draft that was begun; picklable, so that tasks fill it.
 
     Attributes:
-        target: Where the folder is to be.
         folder: Where it is filled; on a store, the same.
         inputs: What it is made from.
-        choice: What the first maker chose.
     """
 
     target: Place
@@ -57,9 +55,6 @@ class DraftFolder:
             target: It does not exist.
             inputs: Equal where the same bytes would be made.
             choice: Of a new draft.
-
-        Raises:
-            OSError: The system or the store refuses.
         """
         note = json.dumps({"inputs": inputs, "choice": choice}).encode()
         if isinstance(target, BucketPath):
@@ -87,12 +82,7 @@ class DraftFolder:
         return cls(target, folder, found["inputs"], found["choice"])
 
     def mark(self, part: str, data: bytes) -> None:
-        """Say that a part is done. What belongs to it must be on the disk already.
-
-        Args:
-            part: Its name, a file's.
-            data: What is to be known of it.
-        """
+        """Say that a part is done. What belongs to it must be on the disk already."""
         write_whole(self.folder / _OWN / f"{part}.json", data)
 
     def marked(self, part: str) -> bytes | None:

@@ -26,9 +26,6 @@ def folder_lock(target: Place) -> Iterator[None]:
     """Be the only one who makes ``target``, as long as the context lasts. Waits for others.
 
     On an object store nobody waits: there the folder's last object is created once.
-
-    Raises:
-        OSError: The folder above cannot be made, or not written.
     """
     if isinstance(target, BucketPath):
         yield

@@ -51,7 +51,6 @@ class Ignored:
 
         Args:
             name: Below the folder that the patterns are of, with slashes.
-            is_folder: Whether it is a folder.
         """
         left_out = False
         for each in self.patterns:

@@ -17,9 +17,6 @@ def output_file(path: Place) -> Iterator[str | io.BytesIO]:
 
     At the end the hidden file is synced and gets its name. A buffer becomes the object, in one
     request. Until then there is what was there before.
-
-    Raises:
-        OSError: The system or the store refuses.
     """
     if isinstance(path, BucketPath):
         buffer = io.BytesIO()

@@ -12,11 +12,7 @@ Place: TypeAlias = Path | BucketPath
 
 
 def place(text: str | Place) -> Place:
-    """The place that people write: a URL of an object store, or a path.
-
-    Raises:
-        ValueError: It is a URL of something else, or misspelt.
-    """
+    """The place that people write: a URL of an object store, or a path."""
     if isinstance(text, str):
         return BucketPath.parse(text) if is_url(text) else Path(text)
     return text

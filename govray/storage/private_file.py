@@ -12,7 +12,6 @@ class OpenToOthers(OSError):
     """Others than the owner may read, write or run the file.
 
     Attributes:
-        mode: Its permissions.
         remedy: The command that takes theirs away.
     """
 
@@ -30,7 +29,6 @@ def open_private(path: Path) -> BinaryIO:
 
     Raises:
         OpenToOthers: Others than its owner can reach it.
-        OSError: It cannot be read.
         ValueError: The path has a NUL in it.
     """
     file = path.open("rb")

@@ -24,7 +24,6 @@ def open_regular(path: Place) -> BinaryIO:
     """The file, open at its beginning to be read.
 
     Raises:
-        FileNotFoundError: There is none.
         OSError: It is no regular file, or the storage refuses.
     """
     if not isinstance(path, Path):

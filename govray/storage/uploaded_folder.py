@@ -22,9 +22,6 @@ def uploaded_folder(target: BucketPath, *, last: str) -> Iterator[Path]:
     Args:
         target: What was below it before is deleted.
         last: The file by which readers find the folder.
-
-    Raises:
-        OSError: The disk or the store refuses.
     """
     with tempfile.TemporaryDirectory(prefix="govray-") as name:
         folder = Path(name)
