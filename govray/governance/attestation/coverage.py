@@ -49,8 +49,6 @@ Phases
 A group that some phases of a corpus's route reach has no level. The steps of the other phases are
 stated instead: in none of them did the corpus's own gradient enter the group. It holds of this run
 alone, and enforced and counted is all that it says.
-
-``verify/ledger_step.py`` checks that leaves follow the plan and the routes.
 """
 
 from __future__ import annotations
@@ -94,11 +92,8 @@ class Coverage(Document):
 
 
 def norm_shares(norms: Iterable[GradientNorms]) -> dict[tuple[str, str], float]:
-    """(Corpus, group) → gradient-norm share in [0, 1], where one was measured.
-
-    The shares of a group add up to 1, rounding apart. A group in which every norm was zero has
-    none.
-    """
+    """(Corpus, group) → gradient-norm share in [0, 1], where one was measured. The shares of a
+    group add up to 1, rounding apart. A group in which every norm was zero has none."""
     squares: dict[tuple[str, str], list[float]] = {}
     totals: dict[str, list[float]] = {}
     for sample in norms:

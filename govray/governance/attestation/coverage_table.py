@@ -37,9 +37,7 @@ class Cell:
 
 class CoverageTable:
     """Coverage by ``(corpus or licence category, layer group)``; zero where nothing is recorded.
-
-    A corpus that bears the name of a licence category shadows it.
-    """
+    A corpus that bears the name of a licence category shadows it."""
 
     def __init__(
         self, attestation: Attestation, routes: CorpusRoutes, steps: Sequence[Leaf]
@@ -60,11 +58,7 @@ class CoverageTable:
         return tuple(c for c in LICENSE_CATEGORIES if c in self._category.values())
 
     def members(self, key: str) -> tuple[str, ...]:
-        """The corpora that a key stands for.
-
-        Raises:
-            KeyError: neither an admitted corpus nor the licence category of one.
-        """
+        """The corpora that a key stands for."""
         if key in self._category:
             return (key,)
         if key not in self._category.values():

@@ -377,10 +377,7 @@ def _file_of(group: str) -> str:
 
 def run_adapters(routes: CorpusRoutes, tensors: Mapping[str, Sequence[str]]) -> tuple[Adapter, ...]:
     """The adapters that a run has, sorted by name.
-
-    Args:
-        tensors: Adapter → its tensors. One that only excluded corpora would train may be absent.
-    """
+    ``tensors``: adapter → its tensors. One that only excluded corpora would train may be absent."""
     return tuple(
         Adapter(
             name=name,
@@ -482,10 +479,7 @@ def findings(
     manifest: Manifest,
     steps: int,
 ) -> Findings | None:
-    """What the ledger says of memorization; None under a policy that has no monitor.
-
-    ``steps`` are those that the plan has.
-    """
+    """What the ledger says of memorization; None under a policy that has no monitor."""
     told = incidents(policy, corpora, routes, base_groups, ledger, manifest, steps)
     return told.findings() if told else None
 

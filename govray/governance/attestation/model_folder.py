@@ -4,8 +4,6 @@ A model folder comes from someone else. So nothing in it is trusted before it ha
 nothing about it may cost more than its limit. Names are checked, only regular files are opened,
 symbolic links are refused everywhere, and every read has a size limit. The path by which a user
 names the folder, or a file in it, may have links and ``..``; `find_model` follows them.
-
-``verifier.py`` decides whether the content is right.
 """
 
 from __future__ import annotations
@@ -72,9 +70,7 @@ NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
 }
 """What files are called, in small letters; the other two verifiers get this table.
-
-A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``.
-"""
+A text may have ``.txt`` or no suffix, and more behind ``-`` or ``_``."""
 _RESERVED, _INERT = NAMES["reserved"], NAMES["inert"]
 _INERT_TEXT = re.compile(rf"({'|'.join(_INERT['texts'])})([-_][a-z0-9._-]+)?")
 
@@ -117,9 +113,7 @@ def timestamp_authority(name: str) -> str | None:
 
 def by_outsiders(name: str) -> bool:
     """Whether a file of this name is signed by others than the operator, after the attestation.
-
-    No digest of the attestation covers it: the steps 14 to 16 judge it by its own signature.
-    """
+    No digest of the attestation covers it: the steps 14 to 16 judge it by its own signature."""
     return any(re.fullmatch(each, name) for each in NAMES["outsiders"]["patterns"])
 
 
@@ -154,11 +148,8 @@ def inert(name: str) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if it is a plain relative path in POSIX form.
-
-    Raises:
-        Malformed: it is absolute, climbs, or holds a character that some system treats specially.
-    """
+    """Return ``name`` if it is a plain relative path in POSIX form. Raises ``Malformed``: it is
+    absolute, climbs, or holds a character that some system treats specially."""
     parts = name.split("/")
     if (
         any(part in ("", ".", "..") for part in parts)
@@ -206,9 +197,7 @@ def name_inside(path: Place, root: Place) -> str:
 
 def read_limit(name: str) -> int | None:
     """How many bytes of a file are read at most, also to hash them; None if as many as it has.
-
-    Weights have no limit: of them the header is read, and the rest is only hashed.
-    """
+    Weights have no limit: of them the header is read, and the rest is only hashed."""
     if name in (CREDENTIALS, LEDGER, GATES):
         return MAX_LINES
     if name == CHECKPOINT:
@@ -249,12 +238,7 @@ class Bundle:
             raise UsageError("no such folder", where=str(self.root), do="Give a model folder.")
 
     def names(self) -> tuple[str, ...]:
-        """Every file below the folder, sorted.
-
-        Raises:
-            Malformed: a symbolic link, a special file, an unsafe name, too many files or too
-                deep a folder.
-        """
+        """Every file below the folder, sorted."""
         if isinstance(self.root, BucketPath):
             return self._objects(self.root)
         found: list[str] = []
@@ -296,13 +280,7 @@ class Bundle:
 
     def read(self, name: str, *, limit: int, digest: str | None = None) -> bytes:
         """The content of a file of at most ``limit`` bytes.
-
-        Args:
-            digest: ``sha256:`` and 64 hex digits, if the content has to be what it was before.
-
-        Raises:
-            Malformed: it is missing, not a regular file, or larger.
-        """
+        ``digest``: ``sha256:`` and 64 hex digits, if the content has to be what it was before."""
         with self._open(name) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
@@ -314,11 +292,7 @@ class Bundle:
     def lines(
         self, name: str, *, limit: int = MAX_LINES, digest: str | None = None
     ) -> tuple[bytes, ...]:
-        """The lines of a file of envelopes, each ended by one newline; at most ``limit`` bytes.
-
-        Raises:
-            Malformed, Damaged: as ``read``; or the last line is cut off, or one is empty.
-        """
+        """The lines of a file of envelopes, each ended by one newline; at most ``limit`` bytes."""
         data = self.read(name, limit=limit, digest=digest)
         if data and not data.endswith(b"\n"):
             raise Malformed("the last line is cut off", where=name)
@@ -337,10 +311,7 @@ class Bundle:
 
     def copy(self, name: str, target: Path, *, sha256: str) -> None:
         """Copy a file's bytes to the new file ``target``, if they are those of ``sha256``.
-
-        Raises:
-            Damaged: They are others; ``target`` is not to be used.
-        """
+        Raises ``Damaged``: they are others; ``target`` is not to be used."""
         digest = hashlib.sha256()
         with self._open(name) as file, target.open("xb") as copied:
             while chunk := file.read(_CHUNK):

@@ -131,7 +131,6 @@ def epsilon_bound(
     All r right, and δ = 0: with β = 1 − confidence it is log(β^(1/r) / (1 − β^(1/r))), or 0.
 
     Args:
-        canaries, guesses, correct, delta: As for `p_value`.
         confidence: In (0, 1).
     """
     if not 0 < confidence < 1:

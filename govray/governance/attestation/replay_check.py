@@ -127,11 +127,8 @@ def verify_replay_check(
 
 
 def check_second_party(trust: TrustState, keyids: frozenset[str], *, where: str) -> None:
-    """Refuse a witness that is an operator too: whoever runs training is no second party.
-
-    Raises:
-        Refused: One of them is a key of an operator, whether its authority has expired or not.
-    """
+    """Refuse a witness that is an operator too: whoever runs training is no second party. Raises
+    ``Refused``: one of them is a key of an operator, whether its authority has expired or not."""
     operators = {
         key.keyid
         for authority in trust.authorities
@@ -155,10 +152,7 @@ def verify_replay_checks(
     at: datetime,
 ) -> tuple[Verified[ReplayCheck], ...]:
     """Every replay check of a model; none may be out of order.
-
-    Args:
-        named: Name (for errors; a name of the folder binds the party) and envelope of each.
-    """
+    ``named``: name (for errors; a name of the folder binds the party) and envelope of each."""
     if len(named) > MAX_CHECKS:
         raise Malformed(f"more than {MAX_CHECKS} replay checks", where=model_folder.GOVERNANCE)
     found = []

@@ -3,8 +3,6 @@
 A fork is two signed heads of one run of which neither begins the other. Its signer has two
 histories of the run, and can show each reader another one. No folder shows it by itself. Two heads
 do, where both are seen, and they are the evidence: both are signed.
-
-`govray.platform.store.heads` keeps the heads that a store has seen.
 """
 
 from __future__ import annotations

@@ -48,11 +48,7 @@ _MAX_INTEGER_DIGITS = len(str(MAX_INTEGER)) + 1  # one more for the sign
 
 
 def parse(data: bytes, *, limit: int = MAX_BYTES, where: str | None = None) -> JSON:
-    """Return the value of one JSON text in UTF-8.
-
-    Args:
-        data: The whole text, without a byte order mark.
-    """
+    """Return the value of one JSON text in UTF-8."""
     return _parse(data, limit, where)[0]
 
 
@@ -65,15 +61,8 @@ def parse_canonical(data: bytes, *, limit: int = MAX_BYTES, where: str | None = 
 
 
 def encode(value: object, *, where: str | None = None) -> bytes:
-    """Return the RFC 8785 encoding of ``value``.
-
-    Args:
-        value: None, bool, int, finite float, str, or lists, tuples and
-            dicts of them with str keys.
-
-    Raises:
-        Malformed: The value has no encoding that `parse` would return it from.
-    """
+    """Return the RFC 8785 encoding of ``value``: None, bool, int, finite float, str, or
+    lists, tuples and dicts of them with str keys."""
     return _write(value, _check(value, where))
 
 

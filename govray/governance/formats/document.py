@@ -58,10 +58,7 @@ def parse_time(text: str) -> datetime:
 
 def format_time(instant: datetime) -> str:
     """Return ``instant`` as ``YYYY-MM-DDTHH:MM:SSZ``; fractions of a second are cut off.
-
-    Raises:
-        Malformed: ``instant`` has no time zone.
-    """
+    Raises ``Malformed``: ``instant`` has no time zone."""
     if instant.tzinfo is None:
         raise Malformed("a time without a time zone names no instant", do="Use an aware datetime")
     utc = instant.astimezone(UTC).replace(microsecond=0, tzinfo=None)

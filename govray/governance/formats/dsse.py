@@ -94,10 +94,7 @@ class Envelope:
         cls, data: bytes, *, limit: int = canonical_json.MAX_BYTES, where: str | None = None
     ) -> Self:
         """Return the envelope in ``data``, which may be at most ``limit`` bytes.
-
-        Args:
-            data: The whole file, canonical JSON, without a final newline.
-        """
+        ``data``: the whole file, canonical JSON, without a final newline."""
         where = where or "envelope"
         frame, text = _take_payload(data, limit, where)
         value = canonical_json.parse_canonical(frame, limit=MAX_FRAME, where=where)
@@ -128,9 +125,7 @@ class Envelope:
 
     def signed_by(self, keys: Iterable[PublicKey]) -> frozenset[str]:
         """Return the keyids of those ``keys`` whose signature the envelope carries.
-
-        The keyids are computed from the keys, never read from the envelope.
-        """
+        The keyids are computed from the keys, never read from the envelope."""
         asked = {key.keyid: key for key in keys}
         if untried := [key for keyid, key in asked.items() if keyid not in self._tried]:
             message = pae(self.payload_type, self.payload)
@@ -146,23 +141,14 @@ class Envelope:
         return {}
 
     def cosign(self, signers: Sequence[Signer]) -> bytes:
-        """Return the encoded envelope with further signatures over the same payload.
-
-        Raises:
-            UsageError: No signer, a key that has already signed, or too many
-                signatures.
-        """
+        """Return the encoded envelope with further signatures over the same payload."""
         return _sign(self, signers)
 
 
 def sign_payload(
     payload: bytes, signers: Sequence[Signer], *, payload_type: str = IN_TOTO
 ) -> bytes:
-    """Return the encoded envelope of ``payload``, signed by each of ``signers``.
-
-    Raises:
-        UsageError: No signer, the same key twice, or too many signatures.
-    """
+    """Return the encoded envelope of ``payload``, signed by each of ``signers``."""
     return _sign(Envelope(payload_type, payload, ()), signers)
 
 

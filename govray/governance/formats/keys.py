@@ -71,15 +71,8 @@ _SMALL_ORDER_Y = frozenset({0, 1, _FIELD - 1, _ORDER_8_Y, _FIELD - _ORDER_8_Y})
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A key that can verify.
-
-    Args:
-        spki: DER of its SubjectPublicKeyInfo.
-
-    Raises:
-        Malformed: ``spki`` is not the canonical encoding of a sound key of
-            that algorithm.
-    """
+    """A key that can verify. Raises ``Malformed``: ``spki`` is not the canonical encoding of a
+    sound key of that algorithm."""
 
     algorithm: Algorithm
     spki: bytes
@@ -118,9 +111,7 @@ class PublicKey:
     @property
     def openssh_fingerprint(self) -> str:
         """``SHA256:`` and base64 without padding, as ``ssh-keygen -l`` prints it: a name too.
-
-        Of the key's bytes on the wire (RFC 4253 section 6.6, RFC 5656, RFC 8709).
-        """
+        Of the key's bytes on the wire (RFC 4253 section 6.6, RFC 5656, RFC 8709)."""
         line = _load_spki(self.spki).public_bytes(
             serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
         )
@@ -139,10 +130,7 @@ class PublicKey:
 
     def verify(self, message: bytes, signature: bytes) -> None:
         """Return if ``signature`` is this key's over ``message``.
-
-        Raises:
-            Untrusted: It is not.
-        """
+        Raises ``Untrusted``: it is not."""
         key = _load_spki(self.spki)
         try:
             if isinstance(key, Ed25519PublicKey):
@@ -170,9 +158,7 @@ class Signer(Protocol):
 
 def sign_with(signer: Signer, message: bytes) -> bytes:
     """The signer's signature over ``message``, in the one form that govray writes.
-
-    Of ECDSA's two that is the one whose s is at most half the group's order.
-    """
+    Of ECDSA's two that is the one whose s is at most half the group's order."""
     signature = signer.sign(message)
     if signer.public_key.algorithm == "ed25519":
         return signature
@@ -206,12 +192,7 @@ class LocalSigner:
 
     @classmethod
     def from_pem(cls, pem: bytes, password: bytes | None = None) -> Self:
-        """Return the key of a PKCS #8 PEM block, encrypted or not.
-
-        Raises:
-            UsageError: No private key there, a wrong or missing password, or
-                an algorithm that is not accepted. No message holds key bytes.
-        """
+        """Return the key of a PKCS #8 PEM block, encrypted or not."""
         try:
             private = serialization.load_pem_private_key(pem, password)
         except TypeError:
@@ -379,10 +360,7 @@ def is_outside(reference: str) -> bool:
 
 def check_reference(reference: str) -> str:
     """Return ``reference`` if it could name a key: not the key itself, which nothing may record.
-
-    Raises:
-        ValueError: It is one, has a PIN in it, or is no line of text; it is not repeated.
-    """
+    Raises ``ValueError``: it is one, has a PIN in it, or is no line of text; it is not repeated."""
     if without_keys(reference) != reference or not reference.isprintable():
         raise ValueError("give env:NAME or the path of a key file, never the key itself")
     if reference.startswith(PKCS11) and "pin-value" in reference:
@@ -422,11 +400,8 @@ _GIVE = "Give the path of a key file, or env:NAME; 'govray keys new' makes a key
 
 
 def _read_private(location: str) -> bytes:
-    """The bytes of a key file that only its owner can read.
-
-    A location that cannot be opened stays out of the message. It may come from a variable that
-    holds a key in an unrecognised form.
-    """
+    """The bytes of a key file that only its owner can read. A location that cannot be opened stays
+    out of the message. It may come from a variable that holds a key in an unrecognised form."""
     try:
         path = Path(location).expanduser()
         data = read_private(path, _MAX_KEY_FILE + 1)

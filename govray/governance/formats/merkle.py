@@ -87,10 +87,7 @@ class RunningRoot:
 
 
 class BulkRoot:
-    """The root of leaves that come in buffers of many; holds the hashes of one block of leaves.
-
-    A third faster than `RunningRoot`, and in no more memory than a block.
-    """
+    """The root of leaves that come in buffers of many; holds the hashes of one block of leaves."""
 
     def __init__(self) -> None:
         self._blocks = RunningRoot()

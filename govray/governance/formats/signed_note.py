@@ -118,10 +118,7 @@ def sign_checkpoint(
 
 def countersign_checkpoint(data: bytes, signer: Signer) -> bytes:
     """Return the note with a further signature over its text, under its origin as the key's name.
-
-    Raises:
-        Untrusted: ``signer`` has signed it before, and that signature does not verify.
-    """
+    Raises ``Untrusted``: ``signer`` has signed it before, and that signature does not verify."""
     text, signatures = _split(data)
     name, key = _parse_text(text).origin, signer.public_key
     if (name, key_id(name, key)) in {(by, kid) for by, kid, _ in signatures}:

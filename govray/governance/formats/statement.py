@@ -137,14 +137,7 @@ def claimed_type(envelope: Envelope) -> str | None:
 
 def read(kind: type[D], envelope: Envelope, *, where: str | None = None) -> Sealed[D]:
     """Return the document of type ``kind`` that ``envelope`` holds.
-
-    Args:
-        envelope: Parsed; its signatures are not looked at here.
-
-    Raises:
-        Malformed: Another payload or predicate type, a statement that is not
-            strict or not canonical, or a predicate that ``kind`` refuses.
-    """
+    ``envelope``: parsed; its signatures are not looked at here."""
     where = where or kind.__name__
     check_payload_type(envelope, where=where)
     value = canonical_json.parse_canonical(envelope.payload, where=where)

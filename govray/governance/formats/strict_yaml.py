@@ -44,11 +44,7 @@ _PLAIN: tuple[tuple[str, re.Pattern[str], str], ...] = (
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed file.
-
-    Attributes:
-        value: Its content, JSON types only.
-    """
+    """A parsed file."""
 
     value: JSON
     name: str
@@ -56,20 +52,14 @@ class Source:
 
     def where(self, *path: str | int) -> str:
         """``name:line`` of the part at ``path``, or of the nearest part around it.
-
-        Of the whole file it is the name alone: its first line would mislead.
-        """
+        Of the whole file it is the name alone: its first line would mislead."""
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self.name}:{self._lines[path]}" if path else self.name
 
 
 def read_yaml(text: str | bytes, *, name: str) -> Source:
-    """Parse one YAML document.
-
-    Args:
-        text: The file's content; bytes are UTF-8.
-    """
+    """Parse one YAML document."""
     if len(text) > MAX_BYTES:
         raise Malformed(f"larger than {MAX_BYTES} bytes", where=name)
     try:

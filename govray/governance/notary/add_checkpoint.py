@@ -27,12 +27,7 @@ _OLD = re.compile(rb"old (0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True)
 class AddCheckpoint:
-    """A parsed request.
-
-    Attributes:
-        old: Size of the head that the proof starts from.
-        note: The checkpoint; nothing of it is verified.
-    """
+    """A parsed request. ``note``: the checkpoint; nothing of it is verified."""
 
     old: int
     proof: tuple[bytes, ...]
@@ -62,11 +57,7 @@ class AddCheckpoint:
 
 @dataclass(frozen=True)
 class Declined:
-    """An answer that is no cosignature.
-
-    Attributes:
-        kind: Its media type.
-    """
+    """An answer that is no cosignature."""
 
     status: int
     body: str

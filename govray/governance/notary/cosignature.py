@@ -33,10 +33,7 @@ _LATEST = 253_402_300_799
 @dataclass(frozen=True)
 class Cosignature:
     """A witness's word that it saw a head, extending what it saw before.
-
-    Attributes:
-        time: When it signed, by its own clock; aware, in UTC.
-    """
+    ``time``: when it signed, by its own clock; aware, in UTC."""
 
     witness: str
     time: datetime
@@ -47,10 +44,7 @@ class Cosignature:
 
 def key_id(name: str, key: PublicKey) -> bytes:
     """The 4-byte key ID under which a witness cosigns.
-
-    Raises:
-        UsageError: The key is not Ed25519.
-    """
+    Raises ``UsageError``: the key is not Ed25519."""
     if key.algorithm != "ed25519":
         raise UsageError(
             "a witness cosigns with Ed25519, and this key is another",
@@ -62,11 +56,7 @@ def key_id(name: str, key: PublicKey) -> bytes:
 
 def cosign(text: str, name: str, signer: Signer, *, at: datetime) -> str:
     """The signature line of a witness over a checkpoint's text, with its newline.
-
-    Args:
-        text: Origin, size and root, each with its newline.
-        at: Now, aware.
-    """
+    ``text``: origin, size and root, each with its newline."""
     seconds = int(at.timestamp())
     signature = sign_with(signer, _message(text, seconds))
     return signature_line(name, key_id(name, signer.public_key) + _TIME.pack(seconds) + signature)
@@ -74,10 +64,7 @@ def cosign(text: str, name: str, signer: Signer, *, at: datetime) -> str:
 
 def cosignature_of(note: Note, witness: LedgerWitness) -> Cosignature | None:
     """The witness's cosignature in ``note``; None if it has none.
-
-    Raises:
-        Refused: One in its name and by its key ID does not verify, or there are two.
-    """
+    Raises ``Refused``: one in its name and by its key ID does not verify, or there are two."""
     expected = (witness.name, key_id(witness.name, witness.key))
     ours = [signed for name, kid, signed in note.signatures if (name, kid) == expected]
     if not ours:

@@ -26,12 +26,7 @@ MAX_RESPONSE = 64 * 1024
 
 @dataclass(frozen=True)
 class Timestamp:
-    """A token that verifies.
-
-    Attributes:
-        authority: Its authority's name in the trust root.
-        time: What it states, aware, in UTC.
-    """
+    """A token that verifies. ``time``: what it states, aware, in UTC."""
 
     authority: str
     time: datetime
@@ -95,11 +90,7 @@ def check_timestamps(
     finished: str,
     at: datetime,
 ) -> tuple[Timestamp, ...]:
-    """The verifier's fifteenth step; empty if there is no timestamp.
-
-    Raises:
-        Refused: One does not verify, or its time contradicts the run's or the reference time.
-    """
+    """The verifier's fifteenth step; empty if there is no timestamp."""
     found = []
     for where, response in given:
         stamp = read_timestamp(

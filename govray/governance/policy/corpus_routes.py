@@ -30,10 +30,7 @@ from govray.governance.policy.route import Route, domains, resolve
 @dataclass(frozen=True)
 class Fallback:
     """Where a gate sends a corpus's rows.
-
-    Attributes:
-        profile: The profile's name, or those of several rules, joined by ``&``.
-    """
+    ``profile``: the profile's name, or those of several rules, joined by ``&``."""
 
     profile: str
     route: Route
@@ -41,10 +38,7 @@ class Fallback:
 
 class CorpusRoutes(Mapping[str, Route]):
     """Corpus → its own route; and the fallbacks beside it.
-
-    Args:
-        fallbacks: Corpus → fallback, of those for which a gate has one that permits something.
-    """
+    ``fallbacks``: corpus → fallback, of those for which a gate has one that permits something."""
 
     def __init__(
         self,
@@ -90,13 +84,7 @@ class CorpusRoutes(Mapping[str, Route]):
 
     def taken(self, corpus: str, route: str | None) -> Route:
         """The route that a recorded step names.
-
-        Args:
-            route: Its digest; None for the corpus's own.
-
-        Raises:
-            Refused: It is no later phase and no fallback of the corpus.
-        """
+        ``route``: its digest; None for the corpus's own."""
         if route is None:
             return self[corpus]
         for other in self.every(corpus)[1:]:
@@ -119,10 +107,7 @@ class CorpusRoutes(Mapping[str, Route]):
 
     def domains(self, base_groups: Sequence[str]) -> tuple[frozenset[str], ...]:
         """The frozen domains, over base and adapter groups, as `route.domains` orders them.
-
-        Args:
-            base_groups: The model's layer groups in order, without adapters.
-        """
+        ``base_groups``: the model's layer groups in order, without adapters."""
         links = [(self[corpus], other) for corpus in self for other in self.every(corpus)[1:]]
         return domains(self.values(), base_groups, links)
 

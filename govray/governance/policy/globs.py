@@ -48,11 +48,8 @@ def overlap(a: str, b: str) -> bool:
 
 
 def covers(a: str, b: str) -> bool:
-    """Whether ``a`` matches every text that ``b`` matches.
-
-    Never true wrongly. It may miss a cover between patterns that spell the same
-    wildcards differently (``*?`` and ``?*``).
-    """
+    """Whether ``a`` matches every text that ``b`` matches. Never true wrongly. It may miss a cover
+    between patterns that spell the same wildcards differently (``*?`` and ``?*``)."""
     # reached[j]: a[:i] covers b[:j], where only "*" can cover a "*".
     reached = [True] + [False] * len(b)
     for x in a:

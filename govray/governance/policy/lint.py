@@ -73,12 +73,7 @@ _ONE_OF_EACH_CATEGORY = ("CC0-1.0", "MIT", "MPL-2.0", "GPL-3.0-only", "BUSL-1.1"
 
 @dataclass(frozen=True)
 class Finding:
-    """One piece of advice.
-
-    Attributes:
-        subject: The rule, profile, group or class it is about.
-        message: One sentence without a final full stop.
-    """
+    """One piece of advice. ``message``: one sentence without a final full stop."""
 
     code: Code
     subject: str
@@ -273,10 +268,7 @@ def diff(
     old: Policy, new: Policy, classes: Sequence[CredentialClass], groups: Sequence[str]
 ) -> tuple[PolicyChange, ...]:
     """Return the classes that two policies treat differently, in the order given.
-
-    Args:
-        groups: The model's layer groups in order, without adapters.
-    """
+    ``groups``: the model's layer groups in order, without adapters."""
     changes = (PolicyChange(c, outcome(old, c, groups), outcome(new, c, groups)) for c in classes)
     return tuple(
         c

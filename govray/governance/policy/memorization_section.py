@@ -3,8 +3,6 @@
 A policy without it has no monitor. It is signed with the rest of the policy, and as closed. Bands
 are given, or ``govray policy calibrate`` writes them into the source, so what is signed has
 numbers.
-
-``record/entropy_profile.py`` has the measures, ``record/e_process.py`` decides.
 """
 
 from __future__ import annotations
@@ -212,9 +210,7 @@ def _band(value: JSON) -> JSON:
 
 def relaxed(before: Monitoring | None, after: Monitoring | None) -> tuple[str, ...]:
     """In what a section asks for less than the one before it, a sentence each.
-
-    Actions are apart, and so is which classes are measured: the rules of both policies tell.
-    """
+    Actions are apart, and so is which classes are measured: the rules of both policies tell."""
     if before is None:
         return ()
     if after is None:

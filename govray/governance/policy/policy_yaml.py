@@ -19,9 +19,6 @@ def read_policy(text: str | bytes, *, name: str = "policy") -> Policy:
     Short forms are written out. ``layers: all``, ``none`` and a list of selectors become selectors
     with weights. A single value of a match becomes a list, and a date means its first second in
     UTC.
-
-    Raises:
-        Malformed: Not YAML, or no policy; ``where`` is the file and the line.
     """
     source = read_yaml(text, name=name)
     fields = _fields(source.value, source.where())

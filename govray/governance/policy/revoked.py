@@ -20,10 +20,7 @@ from govray.governance.trust.trust_state import TrustState, Verified
 
 def revoked_credential(lists: Revocations, credential: Verified[Credential]) -> Revoked | None:
     """The earliest revocation of a credential, or of its issuer's delegation, or None.
-
-    Raises:
-        Untrusted: A list revokes it whose issuer could not have issued it.
-    """
+    Raises ``Untrusted``: a list revokes it whose issuer could not have issued it."""
     document = credential.document
     found = []
     for each in lists.lists:
@@ -74,10 +71,7 @@ def check_unrevoked_credential(
     trust: TrustState, credential: Verified[Credential], *, at: datetime
 ) -> None:
     """Refuse a credential that is revoked at ``at``.
-
-    Raises:
-        Refused: It is; or a list revokes it whose issuer could not have issued it.
-    """
+    Raises ``Refused``: it is; or a list revokes it whose issuer could not have issued it."""
     found = revoked_credential(trust.revocations, credential) if trust.revocations else None
     if found and found.since <= at:
         raise revoked_error(f"credential of corpus {credential.document.corpus}", found)

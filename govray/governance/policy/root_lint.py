@@ -15,11 +15,7 @@ from govray.governance.trust.authority import Authority, TrustRoot
 
 
 def lint_root(root: TrustRoot, delegated: Iterable[Authority] = ()) -> tuple[Finding, ...]:
-    """Return the keys that have several roles; empty if none has.
-
-    Args:
-        delegated: Authorities that hang on it by delegation.
-    """
+    """Return the keys that have several roles; empty if none has."""
     return tuple(_shared_keys(root, (*root.authorities, *delegated)))
 
 

@@ -55,10 +55,7 @@ class Selector:
 
     def select(self, groups: Iterable[str]) -> frozenset[str]:
         """The names among ``groups`` that this selector means; empty if the model lacks them.
-
-        Args:
-            groups: A model's layer groups, tied ones taken apart, without adapters.
-        """
+        ``groups``: a model's layer groups, tied ones taken apart, without adapters."""
         groups = frozenset(groups)
         if self.pattern is not None:
             return frozenset(group for group in groups if globs.matches(self.pattern, group))

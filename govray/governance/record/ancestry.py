@@ -41,11 +41,7 @@ def inherit(
     run: str, ancestry: Sequence[Ancestor], step: int, leaves: Sequence[AnyLeaf]
 ) -> tuple[Ancestor, ...]:
     """The ancestry of a run that goes on from ``run`` before step ``step``.
-
-    Args:
-        step: The first step that the state does not hold, at least 1.
-        leaves: The ledger of all steps before.
-    """
+    ``step``: the first step that the state does not hold, at least 1."""
     if ancestry and ancestry[-1].step == step:
         return tuple(ancestry)  # it had not taken a step of its own
     return (*ancestry, Ancestor(run=run, step=step, size=len(leaves), root=_root(leaves)))

@@ -49,11 +49,8 @@ _ORDERS_KEPT = 4096
 
 
 def rank_slice(positions: range, rank: int, world: int) -> range:
-    """Rank ``rank``'s contiguous share of ``positions``, possibly empty.
-
-    The shares of ranks 0 … world−1 concatenate to ``positions`` and differ by at most one in
-    length.
-    """
+    """Rank ``rank``'s contiguous share of ``positions``, possibly empty. The shares of ranks 0 …
+    world−1 concatenate to ``positions`` and differ by at most one in length."""
     if not 0 <= rank < world:
         raise ValueError(f"rank {rank} is outside [0, {world})")
     total = len(positions)

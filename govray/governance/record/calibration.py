@@ -27,11 +27,7 @@ _PLACE = re.compile(rf"^(?P<indent>[ ]+)bands:[ ]+{CALIBRATED}[ ]*(?P<comment>#.
 @dataclass(frozen=True)
 class Calibrated:
     """The band of one layer, and what it rests on.
-
-    Attributes:
-        band: Both ends rounded outward to three decimals.
-        median, mad: Of the deviations.
-    """
+    ``band``: both ends rounded outward to three decimals."""
 
     band: Band
     median: float
@@ -88,11 +84,7 @@ def calibrate(
 
 
 def into_source(text: str, bands: Mapping[str, Band], *, where: str) -> str:
-    """A policy's source with these bands in the place of ``bands: calibrated``; all else stays.
-
-    Raises:
-        UsageError: It does not say so exactly once, on a line of its own.
-    """
+    """A policy's source with these bands in the place of ``bands: calibrated``; all else stays."""
     places = list(_PLACE.finditer(text))
     if len(places) != 1:
         raise UsageError(

@@ -45,11 +45,8 @@ MOST = 1e12
 
 
 def rejected(e_values: Sequence[float], level: float) -> tuple[bool, ...]:
-    """e-BH: which hypotheses fall, in the given order.
-
-    Rejects the k largest, k the largest number with e[k] ≥ m/(k·level), e[1] ≥ … ≥ e[m].
-    Source: Wang and Ramdas 2022, section 4.
-    """
+    """e-BH: which hypotheses fall, in the given order. Rejects the k largest, k the largest number
+    with e[k] ≥ m/(k·level), e[1] ≥ … ≥ e[m]. Source: Wang and Ramdas 2022, section 4."""
     count = len(e_values)
     ordered = sorted(e_values, reverse=True)
     reached = [e for k, e in enumerate(ordered, start=1) if e * k * level >= count]

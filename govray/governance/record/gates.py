@@ -105,12 +105,7 @@ def encode_gates(gates: Iterable[Gate]) -> bytes:
 
 
 def read_gates(data: bytes) -> tuple[Gate, ...]:
-    """The gates in a file.
-
-    Raises:
-        Malformed: A line is too long, not canonical or no gate; lines are out of order; or a
-            corpus is gated twice in a branch. Names the line, counted from 1.
-    """
+    """The gates in a file."""
     if data and not data.endswith(b"\n"):
         raise Malformed("the last line is cut off", where="gates.jsonl")
     lines = data.split(b"\n")[:-1]
@@ -141,10 +136,7 @@ def joined(gates: Iterable[Gate]) -> tuple[Gate, ...]:
 
 def carried(gates: Iterable[Gate], starts: Sequence[int]) -> tuple[Gate, ...]:
     """Credentials' gates, and those that follow from them on later branches.
-
-    Args:
-        gates: Of any reason; others than credentials' are left out.
-    """
+    ``gates``: of any reason; others than credentials' are left out."""
     legal = [gate for gate in gates if gate.legal]
     later = [
         gate.model_copy(update={"branch": branch, "step": starts[branch]})

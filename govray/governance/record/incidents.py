@@ -109,12 +109,8 @@ class Incidents:
         return self._history
 
     def reach(self, branch: int, step: int) -> None:
-        """The run did a step.
-
-        Raises:
-            Refused: It goes on where a rollback was due, or begins a branch without one, or
-                too late.
-        """
+        """The run did a step. Raises ``Refused``: it goes on where a rollback was due, or begins a
+        branch without one, or too late."""
         where = f"branch {branch} step {step}"
         if branch <= self.branch:
             if branch == self.branch and self._pending is not None:
@@ -194,9 +190,7 @@ class Incidents:
     @property
     def floor(self) -> int | None:
         """The earliest step that a rollback could go back to by now; None if none can follow.
-
-        A state at or before it is worth keeping. If it is gone the run goes back further.
-        """
+        A state at or before it is worth keeping. If it is gone the run goes back further."""
         spent = self._rollbacks()
         calm = {
             corpus: 0

@@ -26,8 +26,6 @@ Invariants
 
 The signed tree head is a C2SP ``tlog-checkpoint`` (``signed_note.py``) with the origin
 ``govray.dev/ledger/<run id>``: a root cannot be passed off as another run's.
-
-``batch_plan.py`` decides what a step should have read, ``coverage.py`` adds up norms.
 """
 
 from __future__ import annotations
@@ -241,9 +239,7 @@ def _check_spelling(leaf: AnyLeaf, value: canonical_json.JSON, where: str) -> No
 @dataclass(frozen=True)
 class Ledger:
     """The leaves of one run, in the order in which they were appended.
-
-    ``given`` are the lines of the file that they were read from; None if they were not read.
-    """
+    ``given`` are the lines of the file that they were read from; None if they were not read."""
 
     run: str
     leaves: Sequence[AnyLeaf]

@@ -210,11 +210,7 @@ def _permute(keys: Sequence[int], n: int, values: Indices) -> Indices:
 
 
 def _walk(network: Callable[[Walked, slice | Rows], Walked], n: int, values: Walked) -> Walked:
-    """The images of ``values`` under a network, walked until they are below ``n``.
-
-    Args:
-        network: One pass, and which of the values it is over.
-    """
+    """The images of ``values`` under a network, walked until they are below ``n``."""
     found = network(values, slice(None))
     # Walk on only where the walk has not come back below n.
     walking = np.flatnonzero(found >= n)

@@ -511,11 +511,7 @@ class Manifest(Document):
 
 
 def check_splits(manifest: Manifest, corpus: str, first: int, columns: RecordColumns) -> None:
-    """Return if the splits of consecutive records follow from their entries, or their families'.
-
-    Args:
-        first: The first one's place in the corpus.
-    """
+    """Return if the splits of consecutive records follow from their entries, or their families'."""
     if manifest.by_family != (columns.families is not None):
         raise ValueError(f"{corpus}: the records {_STATES[not manifest.by_family]} families")
     found = manifest.reserve.splits(columns.drawn_by, columns.tokens)
@@ -551,11 +547,7 @@ class Representatives:
         )
 
     def end(self) -> None:
-        """Return if none is missing.
-
-        Raises:
-            ValueError: A family's representative is not among the records, or in another family.
-        """
+        """Return if none is missing."""
         if self._awaited.size:
             raise ValueError(
                 f"{self._corpus}: {self._awaited.size} families are named after a record that is "

@@ -69,9 +69,7 @@ class RecordCounts(Protocol):
 
     def distinct_records(self, corpus: str, rows: Rows | None) -> int:
         """How many records any of these rows, ascending and distinct, holds tokens of.
-
-        None stands for all of the corpus's training rows.
-        """
+        None stands for all of the corpus's training rows."""
 
     def of_group(self, group: str) -> RecordCounts:
         """The same for rows that updated a layer group, of which somebody may state other
@@ -101,10 +99,7 @@ class PreparedRecords:
 
     def part(self, corpus: str, number: int) -> PartRecords:
         """The records of one part.
-
-        Raises:
-            Refused: They are not those that the manifest binds.
-        """
+        Raises ``Refused``: they are not those that the manifest binds."""
         return self._part(corpus, number)
 
     def _open(self, corpus: str, number: int) -> PartRecords:
@@ -140,9 +135,7 @@ class PreparedRecords:
 
     def targets_of(self, corpus: str, rows: Rows) -> Rows:
         """Loss targets of each of many training rows, any shape, same shape.
-
-        Where rows are masked, 4 bytes stay in memory for each row of the corpus.
-        """
+        Where rows are masked, 4 bytes stay in memory for each row of the corpus."""
         if not self._manifest.masked:
             return self._manifest.targets_of(corpus, rows)
         if corpus not in self._targets:
@@ -168,9 +161,6 @@ class PreparedRecords:
 
         Returns:
             ``sha256:<hex>``.
-
-        Raises:
-            Refused: Names the first record or part that does not follow.
         """
         parts = range(len(self._manifest.corpus(corpus).parts))
         representatives = Representatives(corpus)
@@ -230,9 +220,7 @@ class PreparedRecords:
 
     def family(self, corpus: str, index: int) -> str:
         """The entry, in hex, of the representative of a record's family.
-
-        The record's own where records are split one by one, and of a canary.
-        """
+        The record's own where records are split one by one, and of a canary."""
         prepared = self._manifest.corpus(corpus)
         if not self._manifest.by_family or not 0 <= index < self.count(corpus):
             return self.record(corpus, index).entry
@@ -306,10 +294,7 @@ class PreparedRecords:
         return range(before + rows.start, before + rows.stop)
 
     def distinct_records(self, corpus: str, rows: Rows | None) -> int:
-        """How many records any of these rows, ascending and distinct, holds tokens of.
-
-        None stands for all of the corpus's training rows.
-        """
+        """How many records any of these rows, ascending and distinct, holds tokens of."""
 
         def held(number: int, some: Rows | None) -> int:
             if some is None:  # nothing has to be read
@@ -326,9 +311,7 @@ class PreparedRecords:
         self, sha256: str, secrets: Mapping[str, bytes] | None = None
     ) -> tuple[tuple[str, int], ...]:
         """Every (corpus, record index) of the record with this SHA-256 (hex), sorted.
-
-        ``secrets`` are those of corpora, by name. In the others only canaries are found.
-        """
+        ``secrets`` are those of corpora, by name. In the others only canaries are found."""
         digest = bytes.fromhex(sha256)
         found: list[tuple[str, int]] = []
         for prepared in self._manifest.corpora:
@@ -389,18 +372,13 @@ class PartRecords:
         return (self._reserve if split == "reserve" else self._train).designated(rows, key)
 
     def distinct(self, rows: Rows | None) -> int:
-        """How many records any of these training rows, ascending and distinct, holds tokens of.
-
-        None stands for all of the part's.
-        """
+        """How many records any of these training rows, ascending and distinct, holds tokens of."""
         return self._train.distinct(rows)
 
 
 class _Stream:
     """The records of one split behind each other, and the rows that they are cut into.
-
-    ``starts[j]`` is where the split's j-th record begins, its separator follows it.
-    """
+    ``starts[j]`` is where the split's j-th record begins, its separator follows it."""
 
     def __init__(self, columns: RecordColumns, split: int, width: int, rows: int) -> None:
         self._columns = columns
@@ -508,10 +486,7 @@ class StatedRecords:
 
     def distinct_records(self, corpus: str, rows: Rows | None) -> int:
         """The stated count of a corpus.
-
-        Raises:
-            Refused: Rows of these numbers cannot hold as many records, or as few.
-        """
+        Raises ``Refused``: rows of these numbers cannot hold as many records, or as few."""
 
         def most(number: int, some: Rows | None) -> int:
             train = self._part(corpus, number).splits.train
@@ -540,9 +515,7 @@ def _distinct(
     manifest: Manifest, corpus: str, rows: Rows | None, of_part: Callable[[int, Rows | None], int]
 ) -> int:
     """Records that rows of a corpus hold, its canaries included; no record is in two parts.
-
-    ``of_part`` gives those of a part, for some of its rows, or for None: all of them.
-    """
+    ``of_part`` gives those of a part, for some of its rows, or for None: all of them."""
     prepared = manifest.corpus(corpus)
     found, first = 0, 0
     for number, part in enumerate(prepared.parts):

@@ -103,9 +103,7 @@ def _short_targets(
     plan: BatchPlan, manifest: Manifest, stream: str, most: int
 ) -> tuple[str, Counter[int]] | None:
     """A stream's one corpus, and by step how many targets its rows lack to be full.
-
-    None if it has several corpora, one that is left out, or more than ``most`` rows to look up.
-    """
+    None if it has several corpora, one that is left out, or more than ``most`` rows to look up."""
     planned = plan.stream(stream)
     corpus = planned.corpora[0].corpus
     if len(planned.corpora) > 1 or corpus in plan.excluded:
@@ -127,9 +125,6 @@ def corpus_totals(
 
     Tokens are those that the leaves state (``verify/ledger_step.py`` compares them with the plan).
     Where an epoch was read whole that draws all rows, the plan's order need not be asked.
-
-    Args:
-        records: Says how many records rows hold; what it raises is raised.
     """
     leaves = list(leaves)
     tokens: dict[str, int] = {}

@@ -12,10 +12,7 @@ from govray.governance.formats.keys import PublicKey
 
 def checked(key: PublicKey, message: bytes, signature: bytes, *, where: str) -> bytes:
     """Return ``signature`` if it is the key's over ``message``.
-
-    Args:
-        signature: What came back: 64 bytes (Ed25519) or DER (ECDSA with SHA-256).
-    """
+    ``signature``: what came back: 64 bytes (Ed25519) or DER (ECDSA with SHA-256)."""
     try:
         key.verify(message, signature)
     except Untrusted:

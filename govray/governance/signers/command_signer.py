@@ -64,12 +64,7 @@ class CommandSigner:
         return cls(tuple(program), _public_key(path, where))
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature over ``message``: 64 bytes (Ed25519) or DER (ECDSA).
-
-        Raises:
-            UsageError: The command cannot be run, fails, takes too long or returns too much. Or the
-                signature is another key's.
-        """
+        """Return the signature over ``message``: 64 bytes (Ed25519) or DER (ECDSA)."""
         return checked(self.public_key, message, self._run(message), where=self._where)
 
     @property

@@ -43,12 +43,7 @@ class Pkcs11Reference:
 
     @classmethod
     def parse(cls, reference: str, environment: Mapping[str, str]) -> Self:
-        """Read a reference, and the PIN from where it says.
-
-        Raises:
-            UsageError: It is no such URI, has an attribute that is not known here or a PIN, or
-                names no key or module. Or the PIN cannot be read.
-        """
+        """Read a reference, and the PIN from where it says."""
         where = shown_reference(reference)
         path, _, query = reference.removeprefix(PKCS11).partition("?")
         names = _attributes(path, ";", _PATH, where)

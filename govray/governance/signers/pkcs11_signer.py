@@ -31,14 +31,7 @@ _one_session = Lock()
 
 
 class Pkcs11Signer:
-    """Signs in a token.
-
-    Args:
-        where: The reference as errors may repeat it.
-
-    Raises:
-        UsageError: No module, token or key there; a wrong PIN; a key of another algorithm.
-    """
+    """Signs in a token. ``where``: the reference as errors may repeat it."""
 
     __slots__ = ("_public", "_reference", "_where")
 

@@ -91,14 +91,7 @@ def archive_place(storage: Place, digest: str) -> Place:
 
 def packed(folder: Path, storage: Place | None = None) -> bytes:
     """A working directory as the bytes of its archive.
-
-    Args:
-        storage: Where runs lie; left out if it is inside.
-
-    Raises:
-        Refused: A file of it is a link, no file, a corpus's secret, or holds a private key; or it
-            is too large.
-    """
+    ``storage``: where runs lie; left out if it is inside."""
     if not folder.is_dir():
         raise UsageError("there is no such folder", where=str(folder), do="Check working_dir")
     inside = storage.resolve() if isinstance(storage, Path) else None
@@ -157,11 +150,7 @@ def open_archive(storage: Place, digest: str, into: Path) -> Path:
 
 
 def check_archive(stream: BinaryIO, where: str) -> None:
-    """Read an archive whole, as `open_archive` would; nothing is unpacked.
-
-    Raises:
-        Refused: A file holds a secret.
-    """
+    """Read an archive whole, as `open_archive` would; nothing is unpacked."""
     with _opened(stream, where) as archive:
         for info, content in _contents(archive, where):
             if (secret := held_secret(PurePosixPath(info.filename).name, content)) is not None:

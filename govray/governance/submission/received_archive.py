@@ -39,9 +39,7 @@ _STAGED = re.compile(r"\.[0-9a-f]{48}\.[0-9a-f]{16}\.tmp")  # as `stage_file` na
 
 def kept_bytes(storage: Place, digest: str) -> int | None:
     """The size of the archive of a digest; None if it is not there, or is damaged.
-
-    Reads it whole, for a damaged one has to be sent again.
-    """
+    Reads it whole, for a damaged one has to be sent again."""
     found, size = hashlib.sha256(), 0
     try:
         with archive_place(storage, digest).open("rb") as stream:
@@ -67,11 +65,7 @@ class ReceivedArchive:
         self._file = staged.open("r+b", buffering=0)
 
     def add(self, piece: bytes) -> None:
-        """Write what has come.
-
-        Raises:
-            Refused: It is more than an archive has.
-        """
+        """Write what has come."""
         self.size += len(piece)
         if self.size > largest_archive():
             raise Refused(f"an archive has at most {largest_archive()} bytes", where="archive")
@@ -81,12 +75,7 @@ class ReceivedArchive:
             left = left[self._file.write(left) :]
 
     def check(self) -> None:
-        """Check the digest, and then that the archive is one.
-
-        Raises:
-            Malformed: It has another digest; or as `check_archive`.
-            Refused: A file of it holds a secret.
-        """
+        """Check the digest, and then that the archive is one."""
         if not _same(self._found.hexdigest(), self._digest):
             raise Malformed(
                 f"what came is not what has the digest {self._digest}",
@@ -96,11 +85,7 @@ class ReceivedArchive:
         check_archive(self._file, "archive")
 
     def keep(self) -> None:
-        """Give it its name.
-
-        Raises:
-            OSError: The storage refuses, and nothing has the name.
-        """
+        """Give it its name. Raises ``OSError``: the storage refuses, and nothing has the name."""
         os.fsync(self._file.fileno())
         if isinstance(self._target, BucketPath):
             self._target.upload(self._staged)
@@ -133,10 +118,7 @@ def receive(storage: Place, digest: str) -> ReceivedArchive:
 
 def delete_left(folder: Path, *, now: float | None = None) -> None:
     """Delete what killed processes left of archives, as far as the system lets one.
-
-    Args:
-        now: Seconds since 1970; by default this machine's clock.
-    """
+    ``now``: seconds since 1970; by default this machine's clock."""
     before = (time.time() if now is None else now) - LEFT_SECONDS
     for entry in os.scandir(folder):
         if _STAGED.fullmatch(entry.name):

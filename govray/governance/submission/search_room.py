@@ -14,9 +14,7 @@ from govray.governance.submission.yaml_overrides import Value, below
 
 def lacks_room(config: Mapping[str, Any]) -> bool:
     """Whether it is a search that states no limit.
-
-    A file that is not as it should be lacks none: who validates it says what is wrong.
-    """
+    A file that is not as it should be lacks none: who validates it says what is wrong."""
     search, resources = config.get("search"), config.get("resources", {})
     return (
         isinstance(search, dict)
@@ -28,11 +26,7 @@ def lacks_room(config: Mapping[str, Any]) -> bool:
 
 
 def with_room(config: Mapping[str, Any], slots: int) -> Value:
-    """A search that `lacks_room`, with ``resources.max_workers``. One trial has room in any case.
-
-    Args:
-        slots: What the search may hold.
-    """
+    """A search that `lacks_room`, with ``resources.max_workers``. One trial always has room."""
     most = max(slots, _workers(config.get("resources", {})))
     return below(config, {"resources": {"max_workers": most}})
 

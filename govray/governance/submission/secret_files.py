@@ -72,10 +72,7 @@ def never_received(name: str) -> bool:
 
 def held_secret(name: str, data: bytes) -> str | None:
     """What of a file is secret, for who is told; None if nothing is.
-
-    Args:
-        name: The file's, without its folder.
-    """
+    ``name``: the file's, without its folder."""
     if _passwords(name.lower(), False):
         return f"{name}, a file with passwords,"
     if name == _OF_CORPUS:

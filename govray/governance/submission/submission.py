@@ -56,11 +56,7 @@ class Submission(Document):
 
 
 def read_submission(file: str | Place) -> Submission:
-    """Read the file that states a submission.
-
-    Args:
-        file: A path, or a URL of an object store.
-    """
+    """Read the file that states a submission. ``file``: a path, or a URL of an object store."""
     try:
         with place(file).open("rb") as stream:
             data = stream.read(LARGEST + 1)

@@ -40,22 +40,13 @@ class WorkerCap(Document):
 
 def write_cap(run_folder: Place, name: str, cap: WorkerCap) -> None:
     """Write a word or an answer, in the place of the one before.
-
-    Args:
-        name: `REQUEST` or `ANSWER`.
-    """
+    ``name``: `REQUEST` or `ANSWER`."""
     write_whole(run_folder / name, canonical_json.encode(cap.to_json()))
 
 
 def read_cap(run_folder: Place, name: str) -> WorkerCap | None:
     """The word or the answer in a run's folder; None if there is none.
-
-    Args:
-        name: `REQUEST` or `ANSWER`.
-
-    Raises:
-        Malformed: It is something else, too long, or not in the one encoding.
-    """
+    ``name``: `REQUEST` or `ANSWER`."""
     path = run_folder / name
     try:
         with open_regular(path) as stream:

@@ -54,12 +54,7 @@ class Override:
 
 
 def read_mapping(text: str, *, name: str) -> Value:
-    """The mapping that a file's ``text`` holds.
-
-    Raises:
-        UsageError: It is too long, no YAML, no mapping, or has anchors, aliases or tags. Or a key
-            stands twice.
-    """
+    """The mapping that a file's ``text`` holds."""
     if len(text) > LONGEST_TEXT:
         raise UsageError(f"longer than {LONGEST_TEXT} characters", where=name)
     value = _load(text, name)
@@ -78,10 +73,7 @@ def written(value: Mapping[str, Any]) -> str:
 
 def parse_override(text: str) -> Override:
     """The override that ``path=value`` says.
-
-    Raises:
-        UsageError: It is none. The value is not repeated, since it may be a secret.
-    """
+    Raises ``UsageError``: it is none. The value is not repeated, since it may be a secret."""
     found = _PATH.fullmatch(text)
     if len(text) > LONGEST_OVERRIDE or found is None:
         raise UsageError(
@@ -125,9 +117,7 @@ def overridden_text(text: str, overrides: Iterable[str], *, name: str) -> str:
 
 def below(value: Mapping[str, Any], defaults: Mapping[str, Any]) -> Value:
     """``value``, and of ``defaults`` what it does not have, mapping by mapping.
-
-    A list is one value: it is taken whole or not at all.
-    """
+    A list is one value: it is taken whole or not at all."""
     merged = deepcopy(dict(value))
     for key, default in defaults.items():
         if key not in merged:

@@ -169,9 +169,7 @@ class TrustAnchor:
 @dataclass(frozen=True)
 class PinnedLists:
     """The lists that a person pinned, and the name of the root that they go with.
-
-    Another root's authorities may have the same names: its lists follow none of these.
-    """
+    Another root's authorities may have the same names: its lists follow none of these."""
 
     root: str | None = None
     envelopes: tuple[bytes, ...] = ()

@@ -128,19 +128,14 @@ def normalise(expression: str) -> str:
 
 def category_bounds(expression: str) -> CategoryBounds:
     """The range of categories that the expression's ``LicenseRef-*`` symbols leave open.
-
-    Both ends are equal if there are none, or if they cannot make a difference.
-    """
+    Both ends are equal if there are none, or if they cannot make a difference."""
     least, most = _category(_parse(expression))
     return CategoryBounds(LICENSE_CATEGORIES[least], LICENSE_CATEGORIES[most])
 
 
 def category(expression: str) -> LicenseCategory | None:
-    """The category that follows from the expression, or ``None``.
-
-    ``None`` means that it cannot be derived: it hangs on a
-    ``LicenseRef-*`` symbol, and the issuer has to state it.
-    """
+    """The category that follows from the expression, or ``None``. ``None`` means that it cannot be
+    derived: it hangs on a ``LicenseRef-*`` symbol, and the issuer has to state it."""
     least, most = category_bounds(expression)
     return least if least == most else None
 
@@ -163,9 +158,7 @@ def use(expression: str) -> Use:
 
 def closest(name: str) -> str | None:
     """The licence on the SPDX list whose identifier is spelt most like ``name``, if one is close.
-
-    A suggestion for people; nothing is decided by it.
-    """
+    A suggestion for people; nothing is decided by it."""
     licenses = [key for key, entry in _spdx().items() if entry.is_license]
     spelt = re.sub(r"[\s_,]+", "-", name.strip().lower())[:_MAX_SUGGESTED]
     # Of three letters, two that changed places leave two thirds alike.
@@ -207,9 +200,7 @@ class _Entry(NamedTuple):
 @lru_cache(maxsize=1)
 def _spdx() -> dict[str, _Entry]:
     """SPDX identifiers in lower case (they match without regard to case) → entry.
-
-    Former identifiers lead to the current one: ``gpl-2.0`` → ``GPL-2.0-only``.
-    """
+    Former identifiers lead to the current one: ``gpl-2.0`` → ``GPL-2.0-only``."""
     entries: dict[str, _Entry] = {}
     for item in get_license_index():
         names = [item["spdx_license_key"], *item["other_spdx_license_keys"]]

@@ -130,11 +130,7 @@ class RevocationList(Document):
 @dataclass(frozen=True)
 class Revoked:
     """That something no longer holds, and who says so.
-
-    Attributes:
-        since: The first instant from which it counts, aware.
-        list: Digest of the list.
-    """
+    ``since``: the first instant from which it counts, aware."""
 
     since: datetime
     reason: str
@@ -203,10 +199,7 @@ class Revocations:
 
     def following(self, trust: TrustState, earlier: Revocations) -> Self:
         """These lists, and those of ``earlier`` whose issuers have none here.
-
-        Raises:
-            Untrusted: One goes back behind the earlier one of its issuer.
-        """
+        Raises ``Untrusted``: one goes back behind the earlier one of its issuer."""
         found = {each.document.issuer: each for each in self.lists}
         for old in earlier.lists:
             if (new := found.get(old.document.issuer)) is not None:
@@ -341,11 +334,7 @@ def verify_revocations(trust: TrustState, data: bytes, *, at: datetime) -> Verif
 
 
 def stale(trust: TrustState, lists: Revocations | None, *, at: datetime) -> tuple[str, ...]:
-    """What the trust root's rules of freshness lack, a sentence for each issuer; none if nothing.
-
-    Args:
-        lists: Those given; None if there are none.
-    """
+    """What the trust root's rules of freshness lack, a sentence for each issuer; maybe none."""
     given = {each.document.issuer: each.document for each in lists.lists} if lists else {}
     gone = lists.delegates if lists else {}
     found = []
@@ -374,10 +363,7 @@ def stale(trust: TrustState, lists: Revocations | None, *, at: datetime) -> tupl
 
 def check_fresh(trust: TrustState, lists: Revocations | None, *, at: datetime) -> None:
     """Require the lists that the trust root asks for. Without a rule in it, nothing is required.
-
-    Raises:
-        CouldNotCheck: One is missing, has too low a sequence, or was issued too long ago.
-    """
+    Raises ``CouldNotCheck``: one is missing, has too low a sequence, or was issued too long ago."""
     if found := stale(trust, lists, at=at):
         over = [f"passed over: {each}" for each in lists.passed_over] if lists else []
         raise CouldNotCheck(

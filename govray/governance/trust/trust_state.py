@@ -31,9 +31,6 @@ A state without revocation lists judges by signatures and dates alone: that is f
 recorded, and for its own making. Whoever judges somebody else's files takes the state from
 `govray.governance.trust.anchor.TrustAnchor`, which has the lists in it and the root's rule behind
 it.
-
-`credential.py` compares a credential with `Scope`, and `depth_policy.py` a version with the
-minimum.
 """
 
 from __future__ import annotations
@@ -263,10 +260,7 @@ def sign_delegation(delegation: Delegation, signers: Sequence[Signer]) -> bytes:
 
 def check_follows(root: bytes, previous: bytes) -> None:
     """Refuse a root that does not follow the one that was trusted before, at whatever time.
-
-    Raises:
-        Untrusted: Step 3 of `TrustState.load`.
-    """
+    Raises ``Untrusted``: step 3 of `TrustState.load`."""
     _check_rotation(*_read_root(root, "trust root"), previous)
 
 

@@ -3,8 +3,6 @@
 The same lists, under the same root and delegations, give the same answer until an authority
 expires or a list's time of issue comes. An answer is kept for exactly that long. A refusal is an
 answer too: a list that does not verify would otherwise cost the most.
-
-`revocation_list.stale` says whether a list is fresh.
 """
 
 from __future__ import annotations

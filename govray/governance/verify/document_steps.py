@@ -85,9 +85,7 @@ def check_manifest(
     at: datetime,
 ) -> Verified[Manifest]:
     """Step 7: the attested manifest, over as many records as the credentials have.
-
-    ``records_step`` checks the records themselves.
-    """
+    ``records_step`` checks the records themselves."""
     by_payload = attestation.manifest_pinned_by_payload
     pinned = None if by_payload else attestation.files[model_folder.MANIFEST]
     data = folder.read(model_folder.MANIFEST, limit=model_folder.MAX_ENVELOPE, digest=pinned)

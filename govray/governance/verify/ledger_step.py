@@ -116,10 +116,8 @@ def _falling_back(profile: str | None) -> str:
 
 
 def _check_rows(ledger: Ledger, limit: int | None) -> None:
-    """Before any row is looked at: the steps read at most ``limit``, None for any number.
-
-    A few bytes state any number of rows. Each takes time to find in the plan, and up to 24 bytes.
-    """
+    """Before any row is looked at: the steps read at most ``limit``, None for any number. A few
+    bytes state any number of rows. Each takes time to find in the plan, and up to 24 bytes."""
     rows = sum(stop - start for leaf in ledger.steps for start, stop in leaf.streams.values())
     if limit is not None and rows > limit:
         raise CouldNotCheck(

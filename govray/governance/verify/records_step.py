@@ -30,11 +30,7 @@ Depth: TypeAlias = Literal["summary", "sample", "full"]
 @dataclass(frozen=True)
 class CheckedRecords:
     """What was read of a manifest's records.
-
-    Attributes:
-        records: The records; None if they are not at hand.
-        parts: Parts that were compared, of all.
-    """
+    ``records``: the records; None if they are not at hand."""
 
     depth: Depth
     records: PreparedRecords | None

@@ -29,13 +29,7 @@ def check_revocations(
     at: datetime,
 ) -> dict[str, Revoked]:
     """What is revoked from after the run, or after ``at``, by its name.
-
-    Args:
-        lists: The lists that were read before step 2; None if there are none.
-
-    Raises:
-        Refused: Something was revoked before the run ended, and the run used it.
-    """
+    ``lists``: the lists that were read before step 2; None if there are none."""
     if lists is None:
         return {}
     finished = parse_time(attested.document.run.finished)

@@ -12,11 +12,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Step:
     """One step.
-
-    Attributes:
-        name: A noun, in errors and on pages.
-        needs: What the step reads besides the attestation's envelope; None if nothing.
-    """
+    ``needs``: what the step reads besides the attestation's envelope; None if nothing."""
 
     number: int
     name: str

@@ -54,11 +54,7 @@ class Sighting:
 
 
 def outcome(split: str, steps: int) -> str:
-    """What became of a record, for people: in which split it is is not how it was used.
-
-    Args:
-        steps: How many recorded steps read one of its rows.
-    """
+    """What became of a record, for people: in which split it is is not how it was used."""
     if split == "train":
         return "trained on" if steps else "admitted, and no step read it"
     return "held back, never trained on" if split == "reserve" else "empty, never trained on"
@@ -99,13 +95,7 @@ def closed(model: VerifiedModel, secrets: Mapping[str, bytes]) -> tuple[str, ...
 
 def check_opening(model: VerifiedModel, opening: RecordOpening, *, where: str) -> None:
     """Return if the record that an opening shows is in one of the model's corpora.
-
-    The corpus's credential shows it. The list of records is not needed.
-
-    Raises:
-        Refused: Its corpus is not among the model's, or the proof does not lead to the root that
-            the corpus's credential signs.
-    """
+    The corpus's credential shows it. The list of records is not needed."""
     credential = model.credentials.get(opening.corpus)
     if credential is None:
         raise Refused(
