@@ -25,11 +25,7 @@ from govray.errors import Refused
 
 @dataclass(frozen=True)
 class Accumulation:
-    """Does a step's passes.
-
-    Args:
-        graphs: Those of the passes; None if passes run.
-    """
+    """Does a step's passes."""
 
     routed: RoutedModel
     planner: Planner

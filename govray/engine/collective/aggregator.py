@@ -77,19 +77,11 @@ class Governed:
         self._reducer = Reducer(self._rest, group)
 
     def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
-        """The passes that all ranks must do of each domain, because this one has rows for them.
-
-        Args:
-            passes: Place of a domain → this rank's passes of it.
-        """
+        """The passes that all ranks must do of each domain, because this one has rows for them."""
         return [0] * len(self._domains)
 
     def begin(self, counts: Counts, meet: Meet) -> None:
-        """Before anything of a step can fail.
-
-        Args:
-            meet: Awaits that all ranks are well.
-        """
+        """Before anything of a step can fail. ``meet``: awaits that all ranks are well."""
         self._reducer.begin(counts)
 
     def expect(self, passes: Sequence[Pass]) -> None:
@@ -115,9 +107,7 @@ class Governed:
 
     def sums(self) -> dict[str, Tensor]:
         """Wait for the sums over ranks, by parameter name. Collective.
-
-        Each has its parameter's shape, dtype and device, and is a DTensor where that is one.
-        """
+        Each has its parameter's shape, dtype and device, and is a DTensor where that is one."""
         return self._reducer.sums()
 
     def largest(self) -> dict[str, Tensor]:
@@ -140,11 +130,7 @@ class Governed:
         return get_total_norm(gradients.values())
 
     def local(self, gradient: Tensor) -> Tensor:
-        """What this rank holds of a summed gradient, in its dtype and on its device.
-
-        Args:
-            gradient: Any shape; of a DTensor the local shard is returned.
-        """
+        """What this rank holds of a summed gradient, in its dtype and on its device."""
         return gradient
 
     def end(self) -> None:

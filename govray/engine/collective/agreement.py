@@ -158,13 +158,7 @@ class Agreement:
 
     def exchange(self, row: Tensor) -> list[Tensor]:
         """Every rank's row, by rank. Collective.
-
-        Args:
-            row: Of one shape and dtype on all ranks, on the CPU.
-
-        Raises:
-            InfrastructureFailed: Another rank is gone.
-        """
+        ``row``: of one shape and dtype on all ranks, on the CPU."""
         return self._gather(row)()
 
     def texts(self, text: str) -> list[str]:
@@ -200,10 +194,7 @@ class Agreement:
 
 class Pending:
     """A first exchange under way.
-
-    Args:
-        rows: Waits for the rows of all ranks, each of shape (words,), int64, on the CPU.
-    """
+    ``rows``: waits for the rows of all ranks, each of shape (words,), int64, on the CPU."""
 
     def __init__(
         self, agreement: Agreement, rows: Callable[[], list[Tensor]], failure: RankFailure | None

@@ -116,9 +116,6 @@ def lay_out(
 def flat_gradient(domain: Domain, bucket: Sequence[str], out: Tensor | None = None) -> Tensor:
     """A copy of a bucket's local gradients behind each other; an absent one is zeros.
 
-    Args:
-        out: Where to write it; None for a new tensor.
-
     Returns:
         Shape (numbers of the bucket,), of the parameters' dtype and on their device.
     """
@@ -136,10 +133,7 @@ def flat_gradient(domain: Domain, bucket: Sequence[str], out: Tensor | None = No
 
 def unflattened(domain: Domain, bucket: Sequence[str], flat: Tensor) -> dict[str, Tensor]:
     """Views of a flat bucket, by parameter name, each of its parameter's shape.
-
-    Args:
-        flat: Shape (numbers of the bucket,), any dtype and device.
-    """
+    ``flat``: shape (numbers of the bucket,), any dtype and device."""
     sizes = [domain.parameters[name].numel() for name in bucket]
     return {
         name: part.view(domain.parameters[name].shape)
@@ -184,7 +178,6 @@ def divide(
     Args:
         sums: By parameter name, of the parameter's shape and device, any floating dtype. They
             are used up: full-precision ones become the gradients.
-        counts: N_l by parameter name.
     """
     divisors: dict[tuple[int, torch.device], Tensor] = {}
     for domain in domains:

@@ -83,10 +83,7 @@ class Reducer:
 
     def expect(self, writes: Mapping[str, int]) -> None:
         """Before the first backward of a step.
-
-        Args:
-            writes: How many of this rank's backwards may write each parameter's gradient.
-        """
+        ``writes``: how many of this rank's backwards may write each parameter's gradient."""
         self._writes = dict(writes)
         self._missing = [0] * len(self._buckets)
         for name, times in writes.items():
@@ -100,18 +97,13 @@ class Reducer:
 
     def send_rest(self) -> None:
         """Send what is still owed, whatever happened before. Collective.
-
-        Raises:
-            GovrayError: What the agreement raises; then nothing was sent.
-        """
+        Raises ``GovrayError``: what the agreement raises; then nothing was sent."""
         self._missing = [0] * len(self._buckets)
         self._send_ready()
 
     def sums(self) -> dict[str, Tensor]:
         """Wait for the sums over ranks, by parameter name. Collective.
-
-        Each has its parameter's shape, dtype and device.
-        """
+        Each has its parameter's shape, dtype and device."""
         total: dict[str, Tensor] = {}
         for place, (flat, work) in self._sent.items():
             if work is not None:

@@ -45,10 +45,7 @@ from govray.errors import Refused, UsageError
 
 class DDP(Hosted):
     """See ``Governed`` for the arguments. Collective: all ranks make one.
-
-    Raises:
-        Refused: Routes part the base model into several domains.
-    """
+    Raises ``Refused``: routes part the base model into several domains."""
 
     host = "torch's DistributedDataParallel"
 

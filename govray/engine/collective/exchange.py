@@ -122,11 +122,7 @@ class Exchange:
         return {name: targets[self._routed.group_of[name]] for name in names}
 
     def meet(self) -> None:
-        """Return if all ranks are well. Collective.
-
-        Raises:
-            StoppedTogether: One is not.
-        """
+        """Return if all ranks are well. Collective. Raises ``StoppedTogether``: one is not."""
         if self.stopped is None:
             try:
                 self._pending.wait()
@@ -138,10 +134,7 @@ class Exchange:
 
     def conclude(self, losses: Tensor, failure: RankFailure | None) -> Tensor:
         """The second status: the sums over all ranks, if all are well. Collective.
-
-        Args:
-            losses: This rank's, of the shape of `no_losses`, float64, on the CPU.
-        """
+        ``losses``: this rank's, of the shape of `no_losses`, float64, on the CPU."""
         if self.stopped is not None:
             raise self.stopped
         return self._agreement.conclude(self.step, losses, failure)

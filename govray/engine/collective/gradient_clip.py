@@ -51,13 +51,7 @@ class GradientClip:
 
     def require_finite(self, step: int, norms: Mapping[str, float]) -> None:
         """Raise on all ranks alike, for they hold the same sums. Collective if one is not finite.
-
-        Args:
-            norms: Of all domains; a norm is finite only if all its gradients are.
-
-        Raises:
-            RankFailed: Names the first gradient that is not finite, and whose it is.
-        """
+        Raises ``RankFailed``: names the first gradient that is not finite, and whose it is."""
         if all(map(math.isfinite, norms.values())):
             return
         parameters = self._routed.parameters

@@ -30,11 +30,7 @@ _PIECE = 5  # pass, stream, route taken, corpus, rows
 
 
 class NormSampler:
-    """Samples gradient norms in one step of so many.
-
-    Args:
-        every: One step of so many is a sample.
-    """
+    """Samples gradient norms in one step of so many."""
 
     def __init__(self, routed: RoutedModel, agreement: Agreement, every: int) -> None:
         self._routed = routed
@@ -60,9 +56,7 @@ class NormSampler:
 
     def squares(self, step: int) -> dict[tuple[str, str], Tensor]:
         """What this rank's passes measured; nothing if the step is no sample.
-
-        Each is of shape (), in float64, still on the device.
-        """
+        Each is of shape (), in float64, still on the device."""
         return self._accounting.squares() if self.due(step) else {}
 
     def sample(
@@ -72,11 +66,7 @@ class NormSampler:
         squares: Mapping[tuple[str, str], float],
         group_targets: Mapping[str, int],
     ) -> NormSample | None:
-        """What was measured, if the step is sampled. Collective then.
-
-        Args:
-            squares: What `squares` gave, as numbers.
-        """
+        """What was measured, if the step is sampled. Collective then."""
         if not self.due(step):
             return None
         return gather(

@@ -54,10 +54,7 @@ class Padding:
 
     def fill(self, passes: Sequence[Pass], exchange: Exchange) -> list[Pass]:
         """As many passes of each domain as the aggregator needs on all ranks. Collective.
-
-        Raises:
-            Refused: No rank can tell another what rows look like.
-        """
+        Raises ``Refused``: no rank can tell another what rows look like."""
         if not self._aggregator.only_sliced:
             return list(passes)
         needs = exchange.needs

@@ -62,9 +62,7 @@ class StepSettings:
     @property
     def autocast(self) -> bool:
         """Whether losses are computed under torch's autocast to bfloat16.
-
-        FSDP2 casts by its own policy, which `govray.train.shard` gives it.
-        """
+        FSDP2 casts by its own policy, which `govray.train.shard` gives it."""
         return self.precision == "bf16-mixed" and self.aggregator != "fsdp2"
 
     def __post_init__(self) -> None:

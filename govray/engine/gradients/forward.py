@@ -103,20 +103,14 @@ class Forward:
         observed: AbstractContextManager[None] | None = None,
     ) -> Iterator[tuple[PartLoss, ...]]:
         """Do the forward of a pass; do its backward inside.
-
-        Args:
-            observed: Entered around it when ``requires_grad`` is as it stays.
-        """
+        ``observed``: entered around it when ``requires_grad`` is as it stays."""
         with self.holding(each, step), observed or nullcontext():
             yield self.losses(each, loss_fn)
 
     @contextmanager
     def holding(self, each: Pass, step: int, keys: Tensor | None = None) -> Iterator[None]:
         """Inside, all holds that must while rows of this pass are in the model.
-
-        Args:
-            keys: Those of its rows, as for `Keyed.rows`: int64 of shape (rows,), on the device.
-        """
+        ``keys``: those of its rows, as for `Keyed.rows`: int64 of shape (rows,), on the device."""
         # Once for each stream: it empties Python's memory of which warnings were shown.
         untried = self._untried(each)
         with (
@@ -131,12 +125,7 @@ class Forward:
         self._tried |= untried
 
     def losses(self, each: Pass, loss_fn: LossFn) -> tuple[PartLoss, ...]:
-        """The losses of a pass, by part; call it inside `holding`.
-
-        Raises:
-            UsageError: ``loss_fn`` returned another shape, or losses that depend on
-                nothing that may learn.
-        """
+        """The losses of a pass, by part; call it inside `holding`."""
         targets = each.tensors["targets"]
         with in_precision(targets.device, autocast=self._autocast):
             losses = loss_fn(self._model, each.tensors)

@@ -13,10 +13,7 @@ from torch import nn
 
 class FreshGradients:
     """Inside this context, ``.grad`` of its parameters is the step's own.
-
-    Args:
-        parameters: By name, those that this rank's passes can reach.
-    """
+    ``parameters``: by name, those that this rank's passes can reach."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         self._parameters: dict[str, nn.Parameter] = {}

@@ -38,9 +38,6 @@ _FIRST_AGAIN, _EVERY = 16, 512
 def due_again(times: int) -> bool:
     """Whether what was compared at the first time is due again: at the 16th, 32nd, … 512th time,
     and then at each 512th.
-
-    Args:
-        times: How often it came, this time included.
     """
     if times < _EVERY:
         return times >= _FIRST_AGAIN and times & (times - 1) == 0

@@ -69,11 +69,7 @@ class Calculus(Protocol):
         """Fewest dimensions of an input whose first one can be rows."""
 
     def prepare(self, layer: Any, inputs: Tensor, parameters: Parameters) -> Prepared:
-        """What autograd does by itself before the kernel: casts of autocast, padding.
-
-        Returns:
-            The inputs and parameters that the kernel gets.
-        """
+        """What autograd does by itself before the kernel: casts of autocast, padding."""
 
     def forward(
         self, layer: Any, inputs: Tensor, parameters: Parameters

@@ -103,10 +103,8 @@ class Accounting:
         self._agrees: dict[str, list[Tensor]] = {}
 
     def due(self, step: int) -> bool:
-        """Whether this step is a sample: one of every ``every`` steps, each time another.
-
-        Not a fixed one: a stream that is read at every k-th step would be sampled always or never.
-        """
+        """Whether this step is a sample: one of every ``every`` steps, each time another. Not a
+        fixed one: a stream that is read at every k-th step would be sampled always or never."""
         return step % self._every == mix(step // self._every) % self._every
 
     @contextmanager
@@ -199,11 +197,7 @@ _LORA_A, _LORA_B = ".lora_A.weight", ".lora_B.weight"
 @dataclass(frozen=True, eq=False)
 class _Layer:
     """A covered layer.
-
-    Attributes:
-        parameters: Local name → name in the model.
-        adapters: Names of A and B → the tensors, for each adapter of the layer.
-    """
+    ``adapters``: names of A and B → the tensors, for each adapter of the layer."""
 
     module: nn.Module
     parameters: Mapping[str, str]
@@ -300,9 +294,7 @@ class _Tally:
 
     def measured(self) -> Tensor | None:
         """Whether the squares stand for the whole gradient; None if it is known that they don't.
-
-        Of shape (), bool, on the parameter's device.
-        """
+        Of shape (), bool, on the parameter's device."""
         if self.failed or self._arrivals > 1:
             return None
         if self._arrivals == 0:  # then nothing may claim to have contributed

@@ -51,10 +51,7 @@ class PassCheck:
 
 class PassTrials:
     """Lets through the passes that this model lends itself to, and replaces the others.
-
-    Args:
-        tries: Whether this rank may try a pass by itself; else none is tried, or used.
-    """
+    ``tries``: whether this rank may try a pass by itself; else none is tried, or used."""
 
     def __init__(
         self,
@@ -103,9 +100,7 @@ class PassTrials:
 
 def trial_rows(full: Pass) -> Pass:
     """A small pass with the same parts: part i has i + 1 rows, the first one repeated.
-
-    Different numbers, so that an argument's first dimension shows whether it is rows.
-    """
+    Different numbers, so that an argument's first dimension shows whether it is rows."""
     return replace(
         full,
         parts=tuple(_repeated(part, index + 1) for index, part in enumerate(full.parts)),

@@ -57,10 +57,7 @@ def in_order(groups: Sequence[str]) -> bool:
 
 def floor(routed: Routed, groups: Sequence[str]) -> int:
     """Place of the lowest layer group that rows of a route learn in; 0 where that is unknown.
-
-    Args:
-        groups: Those of the base model, in canonical order.
-    """
+    ``groups``: those of the base model, in canonical order."""
     if routed.adapter is not None or not in_order(groups):
         return 0
     return next(place for place, group in enumerate(groups) if group in routed.groups)

@@ -19,30 +19,20 @@ from torch.autograd.graph import Node
 
 def cast_parameters(model: nn.Module) -> None:
     """Keep a model's parameters in bfloat16: the same ones, so an optimizer still holds them.
-
-    Buffers stay as they are: positions of 256 and more are no numbers of bfloat16.
-
-    Args:
-        model: Its parameters are floating, of any shape and device.
-    """
+    Buffers stay as they are: positions of 256 and more are no numbers of bfloat16."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def in_precision(device: torch.device, *, autocast: bool) -> AbstractContextManager[object]:
     """What a loss is computed in, when a step trains and when it is measured.
-
-    Args:
-        autocast: Whether torch casts to bfloat16 there (`StepSettings.autocast`).
-    """
+    ``autocast``: whether torch casts to bfloat16 there (`StepSettings.autocast`)."""
     return torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext()
 
 
 def operations(losses: Iterable[Tensor]) -> Iterator[Node]:
     """Every operation behind the losses, once each.
-
-    Leaves are left out: under DDP their nodes outlive the step, and a hook on them with it.
-    """
+    Leaves are left out: under DDP their nodes outlive the step, and a hook on them with it."""
     found: set[Node] = set()
     ahead = [each.grad_fn for each in losses]
     while ahead:

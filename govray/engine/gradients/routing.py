@@ -93,11 +93,8 @@ def _buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
 
 @contextmanager
 def lost_gradients_refused() -> Iterator[None]:
-    """Refuse reentrant activation checkpointing where it loses gradients.
-
-    It drops those of a block whose input needs none, as the input of the lowest
-    permitted block does, and only warns.
-    """
+    """Refuse reentrant activation checkpointing where it loses gradients. It drops those of a block
+    whose input needs none, as the input of the lowest permitted block does, and only warns."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="None of the inputs have requires_grad=True")
         try:
@@ -163,10 +160,7 @@ def refuse_inexact(model: nn.Module) -> None:
 
 def refuse_float16(losses: Tensor) -> None:
     """Let backward stop where a gradient in float16 arrives.
-
-    Raises:
-        Refused: Later, in backward.
-    """
+    Raises ``Refused``: later, in backward."""
     for node in operations([losses]):
         node.register_prehook(_float16_refused)
 

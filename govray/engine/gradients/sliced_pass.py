@@ -98,12 +98,7 @@ class _Entrance(torch.autograd.Function):
 
 
 class _Pass:
-    """What the layers of one pass share.
-
-    Attributes:
-        rows: The first dimension of every sliced layer's input.
-        open: Whether the context is still there.
-    """
+    """What the layers of one pass share."""
 
     def __init__(self, rows: int, zeros: bool) -> None:
         self.rows = rows

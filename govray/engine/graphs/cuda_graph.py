@@ -53,12 +53,8 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, holding: Holding, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
-        """Capture work. Nothing runs yet.
-
-        Raises:
-            GovrayError: What the work raises; `Refused` if it waits for the device, or does
-                another thing that no graph can hold.
-        """
+        """Capture work. Nothing runs yet. Raises ``GovrayError``: what the work raises; `Refused`
+        if it waits for the device, or does another thing that no graph can hold."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device):
             stream = torch.cuda.current_stream()

@@ -97,10 +97,7 @@ class _PassGraph:
 
 class PassGraphs:
     """The graphs of one model's passes.
-
-    Args:
-        parameters: All parameters by name, adapters' included.
-    """
+    ``parameters``: all parameters by name, adapters' included."""
 
     def __init__(
         self,

@@ -29,10 +29,7 @@ def halves(number: int) -> Wide:
 
 def mix(words: Wide) -> Wide:
     """SplitMix64's finalizer: a bijection of 64 bits that spreads each over all.
-
-    Args:
-        words: Of any shape, on any device; so is the result.
-    """
+    ``words``: of any shape, on any device; so is the result."""
     for shift, factor in _ROUNDS:
         words = _times(_xor(words, _shifted(words, shift)), factor)
     return _xor(words, _shifted(words, 31))

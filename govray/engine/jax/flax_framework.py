@@ -77,9 +77,7 @@ class FlaxFramework:
         sums: Mapping[str, Array],
     ) -> tuple[Array, dict[str, Array]]:
         """One pass; `routed_pass` says what it computes. It returns before the device is done.
-
-        Each pair of a loss function and a route is compiled once for each number of rows.
-        """
+        Each pair of a loss function and a route is compiled once for each number of rows."""
         shape, rest = self._split.now()
         read = [name for name, _ in shape.paths]
         if routed.adapter is not None:

@@ -60,11 +60,7 @@ class FrozenModel:
 
     def logits(self, tokens: np.ndarray, adapter: str | None = None) -> np.ndarray:
         """Integer ids (rows, tokens) → logits (rows, tokens, vocabulary), float32.
-
-        Args:
-            tokens: As many as the context at most.
-            adapter: What the forward reads beside the model.
-        """
+        ``tokens``: as many as the context at most."""
         count = tokens.shape[1]
         filled = np.pad(tokens, ((0, 0), (0, self._context - count)))
         parameters = self._weights | (self._pairs[adapter] if adapter else {})

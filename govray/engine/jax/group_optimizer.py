@@ -66,11 +66,7 @@ class GroupOptimizer:
         self, group: str, step: int, parameters: Mapping[str, Array], gradients: Mapping[str, Array]
     ) -> tuple[dict[str, Array], Any]:
         """The weights and the state that a group has after an update; nothing changes yet.
-
-        Args:
-            step: The plan's.
-            parameters, gradients: The group's, by name, of equal shapes, dtypes and device.
-        """
+        ``parameters``, ``gradients``: the group's, by name, of equal shapes, dtypes and device."""
         return _moved(
             self._transformation,
             self.states[group],

@@ -37,10 +37,7 @@ def row_keys(seed: int, step: int, stream: str, positions: Sequence[int]) -> np.
 
 class RowDropout(nnx.Module):
     """What stands in for an ``nnx.Dropout`` while a pass is in the model.
-
-    Args:
-        keys: Of the pass's rows, uint32 of shape (rows, 2).
-    """
+    ``keys``: of the pass's rows, uint32 of shape (rows, 2)."""
 
     def __init__(self, dropout: nnx.Dropout, fqn: str, keys: Array) -> None:
         if dropout.broadcast_dims:

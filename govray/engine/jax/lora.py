@@ -93,11 +93,7 @@ def adapted(
     model: nnx.Module, adapter: str, parameters: Mapping[str, Array]
 ) -> dict[str, nnx.Module]:
     """FQN → what stands in for each adapted layer while an adapter is read.
-
-    Args:
-        model: The copy that a pass has.
-        parameters: Its A and B of every layer, by name.
-    """
+    ``parameters``: its A and B of every layer, by name."""
     found: dict[str, nnx.Module] = {}
     for name, layer in adapted_layers(model).items():
         a, b = (parameters[each] for each in pair_names(adapter, name))

@@ -57,12 +57,7 @@ def named_modules(model: nnx.Module) -> dict[str, nnx.Module]:
 
 
 def exchange_modules(model: nnx.Module, stand_ins: Mapping[str, nnx.Module]) -> None:
-    """Put modules in the place of a model's own.
-
-    Args:
-        model: It is changed.
-        stand_ins: FQN → module.
-    """
+    """Put modules in the place of a model's own. ``model``: it is changed."""
     modules = named_modules(model)
     for name, stand_in in stand_ins.items():
         parent, _, key = name.rpartition(".")

@@ -41,10 +41,7 @@ class Processes:
 
     def gather(self, row: Sequence[int]) -> list[list[int]]:
         """Every process's row of int64, by rank. Collective.
-
-        Args:
-            row: Of one length on all ranks.
-        """
+        ``row``: of one length on all ranks."""
         if self.world_size == 1:
             return [list(row)]
         # As words of 32 bits: JAX has 64 only on request.

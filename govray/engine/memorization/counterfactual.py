@@ -33,13 +33,8 @@ class Gap:
 
 
 def gap(with_corpus: Tensor, without: Tensor, *, seed: int) -> Gap:
-    """The gap between two models' losses on the same rows.
-
-    Args:
-        with_corpus, without: Mean loss of each row, nats a token: (rows,), any floating dtype and
-            device.
-        seed: Of the bootstrap's own generator.
-    """
+    """The gap between two models' losses on the same rows. ``with_corpus``, ``without``: mean loss
+    of each row, nats a token: (rows,), any floating dtype and device."""
     if with_corpus.shape != without.shape or with_corpus.numel() == 0:
         raise ValueError("both models score the same rows, at least one")
     differences = (without.double() - with_corpus.double()).flatten().cpu()

@@ -70,10 +70,7 @@ def components(scores: RowScores, layer: int) -> dict[Statistic, Tensor]:
 
 def composite(parts: Mapping[Statistic, Tensor], reference: Mapping[Statistic, Tensor]) -> Tensor:
     """The weighted sum in robust units of the reference: (rows,), float64, on the CPU.
-
-    Args:
-        reference: The same of the rows whose median and spread are the units.
-    """
+    ``reference``: the same of the rows whose median and spread are the units."""
     return torch.stack(
         [
             weight * (parts[name] - reference[name].median()) / robust_spread(reference[name])

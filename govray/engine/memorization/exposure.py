@@ -60,11 +60,7 @@ class Exposure:
 
 
 def rank(losses: Tensor, secret: float) -> int:
-    """1 + the number of *other* candidates with a loss at or below the secret's.
-
-    Args:
-        losses: Of the other candidates.
-    """
+    """1 + the number of *other* candidates with a loss at or below the secret's."""
     return int((losses <= secret).sum()) + 1
 
 
@@ -77,22 +73,14 @@ def bits(rank: int, candidates: int) -> float:
 
 def exact(others: Tensor, secret: float) -> Exposure:
     """The exposure from the losses of all candidates.
-
-    Args:
-        others: Losses of every candidate but the secret.
-    """
+    ``others``: losses of every candidate but the secret."""
     found, candidates = rank(others, secret), others.numel() + 1
     return Exposure(bits(found, candidates), candidates, candidates, secret, rank=found)
 
 
 def extrapolated(samples: Tensor, secret: float, candidates: int) -> Exposure:
-    """The exposure from the losses of sampled candidates.
-
-    Args:
-        samples: Losses of candidates drawn from R without the secret, at least
-            ``skew_normal.LEAST``.
-        candidates: |R|.
-    """
+    """The exposure from the losses of sampled candidates. ``samples``: losses of candidates drawn
+    from R without the secret, at least ``skew_normal.LEAST``."""
     fitted = skew_normal.fit(samples)
     [mass] = fitted.log_cdf(torch.tensor([secret], dtype=torch.float64)).tolist()
     most = math.log2(candidates)

@@ -39,11 +39,7 @@ Read = Callable[[str, Tensor], None]
 @dataclass(frozen=True)
 class Lens:
     """A model's lens.
-
-    Attributes:
-        layers: The blocks that it reads, the last one excepted, in order: ``block.0``, …
-        missing: Why there are none, if so.
-    """
+    ``layers``: the blocks that it reads, the last one excepted, in order: ``block.0``, …"""
 
     layers: tuple[str, ...] = ()
     missing: str | None = None
@@ -52,9 +48,7 @@ class Lens:
 
     def decode(self, state: Tensor) -> Tensor:
         """Logits of a residual stream: (rows, tokens, width) → (rows, tokens, vocabulary).
-
-        Both are of the model's dtype and on its device.
-        """
+        Both are of the model's dtype and on its device."""
         for module in self._after:
             state = module(state)
         return state

@@ -40,11 +40,7 @@ from govray.governance.record.entropy_profile import EntropyProfile, Measure
 
 class Monitor:
     """Makes the entropy profiles of one run on this rank.
-
-    Args:
-        logits: How the model is called; ``logits_in(loss_fn)`` for a loss function's way.
-        rows_per_pass: Rows that go through the model together.
-    """
+    ``logits``: how the model is called; ``logits_in(loss_fn)`` for a loss function's way."""
 
     def __init__(
         self,

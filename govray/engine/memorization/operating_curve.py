@@ -66,12 +66,8 @@ class Point:
 
 
 def curve(runs: Sequence[ObservedRun], half_widths: Sequence[float]) -> tuple[Point, ...]:
-    """A point for each half width, in the given order.
-
-    Raises:
-        Refused: A profile has no row scores, or its e-values do not follow from them. Or the
-            policy of a run does more than flag.
-    """
+    """A point for each half width, in the given order. Raises ``Refused``: a profile has no row
+    scores, or its e-values do not follow from them. Or the policy of a run does more than flag."""
     flagged: list[list[dict[str, int]]] = [[] for _ in half_widths]
     for run in runs:
         for place, each in enumerate(flagged_at(run, half_widths)):

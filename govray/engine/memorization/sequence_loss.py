@@ -46,11 +46,7 @@ def target_losses(
 
 class Continuation(NamedTuple):
     """How a model continues a sequence's beginning with its true end.
-
-    Attributes:
-        greedy: Whether greedy decoding gives the end.
-        log_probability: Of the end under the sampling scheme, nats; −∞ if it never comes.
-    """
+    ``log_probability``: of the end under the sampling scheme, nats; −∞ if it never comes."""
 
     greedy: bool
     log_probability: float

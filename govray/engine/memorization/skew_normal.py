@@ -33,9 +33,7 @@ _MOST_SKEWED = 0.99  # of the largest skewness that the family has
 @dataclass(frozen=True)
 class SkewNormal:
     """``location`` ξ, ``scale`` ω > 0 and ``shape`` α (0: a normal distribution).
-
-    Methods take tensors of any floating dtype, on the CPU.
-    """
+    Methods take tensors of any floating dtype, on the CPU."""
 
     location: float
     scale: float
@@ -68,12 +66,8 @@ class Goodness:
 
 
 def fit(samples: Tensor) -> SkewNormal:
-    """The most likely skew-normal distribution; the same for the same samples.
-
-    Args:
-        samples: At least ``LEAST``, finite and not all equal; any shape, floating dtype and
-            device.
-    """
+    """The most likely skew-normal distribution; the same for the same samples. ``samples``: at
+    least ``LEAST``, finite and not all equal; any shape, floating dtype and device."""
     x = samples.detach().double().flatten().cpu()
     if x.numel() < LEAST:
         raise UsageError(
@@ -118,10 +112,7 @@ def fit(samples: Tensor) -> SkewNormal:
 
 def goodness(distribution: SkewNormal, samples: Tensor) -> Goodness:
     """How far the samples' distribution function is from the fitted one, at most.
-
-    Args:
-        samples: Any shape, floating dtype and device.
-    """
+    ``samples``: any shape, floating dtype and device."""
     x = samples.detach().double().flatten().cpu().sort().values
     n = x.numel()
     expected = distribution.log_cdf(x).exp()

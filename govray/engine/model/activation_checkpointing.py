@@ -27,10 +27,7 @@ from govray.errors import UsageError
 
 def recompute_blocks(model: nn.Module) -> None:
     """Let every repeated block of a model be computed again in backward, in place.
-
-    Args:
-        model: Its blocks are what the outermost lists hold.
-    """
+    ``model``: its blocks are what the outermost lists hold."""
     blocks = list(repeated_blocks(model))
     if not blocks:
         raise UsageError(

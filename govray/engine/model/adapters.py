@@ -55,9 +55,7 @@ PEFT_PREFIX = "base_model.model."
 
 def adapted_layers(model: nn.Module) -> dict[str, nn.Module]:
     """FQN → layer, for every linear layer beneath an ``nn.ModuleList`` of the model.
-
-    Subclasses are left out: they may compute something that ``B A x`` does not fit.
-    """
+    Subclasses are left out: they may compute something that ``B A x`` does not fit."""
     lists = [fqn for fqn, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     return {
         fqn: module
@@ -69,9 +67,7 @@ def adapted_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 def is_conv1d(module: nn.Module) -> bool:
     """Whether this is transformers' ``Conv1D``: a linear layer whose weight is (in, out).
-
-    Known by its class name and attributes, so that nothing here imports transformers.
-    """
+    Known by its class name and attributes, so that nothing here imports transformers."""
     weight = getattr(module, "weight", None)
     return (
         type(module).__name__ == "Conv1D"
@@ -84,11 +80,8 @@ def is_conv1d(module: nn.Module) -> bool:
 def first_weight(
     seed: int, name: str, fqn: str, rank: int, in_features: int, dtype: torch.dtype
 ) -> Tensor:
-    """The A matrix that an adapter starts from, of shape (rank, in_features), on the CPU.
-
-    Uniform in ±1/√in_features, drawn in float32 from a generator keyed by all
-    arguments but the dtype.
-    """
+    """The A matrix that an adapter starts from, of shape (rank, in_features), on the CPU. Uniform
+    in ±1/√in_features, drawn in float32 from a generator keyed by all arguments but the dtype."""
     generator = torch.Generator().manual_seed(adapter_seed(seed, name, fqn))
     bound = in_features**-0.5
     weight = torch.empty(rank, in_features, dtype=torch.float32)
@@ -109,10 +102,7 @@ def _first_pair(
 
 def peft_config(rank: int, layers: Iterable[str], *, transposed: bool) -> dict[str, Any]:
     """The content of an adapter's ``adapter_config.json``, as peft reads it.
-
-    Args:
-        transposed: Whether their weights are (in, out) and peft has to know.
-    """
+    ``transposed``: whether their weights are (in, out) and peft has to know."""
     return {
         "peft_type": "LORA",
         "task_type": None,

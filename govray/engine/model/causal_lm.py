@@ -130,11 +130,7 @@ class CausalLM(nn.Module):
 
     @staticmethod
     def starts_from(hyperparameters: Mapping[str, Any]) -> list[Path]:
-        """The files whose weights a model of these hyperparameters starts from.
-
-        Raises:
-            UsageError: The folder that they name has none.
-        """
+        """The files whose weights a model of these hyperparameters starts from."""
         path = hyperparameters.get("path")
         return [] if path is None else _weight_files(Path(path))
 
@@ -364,11 +360,7 @@ def _build(transformers: ModuleType, configuration: Any, context: int, where: st
 
 
 def _load(fresh: Any, configuration: Any, files: list[Path], where: str) -> Any:
-    """A model with the weights of these files, each of its tensors from exactly one of them.
-
-    Args:
-        fresh: The same with other weights, as its configuration has it.
-    """
+    """A model with the weights of these files, each of its tensors from exactly one of them."""
     tensors: dict[str, Tensor] = {}
     for file in files:
         try:

@@ -31,11 +31,7 @@ _GRAPHS = 1 << 16
 
 def compile_blocks(model: nn.Module, keyed: Keyed) -> None:
     """Compile every repeated block of a model, in place.
-
-    Args:
-        model: Its blocks are what the outermost lists hold.
-        keyed: Its dropout, whose masks are drawn outside the graphs.
-    """
+    ``keyed``: its dropout, whose masks are drawn outside the graphs."""
     blocks = list(repeated_blocks(model))
     if not blocks:
         raise UsageError(

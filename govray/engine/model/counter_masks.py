@@ -34,10 +34,7 @@ _ROUNDS = ((30, signed(0xBF58476D1CE4E5B9)), (27, signed(0x94D049BB133111EB)))
 
 def mix(words: Tensor) -> Tensor:
     """SplitMix64's finalizer, in place: a bijection of 64 bits that spreads each over all.
-
-    Args:
-        words: int64 of any shape, on any device; returned.
-    """
+    ``words``: int64 of any shape, on any device; returned."""
     for shift, factor in _ROUNDS:
         words ^= _shifted(words, shift)
         words *= factor

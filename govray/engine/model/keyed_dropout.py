@@ -132,10 +132,7 @@ class Keyed:
 
     def kept(self, fqn: str, p: float, inputs: Tensor) -> Tensor:
         """Which of the inputs are kept, each with probability 1 − p.
-
-        Args:
-            inputs: (rows, …), of any dtype; the result is bool, of its shape and on its device.
-        """
+        ``inputs``: (rows, …), of any dtype; the result is bool, of its shape and on its device."""
         if self._rows is None:
             raise UsageError(
                 "dropout in training mode outside a governed step",

@@ -126,9 +126,7 @@ def layer_groups(
 
 def blocks(model: nn.Module) -> dict[str, str]:
     """``block.i`` → FQN of the module, for the repeated blocks as they are inferred.
-
-    Empty if the model has none, or if they hold no parameter.
-    """
+    Empty if the model has none, or if they hold no parameter."""
     found = _blocks(model, _lists(model), {})
     return {
         f"block.{number}": fqn for fqn, number in sorted(found.items(), key=lambda each: each[1])
@@ -262,11 +260,8 @@ def _inferred(model: nn.Module, blocks: _List, lists: Sequence[_List]) -> dict[s
 def _early_norm(
     fqn: str, owners: Mapping[str, nn.Module], before: Sequence[str], ends_in_norm: bool
 ) -> str | None:
-    """The group of a norm defined before the blocks; None if in doubt.
-
-    Some models define their final norm first. So where none is defined after the
-    blocks, the place alone says nothing.
-    """
+    """The group of a norm defined before the blocks; None if in doubt. Some models define their
+    final norm first. So where none is defined after the blocks, the place alone says nothing."""
     norm = fqn.rpartition(".")[0]
     parent, _, name = norm.rpartition(".")
     if _FINAL.fullmatch(name):
@@ -300,9 +295,7 @@ def _is_norm(module: nn.Module) -> bool:
 
 def _refuse_overlap(names: Mapping[nn.Parameter, Sequence[str]]) -> None:
     """Refuse two parameters with a byte in common.
-
-    On the meta device there are none, and a DTensor's are not at its own address.
-    """
+    On the meta device there are none, and a DTensor's are not at its own address."""
     spans = sorted(
         (parameter.data_ptr(), parameter.numel() * parameter.element_size(), fqns[0])
         for parameter, fqns in names.items()

@@ -31,10 +31,7 @@ def learns(layer: nn.Module) -> bool:
 
 def fits(layer: nn.Module, inputs: Tensor, a: Tensor) -> bool:
     """Whether `adapted_linear` computes what this layer and its adapter would.
-
-    Args:
-        a: The adapter's, (rank, in), of any dtype.
-    """
+    ``a``: the adapter's, (rank, in), of any dtype."""
     return (
         type(layer) is nn.Linear
         and not learns(layer)

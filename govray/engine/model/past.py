@@ -62,11 +62,7 @@ class LayerPast:
         return first, second
 
     def mask(self, tokens: int, device: torch.device) -> Tensor:
-        """Which tokens a token sees: bool of shape (1, 1, tokens, beginning + tokens).
-
-        Args:
-            tokens: How many there are behind the beginning.
-        """
+        """Which tokens a token sees: bool of shape (1, 1, tokens, beginning + tokens)."""
         length = self.past.length
         every = torch.ones(tokens, length + tokens, dtype=torch.bool, device=device)
         return every.tril(length)[None, None]

@@ -66,11 +66,8 @@ def generators() -> Generators:
 
 
 def restore_generators(state: Generators) -> None:
-    """Put back what `generators` returned.
-
-    A state for a device that is not here is left out: a run that changes its device
-    is not byte-exact in any case.
-    """
+    """Put back what `generators` returned. A state for a device that is not here is left out: a run
+    that changes its device is not byte-exact in any case."""
     try:
         torch.set_rng_state(state.tensors["torch"])
         if "cuda" in state.tensors and torch.cuda.is_available():

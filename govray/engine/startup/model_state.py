@@ -61,10 +61,7 @@ class Held:
 
 def held(tensors: Mapping[str, Tensor], *, content: bool = True) -> dict[str, Held]:
     """The state of named tensors.
-
-    Args:
-        content: Whether to look at all numbers; it costs about as much as copying them.
-    """
+    ``content``: whether to look at all numbers; it costs about as much as copying them."""
     digests = contents(tensors) if content else {}
     return {name: Held(t, _version(t), digests.get(name)) for name, t in tensors.items()}
 
@@ -109,10 +106,7 @@ Attributes = dict[str, object]
 
 
 def attributes(model: nn.Module) -> Attributes:
-    """What modules and their classes keep as attributes of Python.
-
-    Compare two with `changed_attribute`, which knows how to treat tensors.
-    """
+    """What modules and their classes keep as attributes of Python."""
     found: Attributes = {}
     for fqn, module in model.named_modules():
         # Of an object that several modules share, one look is enough.

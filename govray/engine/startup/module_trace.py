@@ -32,10 +32,7 @@ class _Event:
 
 def first_difference(model: nn.Module, one: Run, other: Run, tolerance: float) -> str:
     """FQN of the innermost module in which a row first differs; ``loss_fn`` if none does.
-
-    Args:
-        tolerance: Relative differences up to it are rounding.
-    """
+    ``tolerance``: relative differences up to it are rounding."""
     name = type(model).__name__
     for before, after in zip(_events(model, one), _events(model, other), strict=False):
         if (before.fqn, before.comes_in) != (after.fqn, after.comes_in):

@@ -17,11 +17,8 @@ from govray.errors import Refused
 
 
 def refuse_undriven(optimizer: Optimizer) -> None:
-    """Refuse an optimizer whose step a governed step can't call.
-
-    Raises:
-        Refused: Its step needs a closure (LBFGS), or it takes sparse gradients only (SparseAdam).
-    """
+    """Refuse an optimizer whose step a governed step can't call. Raises ``Refused``: its step needs
+    a closure (LBFGS), or it takes sparse gradients only (SparseAdam)."""
     kind = type(optimizer).__name__
     if isinstance(optimizer, SparseAdam):
         raise Refused(
@@ -39,10 +36,8 @@ def refuse_undriven(optimizer: Optimizer) -> None:
 
 
 def _required(optimizer: Optimizer) -> str:
-    """The names of what its step can't be called without.
-
-    Of the class's step: schedulers put a wrapper into the instance, and its signature has ``self``.
-    """
+    """The names of what its step can't be called without. Of the class's step: schedulers put a
+    wrapper into the instance, and its signature has ``self``."""
     try:
         _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
     except (TypeError, ValueError):

@@ -46,11 +46,7 @@ Undo = Callable[[], None]
 
 @contextmanager
 def put_back(roots: Iterable[object], leave: Iterable[object]) -> Iterator[None]:
-    """Inside, what is reached from these may change; afterwards it is as before.
-
-    Args:
-        roots: Hooks, and objects that have some.
-    """
+    """Inside, what is reached from these may change; afterwards it is as before."""
     undo: list[Undo] = []
     met = {id(each): each for each in leave}
     ahead = deque(roots)

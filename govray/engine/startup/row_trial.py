@@ -97,9 +97,7 @@ class StartupTrial:
 
     def __call__(self, parts: Sequence[MicroBatch], step: int, loss_fn: LossFn) -> None:
         """Try the streams of these rows that were not tried yet, or are due again.
-
-        A stream of which there was one row only is tried once more when there are several.
-        """
+        A stream of which there was one row only is tried once more when there are several."""
         self._forget_some({part.route for part in parts})
         due = {
             stream: rows

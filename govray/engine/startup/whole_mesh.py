@@ -21,14 +21,8 @@ from govray.errors import UsageError
 
 
 def refuse_other_meshes(model: nn.Module, *, sharded: bool) -> None:
-    """Refuse a model with a parameter that is shared in a way that sums can't follow.
-
-    Args:
-        sharded: Whether FSDP2 may have cut it.
-
-    Raises:
-        UsageError: Names the parameter, how it is cut, and over which dimensions of ranks.
-    """
+    """Refuse a model with a parameter that is shared in a way that sums can't follow. Raises
+    ``UsageError``: names the parameter, how it is cut, and over which dimensions of ranks."""
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor) or (sharded and _covers_all_ranks(parameter)):
             continue

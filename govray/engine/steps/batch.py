@@ -74,10 +74,7 @@ class MicroBatch:
 
     def rerouted(self, routes: Mapping[str, str]) -> tuple[MicroBatch, ...]:
         """The same rows, those of some corpora by other routes; a micro-batch for each route.
-
-        Args:
-            routes: Corpus → digest of the route that its rows take from now on.
-        """
+        ``routes``: corpus → digest of the route that its rows take from now on."""
         rows: dict[str | None, list[int]] = {}
         for i, corpus in enumerate(self.corpora):
             rows.setdefault(routes.get(corpus, self.taken), []).append(i)
@@ -148,10 +145,7 @@ class StepBatch:
 
     def without(self, corpora: Collection[str]) -> StepBatch:
         """The batch as if these corpora had not been read.
-
-        Raises:
-            UsageError: A micro-batch does not say which corpus each of its rows is of.
-        """
+        Raises ``UsageError``: a micro-batch does not say which corpus each of its rows is of."""
         if not any(corpus in corpora for corpus in self.corpora):
             return self
         self._require_named()
@@ -164,10 +158,7 @@ class StepBatch:
 
     def rerouted(self, routes: Mapping[str, str]) -> StepBatch:
         """The same rows, those of some corpora by other routes.
-
-        Args:
-            routes: Corpus → digest of the route that its rows take from now on.
-        """
+        ``routes``: corpus → digest of the route that its rows take from now on."""
         if not any(corpus in routes for corpus in self.corpora):
             return self
         self._require_named()

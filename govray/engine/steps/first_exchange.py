@@ -104,10 +104,7 @@ class FirstExchange:
 
     def setup_row(self, setup: Any) -> list[int]:
         """What ranks compare once, when they start.
-
-        Args:
-            setup: Anything else (JSON values) that must be equal on all ranks.
-        """
+        ``setup``: anything else (JSON values) that must be equal on all ranks."""
         facts = {
             "groups": self._groups,
             "corpora": tuple(self.terms.corpora),

@@ -54,10 +54,7 @@ class StoppedTogether(BaseException):
 
 class FirstFailure:
     """What went wrong first on this rank, kept until an exchange tells all ranks.
-
-    Attributes:
-        failure: It, or None.
-    """
+    ``failure``: it, or None."""
 
     def __init__(self) -> None:
         self.failure: RankFailure | None = None
@@ -65,10 +62,7 @@ class FirstFailure:
     @contextmanager
     def noted(self, but: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
         """Inside, whatever is raised ends the block and is kept: all ranks must hear of it.
-
-        Args:
-            but: What is raised on, because nobody can be told: a collective broke off.
-        """
+        ``but``: what is raised on, because nobody can be told: a collective broke off."""
         try:
             yield
         except StoppedTogether:

@@ -85,10 +85,7 @@ def require_planned(
     micro_batches: Iterable[MicroBatch], alternatives: Mapping[str, Collection[str]]
 ) -> None:
     """See that rows take their stream's route, or an alternative to it.
-
-    Args:
-        alternatives: Stream id → digests of the other routes that its rows may take.
-    """
+    ``alternatives``: stream id → digests of the other routes that its rows may take."""
     for each in micro_batches:
         if each.taken is not None and each.taken not in alternatives.get(each.stream, ()):
             raise Refused(

@@ -112,10 +112,7 @@ class RoutedStep:
 
     def leave_out(self, corpora: Mapping[str, str]) -> None:
         """From the next step on, accept no row of these corpora. Equal on all ranks.
-
-        Args:
-            corpora: Corpus → its name in ``valid_until``, which no longer matters.
-        """
+        ``corpora``: corpus → its name in ``valid_until``, which no longer matters."""
         self._gates.left_out = dict(corpora)
         self._first.leave_out(self._gates.names)
 
@@ -195,10 +192,7 @@ class RoutedStep:
 
     def require_sound(self) -> None:
         """Refuse to use weights that a failure may have left different on the ranks.
-
-        Raises:
-            RankFailed: It has, on this rank.
-        """
+        Raises ``RankFailed``: it has, on this rank."""
         if self._over is not None:
             raise RankFailed(
                 self._over,

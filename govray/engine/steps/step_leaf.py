@@ -19,10 +19,7 @@ def step_leaf(
     rerouted: Mapping[str, str] = MappingProxyType({}),
 ) -> Leaf:
     """The leaf of one step. Engines that agree on the counts write the same bytes.
-
-    Args:
-        rerouted: Corpus → digest of the route that a gate or a later phase sent its rows to.
-    """
+    ``rerouted``: corpus → digest of the route that a gate or a later phase sent its rows to."""
     return Leaf(
         branch=branch,
         step=result.step,
