@@ -29,10 +29,7 @@ T = TypeVar("T")
 @contextmanager
 def launched_ranks() -> Iterator[int]:
     """This process's rank among those that ``torchrun`` started; 0 where it started none.
-
-    Raises:
-        CouldNotCheck: Another rank failed meanwhile.
-    """
+    Raises ``CouldNotCheck``: another rank failed meanwhile."""
     if not dist.is_torchelastic_launched():
         yield 0
         return
@@ -56,10 +53,7 @@ def shared() -> bool:
 
 def fail_together(work: Callable[[], T]) -> T:
     """What ``work`` returns; or the first rank's error, on all of them. Collective if shared.
-
-    Args:
-        work: Without a collective of its own.
-    """
+    ``work``: without a collective of its own."""
     if not shared():
         return work()
     result: T | None = None

@@ -150,11 +150,7 @@ def _built(experiment: Experiment, record: RunRecord) -> tuple[nn.Module, LossFn
 
 
 def tokenizer_of(recorded: RecordedInputs, manifest: Manifest) -> Tokenizer:
-    """The tokenizer that the data was prepared with.
-
-    Raises:
-        CouldNotCheck: Its file is gone, or another one now.
-    """
+    """The tokenizer that the data was prepared with."""
     name = recorded.experiment.data.tokenizer
     try:
         path = None if name == "bytes" else Path(name)

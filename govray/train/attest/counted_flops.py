@@ -29,11 +29,8 @@ HOW = (
 
 
 def row_flops(config: Mapping[str, Any]) -> int:
-    """The operations of one full row of the model that a ``config.json`` describes.
-
-    Raises:
-        CouldNotCheck: It describes no architecture of govray's own, or that can't be built.
-    """
+    """The operations of one full row of the model that a ``config.json`` describes. Raises
+    ``CouldNotCheck``: it describes no architecture of govray's own, or that can't be built."""
     entrypoint, context = config.get("entrypoint"), config.get("context")
     if not isinstance(entrypoint, str) or not entrypoint.startswith(OWN):
         raise CouldNotCheck(

@@ -98,9 +98,7 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True)
 class Row:
     """A packed row: its token ids, and the record of each token, if any.
-
-    ``designated`` says whether it stands for the record that it has most tokens of.
-    """
+    ``designated`` says whether it stands for the record that it has most tokens of."""
 
     tokens: list[int]
     records: list[str | None]

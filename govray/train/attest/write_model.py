@@ -147,10 +147,7 @@ def final_checkpoint(
     run: Place, record: RunRecord, *, early: bool = False
 ) -> commit_folder.Committed:
     """The committed state after the run's last step; its files are checked as they are read.
-
-    Args:
-        early: Take the newest state, whatever its step.
-    """
+    ``early``: take the newest state, whatever its step."""
     found = snapshot.latest(run)
     if found is None or (found[1] != record.steps and not early):
         raise CouldNotCheck(

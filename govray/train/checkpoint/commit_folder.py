@@ -98,7 +98,6 @@ def write(staged: Folder, name: str, content: Content) -> FileEntry:
     Raises:
         UsageError: If the name leaves the folder, a tensor cannot be stored, the disk refuses, or
             this process does not see the staged folder. What was written so far remains there.
-        InfrastructureFailed: Remote storage refuses.
     """
     commit_manifest.require_inside(name, str(staged))
     if not isinstance(staged, Path):
@@ -180,11 +179,7 @@ def discard(staged: Folder) -> None:
 
 def remove(folder: Folder) -> None:
     """Delete a commit or its remains: the manifest first, so that no part of it loads.
-
-    Raises:
-        UsageError: The disk refuses. What remains does not load.
-        InfrastructureFailed: Remote storage refuses. The same holds.
-    """
+    Raises ``UsageError``: the disk refuses. What remains does not load."""
     if not isinstance(folder, Path):
         return folder.remove()
     try:
@@ -199,11 +194,7 @@ def remove(folder: Folder) -> None:
 
 def put_aside(folder: Folder, suffix: str) -> None:
     """Let no run resume from a commit; nothing of it is deleted.
-
-    Args:
-        folder: Renamed; on remote storage, marked.
-        suffix: Why, such as ``.corrupt``.
-    """
+    ``folder``: renamed; on remote storage, marked."""
     if not isinstance(folder, Path):
         return folder.put_aside(suffix)
     try:

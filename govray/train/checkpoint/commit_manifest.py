@@ -72,10 +72,7 @@ def parse(manifest: bytes, where: str) -> dict[str, FileEntry]:
 
 def require_whole(entries: Mapping[str, FileEntry], sizes: Mapping[str, int], where: str) -> None:
     """Compare what a manifest names with the files beside it.
-
-    Args:
-        sizes: Name → bytes of every file that is there, the manifest left out.
-    """
+    ``sizes``: name → bytes of every file that is there, the manifest left out."""
     if odd := entries.keys() ^ sizes.keys():
         raise Damaged(
             "missing" if min(odd) in entries else f"not in {MANIFEST}",

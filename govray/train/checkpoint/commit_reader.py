@@ -127,11 +127,7 @@ class Committed:
 def pour(
     content: Content, sink: Callable[[bytes | memoryview], object], *, where: str
 ) -> FileEntry:
-    """Pass a file's bytes to ``sink`` piece by piece, and return their digest and size.
-
-    Raises:
-        UsageError: A tensor cannot be stored.
-    """
+    """Pass a file's bytes to ``sink`` piece by piece, and return their digest and size."""
     pieces: Iterable[bytes | memoryview] = (
         safetensors_stream.pieces(content, where=where)
         if isinstance(content, Mapping)

@@ -55,11 +55,7 @@ Where = Callable[[str, str], tuple[str, ...] | None]
 
 
 def require_intact(committed: Committed) -> None:
-    """Read every file of a commit, and compare it with the manifest.
-
-    Raises:
-        Damaged: A file's bytes are not those that were committed.
-    """
+    """Read every file of a commit, and compare it with the manifest."""
     for name in committed.entries:
         with ExitStack() as opened:
             HashedFile(committed, opened, name).require_intact()

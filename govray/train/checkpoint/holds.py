@@ -59,11 +59,7 @@ def hold(folder: Path, case: str, *, by: str, at: str) -> Holds:
 
 
 def release(folder: Path, case: str) -> Holds:
-    """Release the hold of one case. Returns what holds still.
-
-    Raises:
-        UsageError: No such case holds it.
-    """
+    """Release the hold of one case. Returns what holds still."""
     with locked(folder):
         found = read_holds(folder)
         if found.pop(case, None) is None:
@@ -77,11 +73,7 @@ def release(folder: Path, case: str) -> Holds:
 
 
 def check_not_held(folder: Place, what: str) -> None:
-    """Return if nothing holds what lies in a folder.
-
-    Args:
-        what: What would be deleted, as a subject.
-    """
+    """Return if nothing holds what lies in a folder."""
     if held := read_holds(folder):
         raise Refused(
             f"{what} is held for {', '.join(sorted(held)[:3])}",

@@ -57,10 +57,7 @@ _DO = (
 
 class ObjectStore:
     """The place of one run's commits. Pickled as its URL alone; credentials never travel.
-
-    Args:
-        url: As `govray.storage.storage_url.check_url` accepts.
-    """
+    ``url``: as `govray.storage.storage_url.check_url` accepts."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -142,10 +139,7 @@ class ObjectStore:
 
     def write(self, path: str, content: Content, where: str) -> commit_manifest.FileEntry:
         """Write one object. Its digest is of the bytes as they are sent.
-
-        Raises:
-            InfrastructureFailed: The store refuses. An object that is cut may be there.
-        """
+        Raises ``InfrastructureFailed``: the store refuses. An object that is cut may be there."""
         # Parts are sent in the background, so a failure shows when the stream closes.
         with (
             _reaching(where),
@@ -193,9 +187,7 @@ class ObjectFolder:
         self, entries: Mapping[str, commit_manifest.FileEntry], check: Callable[[], None]
     ) -> str:
         """As `govray.train.checkpoint.commit_folder.publish`.
-
-        One request lies between the end of ``check`` and the manifest.
-        """
+        One request lies between the end of ``check`` and the manifest."""
         commit_manifest.require_whole(entries, self._sizes(), str(self))
         manifest = commit_manifest.encode(entries)
         check()

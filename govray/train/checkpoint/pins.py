@@ -113,10 +113,7 @@ def pin(run_folder: Path, name: str, *, who: str, reason: str, seconds: float | 
 
 def unpin(run_folder: Path, name: str, *, seconds: float | None = None) -> None:
     """Let the rules decide about a commit again. Without a pin nothing changes.
-
-    Raises:
-        Refused: No person pinned it: another run starts from it.
-    """
+    Raises ``Refused``: no person pinned it: another run starts from it."""
     with locked(run_folder, seconds=seconds):
         pins = read_pins(run_folder)
         reason = pins.pop(name, None)

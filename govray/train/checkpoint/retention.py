@@ -6,8 +6,6 @@ A run keeps the union of
 * ``best``: those with the lowest loss, the mean over the steps since the commit before. In a run
   that is judged by a metric: those with its best values;
 * ``pinned``: those that somebody asked for by name.
-
-`govray.train.state.garbage_collection` looks at folders and deletes.
 """
 
 from __future__ import annotations
@@ -65,9 +63,7 @@ def kept(
     commits: Collection[Commit], rules: Rules, pins: Collection[str] = ()
 ) -> dict[str, tuple[str, ...]]:
     """The commits that stay: name → reasons, of ``latest``, ``best`` and ``pinned``.
-
-    Of equal ones the newer is the better.
-    """
+    Of equal ones the newer is the better."""
     newest = sorted(commits, key=lambda commit: -commit.step)
     sign = 1.0 if rules.goal == "min" else -1.0
     rated = [

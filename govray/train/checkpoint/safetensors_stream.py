@@ -82,12 +82,8 @@ def header(tensors: Iterable[Described], *, where: str) -> bytes:
 
 
 def pieces(tensors: Mapping[str, Tensor], *, where: str) -> Iterator[bytes | memoryview]:
-    """The file's bytes in order.
-
-    Args:
-        tensors: By name; any shape and device, of a dtype that the format has. A strided or
-            shared one is written whole, once a name.
-    """
+    """The file's bytes in order. ``tensors``: by name; any shape and device, of a dtype that the
+    format has. A strided or shared one is written whole, once a name."""
     order = sorted(tensors, key=lambda name: (-_dtype(tensors[name], name, where)[0], name))
     entries = []
     for name in order:

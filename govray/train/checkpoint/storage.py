@@ -174,14 +174,7 @@ class SharedObjects:
         self._there = self._storage.objects()
 
     def read(self, entry: FileEntry, what: str) -> bytes:
-        """The bytes of one object.
-
-        Args:
-            entry: Its digest and size, as the commit states them.
-
-        Raises:
-            Damaged: It is not beside the commit, or its bytes are others.
-        """
+        """The bytes of one object."""
         name = object_name(entry)
         where = f"{self._place}/{name}"
         if name not in self._there:
@@ -226,13 +219,7 @@ def require_reachable(url: str) -> None:
 
 def choose(run_folder: Place, url: str | None) -> None:
     """Record, when a run begins, where its commits lie. On resuming, require the same.
-
-    Args:
-        url: A place for commits of any run, or None for the run's folder.
-
-    Raises:
-        Refused: The run's commits lie elsewhere.
-    """
+    ``url``: a place for commits of any run, or None for the run's folder."""
     path = run_folder / FILE
     chosen = _chosen(run_folder)
     begun = chosen is not None or (run_folder / "record" / "run.json").exists()
@@ -254,9 +241,7 @@ def choose(run_folder: Place, url: str | None) -> None:
 
 def shown_to_ray(run_folder: Place, folder: Folder) -> Place:
     """A path in the run's folder that stands for a commit: Ray accepts no other checkpoint.
-
-    The commit itself, or a folder with a file that names it.
-    """
+    The commit itself, or a folder with a file that names it."""
     if isinstance(folder, Path):
         return folder
     pointer = run_folder / POINTER

@@ -44,11 +44,7 @@ class HeldPart:
 
 
 def part_of(rank: int, world: int, replicate: int = 1) -> HeldPart:
-    """The part of one rank: the ranks of a copy follow each other.
-
-    Raises:
-        UsageError: The ranks are no multiple of the copies, or a copy has one rank alone.
-    """
+    """The part of one rank: the ranks of a copy follow each other."""
     parts, rest = divmod(world, replicate)
     if rest or (replicate > 1 and parts < 2):
         raise UsageError(
@@ -139,10 +135,7 @@ def held_part(model: nn.Module) -> HeldPart | None:
 
 def whole(tensor: Tensor) -> Tensor:
     """All of a tensor, detached: gathered from all ranks if it is sharded. Collective then.
-
-    Args:
-        tensor: Any shape; the result has its dtype and device.
-    """
+    ``tensor``: any shape; the result has its dtype and device."""
     value = tensor.detach()
     return value.full_tensor() if isinstance(value, DTensor) else value
 
@@ -210,11 +203,7 @@ def _host_copy(tensor: Tensor) -> Tensor:
 
 def own_rows(like: Tensor | None, rows: int) -> range:
     """Which of so many rows this rank holds of a tensor that is cut as ``like`` is.
-
-    Args:
-        like: Any shape, dtype and device; None for a tensor that is not cut.
-        rows: The first dimension of the whole tensor.
-    """
+    ``like``: any shape, dtype and device; None for a tensor that is not cut."""
     if not isinstance(like, DTensor) or Shard(0) not in like.placements:
         return range(rows)
     mesh, dim = like.device_mesh, like.placements.index(Shard(0))

@@ -27,10 +27,7 @@ from govray.train.checkpoint.sharded_file import cut, part_name
 
 def entry(committed: Committed, name: str) -> FileEntry:
     """Digest and size of a whole file. One in parts is read for it.
-
-    Raises:
-        Damaged: A part's bytes are not those that were committed.
-    """
+    Raises ``Damaged``: a part's bytes are not those that were committed."""
     if name in committed.entries:
         return committed.entries[name]
     digest, size = hashlib.sha256(), 0
@@ -123,12 +120,7 @@ def _whole(tensor: str, held: list[dict[str, Described]], rows: Mapping[str, int
 
 class HashedFile:
     """One stored file, read from its beginning to its end and hashed on the way.
-
-    Nothing of it counts before `require_intact` returned.
-
-    Args:
-        opened: Closes the file.
-    """
+    Nothing of it counts before `require_intact` returned."""
 
     def __init__(self, committed: Committed, opened: ExitStack, name: str) -> None:
         self.name = name

@@ -215,9 +215,7 @@ class _Workers(WorkerGroup):
     @staticmethod
     def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
         """Without the controller's own variables.
-
-        With any variable a worker would be a new process, although the node has one that waits.
-        """
+        With any variable a worker would be a new process, although the node has one that waits."""
         found = dict(WorkerGroup._get_worker_runtime_env(custom_runtime_env))
         needed = {k: v for k, v in found.pop("env_vars").items() if k not in _OF_CONTROLLER}
         return found | ({"env_vars": needed} if needed else {})
@@ -255,9 +253,7 @@ class _Controller(TrainController):
 
 def _keep_log() -> None:
     """Let Ray's controller write its log among those of the cluster, and not to this process's.
-
-    Ray would configure logging anew, which closes every handler of the process.
-    """
+    Ray would configure logging anew, which closes every handler of the process."""
     os.environ.setdefault(of_ray.ENABLE_CONTROLLER_STRUCTURED_LOGGING_ENV_VAR, "0")
     log, folder = logging.getLogger("ray.train"), LoggingManager.get_log_directory()
     if folder is not None and not log.handlers:
@@ -296,9 +292,7 @@ class Supervisor(ray.train.UserCallback):
 @dataclass(frozen=True)
 class GovernedLoop:
     """The user's loop with its order in place; what every worker runs.
-
-    Returns the step at which the run stopped because it was asked to, else None.
-    """
+    Returns the step at which the run stopped because it was asked to, else None."""
 
     loop: Loop
     order: Order
@@ -346,9 +340,7 @@ class GovernedLoop:
 
 def fix_kernels() -> None:
     """Use only deterministic kernels in this process, from before the first matrix product on.
-
-    Source: torch's notes on reproducibility; cuBLAS reads its variable when it is first used.
-    """
+    Source: torch's notes on reproducibility; cuBLAS reads its variable when it is first used."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
 

@@ -40,11 +40,7 @@ _GLOO = ("gloo", "Connection closed by peer", "Connection reset by peer")
 
 @dataclass(frozen=True)
 class AttemptFailure:
-    """One attempt's failure.
-
-    Attributes:
-        rank: The rank that failed first, if known.
-    """
+    """One attempt's failure. ``rank``: the rank that failed first, if known."""
 
     kind: Kind
     rank: int | None
@@ -61,10 +57,7 @@ class RestartDecision:
 
 def classify(errors: Mapping[int, BaseException], *, where: str) -> AttemptFailure:
     """The failure behind the errors of an attempt's ranks.
-
-    Args:
-        errors: Rank to what it raised, at least one.
-    """
+    ``errors``: rank to what it raised, at least one."""
     kinds = {rank: _kind(cause(error)) for rank, error in errors.items()}
     kind = next(each for each in _SEVERITY if each in kinds.values())
     rank = min(rank for rank, each in kinds.items() if each == kind)

@@ -107,11 +107,7 @@ def labels_of(scaling: ray.train.ScalingConfig | None) -> dict[str, str]:
 
 def places(nodes: Iterable[Resources], worker: Resources) -> int:
     """How many workers fit on nodes that nobody else uses.
-
-    Args:
-        nodes: What each node has in all, resource name to amount.
-        worker: What each worker asks for.
-    """
+    ``nodes``: what each node has in all, resource name to amount."""
     asked = {name: amount for name, amount in worker.items() if amount > 0}
     return sum(
         max(int(min(node.get(name, 0.0) / amount for name, amount in asked.items()) + 1e-6), 0)
@@ -127,7 +123,6 @@ def never_fits(status: GetClusterStatusReply, gang: Sequence[Resources]) -> bool
 
     Args:
         status: The cluster's, as its second autoscaler reports it.
-        gang: What each worker asks for.
     """
     told = status.autoscaling_state
     if told.pending_instances or told.pending_instance_requests:

@@ -30,12 +30,7 @@ def backends(scaling: ray.train.ScalingConfig | None) -> str | None:
 
 def require_gpus(scaling: ray.train.ScalingConfig | None) -> None:
     """Refuse a run whose workers need GPUs that no node has or may get.
-
-    Before Ray has started, nothing is known, and nothing refused.
-
-    Raises:
-        UsageError: Names the field, and what the cluster has.
-    """
+    Before Ray has started, nothing is known, and nothing refused."""
     each = gpus_per_worker(scaling)
     if not each or not ray.is_initialized():
         return

@@ -80,9 +80,7 @@ def _requirements(given: str | tuple[str, ...], where: str) -> bytes:
 
 def _lines(data: bytes, where: str) -> list[str]:
     """One line for each requirement: comments are left out, and continued lines are joined.
-
-    Ray drops lines that stand there twice, so each must mean something by itself.
-    """
+    Ray drops lines that stand there twice, so each must mean something by itself."""
     try:
         text = data.decode("utf-8").replace("\\\r\n", " ").replace("\\\n", " ")
     except UnicodeDecodeError:

@@ -30,15 +30,11 @@ _PATIENCE = 10.0
 
 JOIN_S = 180.0
 """Seconds after a node's start in which more may be on their way.
-
-A node gives a head that is gone 60 s by Ray's default, then ends, is started again, and joins.
-"""
+A node gives a head that is gone 60 s by Ray's default, then ends, is started again, and joins."""
 
 START_TIMEOUT_S = 8
 """Seconds that Ray waits for room for all workers before it counts again. Its default is 60.
-
-This bounds the delay when a node is gone and the cluster doesn't know it yet.
-"""
+This bounds the delay when a node is gone and the cluster doesn't know it yet."""
 
 # The addresses of the clusters that this process started.
 _begun: set[str] = set()
@@ -114,9 +110,7 @@ def begun_here() -> bool:
 
 def _answers(address: str) -> None:
     """Return if something listens where ``host:port`` says, or the address is of another kind.
-
-    Ray asks a closed port again and again, once in a while without end.
-    """
+    Ray asks a closed port again and again, once in a while without end."""
     if found := _HOST_AND_PORT.fullmatch(address):
         socket.create_connection((found["host"], int(found["port"])), timeout=_PATIENCE).close()
 

@@ -180,9 +180,7 @@ class Elastic(ElasticScalingPolicy):
 
     def _look_for_limit(self) -> None:
         """Look how many workers the queue allows. If it changed, ask Ray for as many at once.
-
-        Another elastic run counts on what this one asks for no longer.
-        """
+        Another elastic run counts on what this one asks for no longer."""
         if self._limit.look() and self._coordinator_client is not None:
             self._send_resource_request()
 
@@ -218,11 +216,7 @@ class Elastic(ElasticScalingPolicy):
 
 
 def workers_beside_a_reader(nodes: Sequence[Resources], worker: Resources) -> int:
-    """How many workers fit on nodes if one task that reads data must fit too.
-
-    Args:
-        nodes: What each node has in all.
-    """
+    """How many workers fit on nodes if one task that reads data must fit too."""
     alone = [_fitting(node, worker) for node in nodes]
     beside = [
         all_of_it - _fitting({**node, "CPU": node.get("CPU", 0.0) - READ_CPUS}, worker)

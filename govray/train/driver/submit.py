@@ -31,10 +31,7 @@ _LARGEST_KEY = 1 << 16  # bytes of a file
 @dataclass(frozen=True)
 class SubmittedJob:
     """A job that a cluster took.
-
-    Attributes:
-        archive: Digest of the working directory that it gets, if that was archived.
-    """
+    ``archive``: digest of the working directory that it gets, if that was archived."""
 
     id: str
     archive: str | None
@@ -121,9 +118,7 @@ def _submit(address: str, entrypoint: str, asked: dict[str, Any]) -> str:
 
 def refuse_keys(folder: Path) -> None:
     """Return if no file of the folder holds a private key.
-
-    A cluster keeps what it is sent, readable for every job on it.
-    """
+    A cluster keeps what it is sent, readable for every job on it."""
     found = (path for path in _files(folder) if _holds_key(path))
     if key := min(found, default=None):
         raise Refused(

@@ -24,11 +24,7 @@ class WaitingLine:
         self._due = FIRST_S
 
     def look(self, waiting: int, now_s: float) -> str | None:
-        """What is to be said now, if anything.
-
-        Args:
-            now_s: By a clock that never goes back.
-        """
+        """What is to be said now, if anything. ``now_s``: by a clock that never goes back."""
         if waiting:
             self._seen = now_s
         elif self._since is not None and now_s - self._seen > GAP_S:

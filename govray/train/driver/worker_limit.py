@@ -55,17 +55,12 @@ class WorkerLimit:
 
     def most(self, least: int, most: int) -> int:
         """How many workers the run may have at most.
-
-        Args:
-            least: Of the run itself. No limit goes below it.
-        """
+        ``least``: of the run itself. No limit goes below it."""
         return most if self._cap is None else max(least, min(self._cap.most, most))
 
     def obeyed(self, workers: int) -> None:
         """Answer the queue that no more workers run than it allows.
-
-        The caller will start no more either. A limit that ``workers`` are above has no answer.
-        """
+        The caller will start no more either. A limit that ``workers`` are above has no answer."""
         cap = self._cap
         if cap is None or cap == self._answered or workers > cap.most:
             return

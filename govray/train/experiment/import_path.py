@@ -16,11 +16,7 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*")
 
 def check_import_path(name: str, own: str) -> str:
     """Return ``name`` if it is ``own`` or may be imported.
-
-    Args:
-        name: ``module.Class`` or ``module:Class``.
-        own: What govray itself calls its default.
-    """
+    ``name``: ``module.Class`` or ``module:Class``."""
     if name != own and not _PATH.fullmatch(name):
         raise ValueError(f"give {own}, or an import path such as package.module.Class")
     return name
@@ -33,11 +29,8 @@ def split_path(name: str) -> tuple[str, str]:
 
 
 def import_named(module: str) -> ModuleType:
-    """Import a module that an experiment file names.
-
-    The working directory counts, behind everything else that Python searches. Workers have it too:
-    Ray gives it to them.
-    """
+    """Import a module that an experiment file names. The working directory counts, behind
+    everything else that Python searches. Workers have it too: Ray gives it to them."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)

@@ -316,10 +316,7 @@ class Experiment(Section):
     @property
     def steps(self) -> int:
         """How long its schedule runs, in the configuration that a loop gets.
-
-        Raises:
-            ValueError: ``max_steps`` is ``"data"``, and nothing is planned yet.
-        """
+        Raises ``ValueError``: ``max_steps`` is ``"data"``, and nothing is planned yet."""
         if self.max_steps == DATA:
             raise ValueError("max_steps: data is no number before the run is planned")
         return self.max_steps
@@ -331,10 +328,7 @@ class Experiment(Section):
 
     def resolved(self, vocabulary: int, separator: int) -> Experiment:
         """The same, with the hyperparameters that follow from the tokenizer.
-
-        Args:
-            separator: The id that begins a record.
-        """
+        ``separator``: the id that begins a record."""
         if self.data.rows == "images":
             return self
         follows = {"vocabulary": vocabulary}
@@ -344,9 +338,7 @@ class Experiment(Section):
 
     def check_rows(self, schema: RowSchema | None) -> None:
         """Compare the hyperparameters with what the corpora's rows hold.
-
-        A hyperparameter of a tensor's name is its shape; ``classes`` is the schema's.
-        """
+        A hyperparameter of a tensor's name is its shape; ``classes`` is the schema's."""
         if schema is None or schema.tensors is None:
             return
         stated = {each.name: list(each.shape) for each in schema.tensors}
@@ -423,10 +415,7 @@ class Experiment(Section):
 
 def read_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
     """Read and validate an experiment file.
-
-    Args:
-        overrides: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them.
-    """
+    ``overrides``: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them."""
     return parse_experiment(read_overridden(path, overrides), where=str(path))
 
 
@@ -468,9 +457,7 @@ def parse_experiment(
     source: Source | None = None,
 ) -> Experiment:
     """Validate an experiment that is already parsed; see `read_experiment`.
-
-    An error names a line where ``source`` has the text's lines.
-    """
+    An error names a line where ``source`` has the text's lines."""
     if not isinstance(value, dict):
         raise UsageError("an experiment is a mapping", where=where, do="See jobs/train.yaml")
     try:

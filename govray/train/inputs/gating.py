@@ -106,9 +106,6 @@ def newly_left_out(
 ) -> tuple[str, ...]:
     """The corpora to leave out from now on, besides those left out before; sorted.
 
-    Args:
-        credentials: Each corpus that the run reads → its credential's name.
-
     Raises:
         NoLongerValid: The run stops: the policy says so or has itself ended, or no corpus would
             be left.
@@ -200,11 +197,7 @@ class Gating:
 
     def gate(self, step: int, error: NoLongerValid, lists: Mapping[str, str]) -> tuple[Gate, ...]:
         """Leave out from ``step`` on what ended. Returns the new gates, equal on all ranks.
-
-        Args:
-            step: The step that was agreed on.
-            lists: Name of what was revoked → digest of the list; only rank 0's is used.
-        """
+        ``lists``: name of what was revoked → digest of the list; only rank 0's is used."""
         corpora = newly_left_out(error, self._on_expiry, self._credentials, self.left_out(step))
         assert error.time is not None
         found = {end.name: end for end in error.ends}

@@ -1,7 +1,4 @@
-"""What a policy asks of a run's monitor: which corpora to measure, and what follows.
-
-The driver decides this once (`monitored`). The order carries it to all workers.
-"""
+"""What a policy asks of a run's monitor: which corpora to measure, and what follows."""
 
 from __future__ import annotations
 
@@ -20,11 +17,7 @@ from govray.governance.record.prepare_manifest import Manifest
 
 @dataclass(frozen=True)
 class Monitored:
-    """What a policy asks of a run's monitor.
-
-    Attributes:
-        subjects: Corpus → what follows, and in which domain.
-    """
+    """What a policy asks of a run's monitor."""
 
     section: Monitoring
     subjects: Mapping[str, MonitoredCorpus]

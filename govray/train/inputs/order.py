@@ -35,10 +35,7 @@ from govray.train.inputs.run_settings import RunSettings
 @dataclass(frozen=True, kw_only=True)
 class ValidationTask:
     """What workers need to validate.
-
-    Attributes:
-        prepared: Folder of the packed rows; None if the training loop measures.
-    """
+    ``prepared``: folder of the packed rows; None if the training loop measures."""
 
     section: Validation
     prepared: str | None = None

@@ -67,9 +67,7 @@ def routes_of(
 
 def local_order(context: int) -> RowOrder:
     """The order of new plans, for rows of ``context`` + 1 words: nothing else changes it.
-
-    A window is a whole number of blocks.
-    """
+    A window is a whole number of blocks."""
     block = BLOCK_GROUPS * rows_per_group(context)
     rows = max(WINDOW_TOKENS // (context + 1), LEAST_WINDOW)
     return RowOrder(block=block, window=-(-rows // block) * block)
@@ -195,11 +193,8 @@ def _reading(plan: BatchPlan) -> list[StreamPlan]:
 
 
 def advice(plan: BatchPlan) -> tuple[str, ...]:
-    """Warnings: corpora without a row, and quotas that may be a mistake.
-
-    A quota counts for each route stream. A profile with an adapter for each corpus has as many
-    streams as corpora.
-    """
+    """Warnings: corpora without a row, and quotas that may be a mistake. A quota counts for each
+    route stream. A profile with an adapter for each corpus has as many streams as corpora."""
     found = []
     by_profile: dict[str, list[StreamPlan]] = {}
     for stream in plan.streams:

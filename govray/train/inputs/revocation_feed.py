@@ -10,8 +10,6 @@ Invariants:
   folder keeps the newest list of each issuer.
 * Fail closed, after a delay. A list may be unreadable, not verify, or be older than the trust root
   accepts. The last good one then stays in force for `PATIENCE_S`, and after that the run stops.
-
-`gating.py` decides what a revocation means for the run.
 """
 
 from __future__ import annotations

@@ -182,9 +182,7 @@ def experiment_inputs(experiment: Experiment) -> InputFiles:
 
 def changed(record: RunRecord, files: InputFiles) -> list[str]:
     """The inputs that changed since the run recorded them, by name.
-
-    Signed documents are compared by payload, so another signature changes nothing.
-    """
+    Signed documents are compared by payload, so another signature changes nothing."""
     policy = read(files.policy, "signed policy", "govray sign policies/licences.yaml")
     root = read(files.trust_root, "trust root", "govray sign policies/root.yaml")
     delegations = [read(path, "delegation", "govray sign FILE") for path in files.delegations]
@@ -226,10 +224,7 @@ def _refuse(names: Sequence[str], where: str) -> None:
 
 def refuse_other_submission(record: RunRecord, submission: Submission | None) -> None:
     """Refuse to resume a run for another submission than its own.
-
-    Args:
-        submission: Whose job wants to go on with it; None if somebody started it by hand.
-    """
+    ``submission``: whose job wants to go on with it; None if somebody started it by hand."""
     if record.submission == submission:
         return
     of, by = (f"submission {each.id}" if each else "" for each in (record.submission, submission))
@@ -243,10 +238,7 @@ def refuse_other_submission(record: RunRecord, submission: Submission | None) ->
 
 def refuse_other_run(record: RunRecord, made: RunRecord) -> None:
     """Refuse to resume a run whose plan, model or data would differ today.
-
-    Args:
-        made: What a run that began now would record.
-    """
+    ``made``: what a run that began now would record."""
     then, now = (_comparable(each) for each in (record, made))
     names = [name for name in then if then[name] != now[name]]
     if record.ema != made.ema:

@@ -121,10 +121,7 @@ class RunRecord:
 
     def end(self, run_folder: Place, finished: datetime, *, ended: int | None = None) -> RunRecord:
         """The same run, finished, and recorded so.
-
-        Args:
-            ended: The step before which the run ended, if that was early.
-        """
+        ``ended``: the step before which the run ended, if that was early."""
         done = replace(self, finished=finished, ended=ended)
         write_whole(run_folder / RECORD / SUMMARY, canonical_json.encode(done._summary()))
         return done
@@ -190,11 +187,7 @@ def write_files(run_folder: Place, files: Mapping[str, bytes]) -> None:
 
 
 def parse_record(files: Mapping[str, bytes], *, where: str) -> RunRecord:
-    """The record that these files hold.
-
-    Args:
-        files: `FILES`, by name.
-    """
+    """The record that these files hold."""
     place = f"{where}/{SUMMARY}"
     summary: Any = canonical_json.parse_canonical(files[SUMMARY], where=place)
     try:

@@ -62,9 +62,7 @@ class Inputs:
 
     def expiries(self, corpora: Sequence[str]) -> dict[str, datetime]:
         """When the policy and each of these corpora's credentials end, by name.
-
-        Neither holds longer than the authorities that signed it, nor than the trust root.
-        """
+        Neither holds longer than the authorities that signed it, nor than the trust root."""
         policy, root = self.policy, self.trust.root.expires
         signed_until = max(authority.expires for authority in policy.authorities)
         dates = {policy_name(policy.document): min(policy.document.valid.until, signed_until, root)}

@@ -81,11 +81,7 @@ def replay_schedule(step: Callable[[], object], run: Run) -> None:
 
 def require_device(setting: str, chosen: torch.device, worker: torch.device, do: str) -> None:
     """Refuse a host that would keep its model or batches on another device than the worker's.
-
-    Args:
-        chosen: The host's; without an index it is any of its kind.
-        worker: The worker's, where batches are.
-    """
+    ``chosen``: the host's; without an index it is any of its kind."""
     if chosen.type != worker.type or chosen.index not in (None, worker.index):
         raise Refused(
             f"the host computes on {chosen}, and this worker, with its batches, on {worker}",
@@ -96,10 +92,7 @@ def require_device(setting: str, chosen: torch.device, worker: torch.device, do:
 
 def require_same(setting: str, value: float, argument: str, governed: float | None) -> None:
     """Refuse a host's setting that differs from the run's.
-
-    Args:
-        argument: Its name in `GovernedTrainer`.
-    """
+    ``argument``: its name in `GovernedTrainer`."""
     if value != governed:
         raise Refused(
             f"{setting}={value}, but the run has {argument}={governed}",

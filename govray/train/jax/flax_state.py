@@ -30,13 +30,7 @@ assert ALPHA_PER_RANK == 2  # as `govray.engine.jax.lora` scales
 
 class FlaxModel:
     """Implements `govray.train.state.trained_model.TrainedModel`.
-
-    Args:
-        ranks: Adapter name → rank.
-
-    Attributes:
-        sharded: Never: each process holds all of the model.
-    """
+    ``sharded``: never: each process holds all of the model."""
 
     sharded = False
 

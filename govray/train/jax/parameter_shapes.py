@@ -11,10 +11,7 @@ from torch import nn
 
 def parameter_shapes(parameters: Mapping[str, Array]) -> nn.Module:
     """A module with parameters of these names, shapes and dtypes, on the meta device.
-
-    Args:
-        parameters: By FQN; of any shape, dtype and device.
-    """
+    ``parameters``: by FQN; of any shape, dtype and device."""
     model = nn.Module()
     for name, value in parameters.items():
         *above, own = name.split(".")

@@ -14,10 +14,7 @@ from govray.engine.steps.step_result import StepResult
 
 class RunStep:
     """Implements `govray.train.worker.run.StepFunction`.
-
-    Args:
-        agreement: Over torch's processes, which are JAX's.
-    """
+    ``agreement``: over torch's processes, which are JAX's."""
 
     def __init__(self, step: RoutedStep, agreement: Agreement) -> None:
         self.agreement = agreement

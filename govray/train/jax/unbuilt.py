@@ -10,10 +10,7 @@ from govray.errors import UsageError
 
 def refuse_unbuilt(given: Mapping[str, Any]) -> None:
     """Refuse what is built over torch alone.
-
-    Args:
-        given: What is asked for, by the name that people know; None or false where it is not.
-    """
+    ``given``: what is asked for, by the name that people know; None or false where it is not."""
     for name, asked in given.items():
         if asked:
             raise UsageError(

@@ -28,10 +28,7 @@ def make_optimizer(
     described: Optimizer, parameters: Iterable[nn.Parameter]
 ) -> torch.optim.Optimizer:
     """The optimizer over some parameters, on the device where they are now.
-
-    Raises:
-        Refused: A governed step can't call it.
-    """
+    Raises ``Refused``: a governed step can't call it."""
     over = list(parameters)
     if described.name == ADAMW:
         return torch.optim.AdamW(

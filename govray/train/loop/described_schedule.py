@@ -22,10 +22,7 @@ _WHERE = "schedule"
 
 def describe_schedule(described: Schedule) -> MakeScheduler | None:
     """``optimizer -> scheduler``; None for the default cosine.
-
-    Raises:
-        UsageError: On the call: a class does not exist, or does not take its arguments.
-    """
+    Raises ``UsageError``: on the call: a class does not exist, or does not take its arguments."""
     if described.name == COSINE:
         return None
     parts = described.parts

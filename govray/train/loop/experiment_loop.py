@@ -26,11 +26,7 @@ REPORTED = ("loss", "memorization", "rows", "seconds", "step", "targets")
 
 def optimizer_of(config: dict[str, Any], model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that an experiment file describes, over a model's parameters.
-
-    Args:
-        config: What a training loop gets.
-        model: As `govern` will get it; sharded already where it is to be.
-    """
+    ``model``: as `govern` will get it; sharded already where it is to be."""
     experiment = Experiment.model_validate(config)
     return make_optimizer(experiment.optimizer, model.parameters())
 
@@ -45,9 +41,7 @@ def schedule_of(config: dict[str, Any]) -> MakeScheduler:
 
 def train_loop(config: dict[str, Any]) -> None:
     """The loop that `GovernedTrainer` runs; ``config`` is the JSON of an `Experiment`.
-
-    If the entrypoint is a loop, that one runs, and gets the same ``config``.
-    """
+    If the entrypoint is a loop, that one runs, and gets the same ``config``."""
     experiment = Experiment.model_validate(config)
     if loop := own_loop(experiment):
         loop(config)

@@ -13,11 +13,7 @@ Base = TypeVar("Base")
 
 
 def imported_class(name: str, base: type[Base], *, where: str) -> type[Base]:
-    """The class of an import path.
-
-    Args:
-        name: ``module.Class`` or ``module:Class``.
-    """
+    """The class of an import path. ``name``: ``module.Class`` or ``module:Class``."""
     module_name, class_name = split_path(name)
     try:
         module = import_named(module_name)

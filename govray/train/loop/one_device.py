@@ -42,10 +42,7 @@ draw none of them (`govray.engine.startup.without_compiler`)."""
 @contextmanager
 def only_on(device: torch.device) -> Iterator[None]:
     """Inside, tensors are made on a device and stay there.
-
-    Args:
-        device: The meta device or the CPU.
-    """
+    ``device``: the meta device or the CPU."""
     with ExitStack() as stack:
         for patched in _answers(device):
             stack.enter_context(patched)
@@ -94,9 +91,7 @@ class _Stay(TorchFunctionMode):
 
 def _answers(device: torch.device) -> Iterator[Any]:
     """Patches of what a loop asks and tells the runtime about its device.
-
-    Loops may have imported Ray's functions before, so what those look up is patched, not they.
-    """
+    Loops may have imported Ray's functions before, so what those look up is patched, not they."""
     yield patch.object(torch.cuda, "set_device", lambda device: None)
     yield patch.object(torch.cuda, "current_device", lambda: 0)
     yield patch.object(torch, "set_default_device", lambda device: None)

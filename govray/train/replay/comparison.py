@@ -123,10 +123,7 @@ def compared_files(
     one: commit_folder.Committed, other: commit_folder.Committed, *, shared_only: bool = False
 ) -> list[str]:
     """Weights, then adapters, then optimizer state.
-
-    Args:
-        shared_only: Weights and the adapters that both have, and no optimizer state.
-    """
+    ``shared_only``: weights and the adapters that both have, and no optimizer state."""
     weights, others = _weights(one.names), _weights(other.names)
     if shared_only:
         return _ordered(weights & others)

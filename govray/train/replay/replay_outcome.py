@@ -95,10 +95,7 @@ class ReplayFinding:
 
     def sign(self, folder: Path, signer: Signer, trust: TrustState, *, at: datetime) -> Path:
         """Write the signed outcome into the replay's folder, and return where.
-
-        Args:
-            trust: Names the key as an operator's or a witness's.
-        """
+        ``trust``: names the key as an operator's or a witness's."""
         document = ReplayOutcome(
             run=self.of,
             replay=self.run,
@@ -122,10 +119,7 @@ class ReplayFinding:
 @dataclass(frozen=True)
 class ReplayEvidence:
     """A replay as an attestation states it, and the envelope that goes with the model.
-
-    Attributes:
-        envelope: A second party's signed outcome; None for the operator's own.
-    """
+    ``envelope``: a second party's signed outcome; None for the operator's own."""
 
     replay: model_attestation.Replay
     envelope: bytes | None

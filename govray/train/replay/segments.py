@@ -25,10 +25,7 @@ class Segment:
 
 def segments(leaves: Iterable[AnyLeaf], start: int, stop: int) -> tuple[Segment, ...]:
     """The segments of steps ``start … stop-1``, in order; they leave no step out.
-
-    Raises:
-        CouldNotCheck: A step has no leaf, so its world size is unknown.
-    """
+    Raises ``CouldNotCheck``: a step has no leaf, so its world size is unknown."""
     sizes = {leaf.step: leaf.world_size for leaf in last_branch(leaves)}
     found: list[Segment] = []
     for step in range(start, stop):
@@ -43,9 +40,7 @@ def segments(leaves: Iterable[AnyLeaf], start: int, stop: int) -> tuple[Segment,
 
 def last_branch(leaves: Iterable[AnyLeaf]) -> tuple[Leaf, ...]:
     """The leaves of steps that the final state rests on, in the order of steps.
-
-    After a rollback a step has a leaf on each branch; the newest counts.
-    """
+    After a rollback a step has a leaf on each branch; the newest counts."""
     newest: dict[int, Leaf] = {}
     for leaf in leaves:
         if isinstance(leaf, Leaf) and (

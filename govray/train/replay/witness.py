@@ -36,10 +36,7 @@ from govray.train.state.carried_governance import read_ledger
 
 def require_witness(model: VerifiedModel, run: RunRecord, key: PublicKey, *, at: datetime) -> None:
     """Refuse a replay that this key could not sign.
-
-    Args:
-        model: Verified under the party's trust root.
-    """
+    ``model``: verified under the party's trust root."""
     if model.attestation.run.id != run.run_id:
         raise UsageError(
             f"the model is of run {model.attestation.run.id}, not of {run.run_id}",

@@ -153,6 +153,7 @@ class Failed(Event):
         failure: ``infrastructure``, ``user`` or ``refused``; see `govray.train.driver.failures`.
         rank: The rank that failed first, where one is known.
         step: The first step that was not recorded when it happened.
+        what: The error's own text.
     """
 
     kind: Literal["failed"] = "failed"

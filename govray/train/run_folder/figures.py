@@ -65,6 +65,7 @@ class ConfusionMatrix(Figure):
     """How often each class was taken for each.
 
     Attributes:
+        labels: The classes' names.
         counts: ``counts[i][j]``: how often class i was taken for class j.
     """
 
@@ -204,10 +205,7 @@ def newest(run_folder: str) -> list[ReportedFigure]:
 
 def one(run_folder: str, file: str) -> ReportedFigure | None:
     """The figure in a file of this name; None if there is none that parses.
-
-    Args:
-        file: As `ReportedFigure.file`; the caller has checked its form.
-    """
+    ``file``: as `ReportedFigure.file`; the caller has checked its form."""
     with suppress(OSError, ValueError, UsageError):
         path = place(run_folder) / FOLDER / file
         if path.stat().st_size <= MOST_BYTES:

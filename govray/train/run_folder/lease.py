@@ -36,10 +36,7 @@ class Taken(Exception):
 @contextmanager
 def hold(path: BucketPath, owner: dict[str, Any], *, host: str) -> Iterator[None]:
     """Hold the lock within the context.
-
-    Args:
-        owner: Who holds it, for people; has ``pid`` and ``host``.
-    """
+    ``owner``: who holds it, for people; has ``pid`` and ``host``."""
     tag = _take(path, owner, host)
     end = threading.Event()
     newest = [tag]

@@ -68,10 +68,7 @@ class WriteAhead:
 
     def append(self, leaf: Leaf, norms: GradientNorms | None = None) -> None:
         """Record one step, and its gradient norms if they were sampled.
-
-        Raises:
-            Refused: The file holds another leaf for this step.
-        """
+        Raises ``Refused``: the file holds another leaf for this step."""
         self._compare(leaf)
         place = leaf.branch, leaf.step
         recorded = self._recorded.get(place, ())
@@ -98,9 +95,7 @@ class WriteAhead:
 
     def _write_from(self, place: _Place, *, durable: bool = False) -> None:
         """Put this step's lines in their place; those of later steps move behind them.
-
-        A crash in between loses lines at the end, and leaves what stands before them.
-        """
+        A crash in between loses lines at the end, and leaves what stands before them."""
         offset = self._offsets.get(place, self._end)
         self._file.write_from(offset, self._lines_from(place, offset), durable=durable)
 

@@ -23,10 +23,7 @@ SEGMENT_BYTES = 1 << 16
 
 class LogFile:
     """The lines at a place; one process writes them.
-
-    Args:
-        path: On a store, the folder of segments.
-    """
+    ``path``: on a store, the folder of segments."""
 
     def __init__(self, path: Place) -> None:
         self._path = path

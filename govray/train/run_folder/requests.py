@@ -18,12 +18,7 @@ STORE_S = 1.0
 
 
 class Requests:
-    """What a run is asked for.
-
-    Attributes:
-        stop: Whether it is to commit and end.
-        pause: Whether it is to commit and wait for other workers.
-    """
+    """What a run is asked for. ``pause``: whether it is to commit and wait for other workers."""
 
     def __init__(self, run_folder: Place) -> None:
         self._folder = run_folder

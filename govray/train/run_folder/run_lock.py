@@ -67,10 +67,7 @@ class Holder:
 @contextmanager
 def hold(run_folder: Place) -> Iterator[int]:
     """Be the run's driver within the context. Yields this driver's number, from 1.
-
-    Raises:
-        Driven: Another driver has the run.
-    """
+    Raises ``Driven``: another driver has the run."""
     own = Holder(os.getpid(), socket.gethostname(), now())
     with _locking(run_folder, own):
         number = take_over(run_folder)
@@ -137,11 +134,7 @@ def holder(run_folder: Place) -> Holder | None:
 
 @dataclass(frozen=True)
 class Fence:
-    """What one attempt compares before it writes.
-
-    Attributes:
-        driver, attempt: The numbers under which the attempt began.
-    """
+    """What one attempt compares before it writes."""
 
     folder: Place
     driver: int

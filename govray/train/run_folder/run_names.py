@@ -14,9 +14,7 @@ _REPLAY = re.compile(r"replay-[A-Za-z0-9-]{1,64}")
 
 def trial_name(search: str, number: int) -> str:
     """The name of a trial, by its number; ``search`` is the folder of its search.
-
-    A clone of it has a dot and a number more.
-    """
+    A clone of it has a dot and a number more."""
     token = canonical_json.sha256(search.encode()).removeprefix("sha256:")[:8]
     return f"trial-{number:04d}-{token}"
 

@@ -62,10 +62,7 @@ def driver_log(driver: int) -> str:
 
 def outputs(*, from_now: bool = False) -> list[tuple[str, int]]:
     """This process's standard output and error, as far as they are files, and where to begin.
-
-    Args:
-        from_now: Leave out what the files have already.
-    """
+    ``from_now``: leave out what the files have already."""
     found: dict[tuple[int, int], tuple[str, int]] = {}
     for number in (1, 2):
         path = f"/proc/self/fd/{number}"
@@ -139,9 +136,7 @@ class ShippedLog:
 
     def write(self, text: str) -> None:
         """Ship lines that the process did not print, such as the error that ends it.
-
-        They come behind what it has printed.
-        """
+        They come behind what it has printed."""
         _flush_printed()
         self._look(last=False)
         with self._lock:

@@ -116,11 +116,7 @@ class CarriedGovernance:
         return {object_name(entry): entry for entry in (*self.files.values(), *self.tiles)}
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file.
-
-        Raises:
-            Damaged: They are not beside the commit, or are others.
-        """
+        """The bytes of a file."""
         return self._objects.read(self.files[name], name)
 
     def read_tiles(self) -> bytes:
@@ -174,9 +170,7 @@ def read_ledger(committed: Committed) -> bytes:
 
 def refuse_other_record(run_folder: Place, found: CarriedGovernance) -> None:
     """Refuse a record that is not the one which a commit carries.
-
-    When the run ended, which a commit cannot know, is not compared.
-    """
+    When the run ended, which a commit cannot know, is not compared."""
     found.record()
     for name in RECORDED:
         data = (run_folder / name).read_bytes()

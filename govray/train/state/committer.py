@@ -261,11 +261,7 @@ class Commits:
     def _fail(
         self, error: Exception, step: int, folder: commit_folder.Folder | None = None
     ) -> None:
-        """Remember the first failure; later ones follow from it.
-
-        Args:
-            folder: The commit's folder; None if it was not begun.
-        """
+        """Remember the first failure; later ones follow from it."""
         if self._failure:
             return
         if isinstance(error, GovrayError) and folder is None:
@@ -288,9 +284,7 @@ class Commits:
 
     def _clear(self, resumed: int) -> None:
         """Put aside commits of an earlier attempt beyond the step where this one begins.
-
-        Such a folder was not whole when the run was resolved, or came after that.
-        """
+        Such a folder was not whole when the run was resolved, or came after that."""
         for step, folder in self._storage.commits():
             if step > resumed:
                 commit_folder.put_aside(folder, SUPERSEDED)

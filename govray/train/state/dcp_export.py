@@ -69,7 +69,6 @@ def export_dcp(named: Place, out: Path) -> DcpExport:
     what is written is compared once more.
 
     Args:
-        named: As `find_commit`.
         out: It must not exist.
     """
     if os.path.lexists(out):

@@ -59,7 +59,6 @@ class Inventory:
         Args:
             objects: What commits share beside them, listed before the inventory was taken. A
                 commit that was published in between then has its own in ``named``.
-            gone: Commits that are about to go.
         """
         if self.damaged:
             return {}
@@ -122,9 +121,7 @@ def surplus(
     run_folder: Place, found: Inventory, rules: Rules | None = None, floor: int | None = None
 ) -> tuple[Commit, ...]:
     """The commits that no rule, pin or hold keeps. ``rules`` are the run's unless given.
-
-    The newest commit of step ``floor`` or before stays as if it were pinned.
-    """
+    The newest commit of step ``floor`` or before stays as if it were pinned."""
     if read_holds(run_folder):
         return ()
     pins = set(read_pins(run_folder))

@@ -54,12 +54,8 @@ _SHOWN = 3
 
 
 def find_weights(path: Path) -> list[Path]:
-    """The weight files at a path.
-
-    Args:
-        path: A ``.safetensors`` file; or a folder with ``model.safetensors``, or else with
-            the shards ``model-*-of-*.safetensors``.
-    """
+    """The weight files at a path. ``path``: a ``.safetensors`` file; or a folder with
+    ``model.safetensors``, or else with the shards ``model-*-of-*.safetensors``."""
     if path.is_file():
         found = [path] if path.suffix == ".safetensors" else []
     elif path.is_dir():
@@ -110,10 +106,7 @@ def read_start(
 
 def check_fits(model: nn.Module, start: Start) -> None:
     """Compare the files' tensors with a model's, by their headers alone.
-
-    Args:
-        model: On any device, the meta device included.
-    """
+    ``model``: on any device, the meta device included."""
     stored: dict[str, _Stored] = {}
     for name in start.files:
         path = Path(start.folder, name)

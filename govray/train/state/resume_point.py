@@ -52,10 +52,7 @@ class Resumption:
 
 def resolve(run_folder: Place, order: Order) -> Resumption:
     """Where the run in this folder resumes, under its order.
-
-    Raises:
-        Refused: What it recorded is not the story of a run under this policy.
-    """
+    Raises ``Refused``: what it recorded is not the story of a run under this policy."""
     commit, step = snapshot.latest(run_folder) or (None, 0)
     decided = gating.resumed(run_folder, commit)
     if order.monitored is None:
@@ -96,9 +93,7 @@ def known_leaves(run_folder: Place, commit: Folder | None) -> tuple[AnyLeaf, ...
 
 def on_one_branch(leaves: Iterable[AnyLeaf]) -> tuple[AnyLeaf, ...]:
     """The leaves that a state rests on, numbered as in a run without rollbacks: all in branch 0.
-
-    Leaves that a rollback left behind are not among them.
-    """
+    Leaves that a rollback left behind are not among them."""
     found: list[AnyLeaf] = []
     branch = 0
     for leaf in leaves:
@@ -110,11 +105,7 @@ def on_one_branch(leaves: Iterable[AnyLeaf]) -> tuple[AnyLeaf, ...]:
 
 
 def as_replayed(decided: Decisions, leaves: Iterable[AnyLeaf]) -> Decisions:
-    """A run's decisions, for a replay: it has one branch and measures nothing.
-
-    Args:
-        decided: Gates of every branch and kind.
-    """
+    """A run's decisions, for a replay: it has one branch and measures nothing."""
     starts: dict[int, int] = {}
     for leaf in leaves:
         if isinstance(leaf, Leaf):

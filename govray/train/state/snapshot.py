@@ -112,11 +112,7 @@ class Capture:
     tiles: Sequence[LedgerTile] = ()
 
     def files(self, carried: Mapping[str, Any] | None = None) -> dict[str, commit_folder.Content]:
-        """Name → content of all files that the rank commits. A function of its inputs alone.
-
-        Args:
-            carried: What `carried_governance.keep` put beside the commit.
-        """
+        """Name → content of all files that the rank commits. A function of its inputs alone."""
         if self.summary is None:
             return dict(self.contents)
         summary = dict(self.summary) | {CARRIED: dict(carried or {})}

@@ -37,10 +37,7 @@ OPTAX = "optax"
 
 class TrainedModel(Protocol):
     """A model, its adapters and its optimizer.
-
-    Attributes:
-        sharded: Whether each rank holds a part of the model.
-    """
+    ``sharded``: whether each rank holds a part of the model."""
 
     sharded: bool
 
@@ -57,9 +54,7 @@ class TrainedModel(Protocol):
 
     def computes_on(self) -> tuple[str | None, Mapping[str, str]]:
         """The device that it computes on, and settings of its framework that move bits.
-
-        None and nothing else where torch knows both.
-        """
+        None and nothing else where torch knows both."""
 
     def adapters(self) -> Iterator[tuple[str, dict[str, Any], dict[str, Tensor]]]:
         """Of each adapter: its name, its configuration and copies of its tensors, as for peft."""
@@ -162,10 +157,7 @@ def _read(
     committed: commit_folder.Committed, file: str, like: Callable[[str], Tensor | None]
 ) -> dict[str, Tensor]:
     """The tensors of a file. Of tensors that are sharded here, only this rank's shards.
-
-    Args:
-        like: Maps a tensor's name in the file to the tensor here.
-    """
+    ``like``: maps a tensor's name in the file to the tensor here."""
     index = None if file in committed.entries else committed.index
     if index is None or file not in index.rows:
         return committed.tensors(file)

@@ -31,10 +31,7 @@ from govray.train.experiment.ema import Ema
 
 class WeightAverage:
     """The average of one model on one worker.
-
-    Args:
-        model: The base model; sharded already where it is to be.
-    """
+    ``model``: the base model; sharded already where it is to be."""
 
     def __init__(self, model: nn.Module, ema: Ema) -> None:
         self._ema = ema
@@ -63,20 +60,13 @@ class WeightAverage:
             torch._foreach_lerp_(averages, weights, 1 - self._ema.decay)
 
     def tensors(self, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The base model's tensors, with the averages in place of what learns.
-
-        Args:
-            base: By name, as committed.
-        """
+        """The base model's tensors, with the averages in place of what learns."""
         return {name: self._averages.get(name, tensor) for name, tensor in base.items()}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take the averages from a commit.
-
-        Args:
-            tensors: By name; whole, or cut as the parameters are.
-        """
+        ``tensors``: by name; whole, or cut as the parameters are."""
         for name, average in self._averages.items():
             _local(average).copy_(_local(local_shard(tensors[name], average)))
 

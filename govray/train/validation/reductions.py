@@ -36,13 +36,7 @@ def reduced(
     where: str,
 ) -> dict[str, float]:
     """These metrics over all ranks. Collective, with the same result on all.
-
-    Args:
-        by: Metric → reduction.
-
-    Raises:
-        Refused: On all ranks: one of them does not report a metric, or reduces others.
-    """
+    Raises ``Refused``: on all ranks: one of them does not report a metric, or reduces others."""
     if odd := sorted(set(by.values()) - REDUCTIONS.keys()):
         known = get_args(Reduction)
         raise UsageError(

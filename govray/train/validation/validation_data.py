@@ -88,7 +88,6 @@ def carried_validation(
 
     Raises:
         CouldNotCheck: The packed rows are not in the run's storage.
-        Refused: As `validation_inputs`; or a credential is another one.
     """
     stated = record.validation or {}
     if section.corpora is None or "manifest" not in stated:

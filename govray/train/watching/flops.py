@@ -45,11 +45,7 @@ class Operation:
 
 def flop_ratio(operations: Sequence[Operation], streams: Sequence[tuple[int, Route]]) -> float:
     """F: the FLOPs of routing each stream as its route permits, divided by those of plain training.
-
-    Args:
-        operations: Of the model, adapters' included.
-        streams: (rows, route) of each stream; at least one row.
-    """
+    ``streams``: (rows, route) of each stream; at least one row."""
     plain = 3 * sum(o.flops for o in operations if not _of_adapter(o))
     rows = sum(count for count, _ in streams)
     return sum(count * row_flops(operations, route) for count, route in streams) / (plain * rows)

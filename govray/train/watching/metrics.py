@@ -117,10 +117,7 @@ TAGS = ("run", "experiment")
 
 class RunMetrics:
     """The metrics of one worker's run; on ranks other than 0 nothing is kept.
-
-    Args:
-        model: Whose parameters weigh the layer groups.
-    """
+    ``model``: whose parameters weigh the layer groups."""
 
     def __init__(
         self,

@@ -250,9 +250,7 @@ def _learning(parameter: nn.Parameter) -> int:
 
 def _state_share(optimizer: torch.optim.Optimizer) -> float | None:
     """Bytes of an optimizer's state for each byte of a gradient, from a step with one matrix.
-
-    None if such an optimizer can't be made from its settings, or does not step.
-    """
+    None if such an optimizer can't be made from its settings, or does not step."""
     first = optimizer.param_groups[0]
     example = first["params"][0]
     weight = nn.Parameter(torch.zeros(_SIDE, _SIDE, dtype=example.dtype))

@@ -30,11 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class StepProfiler:
-    """Traces the steps of a range as a run reaches them.
-
-    Args:
-        steps: The range; empty for none.
-    """
+    """Traces the steps of a range as a run reaches them. ``steps``: the range; empty for none."""
 
     def __init__(self, steps: range, folder: Place) -> None:
         self._steps = steps

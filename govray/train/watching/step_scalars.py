@@ -32,10 +32,7 @@ def scalars(
     labels: Mapping[str, str],
 ) -> tuple[int, dict[str, float]]:
     """The step, and name → value of every finite number that is known of it.
-
-    Args:
-        labels: Of the streams whose losses are told.
-    """
+    ``labels``: of the streams whose losses are told."""
     found: dict[str, object] = dict(own)
     if own.get("seconds"):
         found["tokens_per_second"] = own["targets"] / own["seconds"]

@@ -48,13 +48,7 @@ def batches_on(
     device: torch.device, rows: Iterator[StepRows], schema: RowSchema | None
 ) -> Iterator[StepBatch]:
     """One rank's rows as batches on its device.
-
-    Args:
-        schema: What the rows hold; packed text by default.
-
-    Raises:
-        Exception: What reading, building or copying a batch raised, where it would have come.
-    """
+    ``schema``: what the rows hold; packed text by default."""
     if device.type == "cpu":
         return (step_batch(each, device, schema) for each in rows)
     streams = torch.get_device_module(device)

@@ -17,10 +17,7 @@ from govray.train.state.pretrained import load_start
 
 def begin_with(model: nn.Module, assignment: Assignment) -> None:
     """Put the weights that the run begins with into a model, on every rank. Collective.
-
-    Raises:
-        UsageError: The model is sharded, and may begin elsewhere than the run says.
-    """
+    Raises ``UsageError``: the model is sharded, and may begin elsewhere than the run says."""
     if is_sharded(model):
         raise UsageError(
             "the model was sharded before it had the weights that the run begins with",
@@ -37,10 +34,7 @@ def begin_with(model: nn.Module, assignment: Assignment) -> None:
 @torch.no_grad()
 def broadcast(tensors: Iterable[Tensor]) -> None:
     """Give every rank rank 0's content, as DDP does when it wraps a model. Collective.
-
-    Args:
-        tensors: Of equal shapes, dtypes and devices on all ranks.
-    """
+    ``tensors``: of equal shapes, dtypes and devices on all ranks."""
     if dist.is_initialized():
         for tensor in tensors:
             dist.broadcast(tensor, src=0)

@@ -21,9 +21,6 @@ def step_batch(
 
     Within a stream, rows of one corpus stand together, for that is a piece whose gradient norm is
     sampled; else they keep the plan's order.
-
-    Args:
-        schema: What the rows hold; packed text by default.
     """
     tensors, counts = row_tensors(rows, schema)
     micro_batches = []

@@ -140,11 +140,8 @@ class PlanData(ray.train.DataConfig):
 
 
 class Configured(DatasetsCallback):
-    """Ray's callback, which configures in its own process.
-
-    Source: `DatasetsCallback` of Ray 2.60, which is private; a test compares what is used here
-    with the installed Ray.
-    """
+    """Ray's callback, which configures in its own process. Source: `DatasetsCallback` of Ray 2.60,
+    which is private; a test compares what is used here with the installed Ray."""
 
     def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
         """Called by Ray's controller when the workers are there: what each one gets."""
@@ -162,9 +159,7 @@ class Configured(DatasetsCallback):
 @dataclass(frozen=True, kw_only=True)
 class Dealt:
     """What `ray.train.get_dataset_shard` finds on one worker: its shards, or why there are none.
-
-    A failure is raised on every worker, so that it counts like any failure of theirs.
-    """
+    A failure is raised on every worker, so that it counts like any failure of theirs."""
 
     shards: Mapping[str, PlannedRows] = field(default_factory=dict)
     failure: Exception | None = None

@@ -77,9 +77,7 @@ class Recorder:
 
     def reported(self, step: int, metrics: Mapping[str, object], known: Collection[str]) -> None:
         """What the loop says of a step, but for what is ``known`` otherwise.
-
-        A figure that cannot be kept is lost, as a number is; the run goes on.
-        """
+        A figure that cannot be kept is lost, as a number is; the run goes on."""
         if self._writes:
             for name, value in metrics.items():
                 if isinstance(value, Figure):
