@@ -99,13 +99,7 @@ def admit(
     policy: Policy, credentials: Mapping[str, Verified[Credential]], *, max_quarantined: float
 ) -> Admission:
     """Ask the policy about every class, before any record is read.
-
-    Args:
-        max_quarantined: Largest share of records that may be refused, in [0, 1].
-
-    Raises:
-        Refused: a class that no rule matches, nothing left to admit, or too much in quarantine.
-    """
+    ``max_quarantined``: largest share of records that may be refused, in [0, 1]."""
     admitted: list[str] = []
     quarantine: list[Quarantined] = []
     for corpus, credential in sorted(credentials.items()):

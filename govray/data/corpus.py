@@ -339,9 +339,7 @@ def read_part(path: Place) -> Sequence[memoryview]:
 
 def record_name(path: Place, number: int) -> str:
     """The name of a record of one records file, by its place. Raises as `read_part`.
-
-    Whoever made the file chose the names, and Parquet does not say that they are UTF-8.
-    """
+    Whoever made the file chose the names, and Parquet does not say that they are UTF-8."""
     return _read_column(path, "name")[number].as_buffer().to_pybytes().decode(errors="replace")
 
 
@@ -352,13 +350,7 @@ def record_hashes(folder: Place) -> Iterator[bytes]:
 
 def verify_corpus(folder: Place, records: Records) -> None:
     """Recompute every record's leaf and the Merkle root, and compare with what was signed.
-
-    Args:
-        records: What its verified credential states of them.
-
-    Raises:
-        Refused: the secret is missing or another one; or as ``check_records``.
-    """
+    Raises ``Refused``: the secret is missing or another one; or as ``check_records``."""
     secret = record_commitment.read_secret(folder, records.commitment)
     entries = [record_commitment.entry(each, secret) for each in record_hashes(folder)]
     check_records(folder, entries, records)

@@ -18,10 +18,7 @@ from govray.storage.place import Place
 
 def read_credentials(corpora: Place) -> dict[str, bytes]:
     """The envelope of every corpus's credential in a folder, by corpus name; not yet verified.
-
-    Raises:
-        Refused: a corpus without a credential.
-    """
+    Raises ``Refused``: a corpus without a credential."""
     names = list_corpora(corpora)
     return dict(zip(names, at_once(_envelope, [corpora / name for name in names]), strict=True))
 
@@ -41,11 +38,7 @@ def _envelope(corpus: Place) -> bytes:
 def verify_credentials(
     corpora: Place, envelopes: Mapping[str, bytes], trust: TrustState, *, at: datetime
 ) -> dict[str, Verified[Credential]]:
-    """The verified credential of every corpus, by corpus name.
-
-    Raises:
-        Refused: a corpus with the credential of another one.
-    """
+    """The verified credential of every corpus, by corpus name."""
     verified: dict[str, Verified[Credential]] = {}
     for name, data in envelopes.items():
         where = str(corpora / name / CREDENTIAL_FILE)

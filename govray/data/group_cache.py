@@ -34,10 +34,7 @@ class GroupKey(NamedTuple):
 
 class GroupCache:
     """Verified rows by `GroupKey`; threads may share it.
-
-    Args:
-        most_bytes: Bytes of token ids held at most.
-    """
+    ``most_bytes``: bytes of token ids held at most."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes

@@ -143,9 +143,7 @@ def _agreeing(keys: npt.NDArray[Any], corpora: Places) -> Iterator[_Agreeing]:
 
 def _equal(records: Sequence[Digests], starts: Places) -> Places:
     """What is equal, as ascending numbers: record · corpora + corpus that has it, too.
-
-    Records count through all corpora; ``starts`` are the corpora's first ones, and the end.
-    """
+    Records count through all corpora; ``starts`` are the corpora's first ones, and the end."""
     _, keys = np.unique(np.concatenate(records), return_inverse=True)
     width = len(records)
     blocks = _agreeing(keys, _corpora(starts))

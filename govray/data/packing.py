@@ -98,9 +98,7 @@ class PartFamilies:
 @dataclass(frozen=True)
 class Packed:
     """What became of a part. Its records and rows are in files; ``part`` says what they are.
-
-    Its range of records begins at 0.
-    """
+    Its range of records begins at 0."""
 
     part: Part
 

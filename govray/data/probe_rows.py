@@ -136,10 +136,8 @@ class Probes:
     def _designated(
         self, corpus: str, rows: Iterable[list[int]], count: int, split: Split
     ) -> list[tuple[int, str]]:
-        """The first ``count`` designated rows of these, each with its record's entry.
-
-        Equal records share an entry, and so the side that it was drawn to: one row stands for all.
-        """
+        """The first ``count`` designated rows of these, each with its record's entry. Equal records
+        share an entry, and so the side that it was drawn to: one row stands for all."""
         found: dict[str, int] = {}
         looked_at, at_once = 0, 4 * count
         for some in rows:
@@ -190,11 +188,7 @@ def designated(
     records: PreparedRecords, corpus: str, rows: Sequence[int], split: Split, seed: int
 ) -> dict[int, str]:
     """Those of ``rows`` that are the designated one of their record → its entry, in their order.
-
-    Args:
-        rows: Of its own rows, or of its reserve.
-        seed: Of what a row of each record is drawn.
-    """
+    ``seed``: of what a row of each record is drawn."""
     digest = hashlib.sha256(f"designated rows {seed} {corpus}".encode()).digest()
     key = int.from_bytes(digest[:8], "big")
     entries = records.designated(corpus, np.array(rows, np.int64), split, key)
@@ -205,9 +199,7 @@ def newest_rows(
     plan: BatchPlan, corpus: str, step: int, count: int, *, below: int | None = None
 ) -> tuple[int, ...]:
     """The last rows of a corpus that a plan reads up to and with ``step``, newest first.
-
-    With ``below``, only rows of smaller number.
-    """
+    With ``below``, only rows of smaller number."""
     read = _read_back(plan, corpus, step, below=below)
     return tuple(islice((row for some in read for row in some), count))
 

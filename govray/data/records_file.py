@@ -88,10 +88,7 @@ def write(path: Place, columns: RecordColumns) -> None:
 
 def read(path: Place, count: int) -> RecordColumns:
     """The records of one part, as the file has them.
-
-    Raises:
-        CouldNotCheck: The file is missing, or its store does not give it.
-    """
+    Raises ``CouldNotCheck``: the file is missing, or its store does not give it."""
     where = str(path)
     try:
         source = pa.BufferReader(path.read_bytes()) if isinstance(path, BucketPath) else path
@@ -224,9 +221,5 @@ def find_prepared(run: Place, digest: str) -> Place | None:
 
 
 def open_records(folder: Place, manifest: Manifest) -> PreparedRecords:
-    """The records of a prepared folder. Reads none yet.
-
-    Args:
-        manifest: Its manifest, verified.
-    """
+    """The records of a prepared folder. Reads none yet. ``manifest``: its manifest, verified."""
     return PreparedRecords(manifest, reader(folder))

@@ -91,11 +91,7 @@ class Rows:
 
 def storage_dtype(vocabulary: int, schema: RowSchema | None = None) -> np.dtype[np.unsignedinteger]:
     """The little-endian dtype in which words are stored.
-
-    Args:
-        vocabulary: Ids are below it.
-        schema: Of rows that are no packed text: tensors, or ids with a bit of their own.
-    """
+    ``schema``: of rows that are no packed text: tensors, or ids with a bit of their own."""
     return np.dtype("<u2") if schema is None and vocabulary <= 1 << 16 else np.dtype("<u4")
 
 
@@ -157,11 +153,7 @@ def _raw(groups: Sequence[RowGroup]) -> bytes:
 
 class ShardFile:
     """One shard: memory-mapped on a disk; an object's ranges, or all of it, in memory.
-
-    Args:
-        whole: Whether to fetch an object whole, now.
-        data: All its bytes, if they are there already.
-    """
+    ``data``: all its bytes, if they are there already."""
 
     def __init__(self, path: Place, *, whole: bool = False, data: pa.Buffer | None = None) -> None:
         self._path = path
@@ -212,11 +204,7 @@ class ShardFile:
         self._ranges.drop(start)
 
     def listed(self, digest: str) -> bytes:
-        """The digests of the row groups as the file lists them, 32 bytes each.
-
-        Args:
-            digest: The one that the manifest states for the list.
-        """
+        """The digests of the row groups as the file lists them, 32 bytes each."""
         if digest not in self._listed:
             text = (self._file.metadata.metadata or {}).get(GROUPS, b"")
             try:
@@ -244,11 +232,7 @@ class ShardFile:
             raise Refused("it has other rows", where=str(self._path), do=_RESTORE)
 
     def read(self, group: int, digest: str, dtype: np.dtype[np.unsignedinteger]) -> Rows:
-        """The rows of one row group, verified.
-
-        Raises:
-            Refused: they decode to other rows.
-        """
+        """The rows of one row group, verified. Raises ``Refused``: they decode to other rows."""
         where = f"{self._path}, row group {group}"
         try:
             with store_errors(self._path):

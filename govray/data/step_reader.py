@@ -166,10 +166,7 @@ class ArrowRows:
 
     def row(self, corpus: str, row: int) -> npt.NDArray[np.unsignedinteger]:
         """Token ids ``[k]`` of a row, 2 <= k <= T+1, in the storage dtype.
-
-        Raises:
-            Refused: the rows are not those of the manifest, or the shard is missing.
-        """
+        Raises ``Refused``: the rows are not those of the manifest, or the shard is missing."""
         [group], [place] = self.locate(corpus, np.array([row]))
         return self.group(int(group)).row(int(place))
 
@@ -177,9 +174,7 @@ class ArrowRows:
         self, corpus: str, rows: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The row group that holds each of ``[rows]``, and the row's place in it.
-
-        Row groups are numbered through all corpora and their parts.
-        """
+        Row groups are numbered through all corpora and their parts."""
         outside = (rows < 0) | (rows >= self.rows_in(corpus))
         if outside.any():
             odd = int(rows[outside][0])
@@ -352,9 +347,7 @@ class StepReader:
     @property
     def readable_here(self) -> bool:
         """Whether this process can read the prepared folder.
-
-        A missing shard is reported when it is read. So is a store that does not answer.
-        """
+        A missing shard is reported when it is read. So is a store that does not answer."""
         if isinstance(self._folder, BucketPath):
             try:
                 (self._folder / MANIFEST_FILE).stat()
@@ -372,10 +365,7 @@ class StepReader:
 
     def windows(self, start: int = 0, stop: int | None = None) -> Iterator[list[StepRows]]:
         """The same, in runs of steps that are read together.
-
-        Args:
-            stop: The first step that is left out; None for the plan's end.
-        """
+        ``stop``: the first step that is left out; None for the plan's end."""
         size, stop = 1, self.plan.max_steps if stop is None else stop
         while start < stop:
             end, tokens = start, 0
@@ -536,9 +526,7 @@ def planned_rows(
     plan: BatchPlan, stream_id: str, positions: range
 ) -> Iterator[tuple[int, str, int]]:
     """``BatchPlan.read``, with the permutation computed for all positions at once.
-
-    Yields (position, corpus, row in corpus); tombstones are left out.
-    """
+    Yields (position, corpus, row in corpus); tombstones are left out."""
     corpora = [each.corpus for each in plan.stream(stream_id).corpora]
     where = np.arange(positions.start, positions.stop, dtype=np.uint64)
     members, rows = plan_rows.corpus_rows(plan, stream_id, where)
@@ -566,9 +554,7 @@ class _PartIndex:
 @dataclass
 class _Run:
     """Row groups that one request fetches: bytes ``[start, stop)`` of a shard.
-
-    Without a shard there is nothing to fetch: it is in memory, or cannot be opened.
-    """
+    Without a shard there is nothing to fetch: it is in memory, or cannot be opened."""
 
     shard: ShardFile | None
     start: int
@@ -687,9 +673,7 @@ def is_open(path: str) -> bool:
 
 def open_bytes(path: str, data: pa.Buffer) -> None:
     """Read a store's shard from these bytes from now on, verified as all are.
-
-    Bytes that are no shard are left out: then it is fetched.
-    """
+    Bytes that are no shard are left out: then it is fetched."""
     with suppress(GovrayError):
         _WHOLE[path] = ShardFile(place(path), data=data)
 

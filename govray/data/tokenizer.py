@@ -28,9 +28,7 @@ Tokens = npt.NDArray[np.uint32]
 
 class Tokenizer(Protocol):
     """Content to token ids; picklable, since it travels to the workers.
-
-    ``vocabulary`` counts the ids, the separator included; ``digest`` names the function.
-    """
+    ``vocabulary`` counts the ids, the separator included; ``digest`` names the function."""
 
     @property
     def name(self) -> str: ...

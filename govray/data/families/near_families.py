@@ -74,10 +74,7 @@ def bands(contents: Sequence[bytes | memoryview]) -> Bands:
 
 def families(found: Bands) -> Places:
     """The last record of each record's family ``[n]``, by place.
-
-    Args:
-        found: The bands of a corpus's records in Merkle order, ``[BANDS, n]``; may lie on disk.
-    """
+    ``found``: the bands of a corpus's records in Merkle order, ``[BANDS, n]``; may lie on disk."""
     last = np.arange(found.shape[1])
     compared = np.zeros(len(last), np.bool_)
     whole = np.zeros(len(last), np.uint64)

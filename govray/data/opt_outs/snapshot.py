@@ -111,10 +111,7 @@ class OptOuts:
 
     def reservation(self, url: str) -> Reservation | None:
         """What reserves rights in a URL; None: nothing does.
-
-        Raises:
-            NotLookedAt: It is no URL of the web, or the snapshot does not have its host.
-        """
+        Raises ``NotLookedAt``: it is no URL of the web, or the snapshot does not have its host."""
         try:
             parts = urlsplit(url)
             host = (parts.hostname or "").lower().rstrip(".")
@@ -244,9 +241,7 @@ def _rule_lines(body: str) -> str:
 @lru_cache(maxsize=4096)
 def _as_robots(body: str) -> str:
     """What a tdmrep.json reserves, in the form of robots.txt, whose patterns it has.
-
-    A file that is none, or that says it in another way, reserves all.
-    """
+    A file that is none, or that says it in another way, reserves all."""
     try:
         value: Any = json.loads(body)
         reserved = [

@@ -108,10 +108,7 @@ class NotScanned(Exception):
 
 class PatternAnalyzer:
     """Finds the kinds of personal data in texts.
-
-    Args:
-        score: From which score on a finding counts, in (0, 1].
-    """
+    ``score``: from which score on a finding counts, in (0, 1]."""
 
     def __init__(self, entities: Sequence[PiiEntity], score: float) -> None:
         self._recognizers = {entity: _RECOGNIZERS[entity]() for entity in entities}
@@ -122,11 +119,7 @@ class PatternAnalyzer:
         _silence()
 
     def kinds(self, texts: Sequence[str]) -> tuple[PiiEntity, ...]:
-        """The kinds that the texts of one record hold, sorted.
-
-        Raises:
-            NotScanned: Presidio gave up.
-        """
+        """The kinds that the texts of one record hold, sorted."""
         found: set[PiiEntity] = set()
         _LOG.gave_up = False
         for text in texts:
@@ -158,9 +151,7 @@ class PatternAnalyzer:
 
     def _phone_may_count(self, piece: str) -> bool:
         """Whether there are five digits, and a word for phones if the number alone is too weak.
-
-        Phone numbers take ten times as long as all other kinds: each region's are searched for.
-        """
+        Phone numbers take ten times as long as all other kinds: each region's are searched for."""
         if not _PHONE_DIGITS.search(piece):
             return False
         if self._score <= PhoneRecognizer.SCORE:
@@ -188,9 +179,7 @@ class PatternAnalyzer:
 
 def pieces(text: str) -> Iterator[str]:
     """The text in pieces of at most ``PIECE`` characters, cut at white space where there is any.
-
-    Each shares at least ``OVERLAP`` characters with the one before, so that no finding is cut.
-    """
+    Each shares at least ``OVERLAP`` characters with the one before, so that no finding is cut."""
     start = 0
     while len(text) - start > PIECE:
         stop = _space(text, start + PIECE - OVERLAP, start + PIECE)
@@ -235,9 +224,7 @@ def _silence() -> None:
 
 def serve(settings: str, requests: TextIO, answers: TextIO) -> None:
     """Answer each line of texts, ``[records][texts]``, with a line: for each record what it holds.
-
-    An answer is a list of kinds, or in words why the record could not be scanned.
-    """
+    An answer is a list of kinds, or in words why the record could not be scanned."""
     analyzer = PatternAnalyzer(**json.loads(settings))
     for line in requests:
         told: list[Sequence[str] | str] = []

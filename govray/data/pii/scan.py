@@ -59,11 +59,7 @@ def scan_of(entities: Sequence[PiiEntity], score: float) -> PiiScan:
 
 
 class PiiFilter:
-    """Which of a source's records have no finding.
-
-    Args:
-        refuse: End with the first one instead.
-    """
+    """Which of a source's records have no finding. ``refuse``: end with the first one instead."""
 
     def __init__(
         self, scan: PiiScan, quarantine: Quarantine, *, refuse: bool, rows: RowKind = "text"
@@ -77,10 +73,7 @@ class PiiFilter:
         self, records: Iterable[SourceRecord], asked: Sequence[Ask] | None = None
     ) -> Iterator[SourceRecord]:
         """The records without a finding, in order.
-
-        Args:
-            asked: Who answers, one batch at a time each; by default a process for each CPU.
-        """
+        ``asked``: who answers, one batch at a time each; by default a process for each CPU."""
         with ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(len(asked or ()) or _cpus()))
             if asked is None:

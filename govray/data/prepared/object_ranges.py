@@ -107,10 +107,7 @@ class ObjectRanges(io.RawIOBase):
 
 def submit(work: Callable[..., T], *given: Any, waits: bool = False) -> Future[T]:
     """Do ``work`` in one of the threads that fetch.
-
-    Args:
-        waits: Whether it waits for others of these threads itself; then it gets one of its own.
-    """
+    ``waits``: whether it waits for others of these threads itself; then it gets one of its own."""
     return _threads(os.getpid(), waits).submit(work, *given)
 
 

@@ -39,12 +39,8 @@ _DO = 'Write a list of {"role": …, "content": …}, with a role of ' + ", ".jo
 
 
 def encode(messages: Any) -> bytes:
-    """A record's content, from messages as a source has them.
-
-    Args:
-        messages: A list of mappings, or JSON text of one. Members that are ``None`` count as
-            absent, as in tables.
-    """
+    """A record's content, from messages as a source has them. ``messages``: a list of mappings, or
+    JSON text of one. Members that are ``None`` count as absent, as in tables."""
     if isinstance(messages, str | bytes):
         text = messages if isinstance(messages, bytes) else messages.encode(errors="surrogatepass")
         try:
@@ -103,9 +99,7 @@ def row_targets(rows: Rows) -> npt.NDArray[np.int64]:
 @dataclass(frozen=True)
 class ChatTokenizer:
     """Conversations to words by the template, over a tokenizer of text.
-
-    ``vocabulary`` counts the markers too. ``separator`` is the text tokenizer's.
-    """
+    ``vocabulary`` counts the markers too. ``separator`` is the text tokenizer's."""
 
     text: Tokenizer
 

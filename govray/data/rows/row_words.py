@@ -19,9 +19,7 @@ from govray.governance.policy.credential import Credential
 @dataclass(frozen=True)
 class WholeRecords:
     """The identity that a manifest states for rows of tensors: no text is tokenized.
-
-    A record counts as one token, id 0, and its separator, id 1.
-    """
+    A record counts as one token, id 0, and its separator, id 1."""
 
     name: str = "tensors"
     vocabulary: int = 2
@@ -47,11 +45,8 @@ def load_words(path: Path | None, kind: RowKind) -> Tokenizer:
 def common_schema(
     credentials: Mapping[str, Credential], admitted: Collection[str], kind: RowKind
 ) -> RowSchema | None:
-    """The one row schema of the corpora that a run reads; None for text.
-
-    Raises:
-        Refused: A corpus has records of another kind, or of another schema than the first.
-    """
+    """The one row schema of the corpora that a run reads; None for text. Raises ``Refused``: a
+    corpus has records of another kind, or of another schema than the first."""
     first = None
     for corpus in sorted(admitted):
         schema = credentials[corpus].rows

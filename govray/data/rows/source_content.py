@@ -19,7 +19,6 @@ def content(schema: RowSchema, raw: Mapping[str, Any]) -> bytes:
     """The content of one row's record.
 
     Args:
-        schema: ``CHAT``, or an image schema.
         raw: Attribute → value: ``messages``, or ``image`` and ``label``. An image is bytes in the
             order channels, height, width, or lists of whole numbers in that order.
     """

@@ -43,11 +43,7 @@ def header(schema: RowSchema) -> bytes:
 
 
 def encode(schema: RowSchema, tensors: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
-    """A record's content.
-
-    Args:
-        tensors: By name, in the schema's dtypes and shapes.
-    """
+    """A record's content. ``tensors``: by name, in the schema's dtypes and shapes."""
     parts = [header(schema)]
     if extra := sorted(tensors.keys() - {each.name for each in schema.tensors or ()}):
         raise Malformed(f"the schema has no tensor {extra[0]!r}", do="Leave it out.")

@@ -29,9 +29,7 @@ def block_count(size: int, block: int) -> int:
 
 class BlockWriter:
     """Writes one sequence of blocks behind what a file has; ``digests`` and ``heads`` are theirs.
-
-    Heads are the first eight bytes of each block. It holds less than a block in memory.
-    """
+    Heads are the first eight bytes of each block. It holds less than a block in memory."""
 
     def __init__(self, file: BinaryIO, block: int) -> None:
         self._file, self._block = file, block
@@ -63,10 +61,7 @@ def checked(
     block: npt.NDArray[np.void] | npt.NDArray[np.uint64], digest: Digests, path: Path
 ) -> bytes:
     """The bytes of a block of a mapped file, copied.
-
-    Raises:
-        Damaged: They have another digest.
-    """
+    Raises ``Damaged``: they have another digest."""
     data = block.tobytes()
     if hashlib.sha256(data).digest() != digest.tobytes():
         raise damaged(path)

@@ -45,10 +45,7 @@ def build_index(
     folder: Path, corpus: Place, root: str, secret: bytes, build_parts: BuildParts = in_turn
 ) -> None:
     """Write the index of a corpus into an empty folder.
-
-    Args:
-        root: The Merkle root that its records have to have, ``sha256:<hex>``.
-    """
+    ``root``: the Merkle root that its records have to have, ``sha256:<hex>``."""
     runs = folder / "runs"
     runs.mkdir(mode=0o700)
     parts = build_parts(part_files(corpus), secret, runs)

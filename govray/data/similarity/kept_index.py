@@ -43,13 +43,7 @@ def whole_index(corpus: Place, root: str) -> PassageIndex | None:
 
 def index_of(corpus: Place, root: str, secret: bytes) -> PassageIndex:
     """The index of a corpus whose records have this Merkle root: as kept, or built and kept.
-
-    Args:
-        root: ``sha256:<hex>``, as its credential says.
-
-    Raises:
-        UsageError: The records on disk have another root.
-    """
+    ``root``: ``sha256:<hex>``, as its credential says."""
     return kept_index(corpus, root) or built_index(corpus, root, secret)
 
 
@@ -57,9 +51,7 @@ def built_index(
     corpus: Place, root: str, secret: bytes, build_parts: BuildParts = in_turn
 ) -> PassageIndex:
     """The index, built anew. It is kept, if that can be written; else it goes with the process.
-
-    Raises as `index_of`; ``OSError`` if nothing at all can be written.
-    """
+    Raises as `index_of`; ``OSError`` if nothing at all can be written."""
     kept = kept_folder(corpus)
     if kept is not None:
         with suppress(OSError):

@@ -95,13 +95,7 @@ def in_bands(signatures: Signatures) -> Signatures:
 
 def band_keys(numbers: Signatures) -> npt.NDArray[np.uint64]:
     """One number for the numbers of a band; others may have it too, which costs time only.
-
-    Args:
-        numbers: Of some bands, ``[..., PERMUTATIONS // BANDS]``.
-
-    Returns:
-        ``[...]``.
-    """
+    ``numbers``: of some bands, ``[..., PERMUTATIONS // BANDS]``."""
     keys = np.zeros(numbers.shape[:-1], dtype=np.uint64)
     for place in range(numbers.shape[-1]):
         keys = (keys ^ numbers[..., place]) * np.uint64(0x9E3779B97F4A7C15)

@@ -83,11 +83,7 @@ class CorpusPassages:
 
 @dataclass(frozen=True)
 class PassageIndex:
-    """An opened index.
-
-    Attributes:
-        parts: The records of each of the corpus's files.
-    """
+    """An opened index."""
 
     folder: Path
     parts: tuple[int, ...]
@@ -103,10 +99,7 @@ class PassageIndex:
 
     def candidates(self, asked: Signatures) -> dict[int, float]:
         """Record → highest estimated Jaccard similarity of a passage that agrees in a band.
-
-        Args:
-            asked: Signatures ``[n, PERMUTATIONS]``.
-        """
+        ``asked``: signatures ``[n, PERMUTATIONS]``."""
         pairs = [np.zeros(0, np.uint64)]
         for band, keys in enumerate(band_keys(in_bands(asked)).T >> np.uint64(32)):
             pairs += self._agreeing(keys, band)
@@ -179,10 +172,7 @@ class PassageIndex:
 
 def open_index(folder: Path, root: str) -> PassageIndex:
     """The index in a folder, if it is of the records with this Merkle root.
-
-    Raises:
-        Damaged: It is of others, of another version, or not whole.
-    """
+    Raises ``Damaged``: it is of others, of another version, or not whole."""
     stated = _header(folder)
     count, records, parts = (
         _number(stated, key, folder) for key in ("passages", "records", "parts")

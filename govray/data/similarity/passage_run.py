@@ -73,9 +73,7 @@ class PartRuns:
 @dataclass(frozen=True)
 class SortedRun:
     """Ascending entries in a file, from the ``start``-th on; their passages count from ``first``.
-
-    ``first`` is added to what is read.
-    """
+    ``first`` is added to what is read."""
 
     path: Path
     start: int
@@ -90,11 +88,7 @@ class SortedRun:
 
 
 def write_runs(part: Place, secret: bytes, stem: Path) -> PartRuns:
-    """Write the runs of a part.
-
-    Args:
-        stem: Where, without suffix.
-    """
+    """Write the runs of a part. ``stem``: where, without suffix."""
     contents = read_part(part)
     entries = b"".join(
         record_commitment.entry(hashlib.sha256(content).digest(), secret) for content in contents

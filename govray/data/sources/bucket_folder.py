@@ -65,9 +65,7 @@ class BucketFolder:
 
     def list(self) -> dict[str, Stamp]:
         """Every object below, in order of names, without those that are hidden.
-
-        Markers that consoles store as folders are no objects.
-        """
+        Markers that consoles store as folders are no objects."""
         with _reaching(self._shown):
             listed = (meta for page in self._store.list(self.prefix or None) for meta in page)
             found = {meta["path"][len(self.prefix) :]: _stamp(meta) for meta in listed}

@@ -49,10 +49,7 @@ _ALIKE = {
 @dataclass(frozen=True)
 class ColumnMapping:
     """Attribute → column; an attribute that is not named has the column of its own name, if any.
-
-    Attributes:
-        named: The columns that were named; ``None`` for an attribute that is not to be read.
-    """
+    ``named``: the columns that were named; ``None`` for an attribute that is not to be read."""
 
     named: Mapping[str, str | None] = field(default_factory=dict)
     rows: RowKind = "text"

@@ -202,9 +202,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 def _check_tar_end(found: SourceObject) -> None:
     """Demand the end mark: one that is cut between two files looks complete to ``tarfile``.
-
-    A compressed one has an end of its own.
-    """
+    A compressed one has an end of its own."""
     with found.open() as file:
         file.seek(max(0, found.stamp.size - tarfile.BLOCKSIZE))
         if not found.compression and file.read() != bytes(tarfile.BLOCKSIZE):

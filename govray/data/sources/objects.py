@@ -97,9 +97,7 @@ class SourceObject:
 
     def check_unchanged(self) -> None:
         """Compare a file with what it was when the source was listed.
-
-        A bucket's objects are compared with every read instead, and once more at the end.
-        """
+        A bucket's objects are compared with every read instead, and once more at the end."""
         if isinstance(self.folder, DiskFolder) and self.folder.stamp(self.name) != self.stamp:
             raise changed(self.where)
 

@@ -11,7 +11,6 @@ class Stamp(NamedTuple):
     """An object's size and version.
 
     Attributes:
-        size: In bytes.
         version: Differs whenever the content does. Of a file: its time of change and inode. Of an
             object: its e-tag, or its time of change if the store gives none.
     """

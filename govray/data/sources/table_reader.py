@@ -37,11 +37,7 @@ _STREAM_END = bytes.fromhex("ffffffff00000000")
 
 
 class Table:
-    """One open table.
-
-    Attributes:
-        schema: Its columns. Those of CSV are all text.
-    """
+    """One open table. ``schema``: its columns. Those of CSV are all text."""
 
     def __init__(self, found: SourceObject, format: Format, limit: int) -> None:
         """Open it. ``limit`` is the size of the largest record, in bytes."""
