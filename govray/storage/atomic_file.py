@@ -74,10 +74,7 @@ def stage_file(path: Path, data: bytes, *, mode: int | None = None) -> Path:
 
 def make_folder(path: Place, *, mode: int = 0o777) -> None:
     """Make a folder and those above it, as far as they are missing; synced.
-
-    Args:
-        mode: Permission bits of ``path``, less what the process's umask takes.
-    """
+    ``mode``: permission bits of ``path``, less what the process's umask takes."""
     if isinstance(path, BucketPath):
         return  # a store has none
     if not path.is_dir():

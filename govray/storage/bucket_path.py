@@ -96,11 +96,7 @@ class BucketPath:
         return self
 
     def relative_to(self, other: BucketPath) -> str:
-        """The part below ``other``, with slashes; empty if it is the same.
-
-        Raises:
-            ValueError: It is not below.
-        """
+        """The part below ``other``, with slashes; empty if it is the same."""
         if self == other:
             return ""
         head = f"{other.key}/" if other.key else ""
@@ -167,9 +163,7 @@ class BucketPath:
 
     def walk_files(self) -> dict[str, ObjectStat]:
         """Every object below, by its name below this path, in order.
-
-        Markers that consoles and other tools store as folders are no objects.
-        """
+        Markers that consoles and other tools store as folders are no objects."""
         head = f"{self.key}/" if self.key else ""
         with reaching(str(self)):
             listed = (meta for page in self._store.list(head or None) for meta in page)
@@ -230,10 +224,7 @@ class BucketPath:
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """A reader that asks for ranges as it goes; it can seek.
-
-        Raises:
-            ValueError: Another mode: objects are written whole.
-        """
+        Raises ``ValueError``: another mode: objects are written whole."""
         if mode != "rb":
             raise ValueError("objects are opened for reading only")
         return io.BufferedReader(_Ranges(self, self.stat().st_size), _RANGE)
@@ -250,19 +241,12 @@ class BucketPath:
             obstore.put(self._store, self.key, file)
 
     def create(self, data: bytes) -> Tag:
-        """Write the object. Returns its tag.
-
-        Raises:
-            FileExistsError: One is there.
-        """
+        """Write the object. Returns its tag. Raises ``FileExistsError``: one is there."""
         return self._put(data, "create")
 
     def swap(self, data: bytes, tag: Tag) -> Tag:
         """Write the object in the place of the version with this tag. Returns the new one's.
-
-        Raises:
-            Replaced: There is another version, or none.
-        """
+        Raises ``Replaced``: there is another version, or none."""
         try:
             known = {"e_tag": tag.e_tag, "version": tag.version}
             return self._put(data, {name: each for name, each in known.items() if each})

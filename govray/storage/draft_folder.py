@@ -33,11 +33,7 @@ _NOTE = "about.json"
 @dataclass(frozen=True)
 class DraftFolder:
     """A draft that was begun; picklable, so that tasks fill it.
-
-    Attributes:
-        folder: Where it is filled; on a store, the same.
-        inputs: What it is made from.
-    """
+    ``folder``: where it is filled; on a store, the same."""
 
     target: Place
     folder: Place

@@ -24,9 +24,7 @@ from govray.storage.place import Place
 @contextmanager
 def folder_lock(target: Place) -> Iterator[None]:
     """Be the only one who makes ``target``, as long as the context lasts. Waits for others.
-
-    On an object store nobody waits: there the folder's last object is created once.
-    """
+    On an object store nobody waits: there the folder's last object is created once."""
     if isinstance(target, BucketPath):
         yield
         return

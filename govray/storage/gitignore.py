@@ -48,10 +48,7 @@ class Ignored:
 
     def __call__(self, name: str, is_folder: bool) -> bool:
         """Whether a file or folder is left out.
-
-        Args:
-            name: Below the folder that the patterns are of, with slashes.
-        """
+        ``name``: below the folder that the patterns are of, with slashes."""
         left_out = False
         for each in self.patterns:
             if (is_folder or not each.folders_only) and each.fits.fullmatch(name):

@@ -10,10 +10,7 @@ from typing import BinaryIO
 
 class OpenToOthers(OSError):
     """Others than the owner may read, write or run the file.
-
-    Attributes:
-        remedy: The command that takes theirs away.
-    """
+    ``remedy``: the command that takes theirs away."""
 
     def __init__(self, path: Path, mode: int) -> None:
         super().__init__("others can read it")

@@ -22,10 +22,7 @@ MOST = 1 << 30
 
 def open_regular(path: Place) -> BinaryIO:
     """The file, open at its beginning to be read.
-
-    Raises:
-        OSError: It is no regular file, or the storage refuses.
-    """
+    Raises ``OSError``: it is no regular file, or the storage refuses."""
     if not isinstance(path, Path):
         return path.open()
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -37,10 +34,7 @@ def open_regular(path: Place) -> BinaryIO:
 
 def read_regular(path: Place, limit: int = MOST) -> bytes:
     """Its bytes; an object's in one request.
-
-    Raises:
-        OSError: As `open_regular`; or it says that it has more than ``limit`` bytes.
-    """
+    Raises ``OSError``: as `open_regular`; or it says that it has more than ``limit`` bytes."""
     if not isinstance(path, Path):
         return path.read_bytes()
     with open_regular(path) as file:

@@ -11,10 +11,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 def zip_entry(name: str, *, executable: bool = False) -> ZipInfo:
     """A regular file of that name, stored, of one time and one mode.
-
-    Args:
-        executable: Its owner may run it: mode 0755 in place of 0644.
-    """
+    ``executable``: its owner may run it: mode 0755 in place of 0644."""
     entry = ZipInfo(name, _TIME)
     entry.create_system = 3  # Unix, whatever this machine is
     entry.external_attr = (stat.S_IFREG | (0o755 if executable else 0o644)) << 16
