@@ -238,7 +238,8 @@ class Bundle:
             raise UsageError("no such folder", where=str(self.root), do="Give a model folder.")
 
     def names(self) -> tuple[str, ...]:
-        """Every file below the folder, sorted."""
+        """Every file below the folder, sorted. Raises ``Malformed``: a link, a special file, an
+        unsafe name, too many files or too deep a folder."""
         if isinstance(self.root, BucketPath):
             return self._objects(self.root)
         found: list[str] = []
@@ -280,7 +281,8 @@ class Bundle:
 
     def read(self, name: str, *, limit: int, digest: str | None = None) -> bytes:
         """The content of a file of at most ``limit`` bytes.
-        ``digest``: ``sha256:`` and 64 hex digits, if the content has to be what it was before."""
+        ``digest``: ``sha256:`` and 64 hex digits, if the content has to be what it was before.
+        Raises ``Malformed``: not a regular file, or larger. ``Damaged``: its digest is another."""
         with self._open(name) as file:
             data = file.read(limit + 1)
         if len(data) > limit:

@@ -105,7 +105,8 @@ def encode_gates(gates: Iterable[Gate]) -> bytes:
 
 
 def read_gates(data: bytes) -> tuple[Gate, ...]:
-    """The gates in a file."""
+    """The gates in a file. Raises ``Malformed``: lines not canonical or out of order, or a corpus
+    gated twice in a branch."""
     if data and not data.endswith(b"\n"):
         raise Malformed("the last line is cut off", where="gates.jsonl")
     lines = data.split(b"\n")[:-1]

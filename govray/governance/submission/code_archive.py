@@ -91,7 +91,8 @@ def archive_place(storage: Place, digest: str) -> Place:
 
 def packed(folder: Path, storage: Place | None = None) -> bytes:
     """A working directory as the bytes of its archive.
-    ``storage``: where runs lie; left out if it is inside."""
+    ``storage``: where runs lie; left out if it is inside.
+    Raises ``Refused``: a file is a link or holds a secret, or it is too large."""
     if not folder.is_dir():
         raise UsageError("there is no such folder", where=str(folder), do="Check working_dir")
     inside = storage.resolve() if isinstance(storage, Path) else None
@@ -150,7 +151,8 @@ def open_archive(storage: Place, digest: str, into: Path) -> Path:
 
 
 def check_archive(stream: BinaryIO, where: str) -> None:
-    """Read an archive whole, as `open_archive` would; nothing is unpacked."""
+    """Read an archive whole, as `open_archive` would; nothing is unpacked.
+    Raises ``Malformed``, or ``Refused``: a file holds a secret."""
     with _opened(stream, where) as archive:
         for info, content in _contents(archive, where):
             if (secret := held_secret(PurePosixPath(info.filename).name, content)) is not None:

@@ -65,7 +65,7 @@ class ReceivedArchive:
         self._file = staged.open("r+b", buffering=0)
 
     def add(self, piece: bytes) -> None:
-        """Write what has come."""
+        """Write what has come. Raises ``Refused``: it is more than an archive has."""
         self.size += len(piece)
         if self.size > largest_archive():
             raise Refused(f"an archive has at most {largest_archive()} bytes", where="archive")
@@ -75,7 +75,8 @@ class ReceivedArchive:
             left = left[self._file.write(left) :]
 
     def check(self) -> None:
-        """Check the digest, and then that the archive is one."""
+        """Check the digest, and then that the archive is one.
+        Raises ``Malformed``, or ``Refused``: a file of it holds a secret."""
         if not _same(self._found.hexdigest(), self._digest):
             raise Malformed(
                 f"what came is not what has the digest {self._digest}",
