@@ -174,7 +174,8 @@ class SharedObjects:
         self._there = self._storage.objects()
 
     def read(self, entry: FileEntry, what: str) -> bytes:
-        """The bytes of one object."""
+        """The bytes of one object.
+        Raises ``Damaged``: it is not beside the commit, or its bytes are others."""
         name = object_name(entry)
         where = f"{self._place}/{name}"
         if name not in self._there:

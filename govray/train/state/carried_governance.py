@@ -116,7 +116,7 @@ class CarriedGovernance:
         return {object_name(entry): entry for entry in (*self.files.values(), *self.tiles)}
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file."""
+        """The bytes of a file. Raises ``Damaged``: not beside the commit, or others."""
         return self._objects.read(self.files[name], name)
 
     def read_tiles(self) -> bytes:
