@@ -47,7 +47,6 @@ def checked_address(
 
     Raises:
         Refused: One of its addresses is not public, and the host is not allowed.
-        InfrastructureFailed: The name has no address.
     """
     try:
         found = resolve(host, port, type=socket.SOCK_STREAM)
@@ -68,10 +67,8 @@ def checked_address(
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one that everybody reaches, and so is what it carries inside.
-
-    An IPv6 address may carry one of IPv4: mapped, 6to4, Teredo or NAT64.
-    """
+    """Whether an address is one that everybody reaches, and so is what it carries inside. An IPv6
+    address may carry one of IPv4: mapped, 6to4, Teredo or NAT64."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if any(parsed in network for network in _NOT_PUBLIC):
         return False

@@ -27,11 +27,8 @@ _SUBJECTS = {
 
 
 def body(alert: Alert, source: str) -> bytes:
-    """The event as JSON, the same bytes at every try.
-
-    Args:
-        source: A URI reference that names the service, from its operator.
-    """
+    """The event as JSON, the same bytes at every try. ``source``: a URI reference that names the
+    service, from its operator."""
     event: dict[str, Any] = {
         "specversion": "1.0",
         "id": alert.id,

@@ -55,29 +55,15 @@ class _Held:
 
 
 def delay(tries: int, jitter: float) -> timedelta:
-    """How long after the try of this number the next one comes.
-
-    Args:
-        tries: How often it was tried, 1 or more.
-        jitter: In [-1, 1]: where within the jitter it falls.
-    """
+    """How long after the try of this number the next one comes. ``tries``: how often it was tried,
+    1 or more. ``jitter``: in [-1, 1]: where within the jitter it falls."""
     grown: timedelta = min(FIRST_DELAY * GROWTH ** min(tries - 1, MOST_TRIES), LONGEST_DELAY)
     return grown * (1 + JITTER * jitter)
 
 
 class Deliverer:
-    """Sends what is due in one store.
-
-    Args:
-        engine: The store.
-        key: Its secret, which the webhooks' secrets are masked with.
-        holder: A name of this process that no other has.
-        source: The ``source`` of the events.
-        clock: Now.
-        allowed: Hosts whose addresses may be any.
-        send: What sends: `post`.
-        jitter: Draws from [-1, 1].
-    """
+    """Sends what is due in one store. ``key``: its secret, which the webhooks' secrets are masked
+    with. ``holder``: a name of this process that no other has. ``jitter``: draws from [-1, 1]."""
 
     def __init__(
         self,

@@ -61,7 +61,6 @@ def notice(session: Session, *, at: str, ahead: timedelta) -> int:
     """Write down what has not been noticed, at most `BATCH` of each kind, and commit.
 
     Args:
-        at: Now.
         ahead: How long before its end a credential is an event.
 
     Returns:
@@ -85,7 +84,6 @@ def notice(session: Session, *, at: str, ahead: timedelta) -> int:
 
 
 def wanted(webhook: Webhook, alert: Alert) -> bool:
-    """Whether a webhook is told of an alert."""
     return (
         alert.kind in webhook.kinds
         and webhook.project in (None, alert.project)
@@ -107,7 +105,6 @@ def _alert(found: _Found, at: str) -> Alert:
 
 
 def _unnoticed(kind: Any, subject: Any, mark: Any) -> ColumnElement[bool]:
-    """That no alert is there of this kind, subject and mark."""
     seen = aliased(Alert)
     of_it = and_(col(seen.kind) == kind, col(seen.subject) == subject, col(seen.mark) == mark)
     return ~select(seen.id).where(of_it).exists()

@@ -37,10 +37,6 @@ class Rounds:
     """What a process does in one store.
 
     Attributes:
-        engine: The store.
-        deliverer: Sends.
-        holder: A name of this process that no other has.
-        clock: Now.
         ahead: How long before its end a credential is an event.
         verify: Verifies a model folder; none: models are not verified again.
         every: How often they are. Verifying may take no longer.

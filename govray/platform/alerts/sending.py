@@ -37,16 +37,12 @@ class ReceiverAnswer:
 
     @property
     def accepted(self) -> bool:
-        """Whether the receiver has it."""
         return self.status is not None and 200 <= self.status < 300
 
 
 class _Pinned(http.client.HTTPConnection):
     """A connection to an address that was checked, under the name that it was checked for.
-
-    Args:
-        limit: Seconds for one wait of its socket.
-    """
+    ``limit``: seconds for one wait of its socket."""
 
     def __init__(
         self, host: str, port: int, address: str, context: ssl.SSLContext | None, limit: float
@@ -56,11 +52,7 @@ class _Pinned(http.client.HTTPConnection):
         self.late = threading.Event()
 
     def connect(self) -> None:
-        """Connect to the address; TLS is with the name.
-
-        Raises:
-            TimeoutError: `end` was called, and found no socket of ours.
-        """
+        """Connect to the address; TLS is with the name."""
         self.sock = socket.create_connection((self._address, self.port), self.timeout)
         self._check_in_time()
         if self._context is not None:
@@ -93,12 +85,8 @@ def post(
     limit: float = LIMIT_S,
     resolve: Resolve = socket.getaddrinfo,
 ) -> ReceiverAnswer:
-    """Send ``body`` to ``url``. Whatever goes wrong is in the answer.
-
-    Args:
-        allowed: See `checked_address`.
-        limit: Seconds until it must be answered.
-    """
+    """Send ``body`` to ``url``. Whatever goes wrong is in the answer. ``limit``: seconds until it
+    must be answered."""
     began = time.monotonic()
     try:
         parts = check_url(url)
@@ -131,11 +119,7 @@ def post(
 
 
 def _within(limit: float, look: Callable[[], str]) -> str:
-    """What ``look`` finds. The system's resolver cannot be interrupted, so a thread asks it.
-
-    Raises:
-        TimeoutError: It finds nothing in so many seconds. The thread ends when the resolver does.
-    """
+    """What ``look`` finds. The system's resolver cannot be interrupted, so a thread asks it."""
     found: Future[str] = Future()
 
     def run() -> None:

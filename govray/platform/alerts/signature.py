@@ -13,13 +13,8 @@ import hmac
 
 
 def headers(secret: bytes, event: str, body: bytes, at: int) -> dict[str, str]:
-    """The headers that go with ``body``.
-
-    Args:
-        secret: The webhook's 32 bytes.
-        event: The event's id, the same at every try.
-        at: Now, in seconds since 1970.
-    """
+    """The headers that go with ``body``. ``secret``: the webhook's 32 bytes. ``event``: the event's
+    id, the same at every try. ``at``: now, in seconds since 1970."""
     signed = b"%s.%d.%s" % (event.encode(), at, body)
     mac = base64.b64encode(hmac.digest(secret, signed, "sha256")).decode()
     return {

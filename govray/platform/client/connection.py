@@ -46,9 +46,6 @@ class Connection:
         server: ``https://govray.example``; ``http://`` for this machine alone.
         token: Sent as ``Authorization: Bearer``; None: what everybody may read.
         timeout_s: Seconds without a byte until a request fails.
-
-    Raises:
-        UsageError: The address is none that a token may be sent to.
     """
 
     def __init__(self, server: str, token: str | None = None, *, timeout_s: float = 60.0) -> None:
@@ -159,7 +156,6 @@ class Connection:
         return raw
 
     def _problem(self, status: int, raw: bytes) -> GovrayError:
-        """The error that an answer of this status is."""
         try:
             told = json.loads(raw)
         except (ValueError, RecursionError):
@@ -186,14 +182,8 @@ def opener(host: str) -> urllib.request.OpenerDirector:
 
 
 def checked_url(server: str, *, query: bool = False) -> str:
-    """The address without its last slash.
-
-    Args:
-        query: Whether it may have one.
-
-    Raises:
-        UsageError: It is none, holds a password, or is neither https nor this machine.
-    """
+    """The address without its last slash. Raises `UsageError`: it is none, holds a password, or is
+    neither https nor this machine."""
     try:
         parts = urlsplit(server)
         host, _ = parts.hostname or "", parts.port

@@ -9,11 +9,7 @@ Told = Callable[[int, int], None]
 
 
 class CountedBody:
-    """Bytes that `http.client` reads piece by piece.
-
-    Args:
-        told: Called after each piece.
-    """
+    """Bytes that `http.client` reads piece by piece."""
 
     def __init__(self, data: bytes, told: Told) -> None:
         self._data = memoryview(data)

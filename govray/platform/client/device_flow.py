@@ -36,13 +36,8 @@ _TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What the person is told.
-
-    Attributes:
-        user_code: To enter there.
-        address: Where to enter it.
-        whole_address: The same with the code in it, if the provider has one.
-    """
+    """What the person is told. ``whole_address``: the same with the code in it, if the provider has
+    one."""
 
     user_code: str
     address: str
@@ -51,13 +46,8 @@ class Code:
 
 @dataclass(frozen=True, kw_only=True)
 class Granted:
-    """The tokens of a person who signed in.
-
-    Attributes:
-        access_token: For services.
-        id_token: Of the person, if the provider gives one.
-        expires_in_s: Seconds that the first is good for; None: the provider does not say.
-    """
+    """The tokens of a person who signed in. ``expires_in_s``: seconds that the first is good for;
+    None: the provider does not say."""
 
     access_token: str = field(repr=False)
     id_token: str | None = field(default=None, repr=False)
@@ -76,15 +66,11 @@ def sign_in(
     """Let a person sign in at ``issuer``, and return the tokens.
 
     Args:
-        show: Tells the person where to go.
-        sleep: Waits so many seconds.
         clock: Seconds, monotonic.
 
     Raises:
         Refused: The person or the provider refuses.
         UsageError: The provider has no device flow, or an address that is not https.
-        InfrastructureFailed: The provider does not answer, or the code has ended.
-        Malformed: An answer is not what the standards say.
     """
     addresses = _discovered(issuer)
     told = _post(addresses["device"], {"client_id": client_id, "scope": " ".join(scopes)})
@@ -127,7 +113,6 @@ def sign_in(
 
 
 def _discovered(issuer: str) -> Mapping[str, str]:
-    """The addresses of the provider."""
     base = checked_url(issuer)
     document = _read(urllib.request.Request(base + DISCOVERY))  # noqa: S310 (checked)
     if document.get("issuer") != issuer:

@@ -24,34 +24,21 @@ _LARGEST = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """A token of one server.
-
-    Attributes:
-        token: The bearer token.
-        expires: Unix time of its end; None: only the server knows.
-    """
+    """A token of one server. ``expires``: Unix time of its end; None: only the server knows."""
 
     token: str = field(repr=False)
     expires: float | None = None
 
 
 def logins_file() -> Path:
-    """Where the tokens lie."""
     given = os.environ.get("XDG_CONFIG_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".config"
     return base / "govray" / "logins.json"
 
 
 def read_login(server: str, *, at: datetime | None = None) -> Login | None:
-    """The login of ``server``; None if there is none, or its token has ended.
-
-    Args:
-        at: Now, by default.
-
-    Raises:
-        Refused: Others may read the file.
-        UsageError: It is no file of logins.
-    """
+    """The login of ``server``; None if there is none, or its token has ended. Raises `Refused`:
+    others may read the file."""
     entry = _read().get(server)
     if not isinstance(entry, dict) or not isinstance(entry.get("token"), str):
         return None
@@ -63,12 +50,8 @@ def read_login(server: str, *, at: datetime | None = None) -> Login | None:
 
 
 def keep_login(server: str, login: Login) -> Path:
-    """Keep a login, in the place of one of the same server. Returns the file.
-
-    Raises:
-        Refused: Others may read the file.
-        UsageError: It is no file of logins, or cannot be written.
-    """
+    """Keep a login, in the place of one of the same server. Returns the file. Raises `Refused`:
+    others may read the file."""
     entry = {"token": login.token} | ({"expires": login.expires} if login.expires else {})
     return _write({**_read(), server: entry})
 

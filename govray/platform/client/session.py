@@ -44,16 +44,7 @@ class Client(Connection):
 
     def send_archive(self, data: bytes, *, told: Told = lambda sent, whole: None) -> str:
         """Send the archive of a working directory, unless the service has it. Returns its digest.
-
-        Args:
-            data: As `govray.governance.submission.code_archive.packed` returns it.
-            told: Called with the bytes that were sent so far, and with all.
-
-        Raises:
-            Refused: The caller may not submit, or the service has no storage.
-            UsageError: The service takes no archives, or not one of this size.
-            InfrastructureFailed: It does not answer, or cannot at the moment.
-        """
+        Raises `UsageError`: the service takes no archives, or not one of this size."""
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         try:
             self.archives.get(digest)
@@ -88,16 +79,8 @@ class Client(Connection):
 
 
 def connect(server: str | None = None, token: str | None = None) -> Client:
-    """A client of a service.
-
-    Args:
-        server: Its address; GOVRAY_SERVER by default.
-        token: By default GOVRAY_TOKEN, or what `govray login` keeps for that address.
-
-    Raises:
-        UsageError: No address is given, or none that a token may be sent to.
-        Refused: Others may read the file of tokens.
-    """
+    """A client of a service. ``server``: its address; GOVRAY_SERVER by default. ``token``: by
+    default GOVRAY_TOKEN, or what `govray login` keeps for that address."""
     given = server or os.environ.get("GOVRAY_SERVER")
     if not given:
         raise UsageError("no service is named", where="GOVRAY_SERVER", do="Set it to its address")

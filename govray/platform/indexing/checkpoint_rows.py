@@ -30,22 +30,14 @@ _ERROR, _DELETED = CheckpointState.ERROR, CheckpointState.DELETED
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What storage holds of one step's commit."""
-
     state: CheckpointState
     digest: str | None = None
     bytes: int = 0
 
 
 def found_on_storage(run_folder: Place, *, writing: bool) -> dict[int, Found]:
-    """Next step → what storage holds of the commit.
-
-    Args:
-        writing: Whether a driver has the run: a partial commit may still become whole.
-
-    Raises:
-        InfrastructureFailed: Remote storage cannot be asked.
-    """
+    """Next step → what storage holds of the commit. ``writing``: whether a driver has the run: a
+    partial commit may still become whole."""
     storage = storage_of(run_folder)
     found: dict[int, Found] = {}
     for name, (_, size) in storage.leftovers().items():

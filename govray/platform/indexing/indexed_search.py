@@ -1,7 +1,4 @@
-"""A search as the index has it: one experiment of many trials, and what the search knows of each.
-
-Whoever knows searches fills this in. The indexer reads the trials' folders itself.
-"""
+"""A search as the index has it: an experiment of many trials, with what it knows of each."""
 
 from __future__ import annotations
 
@@ -16,15 +13,8 @@ from govray.train.run_folder.event_rows import Decided, MetricValue
 
 @dataclass(frozen=True, kw_only=True)
 class SearchTrial:
-    """What a search knows of one of its runs.
-
-    Attributes:
-        values: Dotted name to value: what was drawn for it.
-        state: How the search ended it, if it did; else the folder decides.
-        objective: What the search compares, as last reported.
-        numbers: Metrics that it reported at commits.
-        decisions: The search's decisions about it.
-    """
+    """What a search knows of one of its runs. ``state``: how the search ended it, if it did; else
+    the folder decides."""
 
     values: Mapping[str, Any]
     state: TrialState | None = None

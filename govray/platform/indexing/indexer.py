@@ -16,8 +16,7 @@ Invariants
   (`govray.platform.store.run_owners`), or else those of `IndexSettings`. A name is its folder's
   own.
 
-`govray.platform.indexing.index_source` describes searches as `indexed_search` has them. Rows of
-what storage no longer has are not removed.
+Rows of what storage no longer has are not removed.
 """
 
 from __future__ import annotations
@@ -119,7 +118,6 @@ class IndexSettings:
 
     Attributes:
         anchor: Reads what models are verified against. Called each time, because lists change.
-        key: The store's secret.
         project, user: Owner of new experiments that no submission of the queue became.
         queue: The store with the queue, where that is not the one that is written: in a rebuild.
     """
@@ -143,10 +141,8 @@ class IndexReport:
 def index_storage(
     engine: Engine, storage: Place, settings: IndexSettings, searches: Sequence[IndexedSearch] = ()
 ) -> IndexReport:
-    """Index all runs below a storage path, those of ``searches`` and all replays.
-
-    What cannot be read, or does not verify, is reported and left out.
-    """
+    """Index all runs below a storage path, those of ``searches`` and all replays. What cannot be
+    read, or does not verify, is reported and left out."""
     storage = storage.resolve()
     report, anchor = IndexReport(), settings.anchor()
     for folder in runs.list_runs(storage):
@@ -215,7 +211,6 @@ def index_run(
     Raises:
         Refused: Another run of this name is in the index, or its indexed state cannot change to
             this one. Or the folder claims to be another run, or that of another submission.
-        GovrayError: The folder is not a run's, or was damaged.
     """
     begin_writing(session)
     # The size is taken first: what is written meanwhile is read again next time.
@@ -289,7 +284,6 @@ def index_run(
 
 
 def _below(folder: Place, storage: Place) -> str:
-    """The folder's name below the storage path."""
     if isinstance(folder, BucketPath) and isinstance(storage, BucketPath):
         return folder.relative_to(storage)
     return str(Path(str(folder)).resolve().relative_to(Path(str(storage))))

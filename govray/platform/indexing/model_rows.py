@@ -28,12 +28,7 @@ TILES = "tiles"
 
 
 def index_run_model(session: Session, folder: Place, anchor: TrustAnchor, key: bytes) -> int:
-    """Index a run's model folder, and write its ledger's tiles; how many models are new.
-
-    Raises:
-        VerificationFailed, CouldNotCheck: It does not verify by the anchor.
-        Refused: It is another run's.
-    """
+    """Index a run's model folder, and write its ledger's tiles; how many models are new."""
     model = (folder / model_folder.MODEL).resolve()
     if not model.is_dir():
         return 0
@@ -87,10 +82,6 @@ def index_folder(
     The secrets of its corpora are taken from the folder ``corpora``, as far as they are there. Its
     records are read by ``records``. Without it nobody finds them. In the folder of a ``run`` it has
     to be that run's own, for it is downloaded from there.
-
-    Raises:
-        VerificationFailed, CouldNotCheck: It does not verify by the anchor.
-        Refused: It is another run's.
     """
     verified = verify(model, trust_root=anchor, records=records)
     if run is not None and (signed := verified.attestation.run.id) != run:
@@ -115,11 +106,8 @@ def index_folder(
 
 
 def index_run_audit(session: Session, folder: Place, anchor: TrustAnchor) -> None:
-    """Index the memorization manifest that lies in a run's folder, if one is signed.
-
-    Raises:
-        Refused: No operator of the trust root signed it, or it is malformed.
-    """
+    """Index the memorization manifest that lies in a run's folder, if one is signed. Raises
+    `Refused`: no operator of the trust root signed it, or it is malformed."""
     path = folder / MEMORIZATION
     if not path.is_file():
         return

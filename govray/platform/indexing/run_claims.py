@@ -25,12 +25,8 @@ _RENAME = "Names of runs are those of their folders; keep copies out of the stor
 
 
 def submitted(session: Session, queue: Engine | None, name: str) -> tables.Submission | None:
-    """The submission that became the run or search of this name.
-
-    Args:
-        session: On the store that is written.
-        queue: The store with the queue, if that is another.
-    """
+    """The submission that became the run or search of this name. ``queue``: the store with the
+    queue, if that is another."""
     if queue is None:
         return submission_of(session, name)
     with Session(queue) as other:
@@ -38,18 +34,8 @@ def submitted(session: Session, queue: Engine | None, name: str) -> tables.Submi
 
 
 def refuse_false_claim(session: Session, queue: Engine | None, id: str, name: str) -> None:
-    """Refuse a run that says it is of a submission of the queue, which another run is.
-
-    A submission that the queue does not know says nothing, for or against.
-
-    Args:
-        session, queue: As `submitted`.
-        id: The submission's, as the run states it.
-        name: The run's.
-
-    Raises:
-        Refused: It is.
-    """
+    """Refuse a run that says it is of a submission of the queue, which another run is. A submission
+    that the queue does not know says nothing, for or against."""
     if queue is None:
         row = session.get(tables.Submission, id)
     else:
@@ -72,13 +58,8 @@ def refuse_another_place(
     and is called so. A trial of a search that was submitted has the name that its search gave it.
 
     Args:
-        session, queue: As `submitted`.
-        record: What the folder says.
         below: The folder's place below the storage.
         above: The folder of the search, below the storage; empty if there is none.
-
-    Raises:
-        Refused: It is not where it would be, or what it replays is not in the index.
     """
     what, called_so = "a run", True
     if record.replay_of is not None:

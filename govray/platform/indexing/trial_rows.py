@@ -56,8 +56,6 @@ def profiles(folder: Place) -> Iterator[MetricValue]:
 
 
 class _Place(NamedTuple):
-    """Which number of a trial."""
-
     group: str
     name: str
     step: int
@@ -65,8 +63,6 @@ class _Place(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """The rest of its row."""
-
     value: float
     archived: bool
     at: str | None
@@ -74,10 +70,8 @@ class _Held(NamedTuple):
 
 
 def put_numbers(session: Session, trial: str, numbers: Sequence[MetricValue]) -> None:
-    """Add what is new and archive what was superseded. No row is deleted.
-
-    Infinities and NaN are left out: not every JSON reader accepts them.
-    """
+    """Add what is new and archive what was superseded. No row is deleted. Infinities and NaN are
+    left out: not every JSON reader accepts them."""
     m = tables.Metric
     rows = session.execute(
         select(

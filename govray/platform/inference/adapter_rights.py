@@ -60,11 +60,6 @@ class AdapterRights(BaseModel):
 
 
 def read_rights(path: Path) -> AdapterRights:
-    """Read the file.
-
-    Raises:
-        UsageError: It can't be read, or is no such file. Names the field.
-    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -1,8 +1,8 @@
 """A verified model over HTTP.
 
-``POST /v1/generate`` goes on with a text, ``GET /v1/model`` says what answers. Every answer has the
-attestation's digest, in its body and in the header ``Govray-Attestation``. Who may call, and by
-which token, is decided as in the service (``platform/service/identity/access.py``).
+Every answer has the attestation's digest, in its body and in the header ``Govray-Attestation``. Who
+may call, and by which token, is decided as in the service
+(``platform/service/identity/access.py``).
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ class InferenceSettings:
     """What an operator decides.
 
     Attributes:
-        store: The URL of the store that has the tokens.
         auth: False makes every caller admin: for one person on loopback.
-        rights: Who may use which adapter.
         seconds: That an answer takes at most, waiting for others included.
         rate: Requests a second of one token.
         burst: Requests that may come at once before ``rate`` counts.
@@ -144,11 +142,6 @@ Users = Depends(require("admin", "engineer", "auditor", "supplier"))
 
 
 def _standing(request: Request) -> ServedModel:
-    """The model, if it may answer.
-
-    Raises:
-        Problem: 503, with what the verification said.
-    """
     standing: ModelStanding = request.app.state.standing
     try:
         return standing.require()
@@ -246,17 +239,6 @@ def create_inference_app(
     *,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FastAPI:
-    """The application over one model.
-
-    Args:
-        standing: The model's.
-        settings: What the operator decides.
-        clock: The time that tokens are checked at.
-
-    Raises:
-        UsageError: There is no store there.
-        InfrastructureFailed: It cannot be reached.
-    """
     engine = open_store(settings.store, statement_limit=settings.seconds)
     app = FastAPI(
         title="govray inference",

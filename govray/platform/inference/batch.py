@@ -24,17 +24,8 @@ SECONDS = 300.0
 
 
 def load_for(task: InferenceTask, user: str) -> ServedModel:
-    """The model of a task, verified, with an adapter that ``user`` may use.
-
-    Args:
-        task: What to run.
-        user: Whose task it is, as the queue says. Who submits one is an engineer.
-
-    Raises:
-        Refused: The folder does not verify, or the adapter is not theirs.
-        CouldNotCheck: It could not be checked.
-        UsageError: There is no such adapter, or a file is wrong.
-    """
+    """The model of a task, verified, with an adapter that ``user`` may use. ``user``: whose task it
+    is, as the queue says. Who submits one is an engineer."""
     served = load(
         Path(task.model),
         trust_root=Path(task.trust_root),
@@ -67,11 +58,7 @@ class BatchAnswers:
             )
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Columns ``prompt``, ``text``, ``tokens``, ``finish``, ``adapter``, ``attestation``.
-
-        Raises:
-            UsageError: A prompt is no text, or too long.
-        """
+        """Columns ``prompt``, ``text``, ``tokens``, ``finish``, ``adapter``, ``attestation``."""
         prompts = [check_prompt(each) for each in batch["prompt"].tolist()]
         found = [
             generate(
@@ -96,11 +83,6 @@ class BatchAnswers:
 
 
 def check_prompt(value: Any) -> str:
-    """``value`` if it is a prompt.
-
-    Raises:
-        UsageError: It is no text, or too long.
-    """
     if not isinstance(value, str):
         raise UsageError("a row's prompt is no text", where="input")
     if len(value) > MAX_PROMPT:

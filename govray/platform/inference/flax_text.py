@@ -21,7 +21,6 @@ class FlaxText(nn.Module):
         model: Built with weights that say nothing.
         weights: The attested ones, as arrays of JAX.
         adapters: Adapter name → its tensors, as peft calls them.
-        context: Tokens that the model sees at most.
     """
 
     def __init__(
@@ -46,11 +45,7 @@ class FlaxText(nn.Module):
 
     @contextmanager
     def active(self, name: str | None) -> Iterator[None]:
-        """Let forwards read this adapter, or none; as `govray.engine.model.adapters.Adapters`.
-
-        Raises:
-            UsageError: There is no such adapter.
-        """
+        """Let forwards read this adapter, or none; as `govray.engine.model.adapters.Adapters`."""
         if name is not None and name not in self._names:
             raise UsageError(
                 "the model has no such adapter",

@@ -22,13 +22,7 @@ Finish = Literal["separator", "tokens", "time"]
 
 @dataclass(frozen=True, kw_only=True)
 class Generated:
-    """What a model answered.
-
-    Attributes:
-        text: Behind the prompt.
-        tokens: How many it has.
-        finish: Why it ends.
-    """
+    """What a model answered. ``text``: behind the prompt."""
 
     text: str
     tokens: int
@@ -49,17 +43,9 @@ def generate(
     """Let the model go on with a text. One thread at a time: an adapter is active in the model.
 
     Args:
-        served: The model.
-        prompt: What stands before.
         adapter: The adapter that the model reads with; the base alone by default.
-        max_tokens: Of the answer, at most.
         temperature: 0 takes the likeliest token each time.
-        seed: Of the draws.
         seconds: After which no further token is begun.
-        clock: What measures them.
-
-    Raises:
-        UsageError: There is no such adapter.
     """
     tokenizer = served.tokenizer
     ids = [tokenizer.separator, *tokenizer.encode(prompt.encode()).tolist()]

@@ -37,14 +37,8 @@ OWN = "govray.engine."
 
 
 class ReadAdapters(Protocol):
-    """Adapters of a model that answers."""
-
     def active(self, name: str | None) -> AbstractContextManager[None]:
-        """Let forwards read this adapter, or none.
-
-        Raises:
-            UsageError: There is no such adapter.
-        """
+        """Let forwards read this adapter, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +46,8 @@ class ServedModel:
     """A model in memory, and what was verified of it.
 
     Attributes:
-        verified: The folder, as verified.
         model: In evaluation mode, on the CPU.
-        adapters: The model's; filled.
         names: Of the adapters that were not removed, sorted.
-        tokenizer: The one that the data was prepared with.
         context: Tokens that the model sees at most.
     """
 
@@ -69,7 +60,6 @@ class ServedModel:
 
     @property
     def attestation(self) -> str:
-        """The digest of the attestation's statement."""
         return self.verified.digest
 
 
@@ -85,15 +75,11 @@ def load(
     """Verify a model folder, and load what was verified.
 
     Args:
-        folder: The model folder.
         trust_root: Envelope of the trust root, its path, or what was read of both.
-        revocations: Lists, as `govray.verify` takes them.
         tokenizer: The tokenizer file, where the model was not trained on bytes.
         entrypoints: Classes besides govray's own that may be built, as ``module:Class``.
-        at: Reference time; now by default.
 
     Raises:
-        VerificationFailed: The folder does not verify.
         CouldNotCheck: It could not be checked, or the tokenizer is another one.
         Refused: A file changed after it was verified, or the weights do not fit the class.
         UsageError: The model was not trained by an experiment file, or its class is not allowed.
@@ -144,18 +130,11 @@ def load(
 
 
 class _AttestedFiles:
-    """The files of a verified folder, each hashed as it is read."""
-
     def __init__(self, verified: VerifiedModel) -> None:
         self._folder = model_folder.Bundle(verified.path)
         self._digests = {each.name: each.sha256 for each in verified.subjects}
 
     def read(self, name: str) -> bytes:
-        """The attested bytes of a file.
-
-        Raises:
-            Refused: They are others now.
-        """
         if name not in self._digests:
             raise Refused("the attestation does not cover the file", where=name)
         data: bytes = (self._folder.root / name).read_bytes()
@@ -168,7 +147,6 @@ class _AttestedFiles:
         return data
 
     def tensors(self, name: str) -> Mapping[str, Tensor]:
-        """The tensors of a safetensors file."""
         found: dict[str, Tensor] = safetensors.torch.load(self.read(name))
         return found
 

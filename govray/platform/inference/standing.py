@@ -25,15 +25,8 @@ AGAIN_S = 3600.0
 
 
 class ModelStanding:
-    """The verdict on one loaded model, looked at again and again.
-
-    Args:
-        served: The model.
-        trust_root: As it was loaded with.
-        revocations: Files of lists, or folders of them.
-        clock: The reference time of a verification.
-        elapsed: What `LOOK_S` and `AGAIN_S` are measured by.
-    """
+    """The verdict on one loaded model, looked at again and again. ``revocations``: files of lists,
+    or folders of them."""
 
     def __init__(
         self,
@@ -55,11 +48,7 @@ class ModelStanding:
         self._looked = self._verified = -AGAIN_S
 
     def require(self) -> ServedModel:
-        """The model, if it may answer.
-
-        Raises:
-            GovrayError: Why it may not.
-        """
+        """The model, if it may answer; otherwise raises a `GovrayError` that says why."""
         with self._lock:
             now = self._elapsed()
             if now - self._looked >= LOOK_S:

@@ -24,9 +24,6 @@ def entrypoint(kind: str, **words: str) -> str:
     Args:
         words: ``config``, the submission's file, and ``submission``, the file that says who
             submitted it, as paths in the working directory; ``id``, ``user`` and ``storage``.
-
-    Raises:
-        UsageError: There is no such kind.
     """
     form = ENTRYPOINTS.get(kind)
     if form is None:

@@ -23,11 +23,7 @@ def gives(row: Submission) -> bool:
 
 
 def asked(row: Submission, gift: Gift, *, at: str) -> Changes:
-    """It is told to keep fewer slots, and holds what it has until its run has answered.
-
-    Args:
-        at: When.
-    """
+    """It is told to keep fewer slots, and holds what it has until its run has answered."""
     return {
         "cap": gift.keeps,
         "cap_number": row.cap_number + 1,

@@ -1,7 +1,4 @@
-"""What is taken from whom so that an entry of a higher priority fits, purely.
-
-An entry that can go on with fewer slots gives some back. Others give up all that they have.
-"""
+"""What is taken from whom so that an entry of a higher priority fits, purely."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ class Holding:
     """An entry that holds slots.
 
     Attributes:
-        slots: Those that it holds now.
         started: Orders like ``Waiting.submitted``; the newest is preempted first.
         leaving: It was told to stop, so its slots come free without more ado.
         least: With how many slots it can go on; None if it can give none back.
@@ -60,7 +56,6 @@ def fewest(
     Those of the first victims, without what the later ones make needless.
 
     Args:
-        lacking: How many slots have to come free.
         too_many: How many of those have to be of ``project``.
         level: Orders the victims. Those of one level are preempted if no gifts of theirs, and all
             of the levels before, are enough.

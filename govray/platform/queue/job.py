@@ -36,14 +36,8 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the cluster says of a job.
-
-    Attributes:
-        name: The submission's id and the attempt.
-        submission: The submission's id.
-        code: The exit code of its driver; negative for a signal, None if there is none to know.
-        message: What it said last.
-    """
+    """What the cluster says of a job. ``name``: the submission's id and the attempt. ``code``: the
+    exit code of its driver; negative for a signal, None if there is none to know."""
 
     name: str
     submission: str
@@ -61,11 +55,7 @@ class Cluster(Protocol):
     """What starts, stops and knows jobs. Every call may raise `Unreachable`."""
 
     def start(self, row: Submission) -> None:
-        """Start the job ``row.job``, unless the cluster has or had it already.
-
-        Raises:
-            JobRefused: It is refused.
-        """
+        """Start the job ``row.job`` unless the cluster has or had it. Raises `JobRefused`."""
 
     def look(self, job: str) -> Job | None:
         """What the cluster says of a job; None if it knows none of that name."""
@@ -78,5 +68,4 @@ class Cluster(Protocol):
 
 
 def job_name(submission: str, attempt: int) -> str:
-    """The name of an attempt's job."""
     return f"{submission}-{attempt}"

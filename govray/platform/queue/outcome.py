@@ -84,9 +84,7 @@ def refusal(job: Job) -> str | None:
 
 def own_failure(job: Job) -> str | None:
     """How a program that ends by itself failed; None if a signal, the cluster or govray ended it.
-
-    `jobs/task.py` gives a program's signal as a shell does, as 128 and its number.
-    """
+    `jobs/task.py` gives a program's signal as a shell does, as 128 and its number."""
     if job.state is not JobState.FAILED or job.code is None or job.code < 0:
         return None
     if 128 < job.code <= 128 + _LAST_SIGNAL:

@@ -19,10 +19,8 @@ _COMMITS = ("checkpoint_*/manifest.json", "*/checkpoint_*/manifest.json")
 
 
 def committed_below(storage: Place) -> Callable[[Submission, datetime], bool]:
-    """Whether the run of an entry has a commit newer than a time, for runs below ``storage``.
-
-    A storage that cannot be read has none.
-    """
+    """Whether the run of an entry has a commit newer than a time, for runs below ``storage``. A
+    storage that cannot be read has none."""
 
     def committed(row: Submission, since: datetime) -> bool:
         folder = storage / run_name(row)

@@ -36,10 +36,7 @@ from govray.platform.queue.giving_way import Holding, fewest
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
     """An entry that waits. ``submitted`` orders: a time, and a name that makes it unique.
-
-    Attributes:
-        ready: False until its next try is due. Then it takes no part.
-    """
+    ``ready``: False until its next try is due. Then it takes no part."""
 
     id: str
     project: str
@@ -78,7 +75,6 @@ class SlotLimits:
     others: ProjectLimit = field(default_factory=ProjectLimit)
 
     def project(self, name: str) -> ProjectLimit:
-        """What this project may hold."""
         return self.projects.get(name, self.others)
 
 
@@ -166,8 +162,6 @@ def position(id: str, decision: Decision) -> int | None:
 
 
 class _Pool:
-    """One pool while its line is walked."""
-
     def __init__(
         self, name: str, line: list[Waiting], held: Sequence[Holding], limits: SlotLimits
     ) -> None:
@@ -213,10 +207,8 @@ class _Pool:
                 self._wait(each, self._why(each))
 
     def _by_turns(self) -> Iterable[Waiting]:
-        """The line in order. What was told to start counts as held for who is next.
-
-        What waits counts too from there on, so that positions tell the turns to come.
-        """
+        """The line in order. What was told to start counts as held for who is next. What waits
+        counts too from there on, so that positions tell the turns to come."""
         lines: dict[str, deque[Waiting]] = {}
         for each in sorted(self._line, key=lambda one: (-one.priority, one.submitted)):
             lines.setdefault(each.project, deque()).append(each)

@@ -64,7 +64,6 @@ class _Client(JobSubmissionClient):
         return super()._do_request(method, endpoint, **{"timeout": TIMEOUT_S} | more)
 
     def ask(self, method: str, endpoint: str) -> Any:
-        """The response, whatever its status."""
         return self._do_request(method, endpoint)
 
 
@@ -74,9 +73,7 @@ class RayJobs:
     Args:
         address: The dashboard's, such as ``http://127.0.0.1:8265``.
         storage: Where the archives of working directories lie: beside the runs.
-        token: Ray's token, where the cluster asks for one.
         working_dir: What a job gets that was submitted without a working directory.
-        runtime_env: What Ray is given for a submission and the folder that its job gets.
     """
 
     def __init__(
@@ -96,12 +93,6 @@ class RayJobs:
         self._client: _Client | None = None
 
     def start(self, row: Submission) -> None:
-        """Start the job ``row.job``, unless the cluster has or had it already.
-
-        Raises:
-            JobRefused: The archive is not there or damaged, or Ray refuses the job.
-            Unreachable: Whether it starts is not known.
-        """
         assert row.job is not None
         if self.look(row.job) is not None:
             return
@@ -132,11 +123,6 @@ class RayJobs:
                 )
 
     def look(self, job: str) -> Job | None:
-        """What the cluster says of a job; None if it knows none of that name.
-
-        Raises:
-            Unreachable: It does not answer, or with something that Ray does not say.
-        """
         with self._asking(job):
             answer = self._connected().ask("GET", f"/api/jobs/{job}")
         if answer.status_code == 404 and answer.text == f"Job {job} does not exist":
@@ -144,11 +130,7 @@ class RayJobs:
         return self._job(self._parsed(answer, job), job)
 
     def stop(self, job: str) -> None:
-        """Send SIGTERM to a job's driver; nothing where it has ended, or is not there.
-
-        Raises:
-            Unreachable: Whether it was told is not known.
-        """
+        """Send SIGTERM to a job's driver; nothing where it has ended, or is not there."""
         with self._asking(job):
             answer = self._connected().ask("POST", f"/api/jobs/{job}/stop")
         if answer.status_code == 404 and answer.text == f"Job {job} does not exist":
@@ -156,11 +138,6 @@ class RayJobs:
         self._parsed(answer, job)
 
     def running(self) -> list[Job]:
-        """The jobs of any submission that have not ended.
-
-        Raises:
-            Unreachable: It does not answer.
-        """
         with self._asking(self.address):
             answer = self._connected().ask("GET", "/api/jobs/")
         found = self._parsed(answer, self.address)
@@ -170,7 +147,6 @@ class RayJobs:
         return [job for each in ours if not (job := self._job(each, self.address)).ended]
 
     def _folder(self, row: Submission, folder: Path) -> Path:
-        """The working directory of a job, with its two files."""
         if row.archive is not None:
             open_archive(self._storage, row.archive, folder)
         elif self._working_dir is not None:
@@ -205,11 +181,6 @@ class RayJobs:
         return self._client
 
     def _parsed(self, answer: Any, where: str) -> Any:
-        """An answer's JSON.
-
-        Raises:
-            Unreachable: It is none, or an error.
-        """
         if answer.status_code == 200:
             try:
                 return answer.json()
@@ -222,11 +193,6 @@ class RayJobs:
         )
 
     def _job(self, value: Any, where: str) -> Job:
-        """A job as Ray describes it.
-
-        Raises:
-            Unreachable: Ray does not describe one so.
-        """
         try:
             return Job(
                 name=str(value["submission_id"]),
@@ -288,11 +254,7 @@ def metadata(row: Submission) -> dict[str, str]:
 
 
 def facts(row: Submission) -> bytes:
-    """The file that tells the job who submitted it.
-
-    Raises:
-        Malformed: A name or digest is none that a signed document can state.
-    """
+    """The file that tells the job who submitted it."""
     names = ("id", "user", "project", "policy", "submitted", "archive")
     stated = {name: value for name in names if (value := getattr(row, name)) is not None}
     document = Submitted.from_json(stated, where=f"submission {row.id}")

@@ -75,7 +75,6 @@ class Retries:
     Attributes:
         most: Such ends without a new commit in between, before the entry is ERROR.
         first_s: Seconds from one start to the next after the first; doubled each time.
-        longest_s: The most that this becomes.
     """
 
     most: int = 5
@@ -91,8 +90,6 @@ class Retries:
 
 @dataclass(frozen=True)
 class Move:
-    """An entry that was moved."""
-
     id: str
     name: str
     before: SubmissionState
@@ -124,14 +121,10 @@ class Reconciler:
     """Works a queue off on one cluster.
 
     Args:
-        engine: The store's.
-        cluster: What starts and stops jobs.
-        limits: Pools, and what projects may hold.
         holder: This process, by a name that no other has.
         clock: The time, without fractions of a second.
         committed: Whether a run of this entry has a commit that is newer than this time.
         run_limits: What tells elastic runs to give workers back. Without it all give way whole.
-        retries: What becomes of jobs that die.
     """
 
     def __init__(
@@ -201,7 +194,6 @@ class Reconciler:
             raise LostLease
 
     def _state_pools(self, session: Session) -> None:
-        """Write down how large pools are, for who submits and who looks."""
         if self._stated:
             return
         if pools.state(session, self._limits.pools):
@@ -236,7 +228,6 @@ class Reconciler:
             self._resize(session, row, gifts.given(row), done)
 
     def _end(self, session: Session, row: Submission, found: Outcome, done: QueuePass) -> None:
-        """Write what follows for an entry of which nothing runs any more."""
         changes: dict[str, Any] = {"why": found.why}
         after = found.after
         if found.failure:
@@ -256,10 +247,8 @@ class Reconciler:
             self._run_limits.tell(row)  # no limit outlasts the entry, whoever runs it next
 
     def _start(self, session: Session, row: Submission, done: QueuePass) -> None:
-        """Ask for the job of an entry that is RUNNING. May be repeated.
-
-        One that does not arrive is no reason to leave the others alone.
-        """
+        """Ask for the job of an entry that is RUNNING. May be repeated. One that does not arrive is
+        no reason to leave the others alone."""
         self._keep_lease(session)
         if self._run_limits is not None:
             self._run_limits.tell(row)  # no limit of an earlier attempt is left
@@ -273,9 +262,7 @@ class Reconciler:
 
     def _sweep(self, session: Session, done: QueuePass) -> None:
         """Stop jobs that no entry follows: of one that has ended or waits, or an older attempt's.
-
-        Those of submissions that this store does not know are somebody else's.
-        """
+        Those of submissions that this store does not know are somebody else's."""
         now = self._clock()
         if self._swept is not None and now - self._swept < timedelta(seconds=SWEEP_S):
             return

@@ -14,27 +14,20 @@ from govray.storage.place import Place
 
 
 class RunLimits:
-    """The limits of runs below a storage path. Storage that is away is no error here.
-
-    Args:
-        storage: Where the runs lie.
-    """
+    """The limits of runs below a storage path. Storage that is away is no error here."""
 
     def __init__(self, storage: Place) -> None:
         self._storage = storage
 
     def reaches(self, row: Submission) -> bool:
-        """Whether the run's folder is there."""
         try:
             return self._folder(row).is_dir()
         except OSError:
             return False
 
     def tell(self, row: Submission) -> None:
-        """Write what the entry says, unless it stands there or the folder is not there.
-
-        Where the storage refuses, nothing is written. The next pass tries again.
-        """
+        """Write what the entry says, unless it stands there or the folder is not there. Where the
+        storage refuses, nothing is written. The next pass tries again."""
         folder, cap = self._folder(row), _cap(row)
         if cap is None:
             return
@@ -53,7 +46,6 @@ class RunLimits:
             return False
 
     def _read(self, folder: Place, name: str) -> WorkerCap | None:
-        """What stands there; None too for something else."""
         try:
             return read_cap(folder, name)
         except Malformed:

@@ -51,7 +51,6 @@ class Project(_Section):
     )
 
     def limit(self) -> ProjectLimit:
-        """The same for the order."""
         if isinstance(self.max_slots, Mapping):
             return ProjectLimit(share=self.share, in_pool=self.max_slots)
         return ProjectLimit(share=self.share, max_slots=self.max_slots)
@@ -100,12 +99,8 @@ class Queue:
     working_dir: Path | None = None
 
     def token(self) -> str | None:
-        """The cluster's token, read now; None where it has none.
-
-        Raises:
-            UsageError: The file cannot be read, or is empty.
-            Refused: Others than its owner may read it, or it would be sent in the clear.
-        """
+        """The cluster's token, read now; None where it has none. Raises `Refused`: others than its
+        owner may read it, or it would be sent in the clear."""
         if self.token_file is None:
             found = os.environ.get(TOKEN_VARIABLE) or None
             if found is not None:
@@ -130,14 +125,7 @@ class Queue:
         return text
 
     def check_address(self, source: str) -> None:
-        """Return if nobody on the way to the dashboard reads what is sent there.
-
-        Args:
-            source: What the token is from.
-
-        Raises:
-            Refused: It is http, and the dashboard is not on this machine.
-        """
+        """Return if nobody on the way to the dashboard reads what is sent there."""
         if not _is_private(self.address):
             raise Refused(
                 f"the token of {source} would be sent to {self.address} in the clear",
@@ -159,14 +147,7 @@ def _is_private(address: str) -> bool:
 
 
 def read_queue(path: Path) -> Queue:
-    """What the file says.
-
-    Raises:
-        UsageError: It cannot be read; a field is missing, unknown or out of range; or a project's
-            limit names a pool that there is not.
-        Malformed: It is not YAML.
-        Refused: It names a token that would be sent in the clear.
-    """
+    """What the file says. Raises `Refused`: it names a token that would be sent in the clear."""
     do = "See docs/queue.md, and the example deploy/queue.yaml"
     source = read_yaml_file(path, do=do)
     try:

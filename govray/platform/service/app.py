@@ -104,12 +104,9 @@ def create_app(
         measures: Where numbers go, if not to this application's own ``/metrics``.
         check: What knows the schema of experiment files. Without one none can be submitted.
         near: What finds near copies in corpora at hand. Without one, cases look for none.
-        clock: The time that tokens are checked at.
 
     Raises:
-        UsageError: There is no store there, or no key that cases are to be signed with.
         Refused: The secret at hand is not the one that the store is indexed under.
-        InfrastructureFailed: It cannot be reached.
     """
     engine = open_store(settings.store, statement_limit=settings.time_limit)
     with Session(engine) as session:

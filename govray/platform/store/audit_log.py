@@ -13,13 +13,8 @@ from govray.platform.store.tables import AuditEntry
 
 @dataclass(frozen=True)
 class ChangedBy:
-    """Who asks for a change, and when.
-
-    Attributes:
-        user: The name.
-        at: ``YYYY-MM-DDTHH:MM:SSZ``.
-        token: The id of the token that was used, over HTTP.
-    """
+    """Who asks for a change, and when. ``at``: ``YYYY-MM-DDTHH:MM:SSZ``. ``token``: the id of the
+    token that was used, over HTTP."""
 
     user: str
     at: str

@@ -50,7 +50,6 @@ NEXT = {
     "decide": (CaseState.ANSWERED, CaseState.DECIDED),
     "link": (CaseState.DECIDED,),
 }
-"""What may be done in which states."""
 
 _WHY_NOT = {
     CaseState.RECEIVED: "nothing was searched for yet",
@@ -146,11 +145,6 @@ def outcome_of(row: RightsCase) -> CaseOutcome | None:
 
 
 def searched(session: Session, row: RightsCase, result: CaseSearch, *, by: ChangedBy) -> None:
-    """Keep what a search found.
-
-    Raises:
-        Refused: The case's state has no search.
-    """
     check_step(row, "search")
     row.state, row.searched, row.found = CaseState.SEARCHED, by.at, result.to_json()
     session.add(row)
@@ -161,11 +155,7 @@ def searched(session: Session, row: RightsCase, result: CaseSearch, *, by: Chang
 def answered(
     session: Session, row: RightsCase, envelope: bytes, released: Collection[str], *, by: ChangedBy
 ) -> None:
-    """Keep the signed answer, which the requester sees from now on.
-
-    Raises:
-        Refused: The case's state has no answer.
-    """
+    """Keep the signed answer, which the requester sees from now on."""
     check_step(row, "answer")
     row.state, row.answered, row.answer = CaseState.ANSWERED, by.at, envelope
     row.released = sorted(set(released))
@@ -177,12 +167,8 @@ def answered(
 def decided(
     session: Session, row: RightsCase, decision: Decision, reason: str, *, by: ChangedBy
 ) -> None:
-    """Keep what was decided. Before a version is linked, it may be decided again.
-
-    Raises:
-        UsageError: There is no such decision, or no reason.
-        Refused: The case's state has no decision, or it contradicts what was found.
-    """
+    """Keep what was decided. Before a version is linked, it may be decided again. Raises `Refused`:
+    the case's state has no decision, or it contradicts what was found."""
     check_step(row, "decide")
     if decision not in get_args(Decision):
         raise UsageError(
@@ -212,11 +198,7 @@ def decided(
 
 
 def linked(session: Session, row: RightsCase, version: ShownVersion, *, by: ChangedBy) -> None:
-    """Keep that a version's attestation shows what was decided; who calls has checked it.
-
-    Raises:
-        Refused: The case's state has no link.
-    """
+    """Keep that a version's attestation shows what was decided; who calls has checked it."""
     check_step(row, "link")
     others = [each for each in row.links if each["model"] != version.model]
     row.links = [*others, version.to_json()]
@@ -241,11 +223,7 @@ def shown(session: Session, row: RightsCase, *, by: ChangedBy) -> None:
 
 
 def check_step(row: RightsCase, what: str) -> None:
-    """Return if ``what`` may be done now.
-
-    Raises:
-        Refused: It may not.
-    """
+    """Return if ``what`` may be done now."""
     if row.state not in NEXT[what]:
         raise Refused(
             f"there is nothing to {what}: {_WHY_NOT[row.state]}",

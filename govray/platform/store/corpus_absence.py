@@ -30,8 +30,6 @@ def check_left_out(
     Args:
         attestation: Verified.
         roots: Corpus of that attestation → Merkle root of its records.
-        corpus: Which is to be absent.
-        root: Merkle root of its records.
 
     Raises:
         Refused: The first of these that does not hold.
@@ -57,7 +55,6 @@ def check_removed(attestation: Attestation, corpus: str) -> None:
 
     Args:
         attestation: Verified.
-        corpus: Which trained the adapters.
 
     Raises:
         Refused: It trained something else, or an adapter of it is still there.

@@ -37,9 +37,7 @@ def open_store(url: str, *, create: bool = False, statement_limit: float | None 
             SQLite has no such limit.
 
     Raises:
-        UsageError: The URL is neither, or there is no store and ``create`` is not asked for.
         Refused: Its tables are another govray's.
-        InfrastructureFailed: The server or the file cannot be reached.
     """
     address = parse_url(url)
     shown = address.render_as_string(hide_password=True)
@@ -67,11 +65,7 @@ def open_store(url: str, *, create: bool = False, statement_limit: float | None 
 
 
 def parse_url(url: str) -> URL:
-    """``url``, if it names a database that a store can be in.
-
-    Raises:
-        UsageError: It does not.
-    """
+    """``url``, if it names a database that a store can be in."""
     do = "Give sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE"
     try:
         address = make_url(url)
@@ -93,14 +87,7 @@ def sqlite_file(address: URL) -> Path | None:
 
 
 def connect(address: URL, *, statement_limit: float | None = None) -> Engine:
-    """An engine, whatever is at ``address``. `open_store` is for those who use the tables.
-
-    Args:
-        statement_limit: As `open_store` has it.
-
-    Raises:
-        UsageError: The driver is not installed.
-    """
+    """An engine, whatever is at ``address``. `open_store` is for those who use the tables."""
     try:
         if sqlite_file(address) is None:
             engine = create_engine(address, pool_pre_ping=True)

@@ -28,11 +28,8 @@ def tags_of(session: Session, experiments: Collection[str]) -> dict[str, list[st
 
 
 def replace_tags(session: Session, experiment: str, tags: Iterable[str]) -> list[str]:
-    """Give an experiment these tags and no other; not committed.
-
-    Returns:
-        The tags, sorted, each once.
-    """
+    """Give an experiment these tags and no other; not committed. Returns the tags, sorted, each
+    once."""
     kept = sorted(set(tags))
     session.execute(
         delete(ExperimentTag).where(

@@ -14,16 +14,11 @@ from sqlmodel import Session, col
 from govray.platform.store.tables import Lease
 
 RECONCILER = "reconciler"
-"""The lease of whoever works off the queue."""
 
 
 def take(session: Session, name: str, holder: str, *, at: str, until: str) -> bool:
-    """Take or renew the lease, and commit. Whether ``holder`` has it now.
-
-    Args:
-        at: Now, ``YYYY-MM-DDTHH:MM:SSZ``.
-        until: When it ends if nobody renews it.
-    """
+    """Take or renew the lease, and commit. Whether ``holder`` has it now. ``at``: now,
+    ``YYYY-MM-DDTHH:MM:SSZ``. ``until``: when it ends if nobody renews it."""
     row = session.get(Lease, name, populate_existing=True)
     if row is None:
         session.add(Lease(name=name, holder=holder, until=until))

@@ -26,8 +26,6 @@ def leaves_of_step(
     """The leaves of a step that used a corpus, one a branch at most.
 
     Args:
-        tiles: Of the run's ledger.
-        step: As in the leaf.
         corpus: Leaves that a gate kept it out of are passed over.
 
     Yields:
@@ -35,7 +33,6 @@ def leaves_of_step(
 
     Raises:
         Damaged: An entry is no leaf, or not the one that was signed.
-        CouldNotCheck: A tile is missing.
     """
     if tiles.size == 0:
         return

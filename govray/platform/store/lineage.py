@@ -180,7 +180,6 @@ def lineage(
 
     Args:
         attestation: As verified: its coverage, taint and levels are taken as they are.
-        digest: Of its statement, ``sha256:…``.
         replayed_by: Corpus → who replayed the run without it, as verified. The attestation's own
             text for it is anybody's name.
     """
@@ -368,11 +367,7 @@ def _own(group: GroupLineage, labels: Collection[str]) -> GroupLineage:
 
 
 def of_group(document: Lineage, group: str) -> Lineage:
-    """One layer group of all the document's rows.
-
-    Raises:
-        UsageError: The document has no such group.
-    """
+    """One layer group of all the document's rows."""
     if group not in {each.group for each in document.groups}:
         raise UsageError(
             "the model has no such layer group",
@@ -398,11 +393,6 @@ def encode(document: Lineage) -> bytes:
 
 
 def decode(data: bytes) -> Lineage:
-    """What `encode` made.
-
-    Raises:
-        Malformed: Other bytes.
-    """
     try:
         return Lineage.model_validate_json(data, by_alias=True, by_name=False)
     except ValueError as error:

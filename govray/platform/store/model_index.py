@@ -60,7 +60,6 @@ def index_model(
 
     Args:
         trust_root: The envelope that it was verified against.
-        key: The store's secret, from `govray.platform.store.secret_fingerprint.indexing_key`.
         public: Whether anyone may read the attestation. None leaves it as it is; at first, not.
         folder: Where the model lies, for downloads. None leaves it as it is.
         tiles: Where to write the ledger's tiles: a folder, or an object store's URL. None leaves
@@ -72,9 +71,6 @@ def index_model(
         Refused: The store is indexed under another secret.
         Refused: A head of the same run was seen that this ledger does not extend or begin.
         CouldNotCheck: A longer one was seen, and there are no tiles to compare with.
-        Damaged: A file of the folder is no longer the one that was verified, or other tiles lie
-            where the ledger's go.
-        InfrastructureFailed: Remote storage refuses.
     """
     files = _Files(model)
     longest = heads.check_known(session, model.ledger)  # and again behind the lock
@@ -134,7 +130,6 @@ def _write(
 
 
 def _lacks_records(session: Session, model: VerifiedModel) -> bool:
-    """Whether the index has no records of the model."""
     if session.get(tables.Attestation, model.digest) is None:
         return True
     return session.get(tables.AbsentRecords, model.digest) is not None

@@ -31,9 +31,7 @@ def state(session: Session, pools: Mapping[str, int]) -> bool:
 
 
 def search_room(session: Session, pool: str) -> int | None:
-    """Slots that a search takes which does not say how many: half of its pool's, at least one.
-
-    None where nobody knows how large the pool is.
-    """
+    """Slots that a search takes which does not say how many: half of its pool's, at least one. None
+    where nobody knows how large the pool is."""
     row = session.get(Pool, pool)
     return None if row is None else max(1, row.slots // 2)

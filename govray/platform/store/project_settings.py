@@ -96,16 +96,8 @@ class ProjectSettings(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be submitted, as far as a config policy looks at it.
-
-    Attributes:
-        config: The experiment file's value.
-        slots: Workers that it holds while it runs.
-        pool: That was asked for, if any.
-        priority: That was asked for, if any.
-        policy: Digest of the signed depth policy, if it is known.
-        policy_name: That policy's own name, if it is known.
-    """
+    """What is to be submitted, as far as a config policy looks at it. ``slots``: workers that it
+    holds while it runs. ``policy``: digest of the signed depth policy, if it is known."""
 
     config: Mapping[str, Any]
     slots: int
@@ -117,10 +109,8 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """What is submitted: with the project's defaults, and within its limits.
-
-    ``changed`` says whether ``config`` differs from what was wanted.
-    """
+    """What is submitted: with the project's defaults, and within its limits. ``changed`` says
+    whether ``config`` differs from what was wanted."""
 
     config: Mapping[str, Any]
     slots: int
@@ -131,11 +121,6 @@ class Resolved:
 
 
 def parse_settings(value: Any, *, where: str) -> ProjectSettings:
-    """The settings that ``value`` is.
-
-    Raises:
-        UsageError: It is none; each field that is wrong is named.
-    """
     try:
         return ProjectSettings.model_validate(value)
     except ValidationError as error:
@@ -150,13 +135,8 @@ def with_defaults(settings: ProjectSettings, config: Mapping[str, Any]) -> dict[
 
 
 def resolve(settings: ProjectSettings, wanted: Wanted, *, project: str) -> Resolved:
-    """What becomes of ``wanted`` in this project.
-
-    Slots are those of the whole file: whoever counts them does so behind `with_defaults`.
-
-    Raises:
-        Refused: It is beyond a limit; all that is wrong is named.
-    """
+    """What becomes of ``wanted`` in this project. Slots are those of the whole file: whoever counts
+    them does so behind `with_defaults`."""
     config = with_defaults(settings, wanted.config)
     pool, priority = _chosen(settings, wanted.pool, wanted.priority)
     wrong = [
@@ -185,11 +165,7 @@ def resolve_task(
     priority: int | None,
     project: str,
 ) -> tuple[str, int]:
-    """The pool and priority of a task, which has no experiment file, within this project's limits.
-
-    Raises:
-        Refused: It is beyond a limit; all that is wrong is named.
-    """
+    """Pool and priority of a task, which has no experiment file, within this project's limits."""
     pool, priority = _chosen(settings, pool, priority)
     wrong = [*_outside(settings, slots, pool, priority), *_other_task(settings, kind)]
     _refuse(wrong, project)

@@ -21,12 +21,8 @@ MOST_TEMPLATES = 200
 
 
 def put(session: Session, project: Project, name: str, text: str, *, by: ChangedBy) -> Template:
-    """Make a template, or replace it.
-
-    Raises:
-        UsageError: The name is none, or the text is no experiment file.
-        Refused: The project is archived, or has too many.
-    """
+    """Make a template, or replace it. Raises `Refused`: the project is archived, or has too
+    many."""
     check_name(name, "template")
     read_mapping(text, name=f"template {name}")
     if project.archived:
@@ -45,22 +41,12 @@ def put(session: Session, project: Project, name: str, text: str, *, by: Changed
 
 
 def drop(session: Session, project: str, name: str, *, by: ChangedBy) -> None:
-    """Delete a template.
-
-    Raises:
-        UsageError: There is none.
-    """
     session.delete(get(session, project, name))
     log(session, by, "template.drop", f"project {project}", {"template": name})
     session.flush()
 
 
 def get(session: Session, project: str, name: str) -> Template:
-    """One template.
-
-    Raises:
-        UsageError: There is none.
-    """
     row = session.get(Template, (project, name))
     if row is None:
         raise UsageError(
@@ -70,9 +56,5 @@ def get(session: Session, project: str, name: str) -> Template:
 
 
 def filled(row: Template, overrides: Iterable[str]) -> str:
-    """The experiment file that a template and ``path=value`` overrides make.
-
-    Raises:
-        UsageError: An override is none, or names what the template does not have.
-    """
+    """The experiment file that a template and ``path=value`` overrides make."""
     return overridden_text(row.text, overrides, name=f"template {row.name}")

@@ -178,11 +178,6 @@ class PromotionPolicy(Document):
         return canonical_json.sha256(canonical_json.encode(self.to_json()))
 
     def gates(self, stage: str) -> tuple[Gate, ...]:
-        """The gates before ``stage``.
-
-        Raises:
-            Refused: It is not a stage with gates.
-        """
         if stage not in Stages.model_fields:
             raise Refused("no gates are defined for this stage", where=stage)
         found: tuple[Gate, ...] = getattr(self.stages, stage)
@@ -197,7 +192,6 @@ class GateEvidence:
     """What gates look at.
 
     Attributes:
-        attestation: The verified one.
         records: Corpus → how many records its credential counts, for every admitted corpus.
         assurance: What the signatures amounted to when they were verified, replay checks
             included.
@@ -219,15 +213,7 @@ class FailedGate:
 
 
 def read_promotion_policy(text: str | bytes, *, name: str = "promotion policy") -> PromotionPolicy:
-    """Read the YAML source. A gate without arguments may be written as its bare name.
-
-    Args:
-        text: The file's content.
-        name: What to call the file in errors.
-
-    Raises:
-        Malformed: Not YAML, or no promotion policy; ``where`` is the file and the line.
-    """
+    """Read the YAML source. A gate without arguments may be written as its bare name."""
     source = read_yaml(text, name=name)
     if not isinstance(source.value, dict):
         raise Malformed("no mapping of fields", where=name, do=f"Begin with schema: {SCHEMA}")
@@ -469,12 +455,7 @@ def _validated(gate: ValidatedGate, attestation: Attestation) -> list[FailedGate
 def refusal(
     policy: PromotionPolicy, stage: str, what: str, failed: Sequence[FailedGate]
 ) -> Refused:
-    """The error that names every failure.
-
-    Args:
-        what: Which version of which model.
-        failed: At least one.
-    """
+    """The error that names every failure. ``failed``: at least one."""
     told = "; ".join(f"{each.gate}: {each.where}: {each.what}" for each in failed)
     return Refused(
         f"{len(failed)} {'gate' if len(failed) == 1 else 'findings of gates'} of {policy} before "

@@ -9,8 +9,6 @@ log. So are the queue, webhooks with what they were told, and workspaces with th
 roles. So are rights holders' cases, the owners of experiments, the public attestations, and the
 seen heads of ledgers. Lost is what storage has no longer: deleted runs and checkpoints. What the
 queue knows of a run's owner counts before what the old index had.
-
-`rebuild` derives nothing: it is given what fills the new index.
 """
 
 from __future__ import annotations
@@ -75,7 +73,6 @@ def rebuild(engine: Engine, fill: Callable[[Engine], None]) -> None:
     """Replace what is derived by what ``fill`` writes into an empty index.
 
     Args:
-        engine: The store.
         fill: Writes and commits. What it raises leaves the store as it was.
 
     Raises:
@@ -119,10 +116,8 @@ def _rows(connection: Connection, of: Any) -> list[dict[str, Any]]:
 
 @contextmanager
 def _beside(engine: Engine) -> Iterator[tuple[Engine, str, Path | None]]:
-    """An empty index, the name of its schema as the store sees it, and its file if it has one.
-
-    What a rebuild that was killed left is cleared away first; two at once are refused.
-    """
+    """An empty index, the name of its schema as the store sees it, and its file if it has one. What
+    a rebuild that was killed left is cleared away first; two at once are refused."""
     file = sqlite_file(engine.url)
     with _file_beside(engine, file) if file else _schema_beside(engine) as beside:
         yield beside

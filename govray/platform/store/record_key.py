@@ -35,15 +35,8 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def record_key(entry: str, *, confidential: bool, key: bytes) -> str:
-    """What a record is found by: its entry, or for a confidential corpus the HMAC of it.
-
-    Args:
-        entry: As in the manifest, its hash or its leaf: 64 lowercase hex digits.
-        key: The store's secret, from `load_key`.
-
-    Raises:
-        UsageError: It is no such hash.
-    """
+    """What a record is found by: its entry, or for a confidential corpus the HMAC of it. ``entry``:
+    as in the manifest, its hash or its leaf: 64 lowercase hex digits."""
     if not _HEX.fullmatch(entry):
         raise UsageError("a record's hash is 64 lowercase hex digits")
     if not confidential:
@@ -59,19 +52,14 @@ def mask_secret(secret: bytes, commitment: str, key: bytes) -> bytes:
 
     Args:
         secret: 32 bytes, in either form.
-        commitment: Of its corpus, from the credential.
-        key: The store's secret.
     """
     pad = hmac.digest(key, b"corpus secret" + commitment.encode(), "sha256")
     return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
 
 
 def key_file(url: str) -> Path:
-    """Where the secret of the store at ``url`` lies.
-
-    Raises:
-        UsageError: The store is on a server and ``GOVRAY_STORE_KEY`` is not set, or it is no path.
-    """
+    """Where the secret of the store at ``url`` lies. Raises `UsageError`: the store is on a server
+    and ``GOVRAY_STORE_KEY`` is not set, or it is no path."""
     given = os.environ.get(KEY_ENV)
     if given:
         if _HEX.fullmatch(given):
@@ -99,12 +87,8 @@ def has_place(url: str) -> bool:
 
 
 def load_key(url: str) -> bytes:
-    """The secret of the store at ``url``, made where there is none.
-
-    Raises:
-        UsageError: There is no place for it.
-        Refused: Others can read the file, or it is not 32 bytes.
-    """
+    """The secret of the store at ``url``, made where there is none. Raises `Refused`: others can
+    read the file, or it is not 32 bytes."""
     path = key_file(url)
     if not path.exists():
         _make(path)
@@ -129,13 +113,8 @@ def load_key(url: str) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Make the secret: whole under its name, or not there, whenever the process ends.
-
-    Of two that make it at once the first one's stays.
-
-    Raises:
-        UsageError: There is no place for it.
-    """
+    """Make the secret: whole under its name, or not there, whenever the process ends. Of two that
+    make it at once the first one's stays."""
     try:
         with suppress(FileExistsError):
             write_whole(path, secrets.token_bytes(KEY_BYTES), mode=0o600, replace=False)

@@ -89,16 +89,8 @@ def register(
     metrics: Mapping[str, float] | None = None,
     notes: str = "",
 ) -> ModelVersion:
-    """Make a version, in stage ``none``; the model too, if its name is new.
-
-    Args:
-        attestation: Digest of an attestation that the store holds.
-
-    Raises:
-        UsageError: No such attestation, or a name, version, label, metric or note that is out of
-            bounds.
-        Refused: The model has this version. A version is never made twice, nor changed.
-    """
+    """Make a version, in stage ``none``; the model too, if its name is new. Raises `Refused`: the
+    model has this version. A version is never made twice, nor changed."""
     number = parse_version(version)
     row = ModelVersion(
         model=check_name(model),
@@ -148,11 +140,6 @@ def models(session: Session) -> list[Model]:
 
 
 def model(session: Session, name: str) -> Model:
-    """One model.
-
-    Raises:
-        UsageError: There is none of this name.
-    """
     found = session.get(Model, name)
     if found is None:
         raise UsageError(
@@ -164,21 +151,12 @@ def model(session: Session, name: str) -> Model:
 
 
 def versions(session: Session, name: str) -> list[ModelVersion]:
-    """The versions of a model, the highest first.
-
-    Raises:
-        UsageError: There is no such model.
-    """
+    """The versions of a model, the highest first."""
     model(session, name)
     return list(session.exec(_descending(name)))
 
 
 def get(session: Session, name: str, version: str) -> ModelVersion:
-    """One version.
-
-    Raises:
-        UsageError: There is no such model or version.
-    """
     number = str(parse_version(version))
     found = session.get(ModelVersion, (name, number))
     if found is None:
@@ -192,11 +170,7 @@ def get(session: Session, name: str, version: str) -> ModelVersion:
 
 
 def latest(session: Session, name: str, *, stage: str | None = None) -> ModelVersion | None:
-    """The highest version of a model, or the highest in ``stage``; None if there is none.
-
-    Raises:
-        UsageError: There is no such model.
-    """
+    """The highest version of a model, or the highest in ``stage``; None if there is none."""
     model(session, name)
     query = _descending(name)
     if stage is not None:
@@ -206,11 +180,7 @@ def latest(session: Session, name: str, *, stage: str | None = None) -> ModelVer
 
 
 def evidence(session: Session, attestation: str) -> GateEvidence:
-    """What the gates look at, read again from the envelopes.
-
-    Raises:
-        Refused: The stored bytes are not those of their digest.
-    """
+    """What the gates look at, read again from the envelopes."""
     row = session.get_one(tables.Attestation, attestation)
     document = _stored(Attestation, row.envelope, row.digest)
     digests = {each.corpus: each.credential for each in document.corpora}
@@ -244,7 +214,6 @@ def promote(
             under a trust root that asks for a list.
 
     Raises:
-        UsageError: There is no such version or stage.
         CouldNotCheck: The trust root asks for a revocation list that is not here.
         Refused: The stage does not follow the version's, or gates failed: all of them are named.
             Or the version's attestation is revoked. Nothing was changed.
@@ -283,12 +252,7 @@ def promote(
 
 
 def archive(session: Session, *, name: str, version: str, by: ChangedBy) -> StageChange:
-    """Take a version out of use; no gate stands before that.
-
-    Raises:
-        UsageError: There is no such version.
-        Refused: It is archived.
-    """
+    """Take a version out of use; no gate stands before that."""
     parse_version(version)
     _hold(session, name)
     row = _to_change(session, name, version)
@@ -309,11 +273,7 @@ def annotate(
     labels: Mapping[str, str] | None = None,
     notes: str | None = None,
 ) -> ModelVersion:
-    """Replace a version's labels, its notes, or both; what is None stays.
-
-    Raises:
-        UsageError: There is no such version, or they are out of bounds.
-    """
+    """Replace a version's labels, its notes, or both; what is None stays."""
     row = _to_change(session, name, version)
     changed: list[str] = []
     if labels is not None:
@@ -329,11 +289,7 @@ def annotate(
 
 
 def history(session: Session, name: str, version: str) -> list[AuditEntry]:
-    """Every change of a version, oldest first.
-
-    Raises:
-        UsageError: There is no such version.
-    """
+    """Every change of a version, oldest first."""
     row = get(session, name, version)
     query = (
         select(AuditEntry)
@@ -344,11 +300,7 @@ def history(session: Session, name: str, version: str) -> list[AuditEntry]:
 
 
 def check_name(name: str) -> str:
-    """``name``, if a model may have it.
-
-    Raises:
-        UsageError: It may not.
-    """
+    """``name``, if a model may have it."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name[:LONGEST_NAME]!r} is no name for a model",
@@ -360,11 +312,8 @@ def check_name(name: str) -> str:
 
 
 def check_labels(labels: Mapping[str, str]) -> dict[str, Any]:
-    """The labels, sorted.
-
-    Raises:
-        UsageError: More than 64, a name that no model could have, or text over 256 characters.
-    """
+    """The labels, sorted. Raises `UsageError`: more than 64, a name that no model could have, or
+    text over 256 characters."""
     if len(labels) > MOST_LABELS:
         raise UsageError(f"{len(labels)} labels, at most {MOST_LABELS}", where="labels")
     for key, value in labels.items():
@@ -376,11 +325,8 @@ def check_labels(labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_metrics(metrics: Mapping[str, float]) -> dict[str, Any]:
-    """The metrics, sorted.
-
-    Raises:
-        UsageError: More than 256, a name that no model could have, or no finite number.
-    """
+    """The metrics, sorted. Raises `UsageError`: more than 256, a name that no model could have, or
+    no finite number."""
     if len(metrics) > MOST_METRICS:
         raise UsageError(f"{len(metrics)} metrics, at most {MOST_METRICS}", where="metrics")
     for key, value in metrics.items():
@@ -392,11 +338,8 @@ def check_metrics(metrics: Mapping[str, float]) -> dict[str, Any]:
 
 
 def check_notes(notes: str) -> str:
-    """The notes.
-
-    Raises:
-        UsageError: More than 16,384 characters, or a NUL, which PostgreSQL cannot hold.
-    """
+    """The notes. Raises `UsageError`: more than 16,384 characters, or a NUL, which PostgreSQL
+    cannot hold."""
     if len(notes) > LONGEST_NOTES or "\0" in notes:
         raise UsageError(f"not a text of {LONGEST_NOTES} characters", where="notes")
     return notes

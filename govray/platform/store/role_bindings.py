@@ -31,7 +31,6 @@ from govray.platform.store.tables import GroupMember, Model, RightsCase, RoleBin
 from govray.platform.store.tenancy import check_name, get_project, get_workspace
 
 ROLES = ("admin", "engineer", "steward", "auditor", "viewer", "supplier")
-"""What may be bound."""
 SCOPES = ("organisation", "workspace", "project", "model", "case")
 """Where, from the whole to its parts."""
 MOST_MEMBERS = 10_000
@@ -66,17 +65,12 @@ class Grant:
 
     @property
     def where(self) -> str:
-        """The place in words."""
         return f"{self.scope} {self.place}" if self.place else self.scope
 
 
 def bind(session: Session, grant: Grant, *, by: ChangedBy) -> RoleBinding:
-    """Give a role, or give it another end.
-
-    Raises:
-        UsageError: It contradicts itself, names what is not there, or is over already.
-        Refused: The subject has too many, or no admin of the organisation would be left.
-    """
+    """Give a role, or give it another end. Raises `Refused`: the subject has too many, or no admin
+    of the organisation would be left."""
     _check(session, grant, at=by.at)
     row = session.get(RoleBinding, grant.id)
     if row is None:
@@ -100,12 +94,7 @@ def bind(session: Session, grant: Grant, *, by: ChangedBy) -> RoleBinding:
 
 
 def unbind(session: Session, id_: str, *, by: ChangedBy) -> RoleBinding:
-    """Take a role away.
-
-    Raises:
-        UsageError: There is no such binding.
-        Refused: No admin of the organisation would be left.
-    """
+    """Take a role away. Raises `Refused`: no admin of the organisation would be left."""
     row = session.get(RoleBinding, id_)
     if row is None:
         raise UsageError("there is no such binding", where=id_[:80], do="See govray role ls")
@@ -121,11 +110,8 @@ def unbind(session: Session, id_: str, *, by: ChangedBy) -> RoleBinding:
 def of_caller(
     session: Session, user: str, groups: Collection[str], *, at: str
 ) -> Sequence[RoleBinding]:
-    """The bindings that ``user`` has at ``at``, by itself and by its groups.
-
-    Args:
-        groups: What an identity provider says of the user; those of the store count besides.
-    """
+    """The bindings that ``user`` has at ``at``, by itself and by its groups. ``groups``: what an
+    identity provider says of the user; those of the store count besides."""
     b, member = RoleBinding, GroupMember
     own_groups = select(member.group).where(member.user == user)
     given = sorted(groups)[:MOST_GROUPS]
@@ -153,12 +139,7 @@ def in_force(at: str) -> ColumnElement[bool]:
 
 
 def add_member(session: Session, group: str, user: str, *, by: ChangedBy) -> GroupMember:
-    """Put a user of the store into a group, which is made by its first member.
-
-    Raises:
-        UsageError: It is no name for a group, or there is no such user.
-        Refused: The group is full.
-    """
+    """Put a user of the store into a group, which is made by its first member."""
     check_name(group, "group")
     if session.get(User, user) is None:
         raise UsageError("there is no such user", where=user[:80], do="See govray token ls")
@@ -183,12 +164,7 @@ def ends_of_group(session: Session, group: str) -> Sequence[str | None]:
 
 
 def remove_member(session: Session, group: str, user: str, *, by: ChangedBy) -> None:
-    """Take a user out of a group.
-
-    Raises:
-        UsageError: The user is not in it.
-        Refused: No admin of the organisation would be left.
-    """
+    """Take a user out of a group. Raises `Refused`: no admin of the organisation would be left."""
     row = session.get(GroupMember, (group, user))
     if row is None:
         raise UsageError(f"{user[:80]!r} is not in it", where=f"group {group[:80]}")
@@ -200,12 +176,8 @@ def remove_member(session: Session, group: str, user: str, *, by: ChangedBy) -> 
 
 
 def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) -> User:
-    """Disable or enable a user, and all the user's tokens.
-
-    Raises:
-        UsageError: There is none.
-        Refused: No admin of the organisation would be left.
-    """
+    """Disable or enable a user, and all the user's tokens. Raises `Refused`: no admin of the
+    organisation would be left."""
     row = session.get(User, user)
     if row is None:
         raise UsageError("there is no such user", where=user[:80], do="See govray token ls")
@@ -219,11 +191,8 @@ def set_disabled(session: Session, user: str, disabled: bool, *, by: ChangedBy) 
 
 
 def has_admin(session: Session) -> bool:
-    """Whether some user of the store is admin of the organisation, without an end.
-
-    A role that ends does not count, nor do groups of an identity provider: nobody here knows who is
-    in them.
-    """
+    """Whether some user of the store is admin of the organisation, without an end. A role that ends
+    does not count, nor do groups of an identity provider: nobody here knows who is in them."""
     enabled = select(User.name).where(col(User.disabled).is_(False))
     if session.exec(enabled.where(User.role == "admin").limit(1)).first() is not None:
         return True
@@ -246,11 +215,8 @@ def has_admin(session: Session) -> bool:
 
 @contextmanager
 def keeping_an_admin(session: Session) -> Iterator[None]:
-    """Refuse what takes the last admin of the organisation away. No other writes meanwhile.
-
-    Raises:
-        Refused: There was one before the block, and there is none behind it.
-    """
+    """Refuse what takes the last admin of the organisation away. No other writes meanwhile. Raises
+    `Refused`: there was one before the block, and there is none behind it."""
     begin_writing(session)
     before = has_admin(session)
     yield
@@ -263,11 +229,7 @@ def keeping_an_admin(session: Session) -> Iterator[None]:
 
 
 def check_subject(kind: str, subject: str) -> str:
-    """``subject``, if a user or group may have this name; a group's may be the provider's.
-
-    Raises:
-        UsageError: It may not.
-    """
+    """``subject``, if a user or group may have this name; a group's may be the provider's."""
     if kind not in ("user", "group"):
         raise UsageError(f"{kind[:80]!r} is neither user nor group", where="subject")
     if not _SUBJECT.fullmatch(subject):

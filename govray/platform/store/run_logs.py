@@ -33,29 +33,19 @@ Read = Callable[[int, int], bytes]
 
 @dataclass(frozen=True)
 class KeptLog:
-    """A log by its name, and how many bytes it has."""
-
     name: str
     size: int
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line, and the byte that it begins at."""
-
     at: int
     text: str
 
 
 @dataclass(frozen=True)
 class LogPart:
-    """Lines of a log.
-
-    Attributes:
-        size: Bytes of the log when it was read.
-        begin: Where the part begins.
-        next: Where the next part begins; the size if nothing follows yet.
-    """
+    """Lines of a log. ``next``: where the next part begins; the size if nothing follows yet."""
 
     size: int
     begin: int
@@ -88,11 +78,8 @@ def read(
     """A part of a log; None if there is no such log.
 
     Args:
-        run_folder: A path or URL.
-        name: Of the form `NAME`.
         start: The byte to begin at, from another part. None: the last lines, or with ``search``
             the beginning.
-        most: Lines at most.
         search: Only lines that have this text. Upper and lower case are the same.
     """
     if not _NAME.fullmatch(name):

@@ -49,18 +49,14 @@ def submitted_runs(session: Session) -> dict[str, Submission]:
 
 def settle(experiment: Experiment, row: Submission) -> None:
     """Make an experiment the project's and the user's that its submission says, and name it there.
-
-    A row that is read from another store is left as it is.
-    """
+    A row that is read from another store is left as it is."""
     experiment.project, experiment.user = row.project, row.user
     if row.run is None:
         row.run = experiment.id
 
 
 def copy_tags(session: Session, row: Submission) -> None:
-    """Give a new experiment the tags of its submission, as far as experiments have such; once.
-
-    Who changes them later changes those of the experiment alone. Not committed.
-    """
+    """Give a new experiment the tags of its submission, as far as experiments have such; once. Who
+    changes them later changes those of the experiment alone. Not committed."""
     kept = [tag for tag in row.tags if re.fullmatch(TAG, tag)]
     replace_tags(session, run_name(row), kept[:MOST_TAGS])

@@ -18,7 +18,6 @@ _FOLDER = Path(__file__).parent / "migrations"
 
 
 def head() -> str:
-    """The revision that this govray's tables are at."""
     found = _scripts().get_current_head()
     assert found is not None
     return found

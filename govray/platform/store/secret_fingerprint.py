@@ -34,11 +34,7 @@ def recorded(session: Session) -> str | None:
 
 
 def claim(session: Session, key: bytes) -> None:
-    """Index under ``key`` from here on; the caller holds the writer's lock and commits.
-
-    Raises:
-        Refused: The store is indexed under another secret.
-    """
+    """Index under ``key`` from here on; the caller holds the writer's lock and commits."""
     known = recorded(session)
     if known is None:
         session.add(StoreSecret(fingerprint=fingerprint(key)))
@@ -47,12 +43,8 @@ def claim(session: Session, key: bytes) -> None:
 
 
 def indexing_key(session: Session, url: str) -> bytes:
-    """The secret to index under: the store's, or a new one where nothing is indexed yet.
-
-    Raises:
-        UsageError: It is missing, or there is no place for a new one.
-        Refused: It is another one than the store is indexed under, or not kept safe.
-    """
+    """The secret to index under: the store's, or a new one where nothing is indexed yet. Raises
+    `Refused`: it is another one than the store is indexed under, or not kept safe."""
     return key_of(session, url) or load_key(url)
 
 
@@ -62,7 +54,6 @@ def key_of(session: Session, url: str) -> bytes | None:
     Before the first model any secret will do.
 
     Raises:
-        UsageError: It is missing.
         Refused: The file is of another secret, or not kept safe.
     """
     known = recorded(session)

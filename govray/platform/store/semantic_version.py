@@ -34,11 +34,8 @@ class SemanticVersion(NamedTuple):
 
 
 def parse_version(text: str) -> SemanticVersion:
-    """The version that ``text`` names.
-
-    Raises:
-        UsageError: It is no ``MAJOR.MINOR.PATCH`` of numbers up to `MOST` without leading zeros.
-    """
+    """The version that ``text`` names. Raises `UsageError`: it is no ``MAJOR.MINOR.PATCH`` of
+    numbers up to `MOST` without leading zeros."""
     match = _PLAIN.fullmatch(text) if len(text) <= _LONGEST else None
     numbers = [int(each) for each in match.groups()] if match else []
     if not numbers or max(numbers) > MOST:

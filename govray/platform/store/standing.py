@@ -43,16 +43,8 @@ class RevocationStanding:
     revoked: Mapping[str, Revoked]
 
     def require(self, attestation: str, root: str) -> None:
-        """Refuse to rely on an attestation.
-
-        Args:
-            attestation: Its digest.
-            root: Name of its trust root.
-
-        Raises:
-            Refused: It is revoked.
-            CouldNotCheck: The root asks for a list that is not here.
-        """
+        """Refuse to rely on a revoked attestation. Raises `CouldNotCheck`: the root asks for a
+        list that is not here."""
         if found := self.revoked.get(attestation):
             raise Refused(
                 f"revoked since {format_time(found.since)} ({found.reason})",
@@ -77,13 +69,7 @@ def standing(
     verified: VerifiedLists | None = None,
 ) -> RevocationStanding:
     """What ``lists`` say of what the store holds, by the newest version of each trust root.
-
-    Args:
-        lists: Envelopes.
-        at: Reference time, aware.
-        pinned: Lists that were accepted earlier; they count beside ``lists``.
-        verified: Those that were verified for earlier looks.
-    """
+    ``pinned``: lists that were accepted earlier; they count beside ``lists``."""
     newest: dict[str, bytes] = {}
     ordered = select(tables.TrustRoot).order_by(
         col(tables.TrustRoot.version), col(tables.TrustRoot.digest)

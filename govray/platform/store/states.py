@@ -144,15 +144,7 @@ State = TypeVar("State", ExperimentState, TrialState, CheckpointState, Submissio
 
 
 def step(table: Mapping[State, frozenset[State]], before: State, after: State, what: str) -> State:
-    """``after``, if it may follow ``before``; a state follows itself.
-
-    Args:
-        table: `EXPERIMENT`, `TRIAL`, `CHECKPOINT` or `SUBMISSION`.
-        what: What it is the state of, for the error.
-
-    Raises:
-        Refused: It may not.
-    """
+    """``after``, if it may follow ``before``; a state follows itself."""
     if after != before and after not in table[before]:
         raise Refused(f"{before} is not followed by {after}", where=what)
     return after
@@ -161,11 +153,7 @@ def step(table: Mapping[State, frozenset[State]], before: State, after: State, w
 def advance(
     table: Mapping[State, frozenset[State]], before: State, after: State, what: str
 ) -> State:
-    """``after``, at once or by way of ACTIVE: what may have happened between two looks.
-
-    Raises:
-        Refused: There is no such way.
-    """
+    """``after``, at once or by way of ACTIVE: what may have happened between two looks."""
     active = type(before)("ACTIVE")
     if after != before and after not in table[before]:
         before = step(table, before, active, what)

@@ -55,10 +55,7 @@ _GIVES_NOTHING: dict[str, Any] = dict.fromkeys(("cap", "capped", "gives_to", "he
 
 def new_id(at: str, earlier: int) -> str:
     """A name for a submission made at ``at``, in the order in which they were submitted.
-
-    Args:
-        earlier: How many were submitted in the same second before. A script submits many.
-    """
+    ``earlier``: how many were submitted in the same second before. A script submits many."""
     digits = re.sub(r"\D", "", at)
     place = min(earlier, 0xFF)
     return f"s-{digits[:8]}-{digits[8:14]}-{place:02x}{secrets.token_hex(3)}"
@@ -89,9 +86,6 @@ def submit(
         least: With how many slots it can go on, if it can give some back.
         request: The digests of a request's key and of its body, which `repeated` looks for.
         trace: The ``traceparent`` of the span that it comes in.
-
-    Raises:
-        UsageError: The text is too long, or a tag is none.
     """
     if len(config) > LONGEST_CONFIG:
         raise UsageError(
@@ -127,11 +121,8 @@ def submit(
 
 
 def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
-    """The entry that a request of this key made; None if none did.
-
-    Raises:
-        UsageError: It had another body.
-    """
+    """The entry that a request of this key made; None if none did. Raises `UsageError`: it had
+    another body."""
     key, body = request
     row = session.exec(select(Submission).where(col(Submission.request_key) == key)).one_or_none()
     if row is not None and row.request_body != body:
@@ -144,11 +135,7 @@ def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
 
 
 def check_tags(tags: Collection[str]) -> list[str]:
-    """The tags, sorted, each once.
-
-    Raises:
-        UsageError: There are too many, or one is no tag.
-    """
+    """The tags, sorted, each once."""
     found = sorted(set(tags))
     if len(found) > MOST_TAGS:
         raise UsageError(f"{len(found)} tags are more than {MOST_TAGS}", where="tags")
@@ -171,9 +158,6 @@ def move(
 
     ``row`` is brought up to date in either case. Whoever is moved has no place in a line. Who holds
     no slots any more has none to give back.
-
-    Raises:
-        Refused: No entry goes from that state to this.
     """
     step(SUBMISSION, row.state, after, f"submission {row.id}")
     kept: dict[str, Any] = {} if after in HELD else _GIVES_NOTHING
@@ -241,11 +225,7 @@ _ASKED: Mapping[str, Mapping[SubmissionState, SubmissionState]] = {
 
 
 def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submission:
-    """Stop, kill or resume an entry, as somebody asks for.
-
-    Raises:
-        Refused: In its state that means nothing, or another changed it at the same time.
-    """
+    """Stop, kill or resume an entry, as somebody asks for."""
     after = _ASKED[what].get(row.state)
     if after is None:
         known = ", ".join(state.value for state in _ASKED[what])
@@ -269,11 +249,7 @@ def ask(session: Session, row: Submission, what: str, *, by: ChangedBy) -> Submi
 
 
 def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy) -> Submission:
-    """Put an entry that has ended out of the lists, or back.
-
-    Raises:
-        Refused: It has not ended.
-    """
+    """Put an entry that has ended out of the lists, or back."""
     if archived and row.state not in ENDED:
         raise Refused(
             f"it is {row.state}, and only what has ended can be archived",
@@ -289,11 +265,7 @@ def archive(session: Session, row: Submission, archived: bool, *, by: ChangedBy)
 
 
 def retag(session: Session, row: Submission, tags: Collection[str], *, by: ChangedBy) -> Submission:
-    """Give an entry other tags in place of those that it has.
-
-    Raises:
-        UsageError: There are too many, or one is no tag.
-    """
+    """Give an entry other tags in place of those that it has."""
     kept = check_tags(tags)
     if row.tags != kept:
         row.tags = kept
@@ -304,10 +276,8 @@ def retag(session: Session, row: Submission, tags: Collection[str], *, by: Chang
 
 
 def places(session: Session, ids: Collection[str]) -> dict[str, int]:
-    """Of those of ``ids`` that wait: how many of their pool go first, and one. One query.
-
-    As the reconciler saw it last. Before it did, by priority and then by time.
-    """
+    """Of those of ``ids`` that wait: how many of their pool go first, and one. One query. As the
+    reconciler saw it last. Before it did, by priority and then by time."""
     if not ids:
         return {}
     s = Submission
@@ -336,12 +306,8 @@ def asks(state: SubmissionState) -> tuple[str, ...]:
 def waiting(
     session: Session, *, pool: str | None = None, without_config: bool = False
 ) -> list[Submission]:
-    """The entries in state QUEUED, in the order in which they were submitted.
-
-    Args:
-        pool: Of this pool alone.
-        without_config: Leave the large texts in the store until one is asked for.
-    """
+    """The entries in state QUEUED, in the order in which they were submitted. ``without_config``:
+    leave the large texts in the store until one is asked for."""
     statement = select(Submission).where(col(Submission.state) == SubmissionState.QUEUED)
     if pool is not None:
         statement = statement.where(col(Submission.pool) == pool)

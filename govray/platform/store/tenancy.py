@@ -36,11 +36,7 @@ _NAME = re.compile(NAME)
 
 
 def check_name(name: str, what: str) -> str:
-    """``name``, if a workspace, project, group or template may have it.
-
-    Raises:
-        UsageError: It may not.
-    """
+    """``name``, if a workspace, project, group or template may have it."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name[:80]!r} is no name for a {what}",
@@ -51,11 +47,7 @@ def check_name(name: str, what: str) -> str:
 
 
 def check_description(text: str) -> str:
-    """``text``, if it is one line that is not too long.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """``text``, if it is one line that is not too long."""
     if len(text) > LONGEST_DESCRIPTION or not text.isprintable():
         raise UsageError(f"not a line of {LONGEST_DESCRIPTION} characters", where="description")
     return text
@@ -64,12 +56,6 @@ def check_description(text: str) -> str:
 def make_workspace(
     session: Session, name: str, *, description: str = "", by: ChangedBy
 ) -> Workspace:
-    """A new workspace.
-
-    Raises:
-        UsageError: The name or description is out of bounds.
-        Refused: There is one of this name.
-    """
     check_name(name, "workspace")
     if session.get(Workspace, name) is not None:
         raise Refused("there is a workspace of this name", where=name)
@@ -91,7 +77,6 @@ def make_project(
     Experiments that named it before have been nobody's; from now on they are its own.
 
     Raises:
-        UsageError: A name or description is out of bounds, or there is no such workspace.
         Refused: There is one of this name, or the workspace is archived.
     """
     check_name(name, "project")
@@ -115,11 +100,6 @@ def make_project(
 
 
 def get_workspace(session: Session, name: str) -> Workspace:
-    """The workspace.
-
-    Raises:
-        UsageError: There is none.
-    """
     row = session.get(Workspace, name)
     if row is None:
         raise UsageError(
@@ -129,11 +109,6 @@ def get_workspace(session: Session, name: str) -> Workspace:
 
 
 def get_project(session: Session, name: str) -> Project:
-    """The project.
-
-    Raises:
-        UsageError: There is none.
-    """
     row = session.get(Project, name)
     if row is None:
         raise UsageError("there is no such project", where=name[:80], do="See govray project ls")
@@ -148,12 +123,8 @@ def change_workspace(
     archived: bool | None = None,
     by: ChangedBy,
 ) -> Workspace:
-    """Describe, archive or bring back a workspace. What is None stays.
-
-    Raises:
-        UsageError: The description is out of bounds.
-        Refused: It is the default's, or has projects that are not archived.
-    """
+    """Describe, archive or bring back a workspace. What is None stays. Raises `Refused`: it is the
+    default's, or has projects that are not archived."""
     if archived and not row.archived:
         _not_default(row.name, "workspace")
         used = select(Project.name).where(
@@ -187,7 +158,6 @@ def change_project(
         settings: As `ProjectSettings.stored` gives them, which has checked them.
 
     Raises:
-        UsageError: The description is out of bounds.
         Refused: It is the default project, or its workspace is archived.
     """
     if archived and not row.archived:
@@ -206,9 +176,7 @@ def change_project(
 
 def project_limits(session: Session) -> dict[str, tuple[float, int | None]]:
     """Project → its share beside others, and the slots that it holds at the same time, if limited.
-
-    For whoever decides what starts next. A project without settings has the share 1.
-    """
+    For whoever decides what starts next. A project without settings has the share 1."""
     rows = session.exec(select(Project.name, Project.settings).order_by(col(Project.name)))
     found = {}
     for name, stored in rows:

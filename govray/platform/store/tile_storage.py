@@ -33,7 +33,6 @@ class LocalTileFolder:
         self._path = path
 
     def read(self, name: str) -> bytes | None:
-        """The file's bytes; None if there is none."""
         try:
             return (self._path / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -54,11 +53,6 @@ class RemoteTileFolder:
         self._path = path.rstrip("/")
 
     def read(self, name: str) -> bytes | None:
-        """The object's bytes; None if there is none.
-
-        Raises:
-            InfrastructureFailed: The storage does not answer.
-        """
         try:
             with self._filesystem.open_input_file(f"{self._path}/{name}") as file:
                 return bytes(file.read())
@@ -68,11 +62,7 @@ class RemoteTileFolder:
             raise InfrastructureFailed(f"storage cannot be read: {error}", where=name) from None
 
     def replace(self, name: str, data: bytes) -> None:
-        """Put the object, which appears when it is whole.
-
-        Raises:
-            InfrastructureFailed: The storage does not take it.
-        """
+        """Put the object, which appears when it is whole."""
         path = f"{self._path}/{name}"
         try:
             self._filesystem.create_dir(path.rpartition("/")[0], recursive=True)

@@ -64,13 +64,8 @@ _PATH = re.compile(
 
 @dataclass(frozen=True)
 class TileName:
-    """A tile, or a bundle of entries.
-
-    Attributes:
-        level: 0 to 63, or ``entries`` or ``entries32``.
-        index: Its number within the level.
-        width: How many hashes or entries it has, 1 to 256.
-    """
+    """A tile, or a bundle of entries. ``level``: 0 to 63, or ``entries`` or ``entries32``.
+    ``width``: how many hashes or entries it has, 1 to 256."""
 
     level: int | str
     index: int
@@ -97,11 +92,7 @@ def encode_index(index: int) -> str:
 
 
 def parse_path(path: str) -> TileName:
-    """The tile that a path names, in the one spelling that the standard has.
-
-    Raises:
-        Malformed: No such path.
-    """
+    """The tile that a path names, in the one spelling that the standard has."""
     found = _PATH.fullmatch(path)
     if found is None:
         raise _no_tile(path)
@@ -136,11 +127,7 @@ def edge(size: int) -> Iterator[TileName]:
 
 
 def encode_bundle(entries: Sequence[bytes]) -> tuple[str, bytes]:
-    """The bundle's level, ``entries`` or ``entries32``, and its bytes.
-
-    Raises:
-        Malformed: An entry that no ledger may have, longer than ``MAX_LONG_ENTRY``.
-    """
+    """The bundle's level, ``entries`` or ``entries32``, and its bytes."""
     longest = max(map(len, entries), default=0)
     if longest > MAX_LONG_ENTRY:
         raise Malformed(f"an entry of {longest} bytes exceeds {MAX_LONG_ENTRY}", where="ledger")
@@ -150,11 +137,6 @@ def encode_bundle(entries: Sequence[bytes]) -> tuple[str, bytes]:
 
 
 def decode_bundle(name: TileName, data: bytes) -> tuple[bytes, ...]:
-    """The entries of a bundle.
-
-    Raises:
-        Damaged: Not a bundle of ``name.width`` entries.
-    """
     prefix = 2 if name.level == ENTRIES else 4
     entries, position = [], 0
     while position < len(data):
@@ -167,11 +149,6 @@ def decode_bundle(name: TileName, data: bytes) -> tuple[bytes, ...]:
 
 
 def decode_tile(name: TileName, data: bytes) -> tuple[bytes, ...]:
-    """The hashes of a tile.
-
-    Raises:
-        Damaged: Not ``name.width`` hashes.
-    """
     if len(data) != name.width * HASH_SIZE:
         raise Damaged(f"it does not hold {name.width} hashes", where=name.path)
     return tuple(data[i : i + HASH_SIZE] for i in range(0, len(data), HASH_SIZE))
@@ -181,12 +158,10 @@ class TileWriter:
     """Appends entries to the tiles of one log.
 
     Args:
-        folder: The log's prefix.
         size: How many entries its tiles hold already; their right edge is read back.
 
     Raises:
         CouldNotCheck: The edge of a log of that size is not there.
-        Damaged: It is not what its names say.
     """
 
     def __init__(self, folder: TileFolder, size: int = 0) -> None:
@@ -204,11 +179,8 @@ class TileWriter:
                 self._entries = list(reader.bundle(size // WIDTH, width))
 
     def append(self, entries: Iterable[bytes]) -> None:
-        """Add entries; what becomes a full tile is written at once.
-
-        Raises:
-            Damaged: Another tile stands where one of these belongs.
-        """
+        """Add entries; what becomes a full tile is written at once. Raises `Damaged`: another tile
+        stands where one of these belongs."""
         for entry in entries:
             self._entries.append(entry)
             self.size += 1
@@ -239,11 +211,7 @@ class TileWriter:
         return merkle.EMPTY_ROOT if found is None else found
 
     def finish(self, checkpoint: bytes) -> None:
-        """Write what is partial, and then the checkpoint of this size.
-
-        Raises:
-            Damaged: Another tile stands where one of these belongs.
-        """
+        """Write what is partial, and then the checkpoint of this size."""
         if self._entries:
             self._write_bundle(self.size // WIDTH, self._entries)
         for name in edge(self.size):
@@ -270,21 +238,15 @@ class TileWriter:
 
 
 def _cut_short(there: bytes, data: bytes) -> bool:
-    """Whether ``there`` is what a power cut may leave of ``data``, and so no other ledger's.
-
-    A file system may keep a file's length and not all of its blocks; those read as zeros.
-    """
+    """Whether ``there`` is what a power cut may leave of ``data``, and so no other ledger's. A file
+    system may keep a file's length and not all of its blocks; those read as zeros."""
     return len(there) <= len(data) and all(
         found in (0, right) for found, right in zip(there, data, strict=False)
     )
 
 
 def write_tiles(folder: TileFolder, entries: Iterable[bytes], checkpoint: bytes) -> bytes:
-    """Write the tiles of a whole ledger, or what is missing of them; returns the root.
-
-    Raises:
-        Damaged: A tile with other bytes is there.
-    """
+    """Write the tiles of a whole ledger, or what is missing of them; returns the root."""
     writer = TileWriter(folder)
     writer.append(entries)
     writer.finish(checkpoint)
@@ -362,10 +324,10 @@ class _Tiles:
 
 
 class TileReader:
-    """Entries and proofs of one log, from its tiles, checked against a signed root.
+    """Entries and proofs of one log, from its tiles, checked against a signed root. Methods raise
+    as `root` does.
 
     Args:
-        folder: The log's prefix.
         size: Of the signed checkpoint.
         root: Of the signed checkpoint, 32 bytes, from a source that the caller trusts.
     """
@@ -400,13 +362,7 @@ class TileReader:
         return found
 
     def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, tuple[bytes, ...]]:
-        """The hash of a leaf, and PATH(index) in the tree of the first ``size`` entries.
-
-        Raises:
-            Malformed: No such entry or size.
-            Damaged: The tiles do not lead to the signed root.
-            CouldNotCheck: A tile is missing.
-        """
+        """The hash of a leaf, and PATH(index) in the tree of the first ``size`` entries."""
         size = self._checked_size(size)
         if not 0 <= index < size:
             raise Malformed(f"a tree of {size} leaves has no leaf {index}", where="ledger")
@@ -420,13 +376,7 @@ class TileReader:
         return leaf, proof
 
     def consistency_proof(self, first: int, second: int | None = None) -> tuple[bytes, ...]:
-        """PROOF(first) in the tree of the first ``second`` entries, as in `merkle`.
-
-        Raises:
-            Malformed: Sizes that are out of order or not of this tree.
-            Damaged: The tiles do not lead to the signed root.
-            CouldNotCheck: A tile is missing.
-        """
+        """PROOF(first) in the tree of the first ``second`` entries, as in `merkle`."""
         second = self._checked_size(second)
         if not 1 <= first <= second:
             raise Malformed(f"sizes {first} and {second} are not in order", where="ledger")
@@ -438,13 +388,6 @@ class TileReader:
         return proof
 
     def entry(self, index: int) -> bytes:
-        """One entry.
-
-        Raises:
-            Malformed: No such entry.
-            Damaged: It is not the one that the signed root holds.
-            CouldNotCheck: Its bundle or a tile is missing.
-        """
         leaf, _ = self.inclusion(index)
         found = self.unchecked_entry(index)
         if merkle.leaf_hash(found) != leaf:
@@ -452,13 +395,7 @@ class TileReader:
         return found
 
     def unchecked_entry(self, index: int) -> bytes:
-        """One entry as it lies on storage: to look for the one that is then checked.
-
-        Raises:
-            Malformed: No such entry.
-            Damaged: Its bundle is not whole.
-            CouldNotCheck: Its bundle is missing.
-        """
+        """One entry as it lies on storage: to look for the one that is then checked."""
         if not 0 <= index < self.size:
             raise Malformed(f"a tree of {self.size} leaves has no leaf {index}", where="ledger")
         width = min(self.size - index // WIDTH * WIDTH, WIDTH)

@@ -44,14 +44,8 @@ def usage(
     experiments: ColumnElement[bool] | None = None,
     submissions: ColumnElement[bool] | None = None,
 ) -> tuple[Usage, ...]:
-    """Usage by project, user or workspace, sorted by name.
-
-    Args:
-        since: Only trials that started, and submissions made, at this instant or later,
-            ``YYYY-MM-DDTHH:MM:SSZ``.
-        experiments: Condition on `Experiment`: only its trials; all by default.
-        submissions: Condition on `Submission`: only these; all by default.
-    """
+    """Usage by project, user or workspace, sorted by name. ``since``: only trials that started, and
+    submissions made, at this instant or later, ``YYYY-MM-DDTHH:MM:SSZ``."""
     trial, e, s = tables.Trial, tables.Experiment, tables.Submission
     joined, started = col(e.id) == col(trial.experiment), col(trial.started) >= (since or "")
     counted = (started, true() if experiments is None else experiments)

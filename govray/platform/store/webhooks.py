@@ -62,14 +62,9 @@ def add(
 
     Args:
         kinds: Of `KINDS`; none: all of them.
-        project: Only what belongs to this project.
-        key: The store's secret.
 
     Returns:
         The row, and its secret as its receiver takes it: shown once, and never again.
-
-    Raises:
-        UsageError: The URL or a kind is none, or there are `MOST_WEBHOOKS` already.
     """
     check_url(url)
     for kind in kinds:
@@ -100,11 +95,6 @@ def add(
 
 
 def find(session: Session, name: str) -> Webhook:
-    """The webhook of this id.
-
-    Raises:
-        UsageError: There is none.
-    """
     row = session.get(Webhook, name)
     if row is None:
         raise UsageError("there is no such webhook", where=name[:60], do="See govray webhook ls")
@@ -132,11 +122,8 @@ def send_test(session: Session, row: Webhook, event: Alert, *, by: ChangedBy) ->
 
 
 def resend(session: Session, row: Webhook, alert: str, *, by: ChangedBy) -> Delivery:
-    """Let an event be sent again, at once, and as often as a new one.
-
-    Raises:
-        UsageError: It was never meant for this webhook.
-    """
+    """Let an event be sent again, at once, and as often as a new one. Raises `UsageError`: it was
+    never meant for this webhook."""
     found = session.get(Delivery, (row.id, alert))
     if found is None:
         raise UsageError(
@@ -170,9 +157,7 @@ def deliveries(
 
 def mask(secret: bytes, webhook: str, key: bytes) -> bytes:
     """A webhook's secret as the store keeps it, and back: XOR with a pad that only the key gives.
-
-    The pad is HMAC-SHA256(key, "webhook secret" || id). An id is never used for two secrets.
-    """
+    The pad is HMAC-SHA256(key, "webhook secret" || id). An id is never used for two secrets."""
     pad = hmac.digest(key, b"webhook secret" + webhook.encode(), "sha256")
     return bytes(a ^ b for a, b in zip(secret, pad, strict=True))
 
@@ -182,9 +167,6 @@ def check_url(url: str) -> SplitResult:
 
     Which addresses its name has is checked whenever something is sent
     (`govray.platform.alerts.address`).
-
-    Raises:
-        UsageError: It is no such URL.
     """
     do = "Give https://HOST/PATH, without a user name; keep tokens out of it"
     try:

@@ -66,7 +66,6 @@ class Endpoint(BaseModel):
 
     @property
     def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-        """The address of the node."""
         return ipaddress.ip_address(urlsplit(self.address).hostname or "")
 
 
@@ -81,20 +80,10 @@ class Ended(BaseModel):
 
 
 def task_folder(storage: Place, task: str) -> Place:
-    """Where everything of a task lies.
-
-    Raises:
-        UsageError: ``task`` is no id.
-    """
     return storage / FOLDER / check_id(task)
 
 
 def register(storage: Place, endpoint: Endpoint) -> None:
-    """Say where a task answers.
-
-    Raises:
-        OSError: The storage refuses.
-    """
     folder = task_folder(storage, endpoint.task)
     make_folder(folder, mode=0o700)
     (folder / ENDED).unlink(missing_ok=True)
@@ -102,11 +91,7 @@ def register(storage: Place, endpoint: Endpoint) -> None:
 
 
 def withdraw(storage: Place, task: str, why: Why, *, at: datetime) -> None:
-    """Say that a task answers no more, and forget its token.
-
-    Raises:
-        OSError: The storage refuses.
-    """
+    """Say that a task answers no more, and forget its token."""
     folder = task_folder(storage, task)
     (folder / ENDPOINT).unlink(missing_ok=True)
     ended = Ended(why=why, at=format_time(at))
@@ -114,13 +99,8 @@ def withdraw(storage: Place, task: str, why: Why, *, at: datetime) -> None:
 
 
 def read_endpoint(storage: Place, task: str) -> Endpoint | Ended | None:
-    """Where a task answers, why it does not, or None where it has not said so yet.
-
-    Raises:
-        Malformed: The file is none of these, or speaks of another task.
-        OSError: The storage refuses.
-        UsageError: ``task`` is no id.
-    """
+    """Where a task answers, why it does not, or None where it has not said so yet. Raises
+    `Malformed`: the file is none of these, or speaks of another task."""
     folder = task_folder(storage, task)
     endpoint = _read(folder / ENDPOINT, Endpoint)
     if endpoint is not None:

@@ -34,13 +34,9 @@ def run_command(argv: Sequence[str], *, id: str, storage: Place, stop: Event) ->
 
     Args:
         argv: The program and its arguments. No shell reads them.
-        id: The task's.
-        storage: Where its output is kept.
-        stop: Set to end it.
 
     Raises:
         Stopped: ``stop`` was set.
-        UsageError: There is no such program.
     """
     with tempfile.TemporaryDirectory(prefix="govray-task-") as folder:
         files = KeptFiles(task_folder(storage, id), Path(folder), lambda text: print(text))

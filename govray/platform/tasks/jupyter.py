@@ -5,8 +5,7 @@ knows the time of last use. It has kernels and web terminals (jupyter_server_ter
 TensorBoard behind the same token (jupyter-server-proxy). JupyterHub would bring users, a database
 and a proxy in Node.js besides, all of which the service has.
 
-`configuration` is what the server reads. Only files of this task count: a user's own
-``~/.jupyter`` could open what is closed here.
+Only files of this task count: a user's own ``~/.jupyter`` could open what is closed here.
 """
 
 from __future__ import annotations
@@ -45,14 +44,8 @@ TRANSCRIPTS = "transcripts"
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """How to start a task's program.
-
-    Attributes:
-        argv: The command.
-        landing: The path that shows it, below the task's own.
-        files: The configuration, by name; its folder is the program's alone.
-        environment: What is set beside the process's own.
-    """
+    """How to start a task's program. ``landing``: the path that shows it, below the task's own.
+    ``files``: the configuration, by name; its folder is the program's alone."""
 
     argv: tuple[str, ...]
     landing: str
@@ -73,15 +66,9 @@ def jupyter_program(
     """The Jupyter server of ``task``.
 
     Args:
-        id: The task's.
-        storage: Where runs lie.
         work: The folder that people see and that is kept.
         private: A folder for configuration and runtime files, of mode 0700.
         listen: The IP address to answer at.
-        token: What the server demands.
-
-    Raises:
-        UsageError: A package is missing, or TensorBoard is asked about runs in a bucket.
     """
     missing = [each for each in _MODULES[task.kind] if find_spec(each) is None]
     if missing:
@@ -137,10 +124,8 @@ def jupyter_program(
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment less private keys: a notebook is anybody's code.
-
-    Credentials of storage stay, since code that reads data needs them.
-    """
+    """The environment less private keys: a notebook is anybody's code. Credentials of storage stay,
+    since code that reads data needs them."""
     return {
         name: value
         for name, value in environment.items()
@@ -154,11 +139,8 @@ def _seconds(task: Watched) -> int:
 
 
 def _recorded_shell(folder: Path) -> list[str]:
-    """A shell whose every character is kept (script(1) of util-linux), a file for each.
-
-    Raises:
-        UsageError: There is no script(1).
-    """
+    """A shell whose every character is kept (script(1) of util-linux), a file for each. Raises
+    `UsageError`: there is no script(1)."""
     if shutil.which("script") is None:
         raise UsageError(
             "a shell's transcript needs script(1), which this node does not have",

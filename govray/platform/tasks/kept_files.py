@@ -22,13 +22,8 @@ LARGEST = 256 * 1024 * 1024
 
 
 class KeptFiles:
-    """The folder of one task.
-
-    Args:
-        folder: The task's, in the storage.
-        private: A folder of this node, for a storage that is a bucket.
-        note: Told what is not kept.
-    """
+    """The folder of one task. ``private``: a folder of this node, for a storage that is a
+    bucket."""
 
     def __init__(self, folder: Place, private: Path, note: Callable[[str], None]) -> None:
         self._note = note
@@ -45,11 +40,7 @@ class KeptFiles:
             make_folder(self.path, mode=0o700)
 
     def send(self) -> None:
-        """Bring what has changed to the bucket; on a disk there is nothing to do.
-
-        Raises:
-            OSError: The storage refuses.
-        """
+        """Bring what has changed to the bucket; on a disk there is nothing to do."""
         if self._bucket is None:
             return
         for name, path in self._files():

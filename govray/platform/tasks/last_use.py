@@ -23,13 +23,8 @@ _LONGEST = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class JupyterServer:
-    """A server that is running.
-
-    Attributes:
-        address: ``http://IP:PORT``.
-        base: The path that all of its addresses begin with, with a slash at either end.
-        token: What it demands.
-    """
+    """A server that is running. ``address``: ``http://IP:PORT``. ``base``: the path that all of its
+    addresses begin with, with a slash at either end."""
 
     address: str
     base: str
@@ -49,7 +44,6 @@ class JupyterServer:
         return now - last.astimezone(UTC)
 
     def answers(self) -> bool:
-        """Whether it is up."""
         try:
             self._ask("api/status")
         except (OSError, ValueError):

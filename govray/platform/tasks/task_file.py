@@ -105,12 +105,7 @@ _READ: TypeAdapter[Any] = TypeAdapter(TaskFile)
 
 
 def read_task(text: str | bytes, *, where: str) -> Any:
-    """The task that a file describes: one of the classes above.
-
-    Raises:
-        Malformed: It is not YAML, or outside the subset of `strict_yaml`.
-        UsageError: It is no such task. Names the field.
-    """
+    """The task that a file describes: one of the classes above."""
     source = read_yaml(text, name=where)
     try:
         return _READ.validate_python(source.value)
@@ -126,11 +121,7 @@ def read_task(text: str | bytes, *, where: str) -> Any:
 
 
 def check_id(task: str) -> str:
-    """``task`` if it is a submission's id. It names a folder, and a host of the proxy (RFC 1123).
-
-    Raises:
-        UsageError: It is none.
-    """
+    """``task`` if it is a submission's id. It names a folder and a host of the proxy (RFC 1123)."""
     if not _TASK.fullmatch(task):
         raise UsageError(
             f"{task[:80]!r} is no id of a task: at most 63 of a-z, 0-9 and - between them"

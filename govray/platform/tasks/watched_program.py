@@ -59,19 +59,12 @@ def run_watched(
     """Run a notebook, shell or TensorBoard until nobody uses it.
 
     Args:
-        task: What to run.
-        id: The task's.
-        storage: Runs lie there, and the task's folder.
         listen: The IP address that the program answers at.
         environment: Of the program; private keys in it are left out.
-        stop: Set to end it.
-        on_ready: Told where it answers.
-        note: Told what a person should know.
 
     Raises:
         InfrastructureFailed: The program did not start, or ended by itself.
         Stopped: ``stop`` was set.
-        UsageError: As `jupyter_program`.
     """
     with tempfile.TemporaryDirectory(prefix="govray-task-") as folder:
         private = Path(folder)
@@ -143,12 +136,6 @@ def _await(
     token: str,
     stop: Event,
 ) -> JupyterServer:
-    """The server, once it answers.
-
-    Raises:
-        InfrastructureFailed: It ended, or does not answer in time.
-        Stopped: It was told to end before.
-    """
     shown = f"[{listen}]" if ":" in listen else listen
     until = monotonic() + START_SECONDS
     while monotonic() < until and process.poll() is None:
@@ -168,7 +155,6 @@ def _await(
 
 
 def _port(private: Path, pid: int) -> int | None:
-    """The port that the server says it has in its runtime file."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return int(json.loads((private / "runtime" / f"jpserver-{pid}.json").read_bytes())["port"])
     return None
@@ -181,7 +167,6 @@ def _watch(
     files: KeptFiles,
     stop: Event,
 ) -> Why:
-    """Return when the program is to end, or has ended."""
     pause = min(max(idle.total_seconds() / 10, 0.2), 15.0)
     sent = monotonic()
     while process.poll() is None:

@@ -47,17 +47,8 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """What somebody asks for.
-
-    Attributes:
-        verb: What is to be done.
-        pool: Where it runs, or is to run.
-        priority: Of its queue's entries the highest goes first.
-        slots: Workers that it holds.
-        owner: Who submitted it; None: nobody has yet.
-        facts: What the file says, of a submission to be.
-        what: Of what kind it is, for who reads why not.
-    """
+    """What somebody asks for. ``priority``: of its queue's entries the highest goes first.
+    ``owner``: who submitted it; None: nobody has yet."""
 
     verb: Verb
     pool: str
@@ -73,10 +64,8 @@ class Asked:
     """An experiment as it is sent: a file or the fork of a submission.
 
     Attributes:
-        file: The text, or the mapping that it would hold.
         fork_of: A submission, in place of a file. What is None is as that has it.
         overrides: ``path=value``, as `govray.governance.submission.yaml_overrides` reads them.
-        archive: Digest of a working directory on shared storage.
         policy: Digest of the signed depth policy that the run has to have.
         key: What makes a second request of the same body the same request.
     """
@@ -112,9 +101,6 @@ def may_act(session: Session, caller: Caller, project: str, request: Act) -> Non
 
     Admins may do everything, engineers what concerns their own submissions: those of the
     organisation everywhere, others where they are (`govray.platform.service.identity.roles`).
-
-    Raises:
-        Problem: 403.
     """
     row, at = session.get(tables.Project, project), project_rules.changed_by(caller).at
     if not may(caller, "stop-own" if request.owner else "submit", row, at=at):
@@ -135,10 +121,8 @@ def may_act(session: Session, caller: Caller, project: str, request: Act) -> Non
 
 
 def offered(session: Session, caller: Caller) -> str:
-    """The project that a form names at first.
-
-    It is the default one, or the first by name where the caller may submit; empty without any.
-    """
+    """The project that a form names at first. It is the default one, or the first by name where the
+    caller may submit; empty without any."""
     at, p = project_rules.changed_by(caller).at, tables.Project
     if may(caller, "submit", session.get(p, DEFAULT), at=at):
         return DEFAULT
@@ -155,7 +139,6 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
         Problem: 403, the caller may not. 404, there is no such project, or submission to fork.
             422, something that was sent is wrong.
         Refused: It is beyond a limit of the project.
-        CouldNotCheck: This service cannot check files.
     """
     if (asked.file is None) == (asked.fork_of is None):
         raise not_valid("body.file", "Send either a file, or forkOf with a submission")
@@ -209,10 +192,8 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
 
 
 def _placed(name: str, asked: Any, stated: Any, origin: Submission | None) -> Any:
-    """Pool or priority: what is asked for comes before what the file says.
-
-    A fork has those of its origin, unless an override has changed what the file says.
-    """
+    """Pool or priority: what is asked for comes before what the file says. A fork has those of its
+    origin, unless an override has changed what the file says."""
     if asked is not None or origin is None:
         return stated if asked is None else asked
     resources = read_mapping(origin.config, name=FILE).get("resources")
@@ -221,11 +202,8 @@ def _placed(name: str, asked: Any, stated: Any, origin: Submission | None) -> An
 
 
 def forked(session: Session, caller: Caller, id_: str) -> Submission:
-    """The experiment that is to be forked.
-
-    Raises:
-        Problem: 404, there is none that the caller reads; 422, it is a task.
-    """
+    """The experiment that is to be forked. Raises 404: there is none that the caller reads; 422: it
+    is a task."""
     row = find_submission(session, caller, id_)
     if row.kind not in RUN_KINDS:
         raise not_valid("body.forkOf", f"{row.id} is a task, and has no experiment file")
@@ -233,12 +211,8 @@ def forked(session: Session, caller: Caller, id_: str) -> Submission:
 
 
 def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) -> Submission:
-    """Put what is asked for into the queue, once for each key.
-
-    Raises:
-        Problem: As `prepare`; or 422, the key came with another body before.
-        CouldNotCheck: This service cannot check files.
-    """
+    """Put what is asked for into the queue, once for each key. Raises `Problem`: as `prepare`; or
+    422, the key came with another body before."""
     body = {name: value for name, value in vars(asked).items() if name != "key"}
     request = keyed(caller, asked.key, body)
     if request is not None and (row := repeated(session, request)) is not None:
@@ -275,12 +249,8 @@ def submit(session: Session, caller: Caller, asked: Asked, check: Check | None) 
 
 
 def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
-    """Stop, kill, resume, archive or unarchive a submission, as the caller asks for.
-
-    Raises:
-        Problem: 403, the caller may not; 404, there is none.
-        Refused: In its state that means nothing, or its project is archived.
-    """
+    """Stop, kill, resume, archive or unarchive a submission, as the caller asks for. Raises
+    `Refused`: in its state that means nothing, or its project is archived."""
     row = _of_caller(session, caller, id_, verb)
     if verb == "resume":
         project_rules.check_not_archived(session.get(tables.Project, row.project))
@@ -293,11 +263,6 @@ def ask(session: Session, caller: Caller, id_: str, verb: Verb) -> Submission:
 
 
 def retag(session: Session, caller: Caller, id_: str, tags: Sequence[str]) -> Submission:
-    """Give a submission these tags.
-
-    Raises:
-        Problem: 403, the caller may not; 404, there is none; 422, a tag is none.
-    """
     row = _of_caller(session, caller, id_, "tag")
     try:
         submissions.retag(session, row, tags, by=project_rules.changed_by(caller))
@@ -359,11 +324,7 @@ def _known_policy(
 
 
 def keyed(caller: Caller, key: str | None, body: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The digests of a request's key, which is its caller's own, and of its body; None without.
-
-    Raises:
-        Problem: 422, the body is nothing that JSON holds.
-    """
+    """The digests of a request's key, which is its caller's own, and of its body; None without."""
     if key is None:
         return None
     try:
@@ -374,11 +335,8 @@ def keyed(caller: Caller, key: str | None, body: Mapping[str, Any]) -> tuple[str
 
 
 def repeated(session: Session, request: tuple[str, str]) -> Submission | None:
-    """The entry that a request of this key made; None if none did.
-
-    Raises:
-        Problem: 422, it had another body.
-    """
+    """The entry that a request of this key made; None if none did. Raises 422: it had another
+    body."""
     try:
         return submissions.repeated(session, request)
     except GovrayError as error:

@@ -54,8 +54,6 @@ def signed_answer(
     Args:
         roots: What it has to verify under, one of them.
         released: Corpora whose names it tells.
-        outcome: What was decided.
-        at: Reference time, aware.
 
     Raises:
         Refused: Nothing was searched for; a released corpus was not found; no trust root knows the
@@ -114,7 +112,6 @@ def check_shows(
 
     Raises:
         Refused: The first of these that does not hold.
-        CouldNotCheck: Revocation lists are missing.
     """
     result = cases.search_of(row)
     where = f"{version.model} {version.version}"
@@ -175,7 +172,6 @@ def _attestations(session: Session, model: str) -> frozenset[str]:
 
 
 def _credentials(session: Session, attestation: str) -> list[tuple[str, Credential]]:
-    """The credentials of the corpora of an attestation."""
     return [
         (each.document.corpus, each.document)
         for each in _read(session, col(tables.CorpusUse.attestation) == attestation)
@@ -211,12 +207,6 @@ def _read(session: Session, *conditions: Any) -> list[Verified[Credential]]:
 def _revocation(
     session: Session, credential: Verified[Credential], root: str, lists: Lists, *, at: datetime
 ) -> Revoked:
-    """The revocation of a credential, by the lists that the service has.
-
-    Raises:
-        Refused: There is none that counts by now.
-        CouldNotCheck: The lists do not verify under any version of the trust root.
-    """
     t = tables.TrustRoot
     newest = (
         select(col(t.envelope))

@@ -45,11 +45,7 @@ class CaseDesk:
 
     @classmethod
     def of(cls, settings: Settings, near: NearSearch | None) -> CaseDesk | None:
-        """The desk that ``settings`` ask for; None if they ask for none.
-
-        Raises:
-            UsageError: There is no key where they say.
-        """
+        """The desk that ``settings`` ask for; None if they ask for none."""
         cases = settings.cases
         if cases is None:
             return None
@@ -61,11 +57,8 @@ class CaseDesk:
         )
 
     def admit(self, request: Request, caller: Caller) -> None:
-        """Let one more case of a requester in.
-
-        Raises:
-            Problem: 401, it has no token and needs one; 429, it has sent too many.
-        """
+        """Let one more case of a requester in. Raises 401: it has no token and needs one; 429: it
+        has sent too many."""
         if caller.role == "public" and not self.settings.without_token:
             raise Problem(
                 401,
@@ -90,11 +83,7 @@ class CaseDesk:
 
     @contextmanager
     def searching(self) -> Iterator[CaseSources]:
-        """The sources, for one search at a time.
-
-        Raises:
-            Problem: 503, another search goes on.
-        """
+        """The sources, for one search at a time. Raises 503: another search goes on."""
         if not self._searching.acquire(blocking=False):
             raise Problem(
                 503,

@@ -30,14 +30,8 @@ _FILE = pydantic.TypeAdapter(CaseFile)
 
 
 def read_cases(path: Path) -> CaseSettings:
-    """How cases are answered, as a YAML file states it.
-
-    A relative path of a key, or of the corpora, begins at that file.
-
-    Raises:
-        UsageError: There is no such file; or a field is missing, unknown or of another type.
-        Malformed: It is not YAML.
-    """
+    """How cases are answered, as a YAML file states it. A relative path of a key, or of the
+    corpora, begins at that file."""
     do = "See docs/cases.md, Turn it on"
     stated = read_stated(path, _FILE, do=do)
     key = stated.key

@@ -122,8 +122,6 @@ class _Use:
 
 @dataclass
 class _Found:
-    """What one search gave."""
-
     search: CorpusSearch
     findings: list[CaseFinding]
     unchecked: list[CaseUnchecked]
@@ -136,14 +134,8 @@ def search_case(
     row: tables.RightsCase,
     sources: CaseSources,
 ) -> CaseSearch:
-    """Everything that is found for a case, with the names of corpora.
-
-    Args:
-        caller: Who looks. Corpora are read in its name, all of them.
-
-    Raises:
-        Problem: 503, the store's secret is missing.
-    """
+    """Everything that is found for a case, with the names of corpora. ``caller``: who looks.
+    Corpora are read in its name, all of them."""
     reader = replace(caller, role="auditor")  # who may search cases may read every corpus
     models, older = _models(session, row.model)
     uses = [use for each in models for use in _uses(session, each)]
@@ -206,7 +198,6 @@ def _versions(session: Session, digests: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _uses(session: Session, model: Any) -> Iterator[_Use]:
-    """The corpora of one model."""
     u, c = tables.CorpusUse, tables.Credential
     document = lineage.decode(model.lineage)
     rows = {each.corpus: each for each in document.corpora}
@@ -233,7 +224,6 @@ def _uses(session: Session, model: Any) -> Iterator[_Use]:
 def _exact(
     session: Session, reader: Caller, sha256: str, uses: list[_Use], sources: CaseSources
 ) -> _Found:
-    """The record with exactly these bytes, by the index."""
     key = store_key(session, sources.store)
     bare = sha256.removeprefix("sha256:")
     leaves, closed = leaves_of(session, reader, bare, key)
@@ -270,7 +260,6 @@ def _record_finding(use: _Use, match: Match, record: tables.Record, **found: Any
 def _near(
     session: Session, row: tables.RightsCase, uses: list[_Use], sources: CaseSources
 ) -> _Found:
-    """Records that share word sequences, in the corpora at hand."""
     versions: dict[tuple[str, str], list[_Use]] = {}
     for use in uses:
         versions.setdefault((use.corpus, use.credential.records.root), []).append(use)
@@ -343,7 +332,6 @@ class _IndexedPlaces:
 
 
 def _domains(asked: Sequence[str], uses: list[_Use]) -> _Found:
-    """What issuers state of the asked domains."""
     findings = [
         use.finding(
             "domain",

@@ -83,11 +83,7 @@ Check = Callable[[str], ExperimentFacts]
 
 
 def file_text(given: str | Mapping[str, Any], overrides: Sequence[str]) -> str:
-    """The text of what was sent as text or as JSON, with the overrides.
-
-    Raises:
-        Problem: 422, it is no file, or an override is none.
-    """
+    """The text of what was sent as text or as JSON, with the overrides."""
     size = len(given if isinstance(given, str) else json.dumps(given))
     if size > LONGEST_FILE:
         raise not_valid("body.file", f"{size} characters are more than {LONGEST_FILE}")
@@ -106,12 +102,6 @@ def file_text(given: str | Mapping[str, Any], overrides: Sequence[str]) -> str:
 
 
 def facts(check: Check | None, text: str) -> ExperimentFacts:
-    """What ``text`` asks for.
-
-    Raises:
-        CouldNotCheck: The service was made without a check.
-        Problem: 422, it is no experiment; names line and field.
-    """
     if check is None:
         raise CouldNotCheck(
             "this service does not know the schema of experiment files, so none can be submitted",

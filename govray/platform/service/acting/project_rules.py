@@ -48,12 +48,7 @@ NowDep = Annotated[str, Depends(clock)]
 
 
 def changed_by(caller: Caller, at: str | None = None) -> ChangedBy:
-    """Who changes something, for the audit log.
-
-    Args:
-        caller: Who.
-        at: The time of the request; now without.
-    """
+    """Who changes something, for the audit log. ``at``: the time of the request; now without."""
     at = at or format_time(datetime.now(UTC))
     return ChangedBy(user=caller.name, at=at, token=caller.token)
 
@@ -89,11 +84,8 @@ def find_workspace(session: Session, caller: Caller, name: str) -> Workspace:
 
 
 def demand(session: Session, caller: Caller, action: Action, project: str, *, at: str) -> Project:
-    """The project, if the caller may do ``action`` there.
-
-    Raises:
-        Problem: 404, there is none that it sees; 403, it sees it and may not.
-    """
+    """The project, if the caller may do ``action`` there. Raises 404: there is none that it sees;
+    403: it sees it and may not."""
     row = find_project(session, caller, project)
     if not may(caller, action, row, at=at):
         raise _not_allowed(caller, action, f"the project {project}")
@@ -103,13 +95,8 @@ def demand(session: Session, caller: Caller, action: Action, project: str, *, at
 def demand_manage(
     session: Session, caller: Caller, reach: Reach, place: str, *, at: str
 ) -> str | None:
-    """Until when the caller is an admin of a place; None: without an end.
-
-    Nobody gives a role that lasts longer than that. Models and cases are the organisation's.
-
-    Raises:
-        Problem: 404, there is no such place that the caller sees; 403, it is no admin there.
-    """
+    """Until when the caller is an admin of a place; None: without an end. Nobody gives a role that
+    lasts longer than that. Models and cases are the organisation's."""
     row: Project | None = None
     reaches: list[tuple[str, str]] = [("organisation", "")]
     if reach == "project":
@@ -133,14 +120,7 @@ def demand_manage(
 
 def check_lent(caller: Caller, until: str | None, what: str) -> None:
     """Return if what the caller gives ends no later than its own role in the organisation.
-
-    Args:
-        until: When what is given ends; None: never.
-        what: What it is, as a subject.
-
-    Raises:
-        Refused: The caller's role is lent, and this would outlive it.
-    """
+    ``until``: when what is given ends; None: never."""
     own = caller.role_until
     if own is not None and (until is None or until > own):
         raise Refused(
@@ -150,7 +130,6 @@ def check_lent(caller: Caller, until: str | None, what: str) -> None:
 
 
 def settings_of(row: Project) -> ProjectSettings:
-    """The config policy of a project."""
     return parse_settings(row.settings, where=f"project {row.name}")
 
 
@@ -176,24 +155,15 @@ def submitting(
 def merged(
     session: Session, caller: Caller, project: str, config: dict[str, Any], *, at: str
 ) -> dict[str, Any]:
-    """``config`` with what the project adds to it: whoever counts slots does so behind this.
-
-    Raises:
-        Problem: 404 or 403, as `submitting`.
-    """
+    """``config`` with what the project adds to it: whoever counts slots does so behind this."""
     return with_defaults(submitting(session, caller, project, at=at)[1], config)
 
 
 def search_room(
     session: Session, caller: Caller, project: str, pool: str | None, *, at: str
 ) -> int | None:
-    """Slots that a search of this project takes which does not say how many.
-
-    That is half of its pool's, within the project's limits. None: nobody knows the pool's size.
-
-    Raises:
-        Problem: 404 or 403, as `submitting`.
-    """
+    """Slots that a search of this project takes which does not say how many. That is half of its
+    pool's, within the project's limits. None: nobody knows the pool's size."""
     settings = submitting(session, caller, project, at=at)[1]
     found = pools.search_room(session, settings.default_pool if pool is None else pool)
     limits = (found, settings.max_slots, settings.max_slots_per_submission)
@@ -203,12 +173,7 @@ def search_room(
 def check_submission(
     session: Session, project: str, caller: Caller, wanted: Wanted, *, at: str
 ) -> Resolved:
-    """What becomes of a submission to ``project``: with its defaults and within its limits.
-
-    Raises:
-        Problem: 404, there is no such project that the caller sees; 403, it may not submit.
-        Refused: The project is archived, or ``wanted`` is beyond a limit.
-    """
+    """What becomes of a submission to ``project``: with its defaults and within its limits."""
     settings = _in_use(session, caller, project, at=at)
     policy = session.get(Policy, wanted.policy) if wanted.policy else None
     known = Wanted(**{**vars(wanted), "policy_name": policy.name if policy else None})
@@ -226,12 +191,7 @@ def check_task(
     priority: int | None,
     at: str,
 ) -> tuple[str, int]:
-    """The pool and priority of a task that is submitted to ``project``.
-
-    Raises:
-        Problem: 404, there is no such project that the caller sees; 403, it may not submit.
-        Refused: The project is archived, or the task is beyond a limit.
-    """
+    """The pool and priority of a task that is submitted to ``project``."""
     settings = _in_use(session, caller, project, at=at)
     return resolve_task(
         settings, kind=kind, slots=slots, pool=pool, priority=priority, project=project
@@ -239,23 +199,13 @@ def check_task(
 
 
 def _in_use(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:
-    """The settings of a project that the caller may submit to.
-
-    Raises:
-        Problem: As `submitting`.
-        Refused: The project is archived.
-    """
     row, settings = submitting(session, caller, project, at=at)
     check_not_archived(row)
     return settings
 
 
 def check_not_archived(row: Project | None) -> None:
-    """Return if what is put into the queue may run in the project ``row``.
-
-    Raises:
-        Refused: It is archived.
-    """
+    """Return if what is put into the queue may run in the project ``row``."""
     if row is not None and row.archived:
         raise Refused(
             "the project is archived",

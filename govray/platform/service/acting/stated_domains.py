@@ -24,13 +24,8 @@ _DOMAIN = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9][a-z0-9-]{
 
 @dataclass(frozen=True)
 class StatedDomain:
-    """A domain that a description lists.
-
-    Attributes:
-        domain: As it is listed.
-        size: How much of the corpus came from there; None of the corpus's own URL.
-        unit: What the size counts.
-    """
+    """A domain that a description lists. ``size``: how much of the corpus came from there; None of
+    the corpus's own URL."""
 
     domain: str
     size: int | None = None
@@ -38,11 +33,7 @@ class StatedDomain:
 
 
 def domain_of(text: str) -> str:
-    """The domain of a URL, or a domain by itself, as descriptions write it.
-
-    Raises:
-        UsageError: It is neither.
-    """
+    """The domain of a URL, or a domain by itself, as descriptions write it."""
     given = text.strip()
     try:
         host = urlsplit(given if _AUTHORITY.match(given) else f"//{given}").hostname or ""
@@ -60,10 +51,8 @@ def domain_of(text: str) -> str:
 
 
 def stated_domains(description: CorpusDescription | None, domain: str) -> Iterator[StatedDomain]:
-    """What a description lists of ``domain``: itself, domains below it, and those above it.
-
-    A domain above is listed for all that lies below it, so it may hold what is asked about.
-    """
+    """What a description lists of ``domain``: itself, domains below it, and those above it. A
+    domain above is listed for all that lies below it, so it may hold what is asked about."""
     if description is None:
         return
     if description.domains is not None:

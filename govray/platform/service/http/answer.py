@@ -20,8 +20,6 @@ class Answer(BaseModel):
 
 
 def example(**fields: Any) -> Any:
-    """The `ConfigDict` of a model that the description shows with these values.
-
-    Not by its type: a model with a table's columns has SQLModel's, which is another to mypy.
-    """
+    """The `ConfigDict` of a model that the description shows with these values. Not by its type: a
+    model with a table's columns has SQLModel's, which is another to mypy."""
     return ConfigDict(json_schema_extra={"examples": [fields]})

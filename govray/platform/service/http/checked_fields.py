@@ -13,11 +13,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def checked(model: type[Model], fields: Mapping[str, Any]) -> Model:
-    """The request that ``fields`` make.
-
-    Raises:
-        Problem: 422, one is not valid.
-    """
+    """The request that ``fields`` make."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:

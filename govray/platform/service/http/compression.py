@@ -24,8 +24,6 @@ _REFUSED = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*(,|$)")
 
 
 class Compressed:
-    """The layer that compresses."""
-
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self._gzip = GZipMiddleware(

@@ -80,7 +80,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the connection's place back."""
         super().connection_lost(exc)
         self._give_back()
 
@@ -143,7 +142,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._stalled = self.loop.call_later(self.bounds.write_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The reader has caught up."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
@@ -185,19 +183,16 @@ class BoundedSocket(WebSocketsSansIOProtocol):
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the connection's place back."""
         super().connection_lost(exc)
         self.resume_writing()
         self.give_back()
 
     def pause_writing(self) -> None:
-        """The reader is behind: give it its time."""
         super().pause_writing()
         if self._stalled is None:
             self._stalled = self.loop.call_later(self.bounds.write_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The reader has caught up, or is gone."""
         super().resume_writing()
         if self._stalled is not None:
             self._stalled.cancel()
@@ -205,10 +200,7 @@ class BoundedSocket(WebSocketsSansIOProtocol):
 
 
 def bounded(bounds: Bounds, proxies: Iterable[str] = ()) -> type[Any]:
-    """The protocol class of one server: what ``uvicorn.Config(http=…)`` takes.
-
-    Args:
-        proxies: Addresses of proxies in front, which speak for many.
-    """
+    """The protocol class of one server: what ``uvicorn.Config(http=…)`` takes. ``proxies``:
+    addresses of proxies in front, which speak for many."""
     shared = {"bounds": bounds, "proxies": frozenset(proxies), "held": Counter()}
     return type("Bounded", (BoundedProtocol,), shared)

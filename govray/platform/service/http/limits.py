@@ -29,13 +29,8 @@ MAX_BUCKETS = 10_000
 
 
 class Buckets:
-    """Token buckets by key; the least recently used is forgotten above `MAX_BUCKETS`.
-
-    Args:
-        rate: Requests a second.
-        burst: What a full bucket holds.
-        clock: Seconds, monotonic.
-    """
+    """Token buckets by key; the least recently used is forgotten above `MAX_BUCKETS`. ``rate``:
+    requests a second. ``burst``: what a full bucket holds. ``clock``: seconds, monotonic."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float]) -> None:
         self.rate = rate
@@ -44,11 +39,7 @@ class Buckets:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> None:
-        """Take one request from ``key``'s bucket.
-
-        Raises:
-            Problem: 429, the bucket is empty.
-        """
+        """Take one request from ``key``'s bucket. Raises 429: the bucket is empty."""
         left = self._add(key, -1)
         if left < 0:
             self._add(key, 1)
@@ -91,12 +82,8 @@ def address_key(host: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBound:
-    """What a request may take.
-
-    Attributes:
-        body: Bytes of its body.
-        seconds: Until its answer has begun.
-    """
+    """What a request may take. ``body``: bytes of its body. ``seconds``: until its answer has
+    begun."""
 
     body: int
     seconds: float

@@ -142,14 +142,12 @@ PARAMETERS = {
 
 
 def operation_id(route: APIRoute) -> str:
-    """The name of a route's operation."""
     function = route.endpoint
     place = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
     return NAMES.get(place, function.__name__)
 
 
 def describe_parameters(description: dict[str, Any]) -> None:
-    """Say in an OpenAPI description what each parameter is."""
     for methods in description["paths"].values():
         for operation in methods.values():
             for each in operation.get("parameters", ()):

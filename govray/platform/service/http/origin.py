@@ -74,11 +74,7 @@ class TaskOrigins:
 
 
 def network(text: str) -> Network:
-    """A network that tasks run in.
-
-    Raises:
-        UsageError: It is none.
-    """
+    """A network that tasks run in."""
     try:
         return ipaddress.ip_network(text)
     except ValueError:

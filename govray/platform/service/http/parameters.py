@@ -14,11 +14,7 @@ OPEN = frozenset({"/sign-in/callback"})
 
 
 async def known_parameters(request: Request) -> None:
-    """A dependency of every route.
-
-    Raises:
-        Problem: 422, the query has a parameter that the route does not take.
-    """
+    """A dependency of every route. Raises 422 for a parameter that the route does not take."""
     given = request.query_params.keys()
     if not given or request.url.path in OPEN:
         return
@@ -45,6 +41,5 @@ def _dependant(request: Request) -> Any:
 
 
 def _names(dependant: Any) -> set[str]:
-    """The query parameters of a route and of all that it depends on."""
     own = {field.alias for field in dependant.query_params}
     return own.union(*map(_names, dependant.dependencies))

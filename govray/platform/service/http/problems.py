@@ -47,13 +47,8 @@ class Problem(HTTPException):
     """An error that the caller is told of.
 
     Args:
-        status: The HTTP status.
         title: What kind of problem, the same for every occurrence; its slug is the ``type``.
-        detail: What went wrong this time.
-        do: What the caller can do about it.
         refused: The audit log has it. 401 and 403 are; a 404 that hides something says so.
-        headers: Further response headers.
-        errors: What is wrong with which field.
     """
 
     def __init__(
@@ -74,7 +69,6 @@ class Problem(HTTPException):
         self.errors = errors
 
     def body(self, instance: str | None = None) -> dict[str, Any]:
-        """The JSON object."""
         fields = {
             "type": _TYPES + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-"),
             "title": self.title,
@@ -122,9 +116,7 @@ class ProblemDetails(BaseModel):
 
 def not_found(what: str, name: str, do: str | None = None, *, hidden: bool = False) -> Problem:
     """404 for ``what`` named ``name``; ``hidden``: there is one, of which the caller may not know.
-
-    Both read the same. The second is a refused access, so the audit log has it.
-    """
+    Both read the same. The second is a refused access, so the audit log has it."""
     detail = f"There is no {what} {name[:200]!r} that you may read"
     return Problem(404, "Not found", detail, do, refused=hidden)
 
@@ -136,7 +128,6 @@ def not_valid(field: str, what: str, do: str | None = None) -> Problem:
 
 
 def response(problem: Problem, instance: str | None = None) -> JSONResponse:
-    """``problem`` as a response."""
     return JSONResponse(
         problem.body(instance),
         status_code=problem.status_code,

@@ -62,17 +62,14 @@ class Registered:
         build.labels(__version__).set(1)
 
     def count(self, scope: Scope, status: int, seconds: float) -> None:
-        """See `Measures.count`."""
         method, route = _labels(scope)
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def streams(self, number: int) -> None:
-        """See `Measures.streams`."""
         self._streams.set(number)
 
     def text(self) -> bytes:
-        """See `Measures.text`."""
         return generate_latest(self.registry)
 
 
@@ -95,13 +92,11 @@ class Forwarded:
         self._streams = instrument.Gauge(*STREAMS)
 
     def count(self, scope: Scope, status: int, seconds: float) -> None:
-        """See `Measures.count`."""
         method, route = _labels(scope)
         self._requests.inc(tags={"method": method, "route": route, "status": str(status)})
         self._seconds.observe(seconds, tags={"method": method, "route": route})
 
     def streams(self, number: int) -> None:
-        """See `Measures.streams`."""
         self._streams.set(number)
 
     def text(self) -> None:
@@ -115,8 +110,6 @@ def _labels(scope: Scope) -> tuple[str, str]:
 
 
 class Measured:
-    """The layer that counts."""
-
     def __init__(self, app: ASGIApp, measures: Measures) -> None:
         self.app = app
         self.measures = measures

@@ -50,4 +50,3 @@ async def asked(session: Session, query: Callable[[], T]) -> T:
 
 
 SessionDep = Annotated[Session, Depends(_session, scope="function")]
-"""A `sqlmodel.Session` for this request."""

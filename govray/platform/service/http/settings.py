@@ -19,8 +19,6 @@ class OidcSettings:
 
     Attributes:
         issuer: The ``iss`` that a token must have, exactly.
-        audience: The ``aud`` that a token must have.
-        jwks_url: Where the provider publishes its keys.
         role_claim: The claim, a text or a list of texts, that ``roles`` is asked about.
         roles: From a value of that claim to a role of ours. Without a match: refused.
         supplier_claim: The claim that names the supplier of a caller with the role supplier.
@@ -55,7 +53,6 @@ class CaseSettings:
     Attributes:
         key: The reference of the operator's key that signs answers
             (`govray.governance.signers.key_reference`).
-        without_token: Whether somebody without a token may ask.
         per_day: Cases that one requester, or one address, may send in a day.
         corpora: The folder of corpora that lie at hand, for near copies; None: there is none.
     """

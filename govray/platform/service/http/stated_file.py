@@ -15,17 +15,6 @@ Stated = TypeVar("Stated")
 
 
 def read_stated(path: Path, adapter: pydantic.TypeAdapter[Stated], *, do: str) -> Stated:
-    """What a file states.
-
-    Args:
-        path: The file.
-        adapter: Of the dataclass with its fields.
-        do: What to do where it is refused.
-
-    Raises:
-        UsageError: It cannot be read; or a field is missing, unknown or of another type.
-        Malformed: It is not YAML.
-    """
     value = read_yaml_file(path, do=do).value
     try:
         # As JSON: strictly read, Python's own dict would be no dataclass.

@@ -91,12 +91,8 @@ class AccessGate:
         self._remembered: OrderedDict[bytes, tuple[Accepted, datetime]] = OrderedDict()
 
     async def caller(self, request: Request) -> Caller:
-        """Who sent ``request``.
-
-        Raises:
-            Problem: 401, a token was sent and is not accepted; 403, a page of another site
-                sent it; 429, the bucket is empty.
-        """
+        """Who sent ``request``. Raises 401: a token was sent and is not accepted; 403: a page of
+        another site sent it; 429: the bucket is empty."""
         if not self._auth:
             _own_site(request)
             return LOCAL
@@ -113,10 +109,7 @@ class AccessGate:
 
     async def again(self, request: Request) -> Caller | None:
         """Who sent ``request``, of an answer that goes on; None if what it carries has ended.
-
-        Raises:
-            Problem: 429, it is no longer remembered, and the bucket of guesses is empty.
-        """
+        Raises 429: it is no longer remembered, and the bucket of guesses is empty."""
         if not self._auth:
             return LOCAL
         try:
@@ -128,21 +121,12 @@ class AccessGate:
             return None
 
     def take(self, request: Request) -> None:
-        """Take a request from the bucket of its address, for a route that asks nobody who they are.
-
-        Raises:
-            Problem: 429, the bucket is empty.
-        """
+        """Take a request from its address's bucket, for a route that asks nobody who they are."""
         self._buckets.take(_address(request))
 
     async def typed(self, request: Request, text: str) -> Accepted:
         """Whom the token ``text`` stands for, which somebody typed into the form of ``request``.
-
-        Without roles that are bound here: a session must not keep what may be taken away.
-
-        Raises:
-            Problem: As `caller`.
-        """
+        Without roles that are bound here: a session must not keep what may be taken away."""
         sent = Sent(text)
         await self._counted(sent, _address(request))
         try:
@@ -179,11 +163,7 @@ class AccessGate:
         self._remembered.pop(Sent(text, session=True).key, None)
 
     async def _counted(self, sent: Sent, address: str) -> Accepted:
-        """Whom ``sent`` stands for, whose bucket pays.
-
-        Raises:
-            Problem: 401, nobody; 429, the bucket is empty.
-        """
+        """Whom ``sent`` stands for, whose bucket pays."""
         try:
             accepted = await self._accepted(sent, f"guesses of {address}")
         except NotAccepted as error:
@@ -195,9 +175,6 @@ class AccessGate:
     async def known(self, request: Request) -> bool:
         """Whether the caller may send as much as one with a token. Asked during a body that exceeds
         the limit for callers without one.
-
-        Raises:
-            Problem: 429, as `caller`.
         """
         if not self._auth:
             return True
@@ -211,12 +188,7 @@ class AccessGate:
         return True
 
     async def _accepted(self, sent: Sent, guesses: str) -> Accepted:
-        """Whom ``sent`` stands for; a guess costs the bucket ``guesses`` before it costs a query.
-
-        Raises:
-            NotAccepted: Nobody.
-            Problem: 429, that bucket is empty.
-        """
+        """Whom ``sent`` stands for; a guess costs ``guesses`` before it costs a query."""
         key, now = sent.key, self._clock()
         seen = self._remembered.get(key)
         if seen is not None and now < seen[1]:
@@ -254,11 +226,7 @@ class AccessGate:
 
 
 def _of_session(session: Session, text: str, at: datetime) -> Accepted:
-    """Whom a session is of; that it was used is written down from time to time.
-
-    Raises:
-        NotAccepted: There is no such session, or it has ended.
-    """
+    """Whom a session is of; that it was used is written down from time to time."""
     accepted, due = browser_sessions.accept(session, text, at=at)
     try:
         if due:
@@ -270,16 +238,10 @@ def _of_session(session: Session, text: str, at: datetime) -> Accepted:
 
 
 def _address(request: Request) -> str:
-    """The bucket of the address that ``request`` is from."""
     return f"address {address_key(request.client.host if request.client else 'unknown')}"
 
 
 def _sent(request: Request) -> Sent | None:
-    """What ``request`` carries, if anything that counts.
-
-    Raises:
-        NotAccepted: Another scheme than Bearer.
-    """
     header = request.headers.get("authorization")
     if header is not None:
         scheme, _, text = header.partition(" ")
@@ -293,10 +255,8 @@ def _sent(request: Request) -> Sent | None:
 
 
 def is_own_page(request: Request) -> bool:
-    """Whether the browser says that a page of this service sent ``request``.
-
-    By ``Sec-Fetch-Site``, or by ``Origin`` where a browser does not send that.
-    """
+    """Whether the browser says that a page of this service sent ``request``. By ``Sec-Fetch-Site``,
+    or by ``Origin`` where a browser does not send that."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -305,11 +265,7 @@ def is_own_page(request: Request) -> bool:
 
 
 def _own_site(request: Request) -> None:
-    """Refuse what a page of another site makes a browser send to a service without tokens.
-
-    Raises:
-        Problem: 403.
-    """
+    """Refuse what a page of another site makes a browser send to a service without tokens."""
     origin = request.headers.get("origin")
     if origin is None or urlsplit(origin).netloc == request.headers.get("host"):
         return
@@ -347,9 +303,6 @@ def require(
     Args:
         bound: Whether roles in parts of the organisation open the route, too. What it answers to
             them is then up to the route.
-
-    Raises:
-        Problem: 401 without a token, else 403.
     """
 
     async def check(caller: CallerDep) -> Caller:
@@ -374,4 +327,3 @@ async def _audit(request: Request, caller: CallerDep) -> Audit:
 
 
 AuditDep = Annotated[Audit, Depends(_audit)]
-"""What entries of the audit log are written with."""

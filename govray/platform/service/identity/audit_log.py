@@ -97,10 +97,8 @@ class Refusals:
         self._lock = Lock()
 
     def add(self, request: Request, status: int) -> None:
-        """Record that ``request`` was refused with ``status``.
-
-        The refusal stands even if this cannot be written.
-        """
+        """Record that ``request`` was refused with ``status``. The refusal stands even if this
+        cannot be written."""
         caller: Caller = getattr(request.state, "caller", PUBLIC)
         detail: dict[str, str | int | bool] = {"status": status}
         if caller.public:

@@ -90,11 +90,7 @@ def _forget(session: Session, user: str, at: datetime) -> None:
 
 
 def accept(session: Session, text: str, *, at: datetime) -> tuple[Accepted, bool]:
-    """The caller that ``text`` stands for, and whether `note_use` is due.
-
-    Raises:
-        NotAccepted: There is no such session, or it has ended.
-    """
+    """The caller that ``text`` stands for, and whether `note_use` is due. Raises `NotAccepted`."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise NotAccepted("This is no session of this service")
@@ -130,11 +126,8 @@ def note_use(session: Session, text: str, *, at: datetime) -> None:
 
 
 def _caller(row: BrowserSession, user: User | None) -> Caller:
-    """Whom an identity provider said it is.
-
-    Raises:
-        NotAccepted: A user of this name is disabled here, or the role is none that is known.
-    """
+    """Whom an identity provider said it is. Raises `NotAccepted`: a user of this name is disabled
+    here, or the role is none that is known."""
     role = next((each for each in ROLES if each == row.role and each != "public"), None)
     if role is None or (user is not None and user.disabled):
         raise NotAccepted("The session has ended")

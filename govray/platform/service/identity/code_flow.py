@@ -35,15 +35,6 @@ LONGEST_CODE = 4096
 
 
 class CodeFlow:
-    """Signs people in at one provider.
-
-    Args:
-        client: Our name there.
-        redirect_url: Where it sends browsers back.
-        secret: The client's, if it has one.
-        scope: What it is asked for.
-    """
-
     def __init__(
         self,
         issuer: str,
@@ -70,11 +61,7 @@ class CodeFlow:
         return self.redirect_url.startswith("https:")
 
     def address(self, attempt: Attempt) -> str:
-        """Where to send the browser that holds ``attempt``.
-
-        Raises:
-            NoAnswer: The provider does not say.
-        """
+        """Where to send the browser that holds ``attempt``. Raises `NoAnswer`."""
         endpoint = self._discovery.metadata().authorization_endpoint
         asked = {
             "response_type": "code",
@@ -96,7 +83,6 @@ class CodeFlow:
 
         Raises:
             NotAccepted: It names another issuer, or none though ours always does.
-            NoAnswer: The provider does not say whether it does.
         """
         if stated is None and not self._discovery.metadata().states_issuer:
             return
@@ -104,12 +90,7 @@ class CodeFlow:
             raise NotAccepted("The answer is not from this service's identity provider")
 
     def exchange(self, attempt: Attempt, code: str) -> Caller:
-        """Whom the provider says it is that came back with ``code``.
-
-        Raises:
-            NotAccepted: The id token is not accepted.
-            NoAnswer: The provider gives none.
-        """
+        """Whom the provider says came back with ``code``. Raises `NotAccepted` or `NoAnswer`."""
         metadata = self._discovery.metadata()
         answer = ask(metadata.token_endpoint, *self._request(metadata, attempt, code))
         token, access = answer.get("id_token"), answer.get("access_token")
@@ -125,7 +106,6 @@ class CodeFlow:
     def _request(
         self, metadata: ProviderMetadata, attempt: Attempt, code: str
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """The form and the headers that a code is exchanged with."""
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -143,11 +123,7 @@ class CodeFlow:
 
 
 def code_flow(settings: OidcSettings, oidc: Oidc) -> CodeFlow | None:
-    """The flow that ``settings`` ask for, or None if they ask for none.
-
-    Raises:
-        UsageError: They name what cannot be used, or the secret cannot be read.
-    """
+    """The flow that ``settings`` ask for, or None if they ask for none."""
     if settings.redirect_url is None:
         return None
     if not settings.client_id:

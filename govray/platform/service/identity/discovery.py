@@ -27,8 +27,6 @@ class ProviderMetadata:
     """What is used of the document.
 
     Attributes:
-        authorization_endpoint: Where a browser is sent to sign in.
-        token_endpoint: Where a code is exchanged.
         states_issuer: Whether its answers to a browser say ``iss``.
         secret_in_header: Whether a client's secret goes into a header, not into the form.
     """
@@ -40,11 +38,7 @@ class ProviderMetadata:
 
 
 class ProviderDiscovery:
-    """The metadata of one issuer, remembered.
-
-    Args:
-        clock: Seconds, monotonic.
-    """
+    """The metadata of one issuer, remembered. ``clock``: seconds, monotonic."""
 
     def __init__(self, issuer: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
@@ -53,11 +47,7 @@ class ProviderDiscovery:
         self._found: tuple[ProviderMetadata, float] | None = None
 
     def metadata(self) -> ProviderMetadata:
-        """What the issuer says of itself.
-
-        Raises:
-            NoAnswer: It says nothing, or nothing that can be used.
-        """
+        """What the issuer says of itself. Raises `NoAnswer`."""
         with self._lock:
             now = self._clock()
             if self._found is None or now >= self._found[1]:
@@ -67,11 +57,8 @@ class ProviderDiscovery:
 
 
 def read_metadata(document: dict[str, Any], issuer: str) -> ProviderMetadata:
-    """What is used of a provider's document.
-
-    Raises:
-        NoAnswer: It is another issuer's, has an address that is not safe, or rules out the flow.
-    """
+    """What is used of a provider's document. Raises `NoAnswer`: it is another issuer's, has an
+    address that is not safe, or rules out the flow."""
     if document.get("issuer") != issuer:
         raise NoAnswer("its document names another issuer")
     addresses = [document.get(f"{each}_endpoint") for each in ("authorization", "token")]

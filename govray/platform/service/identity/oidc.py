@@ -52,12 +52,6 @@ _DIGESTS = {"RS256": "sha256", "ES256": "sha256", "EdDSA": "sha512"}
 
 
 class Oidc:
-    """Verifies tokens of one provider.
-
-    Raises:
-        UsageError: The settings are no provider, or give a role that there is not.
-    """
-
     def __init__(self, settings: OidcSettings) -> None:
         for role in settings.roles.values():
             if role not in ROLES or role == "public":
@@ -72,11 +66,7 @@ class Oidc:
             raise UsageError(str(error).rstrip("."), where="oidc jwks_url") from None
 
     def verify(self, text: str) -> Accepted:
-        """The caller that ``text`` stands for.
-
-        Raises:
-            NotAccepted: It is not signed as it has to be, has ended, or has no role here.
-        """
+        """The caller that ``text`` stands for. Raises `NotAccepted`."""
         claims = self._checked(text, self._settings.audience, TYPES)
         caller = self._caller(claims)
         try:
@@ -91,12 +81,7 @@ class Oidc:
         """Whom an id token says it is, which answers the sign-in that ``nonce`` is of.
 
         Args:
-            client: Our name at the provider.
             access_token: What came with it; ``at_hash`` is compared with that, where there is one.
-
-        Raises:
-            NotAccepted: As `verify`; it was made for another client or another sign-in, or came
-                with another access token.
         """
         claims = self._checked(text, client, ("jwt",))
         several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
@@ -111,11 +96,6 @@ class Oidc:
         return self._caller(claims)
 
     def _checked(self, text: str, audience: str, kinds: tuple[str, ...]) -> dict[str, Any]:
-        """The claims of a token for ``audience``.
-
-        Raises:
-            NotAccepted: It is not signed as it has to be, or has ended.
-        """
         try:
             return self._claims(text, audience, kinds)
         except jwt.PyJWKClientConnectionError:
@@ -192,11 +172,6 @@ def _left_half(token: str, of: str) -> str:
 
 
 def _check_key(key: object) -> None:
-    """Refuse a key that is weaker than its algorithm.
-
-    Raises:
-        jwt.InvalidKeyError: It is.
-    """
     if isinstance(key, RSAPublicKey) and key.key_size < RSA_BITS:
         raise jwt.InvalidKeyError(f"an RSA key of {key.key_size} bits")
     if isinstance(key, EllipticCurvePublicKey) and not isinstance(key.curve, SECP256R1):

@@ -40,19 +40,13 @@ class Listing(BaseModel, Generic[Item]):
 
 
 class Page:
-    """The page that a request asks for."""
-
     def __init__(self, limit: int, cursor: str | None, binding: str) -> None:
         self.limit = limit
         self._cursor = cursor
         self._binding = binding
 
     def after(self, kinds: Sequence[type]) -> tuple[Any, ...] | None:
-        """The position to go on from, one value for each of ``kinds``; None: from the start.
-
-        Raises:
-            Problem: 400, the cursor is not one of this listing's.
-        """
+        """The position to go on from, one value for each of ``kinds``; None: from the start."""
         if self._cursor is None:
             return None
         try:
@@ -72,7 +66,6 @@ class Page:
         return tuple(position)
 
     def cursor(self, position: Sequence[str | int]) -> str:
-        """The cursor of what follows ``position``."""
         data = canonical_json.encode({"after": list(position), "of": self._binding})
         return base64.urlsafe_b64encode(data).decode()
 
@@ -88,14 +81,9 @@ class Page:
         """The rows of this page, in the order of ``columns``, and the next page's cursor.
 
         Args:
-            session: Of the request.
-            statement: Selects all of the listing: one table, or several columns.
             columns: Of the statement, which has them by their names. They must tell any two rows
                 apart, and an index should have them.
             kinds: ``str`` or ``int`` for each.
-
-        Raises:
-            Problem: 400, the cursor is not one of this listing's.
         """
         position = self.after(kinds)
         key = tuple_(*columns)

@@ -27,10 +27,7 @@ TIMEOUT = 5.0
 
 class NoAnswer(Exception):
     """The provider gave no answer that can be used; the text says why, and repeats none of it.
-
-    Attributes:
-        error: The error code of OAuth 2.0 that it gave (RFC 6749 section 5.2), if it gave one.
-    """
+    ``error``: the error code of OAuth 2.0 that it gave (RFC 6749 section 5.2), if it gave one."""
 
     def __init__(self, why: str, error: str | None = None) -> None:
         super().__init__(why)
@@ -48,15 +45,7 @@ def is_safe(url: str) -> bool:
 
 
 def check_address(url: str, field: str, what: str = "keys are fetched over https only") -> None:
-    """Refuse an address at which somebody on the way could answer.
-
-    Args:
-        field: Where the address is from.
-        what: What is wrong with it.
-
-    Raises:
-        UsageError: It is neither https nor on this machine.
-    """
+    """Refuse an address at which somebody on the way could answer."""
     if not is_safe(url):
         raise UsageError(
             what,
@@ -77,14 +66,7 @@ def _is_here(host: str) -> bool:
 def ask(
     url: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The JSON object at ``url``.
-
-    Args:
-        form: Sent by POST, if given.
-
-    Raises:
-        NoAnswer: None came, or it is no such object.
-    """
+    """The JSON object at ``url``. ``form``: sent by POST, if given."""
     if not is_safe(url):
         raise NoAnswer("the address is not https")
     request = urllib.request.Request(  # noqa: S310 (https, or http on this machine)

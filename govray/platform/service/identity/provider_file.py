@@ -16,15 +16,8 @@ _PROVIDER = pydantic.TypeAdapter(OidcSettings)
 
 
 def read_provider(path: Path) -> OidcSettings:
-    """The identity provider that a YAML file states.
-
-    A relative ``client_secret_file`` lies beside that file.
-
-    Raises:
-        UsageError: There is no such file; a field is missing, unknown or of another type; or it
-            states no provider that is accepted.
-        Malformed: It is not YAML.
-    """
+    """The identity provider that a YAML file states. A relative ``client_secret_file`` lies beside
+    that file."""
     do = "See docs/service.md, An identity provider"
     settings = read_stated(path, _PROVIDER, do=do)
     if settings.client_secret_file is not None:

@@ -34,9 +34,6 @@ class Lists:
     """The lists, and the newest look at them.
 
     Args:
-        engine: The store.
-        paths: Files or folders of lists.
-        clock: The time that they are checked at.
         pinned: Whether this person's pinned lists count beside them.
 
     Attributes:
@@ -58,11 +55,7 @@ class Lists:
         self._seen: tuple[float, RevocationStanding] | None = None
 
     def envelopes(self) -> tuple[tuple[bytes, ...], PinnedLists]:
-        """The lists as they are now, and the pinned ones.
-
-        Raises:
-            UsageError: One cannot be read.
-        """
+        """The lists as they are now, and the pinned ones."""
         pinned = PinnedLists.read() if self._pinned else PinnedLists()
         return read_lists(self._paths), pinned
 

@@ -81,9 +81,7 @@ class Placed(Protocol):
 
 def role_in(caller: Caller, project: Placed | None, *, at: str) -> frozenset[str]:
     """The roles that ``caller`` has in ``project`` at ``at``; None: a project that nobody made.
-
-    Roles of the organisation count everywhere, those of ``Caller.role`` too.
-    """
+    Roles of the organisation count everywhere, those of ``Caller.role`` too."""
     roles: set[str] = {each for each in STAFF if each == caller.role}
     for each in caller.bound:
         if not _ended(each, at) and _reaches(each, project):

@@ -40,12 +40,8 @@ def write(
     seconds: int,
     samesite: Literal["lax", "strict"] = "strict",
 ) -> None:
-    """Set the cookie ``name``.
-
-    Args:
-        secure: Whether it goes over https alone.
-        seconds: How long a browser keeps it.
-    """
+    """Set the cookie ``name``. ``secure``: whether it goes over https alone. ``seconds``: how long
+    a browser keeps it."""
     response.set_cookie(
         SECURE + name if secure else name,
         value,

@@ -48,11 +48,7 @@ def digest(secret: str) -> str:
 
 
 def accept(session: Session, text: str, *, at: datetime) -> Accepted:
-    """The caller that ``text`` stands for.
-
-    Raises:
-        NotAccepted: No such token; or it has expired, was revoked, or its user is disabled.
-    """
+    """The caller that ``text`` stands for. Raises `NotAccepted`."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise NotAccepted("This is no token of this service")
@@ -69,11 +65,7 @@ def accept(session: Session, text: str, *, at: datetime) -> Accepted:
 
 
 def standing(user: User, token: Token, *, at: datetime) -> Accepted:
-    """The caller that a token stands for whose secret is known to be right.
-
-    Raises:
-        NotAccepted: It has expired, was revoked, or its user is disabled.
-    """
+    """The caller that a token stands for whose secret is known to be right."""
     if token.revoked is not None:
         raise NotAccepted("The token was revoked")
     expires = parse_time(token.expires)
@@ -85,11 +77,7 @@ def standing(user: User, token: Token, *, at: datetime) -> Accepted:
 
 
 def caller_of(user: User, token: Token) -> Caller:
-    """The caller that a row of each stand for.
-
-    Raises:
-        NotAccepted: The row has a role that this govray does not know.
-    """
+    """The caller that a row of each stand for."""
     role = next((each for each in ROLES if each == user.role and each != "public"), None)
     if role is None:
         raise NotAccepted("The user has no role that this service knows")
@@ -120,11 +108,7 @@ def new(
     Args:
         role: Of a new user; of one that exists it must be the same, or None.
         supplier: The authority whose corpora a supplier owns.
-        name: What the token is for.
         days: Until it expires, 1 to 3,650.
-
-    Raises:
-        UsageError: What is asked for contradicts itself or the user that exists.
     """
     wanted = tuple(each for each in SCOPES if each in set(scopes))
     unknown = set(scopes) - set(SCOPES)
@@ -187,11 +171,7 @@ def _new_user(
 
 
 def revoke(session: Session, id_: str, *, at: datetime) -> Token:
-    """Revoke the token ``id_``; once revoked it stays so.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Revoke the token ``id_``; once revoked it stays so."""
     token = session.get(Token, _public(id_))
     if token is None:
         raise UsageError("there is no such token", where=_public(id_), do="See govray token ls")
@@ -243,11 +223,7 @@ def _public(text: str) -> str:
 
 
 def set_disabled(session: Session, name: str, disabled: bool) -> User:
-    """Disable or enable a user, and all tokens with it.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Disable or enable a user, and all tokens with it."""
     user = session.get(User, name)
     if user is None:
         raise UsageError("there is no such user", where=name, do="See govray token ls")

@@ -11,4 +11,5 @@ Invariants
 * All text is escaped by the templates. Scripts write text nodes only, which the policy
   ``require-trusted-types-for`` enforces.
 * What a page says was checked in the browser, the browser checked (`static/verify.js`).
+* Forms do what the routes of ``/v1`` do, by the same functions, and so with the same rules.
 """

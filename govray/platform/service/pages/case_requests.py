@@ -105,7 +105,6 @@ def download(
 
 
 def envelope(data: bytes) -> Response:
-    """An answer's bytes as a file."""
     return Response(data, media_type=DSSE, headers={**HEADERS, "Content-Disposition": DOWNLOAD})
 
 

@@ -1,7 +1,4 @@
-"""Pages of rights holders' cases for staff: the list, a case, and forms that take it on.
-
-The forms do what the routes of ``/v1`` do, by the same functions, and so with the same rules.
-"""
+"""Pages of rights holders' cases for staff: the list, a case, and forms that take it on."""
 
 from __future__ import annotations
 

@@ -72,7 +72,6 @@ class ComparedRun:
 
     @property
     def policy(self) -> str:
-        """The digest of the policy that the run was under."""
         if self.attestation is not None:
             return self.attestation.policy
         return self.trial.policy if self.trial is not None else ""
@@ -145,11 +144,6 @@ def _without(named: Sequence[tuple[str, str]], one: tuple[str, str]) -> str:
 
 
 def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
-    """What the address names, in its order.
-
-    Raises:
-        Problem: 404, there is no such run or version that the caller may read.
-    """
     by_version = {
         name: find_attestation(
             session, caller, find_version(session, caller, *_split(name)).attestation, whole=True
@@ -214,7 +208,6 @@ def _href(field: str, name: str) -> str:
 def _curves(
     session: Session, sides: Sequence[ComparedRun], view: ChartView, metric: str, group: str
 ) -> dict[str, Any]:
-    """The chart of one name and group, and which there are."""
     runs = {each.trial.id for each in sides if each.trial is not None}
     names = names_of(session, runs)
     if not metric and not group:

@@ -106,13 +106,8 @@ def experiment_page(
     tags_given: str | None = None,
     tags_wrong: str = "",
 ) -> HTMLResponse:
-    """The page of an experiment.
-
-    Args:
-        x: The hyperparameter that is drawn against the result of a search.
-        tags_given: What the form of tags has; None: the tags that there are.
-        tags_wrong: Why that was refused, so that the answer is a 422.
-    """
+    """The page of an experiment. ``tags_given``: what the form of tags has; None: the tags that
+    there are. ``tags_wrong``: why that was refused, so that the answer is a 422."""
     experiment = known.id
     trials = (
         session.execute(
@@ -163,7 +158,6 @@ def _linked(session: Session, caller: Caller, decisions: Sequence[Decision]) -> 
 
 
 def varied(trials: Sequence[Trial]) -> list[str]:
-    """The hyperparameters in which the trials differ."""
     names = sorted({name for trial in trials for name in trial.hyperparameters})
     return [
         name
@@ -222,7 +216,6 @@ def of_trial(
 
 
 def _is_there(session: Session, caller: Caller, trial: str) -> bool:
-    """Whether there is a page of a trial that this caller may open."""
     found = select(col(Trial.id)).where(col(Trial.id) == trial, visibility.trials(caller))
     return session.execute(found).first() is not None
 
@@ -241,6 +234,5 @@ def image(
 
 
 def _folder(session: Session, trial: Trial) -> str:
-    """The run's folder, where it was when it was indexed."""
     storage = session.get_one(Experiment, trial.experiment).storage
     return f"{storage.rstrip('/')}/{trial.folder}"

@@ -18,11 +18,7 @@ Fields = dict[str, str]
 
 
 def from_own_page(request: Request) -> None:
-    """Refuse a form that another site sent.
-
-    Raises:
-        Problem: 403.
-    """
+    """Refuse a form that another site sent."""
     if not is_own_page(request):
         raise Problem(
             403,
@@ -54,15 +50,9 @@ async def _fields(request: Request) -> Fields:
 
 
 FormDep = Annotated[Fields, Depends(_fields)]
-"""The fields of the form that a request is."""
 
 
 def field(fields: Fields, name: str) -> str:
-    """What a field holds.
-
-    Raises:
-        Problem: 422, it is empty or was not sent.
-    """
     if not fields.get(name):
         raise Problem(422, "Not valid", f"{name}: it is empty", "Fill the field in")
     return fields[name]

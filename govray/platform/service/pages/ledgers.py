@@ -66,10 +66,8 @@ def of_run(
 
 
 def entropy_profiles(session: Session, run: str) -> tuple[EntropyProfile, ...]:
-    """The profiles in a run's ledger, from its tiles, each checked against the signed root.
-
-    Empty where the ledger is longer than `MOST_ENTRIES` or its tiles are not within reach.
-    """
+    """The profiles in a run's ledger, from its tiles, each checked against the signed root. Empty
+    where the ledger is longer than `MOST_ENTRIES` or its tiles are not within reach."""
     row = session.get(Ledger, run)
     if row is None or not row.tiles or row.size > MOST_ENTRIES:
         return ()

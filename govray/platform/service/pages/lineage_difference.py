@@ -32,7 +32,6 @@ class ComparedCell:
 
     @property
     def words(self) -> str:
-        """The same in words."""
         return WORDS[self.reach]
 
 

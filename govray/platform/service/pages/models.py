@@ -175,7 +175,6 @@ def _named(
     findings: Findings | None,
     audits: Sequence[tuple[tables.MemorizationManifest, MemorizationManifest]],
 ) -> set[str]:
-    """The corpora that the page names."""
     named = {each.corpus for each in document.corpora}
     named |= {each.corpus for each in findings.decisions} if findings else set()
     return named.union(*({each.corpus for each in audit.corpora} for _, audit in audits))

@@ -4,8 +4,6 @@
 2. ``POST /new`` checks it and shows what would be submitted. Nothing is written.
 3. ``POST /submissions`` submits it, and goes on to its page. The form of step 2 has a key, so a
    second press of its button finds the first one's submission.
-
-What each step may and checks is `govray.platform.service.acting.acting`'s, as for ``/v1``.
 """
 
 from __future__ import annotations
@@ -63,11 +61,6 @@ class Filled:
     key: str = ""
 
     def asked(self) -> Asked:
-        """What it asks for.
-
-        Raises:
-            Problem: 422, a field is not valid.
-        """
         for field in ("project", "pool"):
             value = getattr(self, field)
             if not re.fullmatch(NAME, value) and (value or field == "project"):
@@ -201,7 +194,6 @@ def _form(
 
 
 def _templates(session: Session, caller: Caller) -> Sequence[Any]:
-    """Project and name of the templates that the caller sees."""
     t = Template
     seen = select(col(t.project), col(t.name)).where(in_projects(caller, t.project))
     return session.execute(seen.order_by(col(t.project), col(t.name)).limit(MOST_TEMPLATES)).all()

@@ -27,10 +27,8 @@ BLOCKS = 4
 
 @dataclass(frozen=True)
 class PolicyDifference:
-    """How one policy differs from the first, over ``groups``.
-
-    ``why_not`` says why they could not be compared.
-    """
+    """How one policy differs from the first, over ``groups``. ``why_not`` says why they could not
+    be compared."""
 
     before_digest: str
     after_digest: str
@@ -44,10 +42,8 @@ class PolicyDifference:
 
 @dataclass(frozen=True)
 class ComparedPolicies:
-    """The policies of the sides, in their order, and how they differ from the first.
-
-    ``left_out`` counts policies that were not compared.
-    """
+    """The policies of the sides, in their order, and how they differ from the first. ``left_out``
+    counts policies that were not compared."""
 
     names: tuple[str, ...]
     differences: tuple[PolicyDifference, ...]
@@ -57,11 +53,8 @@ class ComparedPolicies:
 def policy_differences(
     session: Session, caller: Caller, sides: Sequence[tuple[str, Lineage | None]]
 ) -> ComparedPolicies:
-    """Compare the policies of some runs, as far as the caller may read them.
-
-    Args:
-        sides: The digest of each run's policy, empty if unknown, and its lineage if it has one.
-    """
+    """Compare the policies of some runs, as far as the caller may read them. ``sides``: the digest
+    of each run's policy, empty if unknown, and its lineage if it has one."""
     lineages = {digest: lineage for digest, lineage in reversed(sides) if digest}
     first, *others = list(dict.fromkeys(digest for digest, _ in sides if digest)) or [""]
     documents = {digest: readable_policy(session, caller, digest) for digest in lineages}

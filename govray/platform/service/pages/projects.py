@@ -1,7 +1,4 @@
-"""Pages of projects: what there is, its roles, settings and templates, and forms that change them.
-
-The forms do what the routes of ``/v1`` do, by the same functions, and so with the same rules.
-"""
+"""Pages of projects: what there is, roles, settings and templates, and forms that change them."""
 
 from __future__ import annotations
 

@@ -127,11 +127,6 @@ async def come_back(
 
 
 def _flow(request: Request) -> CodeFlow:
-    """The flow of this service.
-
-    Raises:
-        Problem: 404, it has none.
-    """
     flow: CodeFlow | None = request.app.state.code_flow
     if flow is None or not request.app.state.settings.auth:
         raise not_found("sign-in at a provider", "here", "Sign in with a token")

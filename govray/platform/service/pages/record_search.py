@@ -31,11 +31,7 @@ def form(request: Request, caller: CallerDep) -> HTMLResponse:
 
 
 async def _text(request: Request) -> bytes:
-    """The text of the form as the browser had it: a form sends its lines with CRLF.
-
-    Raises:
-        Problem: As `form_of`.
-    """
+    """The text of the form as the browser had it: a form sends its lines with CRLF."""
     return (await form_of(request)).get("text", "").encode()
 
 

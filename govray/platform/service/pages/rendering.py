@@ -113,12 +113,10 @@ def sign(value: str) -> tuple[str, str]:
 
 
 def word(value: str) -> str:
-    """A state in lower case, with spaces."""
     return str(value).replace("_", " ").lower()
 
 
 def category(value: str) -> str:
-    """A licence category in words."""
     return CATEGORY_WORDS.get(value, value)
 
 
@@ -162,10 +160,8 @@ _TEMPLATES = environment()
 def render(
     request: Request, caller: Caller, name: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """The page ``name``, for who reads it.
-
-    Templates know the caller as ``reader``: inside a call block Jinja's own ``caller`` is another.
-    """
+    """The page ``name``, for who reads it. Templates know the caller as ``reader``: inside a call
+    block Jinja's own ``caller`` is another."""
     html = _TEMPLATES.get_template(name).render(
         request=request,
         reader=caller,

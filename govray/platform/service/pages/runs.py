@@ -135,11 +135,7 @@ def listing(
 def run_rows(
     session: Session, caller: Caller, page: Page, wanted: RunFilter, sort: str, *, down: bool
 ) -> tuple[Sequence[Row[Any]], str | None]:
-    """The runs of this page, and the cursor of what follows.
-
-    Raises:
-        Problem: 400, the cursor is not one of this listing's.
-    """
+    """The runs of this page, and the cursor of what follows."""
     order = ORDERS[sort]
     statement = wanted.of(
         select(

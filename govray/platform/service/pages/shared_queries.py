@@ -130,12 +130,10 @@ def _listed(caller: Caller, row: Row[Any]) -> ModelRow:
 
 
 def version_href(model: str, version: str) -> str:
-    """The page of a registered version."""
     return f"/models/{quote(model, safe='')}/{quote(version, safe='')}"
 
 
 def attestation_href(digest: str) -> str:
-    """The page of a model by its attestation."""
     return f"/attestations/{digest.removeprefix('sha256:')}"
 
 

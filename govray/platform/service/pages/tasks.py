@@ -72,11 +72,6 @@ class TaskForm:
     key: str = ""
 
     def task(self) -> NewTask:
-        """What it asks for.
-
-        Raises:
-            Problem: 422, a field is not valid, or belongs to another kind of task.
-        """
         if self.kind not in STARTED:
             raise not_valid("kind", f"one of {', '.join(STARTED)} is one")
         mine = {"idle": self.kind in SHOWN, "runs": self.kind == "tensorboard"}

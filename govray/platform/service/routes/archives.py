@@ -81,11 +81,7 @@ class Uploads:
 
     @contextmanager
     def place(self, user: str) -> Iterator[None]:
-        """Hold a place while one lasts.
-
-        Raises:
-            Problem: 503, there is none; 429, the user holds enough.
-        """
+        """Hold a place while one lasts. Raises 503: there is none; 429: the user holds enough."""
         if self.held[user] >= AT_ONCE_EACH:
             raise Problem(
                 429,
@@ -183,11 +179,8 @@ def _keep(request: Request, audit: Audit, received: ReceivedArchive, digest: str
 
 
 async def _pieces(request: Request) -> AsyncIterator[bytes]:
-    """The body, in pieces that are worth a write.
-
-    Raises:
-        Problem: 400, it ended before it was whole; 503, it stalled. 413, by `limits`.
-    """
+    """The body, in pieces that are worth a write. Raises 400: it ended before it was whole; 503: it
+    stalled. 413: by `limits`."""
     kept = bytearray()
     stream = request.stream()
     while True:
@@ -242,11 +235,7 @@ def check_there(storage: Place | None, digest: str | None) -> None:
 
 
 def _storage(request: Request) -> Place:
-    """Where archives lie.
-
-    Raises:
-        Problem: 409, this service has no storage.
-    """
+    """Where archives lie. Raises 409: this service has no storage."""
     storage: Place | None = request.app.state.settings.storage
     if storage is None:
         raise Problem(
@@ -261,11 +250,7 @@ def _storage(request: Request) -> Place:
 
 @contextmanager
 def _available() -> Iterator[None]:
-    """What the storage refuses is the operator's to mend.
-
-    Raises:
-        Problem: 503.
-    """
+    """What the storage refuses is the operator's to mend. Raises 503."""
     try:
         yield
     except OSError as error:

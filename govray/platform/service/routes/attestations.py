@@ -265,13 +265,8 @@ async def envelope(
 def immutable(
     data: bytes, etag: str, *, public: bool, asked: str | None, media_type: str
 ) -> Response:
-    """Bytes that never change, or a 304 for who has them.
-
-    Args:
-        etag: What names the bytes; quoted here.
-        public: Whether caches between may keep them.
-        asked: The request's ``If-None-Match``.
-    """
+    """Bytes that never change, or a 304 for who has them. ``etag``: what names the bytes; quoted
+    here. ``public``: whether caches between may keep them."""
     tag = f'"{etag}"'
     headers = {
         "ETag": tag,

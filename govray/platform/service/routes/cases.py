@@ -128,11 +128,6 @@ class AskedCase(BaseModel):
         return self
 
     def bytes_asked(self) -> bytes | None:
-        """What is asked about, if it is bytes.
-
-        Raises:
-            Problem: 422, they are too many.
-        """
         if self.text is not None:
             data = self.text.encode(errors="surrogatepass")
         elif self.content is not None:
@@ -144,11 +139,6 @@ class AskedCase(BaseModel):
         return data
 
     def domains_asked(self) -> tuple[str, ...]:
-        """The domains of the sources.
-
-        Raises:
-            Problem: 422, one is neither URL nor domain.
-        """
         try:
             return tuple(sorted({domain_of(each) for each in self.sources or ()}))
         except UsageError as error:
@@ -304,11 +294,7 @@ def received(
     session: Session,
     at: str,
 ) -> ReceivedCase:
-    """Take a case, as `receive`; for pages, too.
-
-    Raises:
-        Problem: 401 or 429, the requester may not; 404, there is no such model; 422.
-    """
+    """Take a case, as `receive`; for pages, too."""
     content, domains = asked.bytes_asked(), asked.domains_asked()
     if asked.model is not None:
         find_model(session, caller, asked.model)
@@ -398,11 +384,7 @@ def answer(
 
 
 def answer_bytes(session: Session, caller: Caller, case: str, key: str | None, at: str) -> bytes:
-    """The envelope of the answer; that it was read is logged.
-
-    Raises:
-        Problem: 404, the caller may not see the case, or it has no answer yet.
-    """
+    """The envelope of the answer; that it was read is logged."""
     row = shown_case(session, caller, case, key)
     if row.answer is None:
         raise not_found("answer to case", case, "It has none yet; look again later")
@@ -432,12 +414,7 @@ def search(
 def searched(
     session: Session, caller: Caller, audit: AuditDep, desk: CaseDesk, case: str, at: str
 ) -> RightsCase:
-    """Search for a case, as `search`; for pages, too.
-
-    Raises:
-        Problem: 404, 403; 503, another search goes on.
-        Refused: It is decided.
-    """
+    """Search for a case, as `search`; for pages, too."""
     row = _decidable(session, caller, case)
     store.check_step(row, "search")
     with desk.searching() as sources:
@@ -473,12 +450,8 @@ def answered(
     release: list[str],
     at: str,
 ) -> RightsCase:
-    """Answer a case, as `give_answer`; for pages, too.
-
-    Raises:
-        Problem: 404, 403.
-        Refused: Nothing was searched for, or the answer would not verify.
-    """
+    """Answer a case, as `give_answer`; for pages, too. Raises `Refused`: nothing was searched for,
+    or the answer would not verify."""
     row = _decidable(session, caller, case, writing=True)
     store.check_step(row, "answer")
     envelope = signed_answer(
@@ -519,12 +492,8 @@ def decided(
     new: CaseDecision,
     at: str,
 ) -> RightsCase:
-    """Decide on a case, as `decide`; for pages, too.
-
-    Raises:
-        Problem: 404, 403.
-        Refused: It has no answer, or the decision contradicts what was found.
-    """
+    """Decide on a case, as `decide`; for pages, too. Raises `Refused`: it has no answer, or the
+    decision contradicts what was found."""
     row = _decidable(session, caller, case, writing=True)
     store.decided(session, row, new.decision, new.reason, by=changed_by(caller, at))
     if new.decision in ("refused", "nothing_found"):
@@ -562,13 +531,8 @@ def linked(
     version: str,
     at: str,
 ) -> RightsCase:
-    """Link a version, as `link`; for pages, too.
-
-    Raises:
-        Problem: 404, 403.
-        Refused: The version's attestation does not show what was decided.
-        CouldNotCheck: Revocation lists are missing.
-    """
+    """Link a version, as `link`; for pages, too. Raises `CouldNotCheck`: revocation lists are
+    missing."""
     row = _decidable(session, caller, case, writing=True)
     store.check_step(row, "link")
     found = find_version(session, caller, model, version)
@@ -608,7 +572,6 @@ def shown_case(session: Session, caller: Caller, case: str, key: str | None) -> 
 
 
 def staff_case(session: Session, row: RightsCase) -> StaffCase:
-    """A case as staff see it."""
     missing = missing_links(session, row) if row.decision in ("removed", "revoked") else []
     fields = {name: getattr(row, name) for name in StaffCase.model_fields if hasattr(row, name)}
     return StaffCase(**fields, excerpt=excerpt(row.content), missing=missing)

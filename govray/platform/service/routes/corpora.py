@@ -161,11 +161,8 @@ def signed_credentials(session: Session, caller: Caller, corpus: str) -> Sequenc
 
 @dataclass(frozen=True)
 class Use:
-    """What one attested run recorded of a corpus, as rows of the store.
-
-    Attributes:
-        cells: Of the layer groups: the base groups in name order, then adapters.
-    """
+    """What one attested run recorded of a corpus, as rows of the store. ``cells``: of the layer
+    groups: the base groups in name order, then adapters."""
 
     use: CorpusUse
     name: str

@@ -160,11 +160,6 @@ def experiments(
 
 
 def known_experiment(session: SessionDep, caller: CallerDep, experiment: str) -> tables.Experiment:
-    """The experiment that the path names.
-
-    Raises:
-        Problem: 404, there is none that the caller may read.
-    """
     return find_experiment(session, caller, experiment)
 
 
@@ -202,11 +197,6 @@ def trials(
 
 
 def known_trial(session: SessionDep, caller: CallerDep, trial: str) -> tables.Trial:
-    """The trial that the path names.
-
-    Raises:
-        Problem: 404, there is none that the caller may read.
-    """
     return find_trial(session, caller, trial)
 
 

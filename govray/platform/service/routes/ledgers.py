@@ -78,11 +78,7 @@ class ConsistencyProof(Answer):
 
 
 def reader(ledger: Ledger) -> TileReader:
-    """A reader of a ledger's tiles.
-
-    Raises:
-        CouldNotCheck: The tiles were never written.
-    """
+    """A reader of a ledger's tiles. Raises `CouldNotCheck`: the tiles were never written."""
     if not ledger.tiles:
         raise CouldNotCheck(
             "the tiles of this ledger are not on storage",
@@ -222,11 +218,7 @@ def consistency(
 
 
 def _check_entries(session: Session, caller: Caller, run: str) -> None:
-    """Entries name all corpora of a step.
-
-    Raises:
-        Problem: 403.
-    """
+    """Entries name all corpora of a step. Raises 403."""
     if not reads_entries(session, caller, run):
         raise Problem(
             403,

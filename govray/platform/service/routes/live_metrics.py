@@ -62,11 +62,8 @@ class Streams:
 
 
 async def slot(request: Request, caller: CallerDep) -> AsyncIterator[None]:
-    """Hold a place among the live streams, for as long as a request lasts.
-
-    Raises:
-        Problem: 429, the caller has `MOST_OF_ONE`; 503, all places are taken.
-    """
+    """Hold a place among the live streams, for as long as a request lasts. Raises 429: the caller
+    has `MOST_OF_ONE`; 503: all places are taken."""
     streams: Streams = request.app.state.streams
     if streams.of[caller.name] >= MOST_OF_ONE:
         raise Problem(

@@ -103,11 +103,6 @@ def part_of(
     start: int | None = None,
     lines: int = DEFAULT_LINES,
 ) -> run_logs.LogPart:
-    """Lines of a log.
-
-    Raises:
-        Problem: 404, there is no such log, or the run's folder is out of reach.
-    """
     found = run_logs.read(folder_of(session, trial), name, start=start, most=lines, search=search)
     if found is None:
         raise not_found("log", name, "See the list of the trial's logs")

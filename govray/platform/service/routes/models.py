@@ -378,12 +378,7 @@ def promote(
 
 
 def promotion_policy(path: File) -> PromotionPolicy:
-    """The service's gates.
-
-    Raises:
-        CouldNotCheck: There are none to ask.
-        Malformed: The file is no promotion policy.
-    """
+    """The service's gates. Raises `CouldNotCheck`: there are none to ask."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_POLICY + 1)

@@ -122,11 +122,7 @@ def unpin(
 
 
 def _mine(session: Session, caller: Caller, trial: tables.Trial, step: int) -> Folder:
-    """The run's folder, if the caller may change what stays there and the checkpoint is known.
-
-    Raises:
-        Problem: 403, 404 or 409.
-    """
+    """The run's folder, if the caller may change what stays there and the checkpoint is known."""
     experiment = session.get_one(tables.Experiment, trial.experiment)
     project = session.get(tables.Project, experiment.project)
     action: Action = "stop-own" if experiment.user == caller.name else "stop-any"
@@ -143,7 +139,6 @@ def _mine(session: Session, caller: Caller, trial: tables.Trial, step: int) -> F
 
 
 def _steps(session: Session, trial: tables.Trial, step: int | None = None) -> list[int]:
-    """The steps of the trial's checkpoints that are there; of ``step`` alone, if it is given."""
     c = tables.Checkpoint
     there = select(c.step).where(
         col(c.trial) == trial.id, col(c.state) == CheckpointState.COMPLETED
@@ -152,11 +147,6 @@ def _steps(session: Session, trial: tables.Trial, step: int | None = None) -> li
 
 
 def _folder(session: Session, trial: tables.Trial) -> Folder:
-    """The run's folder on a disk.
-
-    Raises:
-        Problem: 409, it lies elsewhere, or is no folder of its own.
-    """
     try:
         found = place(folder_of(session, trial))
     except ValueError:

@@ -203,11 +203,7 @@ def diff(
 
 
 def difference(before: PolicyDocument, after: PolicyDocument, groups: Sequence[str]) -> DiffAnswer:
-    """The classes that two policies treat differently in a model of these layer groups.
-
-    Raises:
-        Problem: 422, it would take long to find them.
-    """
+    """The classes that two policies treat differently in a model of these layer groups."""
     _bounded(before, after)
     classes = lint.representative_classes(before, after)
     changes = lint.diff(before, after, classes, groups)
@@ -233,11 +229,6 @@ def difference(before: PolicyDocument, after: PolicyDocument, groups: Sequence[s
 
 
 def _bounded(*policies: PolicyDocument) -> None:
-    """Refuse policies whose comparison would take long.
-
-    Raises:
-        Problem: 422.
-    """
     combinations = 1
     for attribute in Match.model_fields:
         rules = (rule for policy in policies for rule in policy.rules)
@@ -340,7 +331,6 @@ def _policy(session: Session, caller: Caller, digest: str) -> PolicyDocument:
 def _groups(
     session: Session, caller: Caller, policy: PolicyDocument, asked: ClassAsked
 ) -> tuple[str, ...]:
-    """The layer groups to explain for: an attested model's, or those of a stack of blocks."""
     if asked.attestation is None:
         return stack(policy, asked.blocks)
     row = find_attestation(session, caller, asked.attestation, whole=True)

@@ -1,12 +1,9 @@
 """``/v1/records``: was this text used, in which corpora, steps and layers, with proofs.
 
 A record is found by the SHA-256 of its exact bytes, nothing less: one changed byte is another
-record. The index has the records' leaves. The store's masked secrets open those of the corpora that
-the caller may read. ``closed`` names the corpora without a secret or
-without records in the store.
-Records of confidential corpora are indexed by keyed hash, so the tables alone confirm no
-guess. Here only staff and the corpus's own supplier find them. For everyone else the answer is that
-of a record which is in no corpus, from the same query.
+record. ``closed`` names the corpora without a secret or without records in the store. Only staff
+and the corpus's own supplier find records of confidential corpora here. For everyone else the
+answer is that of a record which is in no corpus, from the same query.
 
 Absence is "not found in the recorded data". It does not say that a text was not used: data that was
 never presented to govray, or in other bytes, is not found.
@@ -157,11 +154,7 @@ def answer_of(
     sha256: str,
     proofs: int,
 ) -> RecordAnswer:
-    """Where the record with this SHA-256 stands, as far as the caller may read.
-
-    Raises:
-        Problem: 503, the store's secret is missing.
-    """
+    """Where the record with this SHA-256 stands, as far as the caller may read."""
     key = store_key(session, request.app.state.settings.store)
     leaves, closed = leaves_of(session, caller, sha256, key)
     rows = session.execute(places_of(caller, sha256, leaves, key, most=MAX_SIGHTINGS)).all()

@@ -39,9 +39,7 @@ router = APIRouter(
     dependencies=[Depends(require("admin", "engineer", "auditor", "supplier", "member"))],
 )
 ADMINS = Depends(require("admin", scope="admin"))
-"""Admins of the organisation."""
 WATCHERS = Depends(require("admin", "auditor"))
-"""Those who see who is in it."""
 
 BindingId = Annotated[
     str,
@@ -156,12 +154,8 @@ def bind(new: NewBinding, session: SessionDep, caller: CallerDep, at: NowDep) ->
 
 
 def given(session: SessionDep, caller: Caller, new: NewBinding, at: str) -> RoleBinding:
-    """Give the role ``new``, as `bind`; for pages, too. Nothing is committed.
-
-    Raises:
-        Problem: 404 or 403, the caller is no admin of the place; 422, it names no one subject.
-        Refused: It would last longer than the caller's own role.
-    """
+    """Give the role ``new``, as `bind`; for pages, too. Nothing is committed. Raises `Refused`: it
+    would last longer than the caller's own role."""
     most = demand_manage(session, caller, new.scope, new.place, at=at)
     if (new.user is None) == (new.group is None):
         raise Problem(422, "Not valid", "body: give a user or a group")
@@ -190,12 +184,8 @@ def unbind(binding: BindingId, session: SessionDep, caller: CallerDep, at: NowDe
 
 
 def taken(session: SessionDep, caller: Caller, binding: str, at: str) -> None:
-    """Take a role away, as `unbind`; for pages, too. Nothing is committed.
-
-    Raises:
-        Problem: 404, there is no such role that the caller sees; 403, it is no admin of the place.
-        Refused: No admin of the organisation would be left.
-    """
+    """Take a role away, as `unbind`; for pages, too. Nothing is committed. Raises `Refused`: no
+    admin of the organisation would be left."""
     found = select(RoleBinding).where(col(RoleBinding.id) == binding, visible(caller))
     row = session.execute(found).scalar_one_or_none()
     if row is None:

@@ -43,11 +43,7 @@ def may_tag(session: Session, caller: Caller, experiment: tables.Experiment) -> 
 
 
 def check_tagging(session: Session, caller: Caller, experiment: tables.Experiment) -> None:
-    """Return if the caller may put tags on the experiment.
-
-    Raises:
-        Problem: 403.
-    """
+    """Return if the caller may put tags on the experiment."""
     if not may_tag(session, caller, experiment):
         raise Problem(
             403,

@@ -170,14 +170,8 @@ def submit_task(new: NewTask, session: SessionDep, caller: CallerDep, key: Key =
 def submitted(
     session: Session, caller: Caller, new: NewTask, *, key: str | None = None
 ) -> Submission:
-    """The entry of a new task, once for each key; committed.
-
-    Raises:
-        Problem: 403, the caller may not. 404, there is no such project. 422, the key came with
-            another body before.
-        Malformed, UsageError: The file is none of a task.
-        Refused: It is beyond a limit of the project.
-    """
+    """The entry of a new task, once for each key; committed. Raises 403: the caller may not. 404:
+    there is no such project. 422: the key came with another body before."""
     task = read_task(new.config, where="config")
     request = acting.keyed(caller, key, {"task": new.model_dump()})
     if request is not None:
@@ -275,11 +269,7 @@ def entrance(
 
 
 def find_task(session: Session, caller: Caller, task: str) -> Submission:
-    """The task, if the caller may see it.
-
-    Raises:
-        Problem: 404.
-    """
+    """The task, if the caller may see it. Raises 404."""
     row = session.exec(
         select(Submission).where(
             col(Submission.id) == task, col(Submission.kind).in_(KINDS), readable(caller)

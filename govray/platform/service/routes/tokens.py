@@ -122,11 +122,7 @@ def make(new: NewToken, request: Request, session: SessionDep, caller: CallerDep
 
 
 def made(session: Session, caller: Caller, new: NewToken, at: datetime) -> tuple[str, Token]:
-    """The token ``new``, as `make`; for pages, too. Nothing is committed.
-
-    Raises:
-        Problem: 403, the caller may not; 422, what is asked for contradicts itself.
-    """
+    """The token ``new``, as `make`; for pages, too. Nothing is committed."""
     user = new.user or caller.name
     others = user != caller.name or new.role is not None or new.supplier is not None
     need: Scope = "admin" if others else "write"
@@ -192,11 +188,7 @@ def revoke(token: TokenId, request: Request, session: SessionDep, caller: Caller
 
 
 def revoked(session: Session, caller: Caller, token: str, at: datetime) -> Token:
-    """Revoke a token, as `revoke`; for pages, too. Nothing is committed.
-
-    Raises:
-        Problem: 404, there is none that the caller may revoke.
-    """
+    """Revoke a token, as `revoke`; for pages, too. Nothing is committed."""
     found = select(Token).where(col(Token.id) == token, own(caller))
     row: Token | None = session.execute(found).scalar_one_or_none()
     if row is None:

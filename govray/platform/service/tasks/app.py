@@ -47,7 +47,6 @@ class ProxyBounds:
         max_body: Bytes of a request's body: a file that is uploaded.
         time_limit: Seconds until a response must have begun.
         max_message: Bytes of a WebSocket's message.
-        max_sockets: WebSockets at the same time.
         recheck_seconds: How often an open WebSocket's session is looked at again.
         rate: Guesses of a session, a second and address.
         burst: Guesses at once.
@@ -92,14 +91,8 @@ def create_tasks_app(
     bounds: ProxyBounds | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Starlette:
-    """The proxy over one storage.
-
-    Args:
-        engine: Of the store that has the queue and the tickets; closed with the application.
-        origins: Where tasks are shown, and where they may run.
-        bounds: What is forwarded.
-        clock: The time that tickets are checked at.
-    """
+    """The proxy over one storage. ``engine``: of the store that has the queue and the tickets;
+    closed with the application."""
     limit = bounds or ProxyBounds()
 
     @asynccontextmanager

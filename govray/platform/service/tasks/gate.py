@@ -60,11 +60,7 @@ class TaskGate:
         self._remembered: OrderedDict[tuple[str, str], tuple[Endpoint, float]] = OrderedDict()
 
     def own_host(self, connection: HTTPConnection, task: str) -> None:
-        """Refuse a request at another name, or one that a page of another origin sent.
-
-        Raises:
-            Problem: 421 or 403.
-        """
+        """Refuse a request at another name, or one that a page of another origin sent."""
         if connection.headers.get("host", "") != self.origins.host(task):
             raise Problem(
                 421, "Another host", "This task has another address", "Open it from its list"
@@ -75,11 +71,7 @@ class TaskGate:
             raise Problem(403, "Another site", "A page of another site sent this request")
 
     async def enter(self, connection: HTTPConnection, task: str, secret: str) -> str:
-        """The secret of a new session, for a ticket.
-
-        Raises:
-            Problem: 401, 403, 421 or 429.
-        """
+        """The secret of a new session, for a ticket."""
         self.own_host(connection, task)
         guesses = self._guess(connection)
         made = None
@@ -91,11 +83,7 @@ class TaskGate:
         return made
 
     async def endpoint(self, connection: HTTPConnection, task: str) -> Endpoint:
-        """Where the task answers that this request is for.
-
-        Raises:
-            Problem: 401, 403, 410, 421, 429, 502 or 503.
-        """
+        """Where the task answers that this request is for."""
         self.own_host(connection, task)
         sent = [value for name, value in cookies(connection.scope["headers"]) if name == COOKIE]
         # Two cookies of one name: somebody put one beside ours.

@@ -19,13 +19,8 @@ from govray.platform.tasks.endpoint import Endpoint
 async def forward_http(
     client: aiohttp.ClientSession, endpoint: Endpoint, request: Request, send: Send
 ) -> None:
-    """Send ``request`` to the program and its answer to ``send``.
-
-    When the browser goes away, so does the request to the program.
-
-    Raises:
-        Problem: 502, the program does not answer.
-    """
+    """Send ``request`` to the program and its answer to ``send``. When the browser goes away, so
+    does the request to the program."""
     fields = request.headers
     read = asyncio.Event()
     has_body = "content-length" in fields or "transfer-encoding" in fields

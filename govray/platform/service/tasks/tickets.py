@@ -30,10 +30,8 @@ SESSION_HOURS = 8
 
 
 def ticket(session: Session, task: str, caller: Caller, *, at: datetime) -> str:
-    """A ticket for ``caller`` to enter ``task``; told here and never again.
-
-    The caller of this function has checked that they may. Tickets that ended are forgotten.
-    """
+    """A ticket for ``caller`` to enter ``task``; told here and never again. The caller of this
+    function has checked that they may. Tickets that ended are forgotten."""
     session.connection().execute(
         delete(tables.TaskTicket).where(col(TaskTicket.expires) <= format_time(at))
     )
@@ -41,10 +39,8 @@ def ticket(session: Session, task: str, caller: Caller, *, at: datetime) -> str:
 
 
 def enter(session: Session, task: str, secret: str, *, at: datetime) -> str | None:
-    """The secret of a new session, for a ticket that is good. The ticket is used up.
-
-    Of two that bring one ticket at once, one gets a session.
-    """
+    """The secret of a new session, for a ticket that is good. The ticket is used up. Of two that
+    bring one ticket at once, one gets a session."""
     row = _good(session, task, secret, "entry", at)
     if row is None:
         return None

@@ -48,11 +48,7 @@ def find_one(
     named: tuple[str, str, str | None],
     *conditions: ColumnElement[bool],
 ) -> Found:
-    """The one row that fulfils ``conditions``; ``named`` is what `absent` says of it.
-
-    Raises:
-        Problem: 404, there is none that the caller may read.
-    """
+    """The one row that fulfils ``conditions``; ``named`` is what `absent` says of it."""
     rows = session.execute(select(table).where(*conditions))
     found: Found | None = rows.scalar_one_or_none()
     if found is None:

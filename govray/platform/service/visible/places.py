@@ -29,10 +29,8 @@ def everywhere(caller: Caller, action: Action) -> bool:
 
 
 def in_projects(caller: Caller, column: Any, action: Action = "view") -> ColumnElement[bool]:
-    """Condition on a ``column`` with projects' names: those where the caller may do ``action``.
-
-    Who may do it `everywhere` may do it also where nobody made a project of the name.
-    """
+    """Condition on a ``column`` with projects' names: those where the caller may do ``action``. Who
+    may do it `everywhere` may do it also where nobody made a project of the name."""
     if everywhere(caller, action):
         return true()
     found = places(caller, action)

@@ -1,8 +1,4 @@
-"""Who comes to what of the service at all: what routers demand of a caller, by roles alone.
-
-What such a caller may then read, row by row, is said in
-`govray.platform.service.visible.visibility`.
-"""
+"""Who comes to what of the service at all: what routers demand of a caller, by roles alone."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ def reads_corpora(caller: Caller) -> bool:
 
 
 def is_admin(caller: Caller) -> bool:
-    """Whether the caller is an admin of the organisation."""
     return caller.role == "admin"
 
 
@@ -68,8 +63,6 @@ RUN_READERS = Depends(require(*STAFF, bound=reads_runs))
 
 
 CORPUS_READERS = Depends(require(*_CORPUS_ROLES, bound=reads_corpora))
-"""What a router demands for corpora and their records."""
 
 
 AUDITORS = Depends(require(*AUDITING, bound=reads_audit))
-"""What a router demands for the audit log."""

@@ -34,11 +34,8 @@ _KEYS_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement, PostgreSQL 
 
 
 def store_key(session: Session, store: str) -> bytes:
-    """The store's secret.
-
-    Raises:
-        Problem: 503. It is missing or another one: a record that was used would not be found.
-    """
+    """The store's secret. Raises 503: it is missing or another one: a record that was used would
+    not be found."""
     try:
         key = key_of(session, store)
     except (UsageError, Refused):
@@ -56,10 +53,8 @@ def store_key(session: Session, store: str) -> bytes:
 def leaves_of(
     session: Session, caller: Caller, sha256: str, key: bytes
 ) -> tuple[list[str], list[str]]:
-    """The leaves that the record has in corpora, and what was not searched.
-
-    Of all that the caller may read. Only leaves that are in the index are returned, so few.
-    """
+    """The leaves that the record has in corpora, and what was not searched. Of all that the caller
+    may read. Only leaves that are in the index are returned, so few."""
     commitments = session.execute(
         select(col(Credential.corpus), RecordCommitment)
         .join(RecordCommitment, col(RecordCommitment.credential) == col(Credential.digest))
@@ -106,8 +101,6 @@ def places_of(
     """The query for where a record stands, newest run first: at most ``most`` and one more.
 
     Args:
-        leaves: Those that it has in corpora, from `leaves_of`.
-        key: The store's secret.
         attestations: Condition on `Attestation`: only in these.
 
     A row has ``Record``, ``confidential``, ``name`` and ``run`` of the model, and ``own_records``:

@@ -23,12 +23,7 @@ RECHECK_SECONDS = 10.0
 
 
 class StreamReader:
-    """Who reads a stream of one trial, allowed when it was opened.
-
-    Args:
-        request: What opened it.
-        trial: The trial's id.
-    """
+    """Who reads a stream of one trial, allowed when it was opened."""
 
     def __init__(self, request: Request, trial: str) -> None:
         self._request = request
@@ -48,11 +43,6 @@ class StreamReader:
             return False
 
     def _reads(self, caller: Caller) -> bool:
-        """Whether ``caller`` reads the trial; a 404 is raised.
-
-        Raises:
-            Problem: 404.
-        """
         engine: Engine = self._request.app.state.engine
         with Session(engine) as session:
             find_trial(session, caller, self._trial)

@@ -7,10 +7,6 @@ exist for it: the same 404, the same text, from the same query.
 
 The rule stands in these modules, and is named from here. No other module of the service decides by
 the caller's role what may be read.
-
-`readers` has what routers demand of a caller, `places` what lies where it has roles, and `absence`
-the 404. `visible_runs`, `visible_corpora` and `visible_models` have the conditions for queries, and
-functions that find one thing.
 """
 
 from __future__ import annotations

@@ -46,7 +46,6 @@ def decides_cases(caller: Caller) -> bool:
 
 
 CASE_READERS = require("admin", "auditor", bound=reads_cases)
-"""What a route demands for cases."""
 
 
 def cases(caller: Caller) -> ColumnElement[bool]:
@@ -70,11 +69,7 @@ def find_case(session: Session, caller: Caller, case: str) -> RightsCase:
 
 
 def demand_decides(caller: Caller) -> None:
-    """Return if the caller may decide on cases that it reads.
-
-    Raises:
-        Problem: 403.
-    """
+    """Return if the caller may decide on cases that it reads."""
     if not decides_cases(caller):
         raise Problem(
             403,

@@ -1,7 +1,4 @@
-"""What a caller may read of corpora, their credentials and their uses.
-
-Conditions for queries, and functions that find one row or raise the 404 of `absence`.
-"""
+"""What a caller may read of corpora, their credentials and their uses."""
 
 from __future__ import annotations
 
@@ -77,10 +74,8 @@ def find_corpus(session: Session, caller: Caller, name: str) -> tables.Corpus:
 
 
 def corpora_of(session: Session, caller: Caller, attestation: str) -> frozenset[str] | None:
-    """The corpora of an attestation that the caller may read about; None: all of them.
-
-    What is public of the attestation counts besides.
-    """
+    """The corpora of an attestation that the caller may read about; None: all of them. What is
+    public of the attestation counts besides."""
     if is_within(session, caller, attestation):
         return None
     found = session.execute(

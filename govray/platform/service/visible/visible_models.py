@@ -1,7 +1,6 @@
 """What a caller may read of attestations, and of versions, ledgers and policies by them.
 
-Conditions for queries, and functions that find one row or raise the 404 of `absence`. A supplier
-reads what concerns its own corpora, and not the whole.
+A supplier reads what concerns its own corpora, and not the whole.
 """
 
 from __future__ import annotations
@@ -26,18 +25,14 @@ from govray.platform.store.semantic_version import parse_version
 
 
 def reads_whole(caller: Caller, attestation: Any) -> bool:
-    """Whether the caller may read all of a row with the column ``public`` of `Attestation`.
-
-    The row may have the condition `within` as a column of that name.
-    """
+    """Whether the caller may read all of a row with the column ``public`` of `Attestation`. The row
+    may have the condition `within` as a column of that name."""
     return attestation.public or reads_registry(caller, attestation)
 
 
 def reads_registry(caller: Caller, row: Any) -> bool:
-    """Whether the caller may read more of a version than its name and attestation.
-
-    ``row`` may have the condition `within` on its attestation as a column of that name.
-    """
+    """Whether the caller may read more of a version than its name and attestation. ``row`` may have
+    the condition `within` on its attestation as a column of that name."""
     return is_staff(caller) or bool(getattr(row, "within", False))
 
 
@@ -240,9 +235,6 @@ def scope_of(
     Args:
         row: With ``digest`` and ``public`` of an attestation, if there is one.
         named: What the address names, a version or an attestation, and which.
-
-    Raises:
-        Problem: 404, there is nothing that the caller may read.
     """
     if row is not None and reads_whole(caller, row):
         return None
@@ -260,10 +252,8 @@ def find_lineage(
     row: tables.Attestation | Row[Any] | None,
     named: tuple[str, str],
 ) -> Lineage:
-    """The lineage as far as the caller may read it: whole, or the rows of its own corpora.
-
-    ``row`` has the column ``lineage`` too. Otherwise as `scope_of`, which raises.
-    """
+    """The lineage as far as the caller may read it: whole, or the rows of its own corpora. ``row``
+    has the column ``lineage`` too. Otherwise as `scope_of`, which raises."""
     names = scope_of(session, caller, row, named)
     assert row is not None  # or it was a 404
     document = lineage.decode(row.lineage)

@@ -1,7 +1,4 @@
-"""What a caller may read of experiments, trials, submissions, and what was done to them.
-
-Conditions for queries, and functions that find one row or raise the 404 of `absence`.
-"""
+"""What a caller may read of experiments, trials, submissions, and what was done to them."""
 
 from __future__ import annotations
 
@@ -49,9 +46,7 @@ def reads_file(session: Session, caller: Caller, row: tables.Submission) -> bool
 
 def audit_entries(caller: Caller) -> ColumnElement[bool]:
     """Condition on `AuditEntry`: what was done to places of the caller, and to what lies in them.
-
-    Entries of reads name addresses, not places: they are for auditors of the organisation.
-    """
+    Entries of reads name addresses, not places: they are for auditors of the organisation."""
     if watches(caller):
         return true()
     p, s, w = tables.Project, tables.Submission, tables.Workspace

@@ -51,4 +51,3 @@ def _view(
 
 
 ViewDep = Annotated[ChartView, Depends(_view)]
-"""The `ChartView` that the query asks for."""

@@ -38,10 +38,8 @@ class Curve:
 
     @property
     def table(self) -> tuple[list[str], list[tuple[int, list[float | None]]]]:
-        """The lines' names, and their numbers at some of the steps that are drawn.
-
-        Steps that all lines measured come before others; the first and the last are always there.
-        """
+        """The lines' names, and their numbers at some of the steps that are drawn. Steps that all
+        lines measured come before others; the first and the last are always there."""
         return sampled(self.series)
 
 
@@ -105,11 +103,7 @@ def line_of_each(
     first: int | None = None,
     last: int | None = None,
 ) -> dict[str, DrawnLine]:
-    """Trial → its numbers of one name and group, of those that have any. One query.
-
-    Args:
-        first, last: As `lines_of` has them.
-    """
+    """Trial → its numbers of one name and group, of those that have any. One query."""
     finest = _finest(session, trials, first, last)
     places, named = (col(Metric.trial),), (col(Metric.group) == group, col(Metric.name) == name)
     rows = _read(session, trials, places, named, finest, first, last)
@@ -204,7 +198,6 @@ def names_of(session: Session, trials: Collection[str]) -> list[tuple[str, str]]
 
 
 def titled(name: str) -> str:
-    """A metric's name as a heading."""
     return name.replace("_", " ").capitalize()
 
 

@@ -24,11 +24,8 @@ class DepthRow:
     """A profile over the model.
 
     Attributes:
-        profile: Its name.
-        corpora: How many have it.
         weights: By group: the largest of any phase, None where it gives no gradient.
         closed: By group: half-open ranges of steps whose phase gives none, where others do.
-        adapters: Which its corpora train.
     """
 
     profile: str

@@ -12,8 +12,6 @@ WIDTH, HEIGHT = 600.0, 160.0
 
 @dataclass(frozen=True)
 class HistogramBar:
-    """One bar of a histogram, in the units of the drawing."""
-
     x: float
     y: float
     width: float

@@ -34,9 +34,7 @@ class Mark:
 @dataclass(frozen=True)
 class ScatterPlot:
     """What the drawing needs. ``limit`` is the height of the limit's line, if it has one.
-
-    ``left_out`` counts trials without one of the two values.
-    """
+    ``left_out`` counts trials without one of the two values."""
 
     x_name: str
     y_name: str
@@ -64,12 +62,8 @@ def scatter(
     best: str | None = None,
     limit: float | None = None,
 ) -> ScatterPlot | None:
-    """The drawing; None where fewer than two trials have both values.
-
-    Args:
-        best: The name of the trial that is marked.
-        limit: A height with a line across; trials above it are marked too.
-    """
+    """The drawing; None where fewer than two trials have both values. ``best``: the name of the
+    trial that is marked. ``limit``: a height with a line across; trials above it are marked too."""
     placed = [each for each in trials if each.x is not None and each.y is not None]
     if len(placed) < 2:
         return None

@@ -20,15 +20,8 @@ _MEMORIZATION = "memorization"
 
 @dataclass(frozen=True)
 class SearchPlots:
-    """The drawings of one search.
-
-    Attributes:
-        names: The hyperparameters that one may choose.
-        chosen: The one that is drawn.
-        against: That one against the result.
-        memorization: M against the metric that the search compares.
-        limit: Of M, if the search has one that is finite.
-    """
+    """The drawings of one search. ``memorization``: M against the metric that the search compares.
+    ``limit``: of M, if the search has one that is finite."""
 
     result: str
     names: tuple[str, ...]
@@ -41,12 +34,8 @@ class SearchPlots:
 def search_plots(
     session: Session, experiment: Experiment, trials: Sequence[Trial], names: Sequence[str], x: str
 ) -> SearchPlots:
-    """The drawings of ``trials``.
-
-    Args:
-        names: The hyperparameters in which they differ.
-        x: The one to draw; the first of ``names`` if it is none of them.
-    """
+    """The drawings of ``trials``. ``x``: the one to draw; the first of ``names`` if it is none of
+    them."""
     objective = any(trial.objective is not None for trial in trials)
     result = "objective" if objective else "loss"
     values = {trial.id: _finite(getattr(trial, result)) for trial in trials}

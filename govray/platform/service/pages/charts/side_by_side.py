@@ -41,7 +41,6 @@ def compared_rows(settings: Sequence[Mapping[str, Any]]) -> list[ComparedRow]:
 
 
 def shortened(text: str) -> str:
-    """A value that a table can hold."""
     if text.startswith("sha256:"):
         return digest(text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

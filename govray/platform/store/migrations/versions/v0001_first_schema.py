@@ -650,6 +650,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
     for name in _TABLES:
         op.drop_table(name)
