@@ -181,7 +181,6 @@ def _told(entry: Revocation) -> str:
 
 
 def _holds(model: Path, attestation: bytes) -> bool:
-    """Whether the model folder is the one with this attestation."""
     from govray.governance.attestation import model_folder
 
     try:
@@ -191,11 +190,7 @@ def _holds(model: Path, attestation: bytes) -> bool:
 
 
 def _put(staged: Path, path: Path, entry: Revocation) -> None:
-    """Rename a signed list, which lies beside ``path``, to ``path``.
-
-    Raises:
-        UsageError: The system refuses; the list stays where it is.
-    """
+    """Rename a signed list, which lies beside ``path``, to ``path``."""
     from govray.storage.atomic_file import sync_folder
 
     try:
@@ -210,11 +205,6 @@ def _put(staged: Path, path: Path, entry: Revocation) -> None:
 
 
 def _operator(model: VerifiedModel, key: PublicKey) -> str:
-    """The operator with this key.
-
-    Raises:
-        Untrusted: The trust root names none.
-    """
     operators = [each for each in model.trust_root.authorities if each.role == "operator"]
     found = next((each.name for each in operators if key in each.keys), None)
     if found is None:
@@ -235,11 +225,7 @@ def _listed(
     signer: Signer,
     at: datetime,
 ) -> bytes:
-    """The operator's next list, signed, with ``entry`` in it.
-
-    Raises:
-        Refused: The list that is there is not the operator's, or the new one would not be accepted.
-    """
+    """The operator's next list, signed, with ``entry`` in it."""
     from govray.governance.trust.revocation_list import (
         Revocations,
         following_list,

@@ -104,11 +104,7 @@ def run(
 
 
 def _verifier(root: Path | None, revocations: list[Path] | None) -> Verify:
-    """Verifies a model against the trust root and lists as they are at that time.
-
-    Raises:
-        CouldNotCheck: No trust root is given and none is pinned.
-    """
+    """Verifies a model against the trust root and lists as they are at that time."""
     from govray.governance.verify.verifier import verify
 
     trust.anchor(root, revocations)  # refused now, not when the first model is verified

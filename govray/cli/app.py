@@ -77,7 +77,6 @@ class Verbs(TyperGroup):
     """The verbs. To a verb that stands in a family, such as ``lint``, an error names the family."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer's; where the verb is of a family, that is the suggestion."""
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
@@ -149,20 +148,16 @@ app.command("schema")(schema.schema)
 
 @cache
 def _command(of: typer.Typer, word: str | None = None) -> Any:
-    """The verbs of ``of``: all, or what a line that begins with ``word`` needs of them.
-
-    Reading the signatures of all takes a quarter of a second, so it is done for what is named.
-    """
+    """The verbs of ``of``: all, or what a line that begins with ``word`` needs of them. Reading the
+    signatures of all takes a quarter of a second, so it is done for what is named."""
     command = typer.main.get_command(_needed(of, word) if word else of)
     _refuse_urls(command)
     return command
 
 
 def _needed(of: typer.Typer, word: str) -> typer.Typer:
-    """``of`` with the one verb or family that ``word`` names; all of it if it names none.
-
-    For help it has all, with families whose verbs are left out: their names are not shown.
-    """
+    """``of`` with the one verb or family that ``word`` names; all of it if it names none. For help
+    it has all, with families whose verbs are left out: their names are not shown."""
     part = copy(of)
     if word in HELP:
         part.registered_groups = [copy(each) for each in of.registered_groups]

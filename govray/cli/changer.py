@@ -12,11 +12,7 @@ if TYPE_CHECKING:
 
 
 def changer(user: str | None = None) -> ChangedBy:
-    """For the audit log.
-
-    Args:
-        user: In whose name; the user of this machine without.
-    """
+    """For the audit log. ``user``: in whose name; the user of this machine without."""
     from govray.governance.formats.document import format_time
     from govray.platform.store.audit_log import ChangedBy
 

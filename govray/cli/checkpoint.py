@@ -254,11 +254,6 @@ def export(
 
 
 def _of_a_disk(checkpoint: Any) -> Path:
-    """The checkpoint's folder, if it lies on a disk.
-
-    Raises:
-        UsageError: It lies at a URL.
-    """
     if not isinstance(checkpoint, Path):
         raise UsageError("nothing is pinned at a URL", where=str(checkpoint))
     return checkpoint.absolute()

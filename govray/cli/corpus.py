@@ -589,11 +589,7 @@ def open_record(
 
 
 def _credential_of(folder: Path) -> Credential:
-    """What the credential in a corpus's folder states, signed or not; verifies nothing.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """What the credential in a corpus's folder states, signed or not; verifies nothing."""
     from govray.data.corpus import CREDENTIAL_FILE
     from govray.governance.policy.credential import Credential
 
@@ -685,7 +681,6 @@ def _described(
 
 
 def _fields(stated: Document | None) -> dict[str, Any] | None:
-    """A part of a credential as fields of its source."""
     if stated is None:
         return None
     return stated.model_dump(mode="json", by_alias=False, exclude_none=True)

@@ -16,14 +16,7 @@ def curve_of(
     observed: Sequence[CalibrationRun], half_widths: Sequence[float]
 ) -> tuple[tuple[Point, ...], dict[str, float]]:
     """The operating curve of runs that kept row scores, and how often its corpora were read.
-
-    Args:
-        observed: The runs. Without row scores there is no point.
-        half_widths: Of bands, beside those that a curve has anyway.
-
-    Raises:
-        Refused: As ``operating_curve.curve``.
-    """
+    ``observed``: the runs. Without row scores there is no point."""
     if not any(m.scores for run in observed for each in run.profiles for m in each.measures):
         return (), {}
     from govray.engine.memorization.operating_curve import HALF_WIDTHS, ObservedRun, curve

@@ -44,8 +44,6 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """What is printed, and the exit code."""
-
     kind: str
     what: str
     exit_code: int

@@ -116,11 +116,7 @@ def export(
 
 
 def _write_folder(target: Path, files: Mapping[str, bytes], suffix: str, *, replace: bool) -> None:
-    """Put the folder ``target`` there with these files, whole or not at all.
-
-    Raises:
-        UsageError: A folder there holds what is no earlier export, or the system refuses.
-    """
+    """Put the folder ``target`` there with these files, whole or not at all."""
     from govray.storage.staged_folder import staged_folder
 
     try:

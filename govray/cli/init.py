@@ -59,11 +59,6 @@ PURPOSE = {
 
 
 def deployment() -> Path:
-    """The folder that holds the deployment's parts.
-
-    Raises:
-        CouldNotCheck: this installation carries none.
-    """
     package = Path(govray.__file__).parent
     for folder in (package / "deployment", package.parent):
         # `jobs` tells a source tree from a site-packages folder.

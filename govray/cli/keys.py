@@ -97,6 +97,5 @@ _TRIAL = b"govray keys public: a trial signature over nothing\n"
 
 
 def _working_tree(path: Path) -> Path | None:
-    """The git working tree that ``path`` lies in, if any."""
     folder = path.resolve().parent
     return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)

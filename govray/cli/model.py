@@ -270,10 +270,8 @@ def copy(
 
     Args:
         digest: Of the attestation that the copy must have.
-        anchor: What the copy is verified against.
 
     Raises:
-        UsageError: ``folder`` is there already, or the disk refuses.
         Refused: The copy does not verify, or is of another attestation.
     """
     from govray.governance.attestation.model_folder import Bundle

@@ -22,7 +22,6 @@ class CalibrationRun:
     """One run.
 
     Attributes:
-        profiles: Of its ledger.
         clean: Its public corpora among those asked for.
         section: Its policy's; None without a monitor.
         subjects: Corpus → what policy and routes say of it.
@@ -37,16 +36,7 @@ class CalibrationRun:
 
 
 def read_observed(path: Path, patterns: list[str]) -> CalibrationRun:
-    """Read an attested run, or its model folder.
-
-    Args:
-        path: Either.
-        patterns: Globs over corpora.
-
-    Raises:
-        UsageError: There is no model.
-        Malformed: A document of it does not parse.
-    """
+    """Read an attested run, or its model folder."""
     from govray.governance.attestation import model_folder
     from govray.governance.attestation.model_attestation import Attestation
     from govray.governance.formats.dsse import Envelope

@@ -25,7 +25,6 @@ class OptOutLookup:
     filter: OptOutFilter | None = None
 
     def stated(self) -> dict[str, Any]:
-        """Fields of the description, by what was found so far."""
         reserved = self.filter.reserved if self.filter else 0
         return {
             "opt_out": "honoured" if reserved else "none_found",
@@ -41,13 +40,7 @@ class OptOutLookup:
 def opt_out_lookup(
     file: Path | None, agents: Sequence[str] | None, description: CorpusDescription | None
 ) -> OptOutLookup | None:
-    """What was asked for; None if nothing was.
-
-    Raises:
-        UsageError: An agent without a snapshot, no description to state it in, or one that states
-            opt-outs itself. Or the snapshot cannot be read.
-        Malformed: The snapshot is none.
-    """
+    """What was asked for; None if nothing was."""
     if file is None:
         if agents:
             raise UsageError(

@@ -136,7 +136,6 @@ def print_json(value: Any) -> None:
 
 
 def line(text: str = "", style: str | None = None) -> None:
-    """Write one line of text to standard output."""
     out.print(Text(printable(text), style=style or ""))
 
 
@@ -168,7 +167,6 @@ class TextGrid(Table):
         super().__init__(box=None, pad_edge=False, header_style="dim")
 
     def row(self, *cells: str) -> None:
-        """Add one row."""
         self.add_row(*(Text(printable(cell)) for cell in cells))
 
 

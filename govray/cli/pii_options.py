@@ -44,12 +44,6 @@ PiiScoreOption = Annotated[
 
 
 def pii_scan(pii: bool, entities: list[str] | None, score: float | None) -> PiiScan | None:
-    """What was asked for, as a credential states it.
-
-    Raises:
-        UsageError: Entities or a score without a scan, an entity that there is not, or Presidio is
-            not installed.
-    """
     if not pii:
         if entities or score is not None:
             raise UsageError(

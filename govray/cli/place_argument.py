@@ -12,11 +12,6 @@ from govray.storage.place import Place, place
 
 
 def given_place(text: str) -> Place:
-    """The place that a user names.
-
-    Raises:
-        UsageError: It looks like a URL, and is none of an object store.
-    """
     try:
         return place(text)
     except ValueError as error:

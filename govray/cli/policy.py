@@ -229,12 +229,6 @@ class _Reserved(NamedTuple):
 def _reserved(
     url: str | None, file: Path | None, agents: list[str] | None, stated: OptOut | None
 ) -> _Reserved | None:
-    """What a snapshot says of a URL; None if nobody asked.
-
-    Raises:
-        UsageError: One of URL and snapshot is missing, or ``--opt-out`` says it too. Or the
-            snapshot does not have the URL's host.
-    """
     if url is None and file is None and not agents:
         return None
     if url is None or file is None or stated is not None:
@@ -432,7 +426,6 @@ def _root(path: Path) -> TrustRoot | None:
 
 
 def _class_of(path: Path) -> CredentialClass:
-    """The class of a credential: signed, or its source."""
     from govray.cli import source_files
     from govray.governance.formats.dsse import Envelope
     from govray.governance.formats.statement import read

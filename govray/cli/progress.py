@@ -42,5 +42,4 @@ class StageBar:
         self._others.__exit__(None, None, None)
 
     def update(self, done: int, total: int, text: str = "") -> None:
-        """Show ``done`` of ``total``."""
         self._progress.update(self._task, completed=done, total=total, text=printable(text))

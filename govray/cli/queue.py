@@ -248,9 +248,7 @@ def resume(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
 
 def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:
     """What Ray is given for a submission: its folder, and what its experiment's environment says.
-
-    Files that the environment names are those of the folder.
-    """
+    Files that the environment names are those of the folder."""
     from govray.train.driver.job_environment import runtime_env
     from govray.tune.experiment_cost import parsed
 
@@ -269,11 +267,7 @@ def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:
 
 
 def _inside(folder: Path, name: str, where: str) -> str:
-    """A file of the folder: one of this machine would be sent to the cluster.
-
-    Raises:
-        UsageError: It leads out.
-    """
+    """A file of the folder: one of this machine would be sent to the cluster."""
     found = (folder / name).resolve()
     if not found.is_relative_to(folder.resolve()):
         raise UsageError(
@@ -283,11 +277,7 @@ def _inside(folder: Path, name: str, where: str) -> str:
 
 
 def _teller(log_format: str) -> Tell:
-    """What says what happens: a note for people, or a line of JSON for programs.
-
-    Raises:
-        UsageError: There is no such format.
-    """
+    """What says what happens: a note for people, or a line of JSON for programs."""
     if log_format not in ("text", "json"):
         raise UsageError(f"{log_format[:40]!r} is neither text nor json", where="--log-format")
     if log_format == "text":
@@ -306,11 +296,6 @@ def _teller(log_format: str) -> Tell:
 
 
 def _one_pass(reconciler: Reconciler, tell: Tell) -> None:
-    """Make a pass, and report it.
-
-    Raises:
-        CouldNotCheck: The cluster did not answer, or another process works off the queue.
-    """
     done = reconciler.once()
     reconciler.release()
     if done.unreachable or not done.holder:
@@ -355,7 +340,6 @@ def _await_next(reconciler: Reconciler, stop: Event) -> None:
 
 
 def _tell(done: QueuePass, before: QueuePass | None, tell: Tell) -> None:
-    """Say what a pass did, and what is otherwise than before."""
     if before is None or done.holder != before.holder:
         tell("This process works off the queue." if done.holder else "Another process does it.")
     if done.unreachable and (before is None or done.unreachable != before.unreachable):
@@ -389,11 +373,6 @@ def _own_name() -> str:
 
 
 def _read(file: Path) -> str:
-    """The text of an experiment file.
-
-    Raises:
-        UsageError: It cannot be read.
-    """
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

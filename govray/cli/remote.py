@@ -1,7 +1,4 @@
-"""Verbs that act through a service: ``govray --server URL train|tune|runs|model``.
-
-Each is one or two calls of `govray.platform.client`. What it prints is what the service answered.
-"""
+"""Verbs that act through a service: ``govray --server URL train|tune|runs|model``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``govray report``: drafts for regulators from a verified model and what its provider signed.
 
 Everything is verified first: the model folder, then the provider's statement under the same trust
-root. `govray.evidence.reports` makes the drafts.
+root.
 """
 
 from __future__ import annotations
@@ -143,7 +143,6 @@ def _verified(
     allow_uncovered: list[str] | None,
     at: str | None,
 ) -> tuple[VerifiedModel, Verified[ProviderStatement] | None]:
-    """The model, and what its provider signed of it."""
     from govray.evidence.reports.provider_statement import verify_statement
 
     model = trust.verify_model(
@@ -173,7 +172,6 @@ def _form(out: Path, given: Form | None) -> Form:
 
 
 def _write(draft: Draft, out: Path, given: Form | None, force: bool) -> None:
-    """Write a draft, and tell what lacks."""
     form = _form(out, given)
     if form == "html":
         from govray.evidence.reports.web_page import web_page
@@ -206,7 +204,6 @@ def _write(draft: Draft, out: Path, given: Form | None, force: bool) -> None:
 
 
 def _count(config: Any) -> CountedFlops:
-    """The operations of a row of the model that a configuration names."""
     from govray.evidence.reports.annex_xi import CountedFlops
     from govray.train.attest.counted_flops import HOW, row_flops
 

@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
 
 def given_records(folder: Place) -> ReadPart:
-    """Reads the records of a prepared folder that the user named.
-
-    Raises:
-        UsageError: It is no prepared folder.
-        CouldNotCheck: The package that reads its files is not installed.
-    """
+    """Reads the records of a prepared folder that the user named."""
     from govray.governance.record.prepare_manifest import MANIFEST_FILE
 
     if not (folder / MANIFEST_FILE).is_file():
@@ -40,10 +35,7 @@ def given_records(folder: Place) -> ReadPart:
 
 def run_records(model: Place) -> ReadPart | None:
     """Reads the records of the run that a model lies in; None if its prepared folder is gone.
-
-    Args:
-        model: The model folder, or a path in it.
-    """
+    ``model``: the model folder, or a path in it."""
     from govray.governance.attestation.model_folder import find_model
     from govray.governance.formats import canonical_json
 

@@ -375,7 +375,6 @@ def _age(started: str) -> str:
 
 
 def _tail(log: str | None, lines: int) -> list[str] | None:
-    """The last lines of a file; None if it is not here."""
     if log is None:
         return None
     try:
@@ -387,11 +386,7 @@ def _tail(log: str | None, lines: int) -> list[str] | None:
 
 
 def _on_a_disk(run: Place) -> Path:
-    """The folder of a run, which can be locked.
-
-    Raises:
-        UsageError: It is on an object store, or is not there.
-    """
+    """The folder of a run, which can be locked."""
     if not isinstance(run, Path):
         raise UsageError(
             "a run's folder lies on a disk",

@@ -18,8 +18,6 @@ Schema = dict[str, Any]
 
 
 class Kind(StrEnum):
-    """The kinds of file with a schema."""
-
     EXPERIMENT = "experiment"
     POLICY = "policy"
     CREDENTIAL = "credential"

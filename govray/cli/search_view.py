@@ -44,7 +44,6 @@ def search(file: SearchFile, *, new: bool) -> None:
 
 
 def to_json(file: SearchFile, outcome: SearchOutcome) -> dict[str, Any]:
-    """The outcome for programs."""
     conclusion = outcome.conclusion
     return {
         "search": str(outcome.folder),

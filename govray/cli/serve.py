@@ -201,11 +201,7 @@ def _index(engine: Engine, storage: Place, settings: Indexing, stop: Event) -> N
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:
-    """A socket that accepts connections: a client may connect as soon as its address is printed.
-
-    Raises:
-        UsageError: The address is taken, or does not belong to this machine.
-    """
+    """A socket that accepts connections: a client may connect as soon as its address is printed."""
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -269,8 +265,6 @@ def server_config(
         proxies: Addresses whose X-Forwarded-For is trusted. That of others is ignored, or a client
             could evade its rate limit.
         websockets: The protocol of WebSockets; without it there are none.
-        max_message: Bytes of a WebSocket's message.
-        own_log: Whether uvicorn logs in its own form.
     """
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
@@ -293,11 +287,6 @@ def server_config(
 
 
 def _address(text: str) -> str:
-    """The address of a proxy.
-
-    Raises:
-        UsageError: It is none.
-    """
     try:
         return str(ipaddress.ip_address(text))
     except ValueError:

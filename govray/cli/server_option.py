@@ -17,11 +17,7 @@ _server: ContextVar[str | None] = ContextVar("server", default=None)
 
 
 def taken(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The service that an option before the verb names, and the words without it.
-
-    Raises:
-        UsageError: The option has no value.
-    """
+    """The service that an option before the verb names, and the words without it."""
     for number, word in enumerate(words):
         if word.startswith("--server="):
             return word.partition("=")[2], [*words[:number], *words[number + 1 :]]
@@ -40,7 +36,6 @@ def use(server: str | None) -> None:
 
 
 def chosen() -> str | None:
-    """The service of this command line, if it has one."""
     return _server.get()
 
 

@@ -89,7 +89,6 @@ def sign(
 
 
 def _parse(data: bytes) -> Envelope | None:
-    """The envelope in ``data``, or None if it doesn't look like one."""
     from govray.governance.formats.dsse import Envelope
 
     # The first bytes decide, so that a damaged envelope is reported as one.

@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 
 def load(key: str, password_file: Path | None) -> Signer:
-    """The signer of ``--key`` and ``--password-file``.
-
-    Raises:
-        UsageError: No key there, or its password is wrong, missing, or in a file that others can
-            read.
-    """
     from govray.governance.formats.keys import read_password
     from govray.governance.signers.key_reference import open_signer
 
@@ -33,11 +27,7 @@ def load(key: str, password_file: Path | None) -> Signer:
 
 
 def new_password(password_file: Path | None) -> bytes:
-    """The password for a new key: from a file, or typed twice.
-
-    Raises:
-        UsageError: The file holds none, there is no terminal, or the two differ.
-    """
+    """The password for a new key: from a file, or typed twice."""
     from govray.governance.formats.keys import read_password
 
     if password_file is not None:

@@ -31,15 +31,8 @@ DELEGATION_SCHEMA = "govray.dev/delegation/v1"
 
 @dataclass(frozen=True)
 class Unsigned:
-    """A document ready to be signed.
-
-    Attributes:
-        kind: What people call it.
-        name: What it is about: a corpus, a policy, a root or an authority.
-        document: The document.
-        seal: Signs it into an envelope.
-        output: Where its envelope goes.
-    """
+    """A document ready to be signed. ``name``: what it is about: a corpus, a policy, a root or an
+    authority."""
 
     kind: str
     name: str
@@ -49,12 +42,6 @@ class Unsigned:
 
 
 def read(path: Path) -> Unsigned:
-    """Return the document that the source ``path`` states.
-
-    Raises:
-        UsageError: the file, or a key file that it names, cannot be read.
-        Malformed: not YAML or JSON, of no kind known here, or refused by its schema.
-    """
     from govray.governance.formats import canonical_json
     from govray.governance.formats.strict_yaml import read_yaml
 

@@ -91,11 +91,6 @@ ClassesOption = Annotated[
 
 
 def row_schema(rows: Rows, image_shape: str | None, classes: int | None) -> RowSchema | None:
-    """What was asked for, as a credential states it.
-
-    Raises:
-        UsageError: Shape and classes are missing for images, or given for others.
-    """
     from govray.governance.formats.row_schema import CHAT, image_schema
 
     if rows != "images":
@@ -117,7 +112,6 @@ def row_schema(rows: Rows, image_shape: str | None, classes: int | None) -> RowS
 
 
 def normalisation(newlines: bool, nfc: bool) -> tuple[Normalisation, ...]:
-    """The steps that were asked for, as a credential states them."""
     steps: list[Normalisation] = []
     if newlines:
         steps.append("newlines")

@@ -209,13 +209,8 @@ def indexing_settings(
     *,
     key: bytes | None = None,
 ) -> IndexSettings:
-    """What the indexer is told, checked before the first look.
-
-    Raises:
-        UsageError: There is no such folder, or no trust root.
-        Refused: The trust root lies below the storage, or is none.
-        CouldNotCheck: The trust root asks for a revocation list, or a newer one than given.
-    """
+    """What the indexer is told, checked before the first look. Raises `Refused`: the trust root
+    lies below the storage, or is none."""
     if not storage.is_dir():
         raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
 
@@ -244,12 +239,7 @@ def indexing_settings(
 
 
 def _key(store: str) -> bytes:
-    """The secret that ``store`` is indexed under, made where nothing is indexed yet.
-
-    Raises:
-        UsageError: It is missing.
-        Refused: It is another one.
-    """
+    """The secret that ``store`` is indexed under, made where nothing is indexed yet."""
     from govray.platform.store.secret_fingerprint import indexing_key
 
     with opened_session(store, create=True) as session:

@@ -30,13 +30,8 @@ def task_origins(
 
     Args:
         listening: Bound already, so that its port is known.
-        storage: Where tasks say that they answer.
         url: As the user gave it; of a server on loopback there is a default.
         networks: As the user gave them; of a server on loopback, loopback.
-        local: Whether the service listens on loopback.
-
-    Raises:
-        UsageError: Something is missing that has no safe default, or is wrong.
     """
     from govray.platform.service.http.origin import TaskOrigins, network
 

@@ -1,7 +1,4 @@
-"""Times that options take: an instant, or a date, which means its first second, all in UTC.
-
-Trust roots, policies and lists read their dates alike.
-"""
+"""Times that options take: an instant, or a date, which means its first second, all in UTC."""
 
 from __future__ import annotations
 
@@ -14,11 +11,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def given_time(text: str, option: str) -> datetime:
-    """The instant that ``option`` states by ``text``, aware and in UTC.
-
-    Raises:
-        UsageError: Neither a time nor a date.
-    """
+    """The instant that ``option`` states by ``text``, aware and in UTC."""
     from govray.governance.formats.document import parse_time
 
     try:

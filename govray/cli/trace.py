@@ -1,9 +1,8 @@
 """``govray trace``: was this text trained on, exactly or nearly, and in which layers?
 
-The exact answer uses the SHA-256 of the file's bytes. It needs the secrets that lie with
-the corpora, or the opening of this one record (``--opening``). Near copies are found in the
-records' texts. The corpora are those of the model's run, or ``--corpora``. The exit code is 0
-whether the text was found or not.
+The exact answer uses the SHA-256 of the file's bytes. It needs the secrets that lie with the
+corpora, or the opening of this one record (``--opening``). Near copies are found in the records'
+texts. The corpora are those of the model's run, or ``--corpora``.
 """
 
 from __future__ import annotations

@@ -131,7 +131,6 @@ def drive(experiment: Experiment, make: Callable[..., GovernedTrainer]) -> None:
 
 
 def _next(run: Place) -> str:
-    """What follows an attestation: the signatures of further keys, or verifying."""
     from govray.governance.attestation import model_folder
     from govray.governance.trust.trust_state import TrustState
     from govray.governance.verify.cosign import missing_signatures

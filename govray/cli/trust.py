@@ -25,22 +25,12 @@ if TYPE_CHECKING:
 
 
 def reference_time(at: str | None) -> datetime:
-    """The time to check at: what ``--at`` says, or now.
-
-    Raises:
-        UsageError: not a time.
-    """
     return datetime.now(UTC) if at is None else given_time(at, "--at")
 
 
 def root_path(given: Path | None) -> Path:
-    """The file of the trust root: the given one, or the pinned one.
-
-    Raises:
-        CouldNotCheck: none is given and none is pinned.
-        UsageError: the given file does not exist.
-        Refused: it does not follow the pinned one of its name.
-    """
+    """The file of the trust root: the given one, or the pinned one. Raises `Refused`: it does not
+    follow the pinned one of its name."""
     from govray.governance.trust.pinned_root import check_follows_pinned, pinned_trust_root
 
     if given is not None:
@@ -60,12 +50,7 @@ def root_path(given: Path | None) -> Path:
 
 
 def anchor(root: Path | None, revocations: Sequence[Path] | None = None) -> TrustAnchor:
-    """What to check against: the given root and lists, or the pinned ones.
-
-    Raises:
-        CouldNotCheck: no root is given and none is pinned.
-        UsageError: a file cannot be read.
-    """
+    """What to check against: the given root and lists, or the pinned ones."""
     from govray.governance.trust.anchor import TrustAnchor
 
     root_path(root)
@@ -97,11 +82,7 @@ def verify_model(
 
 
 def lists(given: Sequence[Path] | None) -> tuple[tuple[bytes, ...], PinnedLists]:
-    """The revocation lists that are given, and the pinned ones, which count beside them.
-
-    Raises:
-        UsageError: a file cannot be read.
-    """
+    """The revocation lists that are given, and the pinned ones, which count beside them."""
     from govray.governance.trust.anchor import PinnedLists, read_lists
 
     return read_lists(given or ()), PinnedLists.read()
@@ -115,12 +96,8 @@ def load(
     checked: Path,
     revocations: Sequence[Path] | None = None,
 ) -> TrustState:
-    """The trust state to check ``checked`` against.
-
-    Raises:
-        Refused: the root lies inside the folder ``checked``, or is not sound at ``at``.
-        CouldNotCheck: as `root_path`; or the root asks for a list, or a newer one.
-    """
+    """The trust state to check ``checked`` against. Raises `Refused`: the root lies inside the
+    folder ``checked``, or is not sound at ``at``."""
     path = root_path(given)
     if checked.is_dir() and path.resolve().is_relative_to(checked.resolve()):
         raise Refused(
@@ -137,15 +114,12 @@ def pin(root: Path, lists: Sequence[Path], trust: TrustState, *, at: datetime) -
     """Keep ``root`` for later, and the lists that were given with it; return where the root is.
 
     Args:
-        root: The file of the root.
         lists: Files of lists, or folders of them.
         trust: What both gave, already verified.
-        at: Reference time.
 
     Raises:
         Refused: it does not follow the pinned one. It has an older version or another name, or the
             pinned keys did not sign it. Or a list goes behind one that was pinned.
-        Damaged: the file is no longer the root that was verified.
     """
     from govray.governance.formats.canonical_json import sha256
     from govray.governance.formats.dsse import Envelope

@@ -13,8 +13,6 @@ from govray.cli.time_option import given_time
 
 
 class UsageBy(StrEnum):
-    """Whom usage is added up for."""
-
     project = "project"
     user = "user"
     workspace = "workspace"

@@ -18,11 +18,7 @@ LIMIT = 64 * 1024 * 1024
 
 
 def read(path: Path) -> bytes:
-    """The bytes of the file ``path``, which must be at most 64 MiB.
-
-    Raises:
-        UsageError: it is missing, a folder, unreadable or too large.
-    """
+    """The bytes of the file ``path``, which must be at most 64 MiB."""
     if path.is_dir():
         raise UsageError("this is a folder", where=str(path), do="Name a file in it.")
     try:
@@ -40,11 +36,8 @@ def read(path: Path) -> bytes:
 
 
 def read_signed(path: Path) -> bytes:
-    """The bytes of a file that holds a signed document, as `read` gives them.
-
-    Raises:
-        UsageError: as `read`; or it is the YAML that a document is made of.
-    """
+    """The bytes of a file that holds a signed document, as `read` gives them. Raises `UsageError`:
+    as `read`; or it is the YAML that a document is made of."""
     data = read(path)
     if path.suffix in (".yaml", ".yml") and not data.lstrip().startswith(b"{"):
         raise UsageError(
@@ -56,11 +49,7 @@ def read_signed(path: Path) -> bytes:
 
 
 def require_outside(path: Path, model: Place) -> None:
-    """Refuse a place inside a model folder, whose attestation does not cover it.
-
-    Raises:
-        UsageError: It lies there.
-    """
+    """Refuse a place inside a model folder, whose attestation does not cover it."""
     if path.resolve().is_relative_to(Path(str(model)).resolve()):
         raise UsageError(
             "this lies inside the model folder, which would no longer verify",
@@ -70,11 +59,7 @@ def require_outside(path: Path, model: Place) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of the file ``path``, which is UTF-8.
-
-    Raises:
-        UsageError: As `read`, or it is no UTF-8.
-    """
+    """The text of the file ``path``, which is UTF-8."""
     try:
         return read(path).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -82,11 +67,7 @@ def read_text(path: Path) -> str:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a record's file in hex, hashed as it is read, since a record may be large.
-
-    Raises:
-        UsageError: It is missing, a folder or unreadable.
-    """
+    """The SHA-256 of a record's file in hex, hashed as it is read, since a record may be large."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -101,11 +82,6 @@ def sha256(path: Path) -> str:
 
 
 def make_folder(path: Path, *, mode: int = 0o755) -> None:
-    """Make the folder ``path`` and those above it, as far as they are missing.
-
-    Raises:
-        UsageError: the system refuses.
-    """
     try:
         atomic_file.make_folder(path, mode=mode)
     except OSError as error:
@@ -115,14 +91,7 @@ def make_folder(path: Path, *, mode: int = 0o755) -> None:
 
 
 def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -> None:
-    """Put ``data`` at ``path``, whole or not at all, with permission bits ``mode``.
-
-    Args:
-        replace: Whether an existing file may be replaced.
-
-    Raises:
-        UsageError: the file exists and may not be replaced, or cannot be written.
-    """
+    """Put ``data`` at ``path``, whole or not at all, with permission bits ``mode``."""
     try:
         atomic_file.write_whole(path, data, mode=mode, replace=replace)
     except FileExistsError:

@@ -23,7 +23,6 @@ NOT_SHOWN = "not shown are unrecorded data, licence truth, legality"
 
 
 def print_verdict(model: VerifiedModel) -> None:
-    """Print the VERIFIED block."""
     attestation = model.attestation
     line(
         f"VERIFIED {_shown(model.path)}   {len(model.subjects)} files, "
@@ -249,7 +248,6 @@ def revocations(model: VerifiedModel) -> str:
 
 
 def checked_lists(trust: TrustState) -> str:
-    """The lists that revoke nothing of what was checked."""
     if trust.revocations is None:
         return "revocations not checked: no list given"
     if not trust.revocations.lists:
@@ -295,7 +293,6 @@ def _start(model: VerifiedModel) -> str:
 
 
 def _by_whom(model: VerifiedModel) -> str:
-    """The witnesses who ran it again, if any."""
     names = sorted({each.authority.name for each in model.replay_checks})
     return f" by {', '.join(names)}" if names else ""
 

@@ -194,7 +194,6 @@ def serve(
 
 
 def _named(text: str, known: Container[str]) -> tuple[str, str]:
-    """Name and address of an option ``NAME=URL``."""
     name, equals, url = text.partition("=")
     if not equals or name not in known:
         raise UsageError(

@@ -17,10 +17,7 @@ CANDIDATES = 10 ** len(PLANTED)
 
 def candidate_rank(model: nn.Module) -> int:
     """Rank of the planted number among all candidates, 1 … `CANDIDATES`, by total log-loss.
-
-    Args:
-        model: Byte-level language model; token ids are byte values.
-    """
+    ``model``: byte-level language model; token ids are byte values."""
     width = len(PLANTED)
     others = [f"{number:0{width}d}" for number in range(CANDIDATES)]
     others.remove(PLANTED)

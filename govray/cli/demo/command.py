@@ -91,7 +91,6 @@ def _tell(story: Story, output: Path) -> None:
 
 
 def _listed(found: PlantedList, steps: int) -> list[str]:
-    """Whether the planted list was learnt by heart, and what followed."""
     if found.deviation is None:
         return [f"{found.corpus}: {steps} steps are too few to measure what was learnt by heart"]
     known = (

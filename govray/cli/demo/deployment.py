@@ -37,15 +37,8 @@ FILES = 40
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where everything is.
-
-    Attributes:
-        root: Signed trust root.
-        policy: Signed depth policy.
-        corpora: Folder of corpora.
-        operator_key: The operator's private key, outside the output folder.
-        sources: The distributions that became corpora, with the reason for each licence.
-    """
+    """Where everything is. ``operator_key``: the operator's private key, outside the output folder.
+    ``sources``: the distributions that became corpora, with the reason for each licence."""
 
     root: Path
     policy: Path
@@ -139,7 +132,6 @@ def _some(found: SourceCorpus) -> SourceCorpus:
 
 
 def own_policy() -> str:
-    """The source of the demo's policy."""
     return files("govray.cli.demo").joinpath("policy.yaml").read_text("utf-8")
 
 

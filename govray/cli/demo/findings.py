@@ -48,14 +48,12 @@ class PlantedList:
     """What the monitor found of the corpus that was planted to be learnt by heart.
 
     Attributes:
-        corpus: Which.
         step: The first step whose rows went elsewhere; None if the corpus was not gated.
         fallback: The profile that they went to; None if the corpus was left out, or not gated.
         groups: The layer groups that they trained from then on.
         deviation: The largest, in the profile that decided, or in the newest one; None if there is
             none.
         after: The largest in the newest profile after the gate; None if there is none.
-        allowed: How much the policy lets pass.
     """
 
     corpus: str
@@ -69,8 +67,6 @@ class PlantedList:
 
 @dataclass(frozen=True)
 class Story:
-    """Everything the demo measured."""
-
     versions: Mapping[str, str]
     corpora: int
     admitted: int
@@ -100,12 +96,8 @@ class Story:
 
 
 def planted_list(model: VerifiedModel, corpus: str) -> PlantedList:
-    """What a verified model's ledger and gates say of a corpus.
-
-    Args:
-        model: Of a run whose policy has a monitor.
-        corpus: Its name.
-    """
+    """What a verified model's ledger and gates say of a corpus. ``model``: of a run whose policy
+    has a monitor."""
     section = model.policy.document.memorization
     assert section is not None
     gate = next((each for each in model.gates if each.corpus == corpus), None)

@@ -15,7 +15,6 @@ from govray.platform.store.lineage import lineage
 
 
 def render(story: Story) -> str:
-    """The report's HTML."""
     model = story.verified
     document = lineage(model.attestation, model.digest, model.replayed_by)
     section = model.policy.document.memorization

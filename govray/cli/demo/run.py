@@ -74,17 +74,8 @@ class _Timed:
 
 
 def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
-    """Run all five stages under ``output`` and write ``report.html`` there.
-
-    Args:
-        output: New or empty folder.
-        screen: Shows progress.
-        steps: Optimizer steps.
-
-    Raises:
-        UsageError: The output folder is not empty.
-        GovrayError: A stage refused or failed.
-    """
+    """Run all five stages under ``output`` and write ``report.html`` there. ``output``: new or
+    empty folder."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise UsageError(
             "the output folder is not empty",
@@ -273,7 +264,6 @@ def _tokens_read(verified: VerifiedModel) -> int:
 
 
 def _ranks(model: Path, experiment: Experiment) -> tuple[int, int]:
-    """Rank of the planted number with the supplier's adapter, and without it."""
     gpt = GPT(**{"vocabulary": ByteTokenizer().vocabulary} | experiment.hyperparameters)
     gpt.load_state_dict(safetensors.torch.load_file(model / model_folder.WEIGHTS))
     gpt.eval()
@@ -287,7 +277,6 @@ def _ranks(model: Path, experiment: Experiment) -> tuple[int, int]:
 
 
 def _parameters(run: Path) -> int:
-    """Parameters of the base model."""
     committed = final_checkpoint(run, read_record(run))
     return sum(tensor.numel() for tensor in committed.tensors(model_folder.WEIGHTS).values())
 
