@@ -44,7 +44,6 @@ _EVIDENCE = {
 
 
 def cyclonedx(facts: VerifiedFacts) -> bytes:
-    """The bill of materials as JSON."""
     files = {each.name: each for each in facts.files}
     return json_file(
         {

@@ -72,14 +72,7 @@ NAMES = (SIGNED, *FORMATS)
 
 
 def export_format(name: str, signer: Signer | None) -> ExportFormat:
-    """The format of that name.
-
-    Args:
-        signer: For ``model-signing``, and for no other.
-
-    Raises:
-        UsageError: There is no such format; or a key is missing, or one too many.
-    """
+    """The format of that name. ``signer``: for ``model-signing``, and for no other."""
     if name not in NAMES:
         raise UsageError("no such format", where=repr(name), do=f"Give one of {', '.join(NAMES)}.")
     if name == SIGNED and signer is not None:

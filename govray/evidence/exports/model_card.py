@@ -31,7 +31,6 @@ _HISTORY = {
 
 
 def model_card(facts: VerifiedFacts) -> bytes:
-    """The card."""
     metadata: dict[str, object] = {"tags": ["govray", "provenance"]}
     languages = sorted({tag for each in facts.trained for tag in each.credential.languages or ()})
     if languages:

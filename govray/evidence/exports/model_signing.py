@@ -26,7 +26,6 @@ PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 
 
 def statement(facts: VerifiedFacts) -> bytes:
-    """The payload that is signed."""
     files = sorted(facts.files, key=lambda each: PurePosixPath(each.name))
     total = hashlib.sha256(b"".join(bytes.fromhex(each.sha256) for each in files))
     return canonical_json.encode(
@@ -51,15 +50,7 @@ def statement(facts: VerifiedFacts) -> bytes:
 
 
 def model_signing(facts: VerifiedFacts, signer: Signer) -> bytes:
-    """The signed bundle.
-
-    Args:
-        facts: Of a model that verified.
-        signer: With a P-256 key: the format knows no Ed25519.
-
-    Raises:
-        UsageError: The key is another one.
-    """
+    """The signed bundle. ``signer``: with a P-256 key: the format knows no Ed25519."""
     key = signer.public_key
     if key.algorithm != "ecdsa-p256":
         raise UsageError(

@@ -31,7 +31,6 @@ def bundle(payload_type: str, payload: bytes, signature: bytes, *, hint: str, ke
         payload: What was signed, without DSSE's encoding before it.
         signature: Over that encoding of both.
         hint: Names the key in the verification material; it decides nothing.
-        keyid: Names it in the envelope.
     """
     return canonical_json.encode(
         {
@@ -48,10 +47,7 @@ def bundle(payload_type: str, payload: bytes, signature: bytes, *, hint: str, ke
 
 def sigstore(facts: VerifiedFacts) -> dict[str, bytes]:
     """The attestation as bundles: keyid, computed from the key, → the bundle of its signature.
-
-    Args:
-        facts: Of a model that verified, so each signature is one of its keys'.
-    """
+    ``facts``: of a model that verified, so each signature is one of its keys'."""
     signed, keys = facts.envelope, {key.keyid: key for key in facts.keys}
     bundles = {}
     for each in signed.signatures:

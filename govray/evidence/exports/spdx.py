@@ -42,7 +42,6 @@ _TYPES = {
 
 
 def spdx(facts: VerifiedFacts) -> bytes:
-    """The document as JSON-LD."""
     base = f"{PRODUCER}exports/spdx/{facts.hex}#"
     model, signer = f"{base}model", f"{base}agent-{facts.signer}"
     issuers = sorted({each.credential.issuer for each in facts.trained} - {facts.signer})

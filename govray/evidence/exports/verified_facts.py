@@ -47,7 +47,6 @@ class FileFacts:
 
     @property
     def weights(self) -> bool:
-        """Whether it holds tensors."""
         return self.name.endswith(".safetensors")
 
 
@@ -58,7 +57,6 @@ class CorpusFacts:
     Attributes:
         credential: What its issuer signed, a description in the optional fields' place.
         digest: Of the credential's statement.
-        admitted: What the policy decided.
         coverage: What the ledger counted, by layer group; empty if no step read the corpus.
         tokens: Loss targets that steps read of it, by whatever route.
         levels: Layer group → level of exclusion, of the groups that no route reaches.
@@ -103,17 +101,11 @@ class VerifiedFacts:
     """What verified of one model folder.
 
     Attributes:
-        attestation: The predicate.
         digest: Of the attestation's statement, ``sha256:`` and hex.
         envelope: The attestation's own, with a signature by each of ``keys`` and no other.
         keys: The operator's that signed, as the trust root has them.
         files: All verified files, sorted by name, the attestation's own among them.
         uncovered: Files of the folder that no digest covers.
-        config: What ``config.json`` says.
-        signer: The operator's name in the trust root.
-        trust_root: Name and version of the trust root, as text.
-        policy: The policy's name and version, as text.
-        assurance: What the signatures amount to.
         depth: How much was read of the records: ``summary``, ``sample`` or ``full``.
         corpora: The admitted corpora, sorted by name.
         gates: Which of them the run left out or sent elsewhere, from which step on.
@@ -138,12 +130,7 @@ class VerifiedFacts:
 
     @classmethod
     def of(cls, model: VerifiedModel) -> Self:
-        """The facts of a model that has just verified; its folder is read once more.
-
-        Raises:
-            Malformed: A file of the folder went away or changed its kind.
-            Damaged: One has other bytes than those that verified.
-        """
+        """The facts of a model that has just verified; its folder is read once more."""
         attestation = model.attestation
         folder = Bundle(model.path)
         digests = {each.name: each.sha256 for each in model.subjects}
@@ -234,11 +221,7 @@ class VerifiedFacts:
         return found if isinstance(found, dict) else {}
 
     def uuid(self, purpose: str) -> str:
-        """A UUID that follows from the attestation alone (RFC 9562, version 5).
-
-        Args:
-            purpose: What it names; another purpose gives another UUID.
-        """
+        """A UUID that follows from the attestation and ``purpose`` alone (RFC 9562, version 5)."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{PRODUCER}exports/{self.hex}/{purpose}"))
 
 

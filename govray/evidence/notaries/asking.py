@@ -28,14 +28,10 @@ def ask_witness(
 
     Args:
         url: The witness's submission prefix.
-        witness: Its name and key, from the trust root.
         ledger: All its lines, verified.
         checkpoint: The note of its head, signed by its operator.
-        at: Now, aware.
 
     Raises:
-        UsageError: ``url`` is none.
-        InfrastructureFailed: The witness cannot be reached, or its state moves all the time.
         Refused: It declines. It has seen a longer ledger, or another history. Or what it returns is
             no cosignature of its.
     """

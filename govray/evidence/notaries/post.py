@@ -22,13 +22,8 @@ MAX_ANSWER = 256 * 1024
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """What came back.
-
-    Attributes:
-        status: Of HTTP.
-        kind: Its media type, without parameters.
-        body: At most `MAX_ANSWER` bytes.
-    """
+    """What came back. ``kind``: its media type, without parameters. ``body``: at most `MAX_ANSWER`
+    bytes."""
 
     status: int
     kind: str
@@ -36,11 +31,7 @@ class HttpAnswer:
 
 
 def check_url(url: str, *, where: str) -> str:
-    """Return ``url`` if it is http or https, with a host and without a login.
-
-    Raises:
-        UsageError: It is not.
-    """
+    """Return ``url`` if it is http or https, with a host and without a login."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -60,12 +51,8 @@ def post(url: str, body: bytes, *, kind: str, where: str) -> HttpAnswer:
 
     Args:
         url: Checked by `check_url`.
-        body: What is sent.
-        kind: Its media type.
-        where: Who is asked, for errors.
 
     Raises:
-        InfrastructureFailed: The server cannot be reached, or breaks off.
         UsageError: The answer is too large, so it is none of what was asked for.
     """
     request = urllib.request.Request(  # noqa: S310

@@ -22,13 +22,9 @@ def ask_timestamp(
     The digest of ``message`` is sent, and nothing else of it.
 
     Args:
-        url: Of the authority.
-        message: What is stamped.
         authorities: Those of the trust root; the token has to be of one of them.
 
     Raises:
-        UsageError: ``url`` is none.
-        InfrastructureFailed: The authority cannot be reached.
         Refused: It does not grant a token, or one that does not verify.
     """
     where = check_url(url, where="--tsa")

@@ -37,11 +37,8 @@ class WitnessState:
 
     Args:
         folder: Of this witness alone; made if it is not there.
-        name: The witness's.
-        signer: Of its Ed25519 key.
         keys: Whoever signs with one of them may present ledgers.
         origins: Globs of the ledgers' names.
-        clock: Gives the time of a cosignature.
 
     Raises:
         UsageError: The folder cannot be used, or is in use; or the key is not Ed25519.
@@ -84,12 +81,8 @@ class WitnessState:
         self._held.close()
 
     def add(self, body: bytes) -> Declined | str:
-        """Answer one request: a cosignature's line, or why there is none.
-
-        Raises:
-            Damaged: The ledger's file is not what was written there.
-            OSError: The disk refuses, and nothing was cosigned.
-        """
+        """Answer one request: a cosignature's line, or why there is none. Raises `OSError`: the
+        disk refuses, and nothing was cosigned."""
         try:
             request = AddCheckpoint.parse(body)
         except Refused as error:
@@ -105,11 +98,7 @@ class WitnessState:
         return line
 
     def latest(self, origin: str) -> TreeHead | None:
-        """The last head of a ledger that was cosigned; None if there is none.
-
-        Raises:
-            Damaged: Its file is not what was written there.
-        """
+        """The last head of a ledger that was cosigned; None if there is none."""
         file = self._file(origin)
         with suppress(FileNotFoundError):
             with file.open("rb") as opened:

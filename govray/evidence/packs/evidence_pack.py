@@ -63,16 +63,12 @@ def write_pack(
     Args:
         trust: The root and the lists; they go into the pack.
         at: Goes into the pack too. Packs of one model as of one time are equal.
-        case: What the pack is for, in words.
-        weights: Take the model's own files in, however large.
 
     Returns:
         The verified model, and name → digest of every file in the pack but ``contents.json``.
 
     Raises:
         VerificationFailed, CouldNotCheck: As `verify`. Nothing is written.
-        UsageError: The case is too long, or ``out`` is there already or cannot be written.
-        Refused: The model changed while it was read.
     """
     if case is not None and not 0 < len(case) <= LONGEST_CASE:
         raise UsageError(f"a case has 1 to {LONGEST_CASE} characters", where="--for")
@@ -127,11 +123,7 @@ def _taken(out: Path) -> UsageError:
 
 
 def _model_files(verified: VerifiedModel, *, weights: bool) -> dict[str, str]:
-    """Name in the pack → digest, of the governance files and the attested files that go in.
-
-    Raises:
-        Refused: A file is no longer what was verified.
-    """
+    """Name in the pack → digest, of the governance files and the attested files that go in."""
     folder = model_folder.Bundle(verified.path)
     subjects = [each.name for each in verified.subjects]
     chosen = {each for each in subjects if weights or not each.endswith(".safetensors")}
@@ -160,11 +152,6 @@ def _trust_files(trust: TrustAnchor, verified: VerifiedModel) -> dict[str, bytes
 
 
 def _check_unchanged(verified: VerifiedModel, digests: dict[str, str]) -> None:
-    """What was verified is what goes in.
-
-    Raises:
-        Refused: A file changed in between.
-    """
     expected = {each.name: each.sha256 for each in verified.subjects}
     expected |= verified.attestation.files
     for name, digest in expected.items():

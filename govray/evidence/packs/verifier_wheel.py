@@ -29,11 +29,8 @@ Tag: py3-none-any
 
 
 def verifier_wheel() -> tuple[str, bytes]:
-    """The wheel's file name and its bytes.
-
-    Raises:
-        CouldNotCheck: govray runs without its metadata, so no wheel can be made.
-    """
+    """The wheel's file name and its bytes. Raises `CouldNotCheck`: govray runs without its
+    metadata, so no wheel can be made."""
     version, about = _metadata()
     inside = f"govray-{version}.dist-info"
     found: Files = {f"govray/{name}": data for name, data in _package(files("govray"))}

@@ -224,10 +224,8 @@ def by_outsiders(name: str) -> bool:
 
 
 class Pack:
-    """The files of a pack, by name: of an archive or of a folder. Links are no files.
-
-    ``--model`` names a folder that is read alike.
-    """
+    """The files of a pack, by name: of an archive or of a folder. Links are no files. ``--model``
+    names a folder that is read alike."""
 
     def __init__(self, place: Path, what: str = "the pack") -> None:
         self._archive = None if place.is_dir() else zipfile.ZipFile(place)
@@ -264,7 +262,6 @@ class Pack:
             return digest_of_stream(file)
 
     def open(self, name: str) -> IO[bytes]:
-        """A file to read."""
         return self._archive.open(name) if self._archive else (self._folder / name).open("rb")
 
 
@@ -538,10 +535,8 @@ def may_revoke(issuer: dict[str, Any], entry: dict[str, Any]) -> bool:
 
 
 def groups_by_route(entry: dict[str, Any]) -> dict[str | None, list[str]]:
-    """What a ledger's leaf calls a route of a corpus → the groups that it updates.
-
-    None is the corpus's own. Others are those of later phases and its fallback's, by digest.
-    """
+    """What a ledger's leaf calls a route of a corpus → the groups that it updates. None is the
+    corpus's own. Others are those of later phases and its fallback's, by digest."""
     own = {name: value for name, value in entry["route"].items() if name != "phases"}
     others = [{**own, "weights": each["weights"]} for each in entry["route"].get("phases", ())]
     if "fallback" in entry:
@@ -690,9 +685,7 @@ class Checks:
 
     def _demand_covered(self, known: set[str], pack: Pack, below: str) -> None:
         """No other file, but for what no loader reads, what others signed and what is let through.
-
-        No exception is made where attested files stand, or for another spelling of one's name.
-        """
+        No exception is made where attested files stand, or for another spelling of one's name."""
         let = self.given.allow_uncovered or []
         spelt = {each.casefold() for each in known}
         for each in pack.names:

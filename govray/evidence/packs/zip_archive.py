@@ -20,7 +20,6 @@ Files: TypeAlias = dict[str, Content]
 
 
 def write_zip(out: IO[bytes], files: Mapping[str, Content]) -> None:
-    """Write the files, by name."""
     with ZipFile(out, "w", ZIP_STORED) as archive:
         for name, content in sorted(files.items()):
             with archive.open(zip_entry(name), "w", force_zip64=True) as entry:

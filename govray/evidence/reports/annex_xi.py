@@ -38,12 +38,8 @@ _LONGEST = 200
 
 @dataclass(frozen=True)
 class CountedFlops:
-    """Floating point operations, counted over the model.
-
-    Attributes:
-        row: Of one row, forward and backward, in every layer.
-        how: By what they were counted, and what is not among them.
-    """
+    """Floating point operations, counted over the model. ``row``: of one row, forward and backward,
+    in every layer. ``how``: by what they were counted, and what is not among them."""
 
     row: int
     how: str
@@ -54,7 +50,6 @@ class ModelFiles:
     """What a report takes from the model's own files, which the attestation covers.
 
     Attributes:
-        config: What ``config.json`` says.
         parameters: Numbers in the weights that gradients may change, buffers excepted.
         adapters: Adapter → numbers in its weights.
     """
@@ -65,12 +60,7 @@ class ModelFiles:
 
 
 def read_files(model: VerifiedModel) -> ModelFiles:
-    """Read a verified model's configuration and the headers of its weights.
-
-    Raises:
-        Damaged: A file changed since it was verified.
-        Malformed: A file is none of its kind.
-    """
+    """Read a verified model's configuration and the headers of its weights."""
     files = Bundle(model.path)
     digests = {subject.name: subject.sha256 for subject in model.subjects}
     config = canonical_json.parse(
@@ -114,14 +104,6 @@ def annex_xi(
     statement: Verified[ProviderStatement] | None = None,
     flops: CountedFlops | None = None,
 ) -> Draft:
-    """The draft for a model.
-
-    Args:
-        model: As verified.
-        files: Read from its folder.
-        statement: Of its provider, as verified for this model; None if there is none.
-        flops: Of one of its rows, if they were counted.
-    """
     return _Documentation(model, files, Answers(statement), described_corpora(model), flops).draft()
 
 

@@ -40,15 +40,8 @@ class Answers:
         lacks: str = "No record states it",
         grid: Grid | None = None,
     ) -> Field:
-        """A field that only the provider can fill.
-
-        Args:
-            key, label: The field's.
-            ask: The field of the statement.
-            known: What records say in part.
-            lacks: Why that is not enough.
-            grid: What is known in part, in rows.
-        """
+        """A field that only the provider can fill. ``known``: what records say in part. ``lacks``:
+        why that is not enough."""
         text = self.text(ask)
         if text is None or self.statement is None:
             why = f"{lacks}. The provider's statement would have to: {ask}"

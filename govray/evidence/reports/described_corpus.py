@@ -43,9 +43,6 @@ class DescribedCorpus:
     """One corpus that a run read.
 
     Attributes:
-        name: Its name.
-        credential: As verified.
-        records: How many it has.
         units: What the run's manifest counts of its training rows, in the unit of ``counted``.
         counted: What rows hold: tokens of text, images, or tensors that are neither.
     """
@@ -58,7 +55,6 @@ class DescribedCorpus:
 
     @property
     def description(self) -> CorpusDescription | None:
-        """Of the credential, if it has one."""
         return self.credential.description
 
     @cached_property
@@ -68,14 +64,12 @@ class DescribedCorpus:
 
     @property
     def source(self) -> Source | None:
-        """The kind of source."""
         if self.description is not None:
             return self.description.source
         return _SOURCES.get(self.credential.source_type or "")
 
     @property
     def url(self) -> str | None:
-        """Where it can be found."""
         return self._stated.url
 
     @property
@@ -124,12 +118,10 @@ class DescribedCorpus:
 
     @property
     def personal_data(self) -> str | None:
-        """What the issuer knows of personal data."""
         return self._stated.personal_data
 
     @property
     def content(self) -> str | None:
-        """What kinds of content it holds."""
         return self.description.content if self.description else None
 
     @property

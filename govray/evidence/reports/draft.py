@@ -39,11 +39,8 @@ class Field:
 
     Attributes:
         key: Its section and name, such as ``1.3 languages``; unique in a report.
-        label: What it asks for.
-        state: Where it comes from.
         lines: What it says; of a missing one, what is known in part.
         source: Which record or statement; of a missing one, who would have to state it.
-        grid: Further, in rows.
         ask: The field of the provider's statement that answers it, if one does.
     """
 
@@ -76,8 +73,6 @@ class Field:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A numbered section with its fields."""
-
     number: str
     title: str
     fields: tuple[Field, ...]
@@ -93,10 +88,8 @@ class Draft:
     """A whole report.
 
     Attributes:
-        title: Of the report.
         basis: What it follows, in a sentence each: the template, and the documents that were
             verified.
-        sections: In the order of what it follows.
         unused: Fields of the provider's statement that no field of the report took.
     """
 
@@ -107,11 +100,9 @@ class Draft:
 
     @property
     def fields(self) -> Iterator[Field]:
-        """All, in order."""
         return (field for section in self.sections for field in section.fields)
 
     def count(self, state: State) -> int:
-        """How many fields are in a state."""
         return sum(field.state == state for field in self.fields)
 
     @property
@@ -123,7 +114,6 @@ class Draft:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
         return {
             "headline": HEADLINE,
             "title": self.title,

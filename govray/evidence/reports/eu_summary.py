@@ -74,21 +74,11 @@ SMALL_MOST = 1000
 
 
 def eu_summary(model: VerifiedModel, statement: Verified[ProviderStatement] | None = None) -> Draft:
-    """The draft for a model.
-
-    Args:
-        model: As verified.
-        statement: Of its provider, as verified for this model; None if there is none.
-    """
     return _Summary(model, Answers(statement), described_corpora(model)).draft()
 
 
 def size_range(medium: Medium, size: int) -> str:
-    """The template's range for a size, in the modality's unit.
-
-    Raises:
-        KeyError: The template has no ranges for the modality.
-    """
+    """The template's range for a size, in the modality's unit."""
     least, most, (below, within, above) = RANGES[medium]
     return below if size < least else above if size > most else within
 
@@ -270,7 +260,6 @@ class _Summary:
         return self.answers.recorded(key, label, [told], credentials(self.corpora))
 
     def _used(self, key: str, label: str, found: Sequence[DescribedCorpus], ask: str) -> Field:
-        """Whether data of a kind was used, and the modalities."""
         if found:
             media = dict.fromkeys(medium for each in found for medium in each.media)
             lines = [
@@ -555,7 +544,6 @@ def dependencies(model: VerifiedModel, answers: Answers) -> Field:
 
 
 def quarantine(model: VerifiedModel, answers: Answers) -> Field:
-    """What admission refused."""
     lines = [
         f"{each.corpus}: {each.records:,} records refused by {each.rule} ({each.reason})"
         for each in model.attestation.quarantine

@@ -125,11 +125,7 @@ ASKED = tuple(name for name in ProviderStatement.model_fields if name not in _OW
 
 
 def seal_statement(statement: ProviderStatement, signers: Sequence[Signer]) -> bytes:
-    """Return the signed envelope of a statement; its subject is the attestation.
-
-    Raises:
-        UsageError: No signer, or the same key twice.
-    """
+    """Return the signed envelope of a statement; its subject is the attestation."""
     return seal(statement, [_subject(statement)], signers)
 
 
@@ -143,14 +139,7 @@ def verify_statement(
     3. It is about this attestation.
     4. It was issued at ``at`` or before.
 
-    Args:
-        trust: The trust state, already verified.
-        data: An envelope.
-        attestation: Digest of the model's attestation.
-        at: The reference time, aware.
-
     Raises:
-        Malformed: ``data`` is no such statement, or not signed.
         Untrusted: The first of the numbered conditions that does not hold.
     """
     where = "provider statement"

@@ -23,17 +23,7 @@ _EXAMPLES = {
 
 
 def provider_template(name: str, attestation: str, drafts: Sequence[Draft], *, at: datetime) -> str:
-    """The YAML text.
-
-    Args:
-        name: Of the model.
-        attestation: Digest of its attestation.
-        drafts: Made without a statement.
-        at: When it is written, aware.
-
-    Raises:
-        Malformed: The name is none that a document may have.
-    """
+    """The YAML text. ``drafts``: made without a statement."""
     own = ProviderStatement.from_source(
         {"name": name, "version": 1, "attestation": attestation, "issued": format_time(at)},
         where="--name",

@@ -18,7 +18,6 @@ _EPOCH = datetime(2026, 1, 1)  # a file's properties have to have some time
 
 
 def word_file(draft: Draft) -> bytes:
-    """The file's bytes."""
     word = Document()
     properties = word.core_properties
     properties.title, properties.author = draft.title, "govray"

@@ -33,13 +33,7 @@ ASSURANCE = "assuranceLevel"
 @dataclass(frozen=True)
 class Fact:
     """One part of an attestation. No two of one attestation have equal field, corpus and group.
-
-    Attributes:
-        field: As the attestation's JSON spells it, with dots.
-        value: JSON, as it stands there.
-        corpus: The corpus that it is about, if it is about one.
-        group: The layer group, likewise.
-    """
+    ``field``: as the attestation's JSON spells it, with dots."""
 
     field: str
     value: Any

@@ -54,25 +54,11 @@ class Audience(Document):
 
     @classmethod
     def read(cls, data: bytes, *, name: str) -> Self:
-        """The audience that a YAML file describes.
-
-        Args:
-            data: The file.
-            name: What to call it in errors.
-
-        Raises:
-            Malformed: It is not strict YAML, or no such description.
-        """
         source = read_yaml(data, name=name)
         return cls.from_source(source.value, where=source.where)
 
     def choose(self, of: DisclosedFacts, names: Collection[str], *, where: str) -> tuple[int, ...]:
         """The indices of the leaves that this audience is shown, ascending.
-
-        Args:
-            of: All leaves.
-            names: The names of the attestation's corpora and adapters.
-            where: Names the description in errors.
 
         Raises:
             UsageError: A field or pattern fits nothing, a name that is withheld cannot be, or what

@@ -103,11 +103,8 @@ class DisclosedFacts:
 
     @classmethod
     def of(cls, attestation: Attestation, digest: str, secret: bytes) -> Self:
-        """The leaves of an attestation whose statement has this digest.
-
-        Raises:
-            Refused: It has more facts than a disclosure holds.
-        """
+        """The leaves of an attestation whose statement has this digest. Raises `Refused`: it has
+        more facts than a disclosure holds."""
         key = hmac.digest(secret, b"govray disclosure v1\0" + digest.encode(), "sha256")
         names = names_of(attestation) - format_words() - set(attestation.base_groups)
         pseudonyms = {name: f"name-{_derived(key, b'name', name)}" for name in sorted(names)}
@@ -137,7 +134,6 @@ class DisclosedFacts:
         )
 
     def path(self, index: int) -> tuple[bytes, ...]:
-        """The inclusion proof of a leaf."""
         return merkle.inclusion_path(index, len(self.leaves), self._subtree)
 
     @cached_property
@@ -154,11 +150,8 @@ class DisclosedFacts:
         return subtree
 
     def require(self, document: Disclosure, *, where: str) -> None:
-        """Return if ``document`` commits to just these leaves.
-
-        Raises:
-            Refused: It is of another attestation, or under another secret.
-        """
+        """Return if ``document`` commits to just these leaves. Raises `Refused`: it is of another
+        attestation, or under another secret."""
         if document != self.document:
             raise Refused(
                 "it does not commit to what this model's attestation states, under this secret",
@@ -174,20 +167,12 @@ def disclosed_facts(model: VerifiedModel, secret: bytes) -> DisclosedFacts:
 
 
 def sign_disclosure(model: VerifiedModel, secret: bytes, signer: Signer) -> bytes:
-    """The envelope of a model's disclosure. Verify it as others will, before handing it out.
-
-    Raises:
-        Refused: The model has no file of weights; or as `DisclosedFacts.of`.
-    """
+    """The envelope of a model's disclosure. Verify it as others will, before handing it out. Raises
+    `Refused`: the model has no file of weights; or as `DisclosedFacts.of`."""
     return seal(disclosed_facts(model, secret).document, [weights_of(model)], [signer])
 
 
 def weights_of(model: VerifiedModel) -> Subject:
-    """The model's file of weights.
-
-    Raises:
-        Refused: It has none.
-    """
     for subject in model.subjects:
         if subject.name == model_folder.WEIGHTS:
             return subject

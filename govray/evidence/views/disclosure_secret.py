@@ -14,11 +14,8 @@ SECRET_BYTES = 32
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in a file.
-
-    Raises:
-        UsageError: It cannot be read, has another length, or others can read it.
-    """
+    """The secret in a file. Raises `UsageError`: it cannot be read, has another length, or others
+    can read it."""
     try:
         secret = read_private(path, SECRET_BYTES + 1)
     except OpenToOthers as error:

@@ -74,9 +74,7 @@ class View(Document):
 
         Args:
             of: All leaves; `DisclosedFacts.require` them of the disclosure before.
-            chosen: As `Audience.choose` gives them.
             disclosure: Its envelope, verified.
-            delegations: Envelopes, as `delegations_to` gives them.
         """
         return cls(
             disclosure=disclosure.decode(),
@@ -97,11 +95,6 @@ class View(Document):
 
     @classmethod
     def read(cls, data: bytes, *, where: str) -> Self:
-        """The view in a file's bytes.
-
-        Raises:
-            Malformed: It is none, or larger than a view may be.
-        """
         value = canonical_json.parse_canonical(data, limit=MAX_BYTES, where=where)
         return cls.from_json(value, where=where)
 
@@ -111,7 +104,6 @@ class VerifiedView:
     """What a view shows.
 
     Attributes:
-        disclosure: What the operator signed.
         trust: The root that it was checked against, with the view's delegations.
         names: Pseudonym → name, of those that may be read.
         facts: What is shown, sorted by field, corpus and group, with these names.
@@ -124,7 +116,6 @@ class VerifiedView:
 
     @property
     def leaves(self) -> int:
-        """How many leaves are shown."""
         return len(self.facts) + len(self.names)
 
     @property
@@ -136,12 +127,8 @@ class VerifiedView:
 def verify_disclosure(
     trust: TrustState, data: bytes, *, at: datetime, where: str
 ) -> Verified[Disclosure]:
-    """A disclosure that an operator signed, and nobody else.
-
-    Raises:
-        Untrusted, Malformed: As `TrustState.verify`.
-        Refused: There are other signatures in it, or a revocation list has it.
-    """
+    """A disclosure that an operator signed, and nobody else. Raises `Refused`: there are other
+    signatures in it, or a revocation list has it."""
     envelope = Envelope.parse(data, limit=MAX_ENVELOPE, where=where)
     verified = trust.verify(Disclosure, envelope, role="operator", at=at, where=where)
     check_signatures(envelope, verified, where=where)
@@ -159,12 +146,6 @@ def verify_view(view: View, anchor: TrustAnchor, *, at: datetime, where: str) ->
        These and the attestation's digest are of the whole model, so each stands once. A name
        stands for a pseudonym of the format, so that no word of another fact is replaced.
     4. The attestation, if its digest is shown, is not revoked.
-
-    Args:
-        view: As read.
-        anchor: What the caller trusts.
-        at: Reference time, aware.
-        where: What the view is, for errors.
 
     Raises:
         Refused: One of these does not hold.
@@ -220,8 +201,6 @@ def delegations_to(
     Others are left out: their names may be those of suppliers.
 
     Args:
-        verified: The disclosure.
-        trust: What it was verified against.
         envelopes: Of the delegations that ``trust`` has.
     """
     by_name: dict[str, Sealed[Delegation]] = {

@@ -34,12 +34,8 @@ def below(field: str, fields: Collection[str]) -> bool:
 
 
 def hidden(fact: Fact, pseudonyms: Mapping[str, str]) -> Fact:
-    """The fact with each name of ``pseudonyms`` replaced, in keys too.
-
-    Args:
-        fact: As the attestation has it.
-        pseudonyms: Name → pseudonym.
-    """
+    """The fact with each name of ``pseudonyms`` replaced, in keys too. ``pseudonyms``: name →
+    pseudonym."""
     if not pseudonyms:
         return fact
     names = _found(tuple(sorted(pseudonyms, key=len, reverse=True)), 0)
