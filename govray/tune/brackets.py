@@ -19,12 +19,8 @@ Mode = Literal["aggressive", "standard", "conservative"]
 
 @dataclass(frozen=True)
 class Bracket:
-    """One bracket.
-
-    Attributes:
-        rungs: Steps at which its trials are compared, rising. They end at the last.
-        trials: How many trials start in it.
-    """
+    """One bracket. ``rungs``: steps at which its trials are compared, rising. They end at the
+    last."""
 
     rungs: tuple[int, ...]
     trials: int

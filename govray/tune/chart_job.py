@@ -21,13 +21,10 @@ def chart_job(text: str, *, name: str, project: str) -> dict[str, Any]:
     """What the chart is told of an experiment. What the file leaves out, the chart's values have.
 
     Args:
-        text: The experiment file's.
         name: Its path, as the image has it below its working directory.
-        project: Whose queue it waits in.
 
     Raises:
         UsageError: It is no experiment. It is elastic: Kueue admits one number of pods.
-        Malformed: It is outside the subset of YAML that means what it looks like.
     """
     experiment, search, source = parsed(text, name=name)
     resources = experiment.resources

@@ -31,11 +31,8 @@ autoscaler brings room for those that wait. ``max_concurrent_trials`` says other
 
 
 def concurrent_trials(file: SearchFile) -> int:
-    """How many trials may have started and not ended, by the nodes of this moment.
-
-    Raises:
-        UsageError: The cluster has no room for one, and no autoscaler.
-    """
+    """How many trials may have started and not ended, by the nodes of this moment. Raises
+    `UsageError`: the cluster has no room for one, and no autoscaler."""
     resources = file.experiment.resources
     nodes = nodes_in_time(
         lambda nodes: trials_that_fit(nodes, resources, most=1) > 0, labels=resources.labels
@@ -44,13 +41,8 @@ def concurrent_trials(file: SearchFile) -> int:
 
 
 def trials_at_once(file: SearchFile, nodes: Iterable[Mapping[str, float]], *, scales: bool) -> int:
-    """As `concurrent_trials`, for given nodes.
-
-    Args:
-        file: Names the trials, their workers, and how many at most.
-        nodes: Of each node, what Ray may use: resource name to amount.
-        scales: Whether an autoscaler brings more.
-    """
+    """As `concurrent_trials`, for given nodes. ``nodes``: of each node, what Ray may use: resource
+    name to amount."""
     search = file.search
     fit = trials_that_fit(nodes, file.experiment.resources, search.max_trials)
     if scales:
@@ -74,7 +66,6 @@ def trials_that_fit(
     Args:
         nodes: Of each node, what Ray may use: resource name to amount.
         resources: Of one trial; of an elastic one, with its fewest workers.
-        most: Where to stop counting.
     """
     nodes = list(nodes)
     trials = 0
@@ -107,5 +98,4 @@ def count_waiting(groups: Iterable[Mapping[str, Any]], resources: Resources) -> 
 
 
 def need(resources: Resources) -> str:
-    """What the workers of a trial need, in words."""
     return words([resources.worker] * resources.least, resources.labels)

@@ -22,7 +22,6 @@ class Preview:
     """The plan of a search.
 
     Attributes:
-        brackets: Rungs and trials of each bracket.
         ends: Step to how many trials end there, rising.
         most: Steps of all trials, if every one runs to its end.
         points: The first points, if they don't depend on results; otherwise empty.
@@ -35,7 +34,6 @@ class Preview:
 
     @property
     def trials(self) -> int:
-        """How many trials start."""
         return sum(self.ends.values())
 
     @property
@@ -44,7 +42,6 @@ class Preview:
         return sum(step * trials for step, trials in self.ends.items())
 
     def to_json(self) -> dict[str, Any]:
-        """The preview for programs."""
         return {
             "trials": self.trials,
             "brackets": [

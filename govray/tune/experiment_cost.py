@@ -33,7 +33,6 @@ class ExperimentCost:
 
     Attributes:
         kind: ``tune`` where the file has a search section.
-        name: The experiment's.
         workers: Of one run; of an elastic one the most.
         slots: Workers that it holds at once, of all trials together.
         least: Of an elastic run the slots that it can go on with; None if it needs them all, as
@@ -45,8 +44,6 @@ class ExperimentCost:
         tokens: Of all trials together, likewise; None for rows that are no text, and where
             steps are.
         policy: Where the signed depth policy lies, as the file has it.
-        pool: Where it is to run, if the file says so.
-        priority: Of its pool's queue, likewise.
         unknown: What the file does not say, each in words.
     """
 
@@ -67,24 +64,13 @@ class ExperimentCost:
 
 
 def experiment_cost(text: str, *, name: str = "experiment") -> ExperimentCost:
-    """Validate the file ``text`` against the whole schema, and say what it asks for.
-
-    Args:
-        name: What to call the file in errors.
-
-    Raises:
-        UsageError: It is no experiment. Names line and field.
-        Malformed: It is outside the subset of YAML that means what it looks like.
-    """
+    """Validate the file ``text`` against the whole schema, and say what it asks for. Raises
+    `UsageError`: it is no experiment. Names line and field."""
     return cost_of(*parsed(text, name=name))
 
 
 def parsed(text: str, *, name: str) -> tuple[Experiment, SearchFile | None, Source]:
-    """The experiment of a file's text, its search if it has one, and where its fields stand.
-
-    Raises:
-        UsageError, Malformed: As `experiment_cost`.
-    """
+    """The experiment of a file's text, its search if it has one, and where its fields stand."""
     source, value = read_yaml(text, name=name), read_mapping(text, name=name)
     if "search" not in value:
         return parse_experiment(value, where=name, source=source), None, source

@@ -24,9 +24,6 @@ _NUMBERS = ("optimizer.", "schedule.")
 def check_may_change(space: Mapping[str, Dimension], experiment: Experiment) -> None:
     """Refuse a space with a name that may not change, or a value of the optimizer's that is no
     number.
-
-    Raises:
-        UsageError: Names it, and what may change.
     """
     declared: Iterable[str] | None = None
     for _, name, dimension in walk(space):
@@ -55,11 +52,6 @@ def check_may_change(space: Mapping[str, Dimension], experiment: Experiment) -> 
 
 
 def declared_changes(experiment: Experiment) -> tuple[str, ...]:
-    """The hyperparameters that the entrypoint names in ``may_change``.
-
-    Raises:
-        UsageError: The entrypoint does not exist, or names something else.
-    """
     from govray.train.loop.entrypoint import own_loop, resolve
 
     named = own_loop(experiment) or resolve(experiment)[0]

@@ -37,7 +37,6 @@ class TrialReport:
     """One report of a trial.
 
     Attributes:
-        step: Steps done.
         value: The search's metric, in its own unit.
         memorization: M, in the unit that the search declares; None if not measured.
         v: The violation max(0, M - tau).
@@ -71,16 +70,8 @@ def report(
     penalty: float | None = None,
     goal: Goal = "min",
 ) -> TrialReport:
-    """Judge one measurement.
-
-    Args:
-        step: Steps done.
-        value: The search's metric.
-        memorization: M, or None if not measured.
-        tau: The limit of M; infinite for none.
-        penalty: Order by ``x + penalty * v`` instead, for comparison.
-        goal: Whether a lower or a higher metric is better.
-    """
+    """Judge one measurement. ``tau``: the limit of M; infinite for none. ``penalty``: order by
+    ``x + penalty * v`` instead, for comparison."""
     v = violation(memorization, tau)
     x = minimized(value, goal)
     if penalty is not None:

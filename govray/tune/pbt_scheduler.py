@@ -46,14 +46,8 @@ FACTORS = (0.8, 1.2)
 
 
 class Population(PopulationBasedTraining):
-    """See the module.
-
-    Args:
-        space: What may change, and its ranges.
-        interval: Steps between comparisons.
-        seed: Of exploits and of changes.
-        points: The search's points; it counts who runs.
-    """
+    """See the module. ``interval``: steps between comparisons. ``points``: the search's points; it
+    counts who runs."""
 
     def __init__(
         self, space: Mapping[str, Dimension], interval: int, *, seed: int, points: Points
@@ -70,7 +64,6 @@ class Population(PopulationBasedTraining):
         self._numbers: dict[str, int] = {}  # trials, in the order in which they were drawn
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """A trial of the population, whose values are drawn."""
         self._points.wake(trial.trial_id)
         self._numbers[trial.trial_id] = len(self._numbers)
         self._trial_state[trial] = _PBTTrialState(trial)
@@ -150,7 +143,6 @@ class Population(PopulationBasedTraining):
     def _get_new_config(
         self, trial: Trial, trial_to_clone: Trial
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """The donor's values, changed a little."""
         config = dict(trial_to_clone.config)
         changed = {
             name: changed_a_little(dimension, config[name], self._drawn(trial, name))

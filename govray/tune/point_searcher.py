@@ -19,13 +19,8 @@ from govray.tune.recipe import INVALID
 
 
 class Points(tune.search.Searcher):
-    """Gives points to trials, in order.
-
-    Args:
-        point: Trial number to its point, or None beyond the last.
-        trials: The number of valid trials.
-        concurrent: How many run at once.
-    """
+    """Gives points to trials, in order. ``point``: trial number to its point, or None beyond the
+    last. ``trials``: the number of valid trials."""
 
     def __init__(self, point: Callable[[int], Point | None], trials: int, concurrent: int) -> None:
         super().__init__(metric="objective", mode="min")
@@ -66,14 +61,12 @@ class Points(tune.search.Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """A trial ended, for whatever reason."""
         if trial_id in self._live and result and INVALID in result:
             self._invalid += 1
         self._live.discard(trial_id)
         self._paused.discard(trial_id)
 
     def pause(self, trial_id: str) -> None:
-        """A scheduler has paused the trial."""
         self._paused.add(trial_id)
 
     def holds_room(self, trial_id: str) -> bool:
@@ -81,12 +74,10 @@ class Points(tune.search.Searcher):
         return trial_id in self._live and trial_id not in self._paused
 
     def wake(self, trial_id: str) -> None:
-        """A scheduler lets the trial run."""
         self._live.add(trial_id)
         self._paused.discard(trial_id)
 
 
 def from_sequence(points: Iterable[Point]) -> Callable[[int], Point | None]:
-    """The points of a finite sequence, by number."""
     dealt = list(points)
     return lambda number: dealt[number] if number < len(dealt) else None

@@ -30,7 +30,6 @@ def draw(space: Mapping[str, Dimension], seed: int, number: int) -> Point:
 
 
 def draw_one(dimension: Dimension, random_: random.Random) -> Any:
-    """A value of one range."""
     match dimension:
         case Log(log=(low, high)):
             return _within(math.exp(random_.uniform(math.log(low), math.log(high))), low, high)
@@ -45,11 +44,8 @@ def draw_one(dimension: Dimension, random_: random.Random) -> Any:
 
 
 def grid_size(search: Search) -> int:
-    """How many points the grid of a search has.
-
-    Raises:
-        UsageError: A range of numbers has no ``count``; more points than ``max_trials``.
-    """
+    """How many points the grid of a search has. Raises `UsageError`: a range of numbers has no
+    ``count``; more points than ``max_trials``."""
     sizes = [_points(name, dimension) for name, dimension in search.space.items()]
     if math.prod(sizes) > search.max_trials:
         raise UsageError(
@@ -82,7 +78,6 @@ def _steps(name: str, dimension: Dimension) -> Iterator[Point]:
 
 
 def _points(name: str, dimension: Dimension) -> int:
-    """How many points a range has, with the branches below it."""
     if not isinstance(dimension, OneOf):
         return _size(name, dimension)
     return sum(

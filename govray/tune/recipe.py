@@ -64,11 +64,6 @@ class Searcher:
 
 
 def load_searcher(searcher: str) -> Searcher:
-    """Load the recipe that ``search.searcher`` names.
-
-    Raises:
-        UsageError: There is none, it does not load, or it lacks a function.
-    """
     path = _find(searcher)
     spec = importlib.util.spec_from_file_location(f"govray_searcher_{path.stem}", path)
     if spec is None or spec.loader is None:

@@ -20,14 +20,7 @@ from govray.tune.trial import NAME
 
 
 class RepeatingSearcher(Searcher):
-    """Draws the search's recorded points, then what the recipe's searcher draws next.
-
-    Each draw is recorded before its trial starts.
-
-    Args:
-        inner: The recipe's.
-        record: The search's.
-    """
+    """Draws the search's recorded points, then what the recipe's searcher draws next."""
 
     def __init__(self, inner: Searcher, record: SearchRecord) -> None:
         super().__init__(metric=inner.metric, mode=inner.mode)
@@ -38,11 +31,9 @@ class RepeatingSearcher(Searcher):
         self.closed = False
 
     def set_search_properties(self, *args: Any, **kwargs: Any) -> bool:
-        """Called by Ray Tune."""
         return bool(self._inner.set_search_properties(*args, **kwargs))
 
     def suggest(self, trial_id: str) -> Any:
-        """Called by Ray Tune: the next trial's configuration."""
         if self.closed:
             return Searcher.FINISHED
         drawn: Any = self._inner.suggest(trial_id)
@@ -56,7 +47,6 @@ class RepeatingSearcher(Searcher):
         return {**drawn, NAME: self._record.drawn(drawn).name}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Called by Ray Tune."""
         self._inner.on_trial_result(trial_id, result)
 
     def on_trial_complete(

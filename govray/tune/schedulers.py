@@ -137,12 +137,10 @@ class PromotionScheduler(TrialScheduler):
         self._promoted: list[str] = []  # and not reported since
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take the metric and mode of `TuneConfig`."""
         self._metric = metric
         return (metric, mode) == (METRIC, "min")
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """A new trial."""
         self._points.wake(trial.trial_id)
         self.machine.add(trial.trial_id)
 
@@ -168,11 +166,9 @@ class PromotionScheduler(TrialScheduler):
         self._ended(tune_controller, trial.trial_id)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """The trial failed."""
         self._ended(tune_controller, trial.trial_id)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """The trial was removed while it waited."""
         self._ended(tune_controller, trial.trial_id)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
@@ -190,7 +186,6 @@ class PromotionScheduler(TrialScheduler):
         return next((trial for trial in active if trial.status == Trial.PENDING), None)
 
     def debug_string(self) -> str:
-        """One line for Ray's status."""
         states = [trial.state for trial in self.machine.trials.values()]
         return "Promotion: " + ", ".join(
             f"{states.count(state)} {state}" for state in HalvingState if state in states
@@ -205,7 +200,6 @@ class PromotionScheduler(TrialScheduler):
     def _follow(
         self, tune_controller: Any, about: str, decisions: Sequence[TrialDecision]
     ) -> list[TrialDecision]:
-        """Apply to other trials what the machine decided on an event of ``about``."""
         found = list(decisions)
         if self._points.spent and not self.machine.closed:
             found += self.machine.close()

@@ -1,11 +1,5 @@
 """A search from its file to its conclusion: Ray Tune over governed runs.
 
-1. find and lock the search's folder: that of an unfinished search like it, or a new one;
-2. verify the policy and the credentials, admit and prepare the data, once for all trials;
-3. let the recipe draw trials and compare them, each a `govray.tune.trial.GovernedTrainable`;
-4. conclude: the best trial within the limit, the front, the best metric and why it lost;
-5. attest the trials that ran to their end, and the best.
-
 Invariants:
 
 * The key is read here, on the driver, and nowhere else.
@@ -80,12 +74,7 @@ _LOOK_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStanding:
-    """The state of one trial.
-
-    Attributes:
-        trial: Its values, and how it ended if it has.
-        last: Its last report; None before the first.
-    """
+    """The state of one trial. ``last``: its last report; None before the first."""
 
     trial: TrialRecord
     last: TrialReport | None
@@ -96,14 +85,7 @@ Standings = Mapping[str, TrialStanding]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOutcome:
-    """What a search found.
-
-    Attributes:
-        folder: The search's.
-        standings: Every trial, by name.
-        conclusion: The best, the front, and the leader; names of trials.
-        models: Trial to its attested model folder.
-    """
+    """What a search found. ``models``: trial to its attested model folder."""
 
     folder: Path
     standings: Standings
@@ -123,16 +105,12 @@ def run(
     """Search, here or on the cluster that Ray is connected to.
 
     Args:
-        file: What to search.
         new: Begin anew even if an unfinished search like it can go on.
         submission: Who submitted the search; it has this one alone, ended or not.
         on_change: Called on the driver as trials report.
-        on_resume: Called with the folder of a resumed search.
-        on_wait: Called with a line that says for what trials wait.
 
     Raises:
         Stopped: A signal asked for it. The same command resumes the search.
-        GovrayError: Something was refused before any trial ran.
     """
     check_metric(file)
     folder = _folder(file, new, submission)
@@ -174,11 +152,7 @@ def _folder(file: SearchFile, new: bool, submission: Submission | None) -> Path:
 def refuse_other_search(
     record: SearchRecord, file: SearchFile, submission: Submission | None
 ) -> None:
-    """Refuse to go on with a search of another file, or of another submission.
-
-    Raises:
-        Refused: Says which of the two.
-    """
+    """Refuse to go on with a search of another file, or of another submission."""
     if record.submission != submission or record.file != file:
         other = "submission" if record.submission != submission else "file"
         raise Refused(
@@ -189,7 +163,6 @@ def refuse_other_search(
 
 
 def _concluded(record: SearchRecord) -> SearchOutcome:
-    """What a search found that had ended before."""
     standings = stand(record)
     runs = {name: record.folder / trial.run for name, trial in record.trials.items()}
     return SearchOutcome(
@@ -201,10 +174,8 @@ def _concluded(record: SearchRecord) -> SearchOutcome:
 
 
 def find_unfinished(file: SearchFile) -> SearchRecord | None:
-    """The newest search of exactly this file that has neither ended nor a driver.
-
-    Nobody submitted it: a submission's is found by its name.
-    """
+    """The newest search of exactly this file that has neither ended nor a driver. Nobody submitted
+    it: a submission's is found by its name."""
     for path in sorted(_storage(file).glob(f"*/{records.SEARCH}"), reverse=True):
         try:
             record = records.read(path.parent)
@@ -218,7 +189,6 @@ def find_unfinished(file: SearchFile) -> SearchRecord | None:
 
 
 def stand(record: SearchRecord) -> dict[str, TrialStanding]:
-    """The state of all trials of a search, from their files."""
     search = record.file.search
     standings = {}
     for name, trial in record.trials.items():
@@ -240,8 +210,6 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy, compared: int) 
     """Refuse a limit on what the policy's monitor does not measure before trials are compared.
 
     Args:
-        limit: The search's.
-        policy: Of its runs.
         compared: The first step at which trials are compared.
 
     Raises:
@@ -279,11 +247,7 @@ def check_limit(limit: MemorizationLimit | None, policy: Policy, compared: int) 
 
 
 def check_metric(file: SearchFile) -> None:
-    """Refuse a metric that govray's own training loop does not report. Others' may report any.
-
-    Raises:
-        UsageError: Names what it reports, and the nearest of it.
-    """
+    """Refuse a metric that govray's own training loop does not report. Others' may report any."""
     metric, judged = file.search.metric, file.experiment.validation
     reported = (*REPORTED, *(judged.names if judged else ()))
     if metric not in reported and not own_loop(file.experiment):
@@ -295,15 +259,8 @@ def check_metric(file: SearchFile) -> None:
 
 
 def check_first_comparison(file: SearchFile, rungs: Collection[int]) -> None:
-    """Refuse to compare trials by validation data before these were measured.
-
-    Args:
-        file: The search's.
-        rungs: Steps at which its trials are compared.
-
-    Raises:
-        UsageError: The first validation comes later than the first commit.
-    """
+    """Refuse to compare trials by validation data before these were measured. ``rungs``: steps at
+    which its trials are compared."""
     experiment = file.experiment
     if experiment.validation is None or not file.search.metric.startswith(f"{GROUP}/"):
         return
@@ -375,13 +332,8 @@ class _Stop(tune.Stopper):
 
 
 class _Room:
-    """Follows the room that the cluster has, while a search runs.
-
-    Args:
-        file: The search's.
-        algorithm: The recipe's searcher. If it is `Points`, more trials start as nodes join.
-        on_wait: Called with a line that says for what trials wait.
-    """
+    """Follows the room that the cluster has, while a search runs. ``algorithm``: the recipe's
+    searcher. If it is `Points`, more trials start as nodes join."""
 
     def __init__(self, file: SearchFile, algorithm: Any, on_wait: Callable[[str], None]) -> None:
         self._file = file
@@ -391,7 +343,6 @@ class _Room:
         self._looked = time.monotonic()
 
     def look(self) -> None:
-        """Look at the cluster now and then."""
         if time.monotonic() - self._looked < _LOOK_S:
             return
         self._looked = time.monotonic()
@@ -404,10 +355,8 @@ class _Room:
 
 
 def base_trainer(record: SearchRecord) -> GovernedTrainer:
-    """The trainer whose inputs and prepared data all trials of a search share.
-
-    Prepared data lies beside the search, where runs and other searches of equal data find it.
-    """
+    """The trainer whose inputs and prepared data all trials of a search share. Prepared data lies
+    beside the search, where runs and other searches of equal data find it."""
     return from_experiment(
         record.file.experiment,
         run_config=ray.train.RunConfig(storage_path=str(record.folder.parent)),
@@ -544,7 +493,6 @@ def _fit(
 
 
 def _runs(record: SearchRecord) -> list[Place]:
-    """The folders of all runs that trials have begun."""
     return run_listing.list_runs(record.folder)
 
 
@@ -558,10 +506,8 @@ def _settle(record: SearchRecord, patience_s: float = 60.0) -> None:
 
 
 def _attest(record: SearchRecord, best: str | None, signer: Signer) -> dict[str, Path]:
-    """Attest the trials that ran to their end, and the best one even if it was stopped.
-
-    Models that are attested already stay unchanged.
-    """
+    """Attest the trials that ran to their end, and the best one even if it was stopped. Models that
+    are attested already stay unchanged."""
     models = {}
     for name, trial in record.trials.items():
         if trial.how == "finished" or name == best:

@@ -170,13 +170,6 @@ class Search(Section):
 
 @dataclass(frozen=True)
 class SearchFile:
-    """An experiment and how it is searched.
-
-    Attributes:
-        experiment: What all trials share.
-        search: What varies between them.
-    """
-
     experiment: Experiment
     search: Search
 
@@ -195,10 +188,7 @@ class SearchFile:
 
     def trial(self, values: Mapping[str, Any]) -> Experiment:
         """The experiment of one trial: ``values`` by dotted name, in place of the shared ones.
-
-        Raises:
-            UsageError: A name that must not vary, or a value that does not fit.
-        """
+        Raises `UsageError`: a name that must not vary, or a value that does not fit."""
         changed = self.experiment.model_dump(mode="json")
         changed["data"].setdefault("mixture", {})  # left out where it is empty
         _choose_optimizer(changed["optimizer"], values.get(_OPTIMIZER))
@@ -253,20 +243,13 @@ def _check_name(name: str) -> None:
 
 
 def read_search(path: str | Path, overrides: Sequence[str] = ()) -> SearchFile:
-    """Read an experiment file that has a ``search`` section, with overrides as `read_experiment`.
-
-    Raises:
-        UsageError: As `read_experiment`; or the section is missing or wrong, or a name or range
-            does not fit the experiment.
-    """
+    """Read an experiment file with a ``search`` section, with overrides as `read_experiment`."""
     return parse_search(read_overridden(path, overrides), where=str(path))
 
 
 def parse_search(value: Any, *, where: str, source: Source | None = None) -> SearchFile:
-    """Validate a file's value that is already parsed; see `read_search`.
-
-    An error of a field names a line where ``source`` has the text's lines.
-    """
+    """Validate a file's value that is already parsed; see `read_search`. An error of a field names
+    a line where ``source`` has the text's lines."""
     if not isinstance(value, dict) or "search" not in value:
         raise UsageError("no search section", where=where, do="See jobs/tune.yaml")
     shared = {k: v for k, v in value.items() if k != "search"}

@@ -51,7 +51,6 @@ class TrialRecord:
         run: Folder of its run: its own name, or that of the run that took over another trial's
             state.
         how: How it ended; None while it has not.
-        reason: Why.
     """
 
     name: str
@@ -63,16 +62,8 @@ class TrialRecord:
 
 @dataclass(kw_only=True)
 class SearchRecord:
-    """One search: what it is, and what it has decided so far.
-
-    Attributes:
-        folder: Where it lies; trials have folders of their own in it.
-        file: The experiment and how it is searched.
-        started: When it began, the reference time of all its trials.
-        trials: By name, in the order they were drawn.
-        submission: Who submitted it, if it was submitted.
-        concluded: Whether it has ended.
-    """
+    """One search: what it is, and what it has decided so far. ``started``: when it began, the
+    reference time of all its trials. ``trials``: by name, in the order they were drawn."""
 
     folder: Path
     file: SearchFile
@@ -150,12 +141,6 @@ class SearchRecord:
 
 
 def read(folder: Path) -> SearchRecord:
-    """Read what a search recorded.
-
-    Raises:
-        UsageError: The folder is not a search's.
-        Malformed: A file was changed into something that does not parse.
-    """
     path = folder / SEARCH
     if not path.is_file():
         raise UsageError(

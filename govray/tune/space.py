@@ -198,16 +198,11 @@ def active(space: Mapping[str, Dimension], point: Mapping[str, Any]) -> dict[str
 
 
 def check_distinct(space: Mapping[str, Dimension]) -> None:
-    """Refuse a tree in which a point could hold a name twice.
-
-    Raises:
-        ValueError: Names it.
-    """
+    """Refuse a tree in which a point could hold a name twice."""
     _branch_names(space)
 
 
 def _branch_names(space: Mapping[str, Dimension]) -> set[str]:
-    """All names that points of a space may hold."""
     found: set[str] = set()
     for name, dimension in space.items():
         below = (

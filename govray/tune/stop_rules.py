@@ -74,7 +74,6 @@ class Threshold(Section):
     threshold: Bound
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
-        """See `StopRule`."""
         bound = self.threshold
         named = bound.metric if bound.metric in OF_A_REPORT else "value"
         value = getattr(reports[-1], named) if reports else None
@@ -93,7 +92,6 @@ class Memorization(Section):
     memorization: Positive = Field(description="reports in a row with M above tau")
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
-        """See `StopRule`."""
         tail = reports[-self.memorization :]
         # Not `v > 0`: NaN counts as memorizing.
         if len(tail) < self.memorization or any(report.v <= 0 for report in tail):
@@ -107,7 +105,6 @@ class Divergence(Section):
     divergence: float = Field(gt=1, description="times the lowest loss so far")
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
-        """See `StopRule`."""
         if not reports:
             return None
         last = reports[-1].value
@@ -128,11 +125,6 @@ class Custom(Section):
     )
 
     def reason(self, reports: Sequence[TrialReport]) -> str | None:
-        """See `StopRule`.
-
-        Raises:
-            UsageError: The function does not exist.
-        """
         module, name = self.rule.split(":")
         try:
             function = getattr(import_module(module), name)

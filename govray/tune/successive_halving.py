@@ -34,8 +34,6 @@ from govray.tune.brackets import Bracket, places
 
 
 class Action(StrEnum):
-    """What a trial does next."""
-
     CONTINUE = "continue"
     PAUSE = "pause"
     RESUME = "resume"
@@ -44,16 +42,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class TrialDecision:
-    """What one trial does next, and why."""
-
     trial: str
     action: Action
     reason: str
 
 
 class HalvingState(StrEnum):
-    """The state of a trial."""
-
     RUNNING = "running"
     PAUSED = "paused"
     STOPPED = "stopped"
@@ -63,8 +57,6 @@ class HalvingState(StrEnum):
 
 @dataclass
 class RungTrial:
-    """One trial: its bracket, its next rung, its state, its last report."""
-
     bracket: int
     rung: int = 0
     state: HalvingState = HalvingState.RUNNING
@@ -74,10 +66,8 @@ class RungTrial:
 
 @dataclass
 class Rung:
-    """The trials that were counted at one rung.
-
-    ``entries`` is sorted by objective, the newest of ties first. Trials that died are at the end.
-    """
+    """The trials that were counted at one rung. ``entries`` is sorted by objective, the newest of
+    ties first. Trials that died are at the end."""
 
     entries: list[tuple[float, str]] = field(default_factory=list)
     promoted: set[str] = field(default_factory=set)
@@ -89,7 +79,6 @@ class Rung:
         return index
 
     def remove(self, trial: str) -> None:
-        """Remove a trial from the count."""
         self.entries = [entry for entry in self.entries if entry[1] != trial]
         self.promoted.discard(trial)
 
@@ -136,13 +125,8 @@ class AsynchronousHalving:
         return tuple(d for i in range(len(self.brackets)) for d in self._settle(i))
 
     def report(self, trial: str, step: int, objective: float) -> tuple[TrialDecision, ...]:
-        """A trial reports; the first decision is always about itself.
-
-        Args:
-            trial: Its name.
-            step: Steps done.
-            objective: Less is better.
-        """
+        """A trial reports; the first decision is always about itself. ``objective``: less is
+        better."""
         self.add(trial)
         found = self.trials[trial]
         if found.state is HalvingState.PAUSED:
@@ -171,7 +155,6 @@ class AsynchronousHalving:
         return self._settle(found.bracket)
 
     def invalid(self, trial: str) -> tuple[TrialDecision, ...]:
-        """A trial's hyperparameters cannot be run."""
         found = self.trials.get(trial)
         if found is None or found.state not in (HalvingState.RUNNING, HalvingState.PAUSED):
             return ()

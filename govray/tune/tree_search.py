@@ -18,13 +18,6 @@ from govray.tune.space import Choice, Dimension, Integer, Log, OneOf, Uniform, a
 
 
 class TreeSearch(OptunaSearch):
-    """See the module.
-
-    Args:
-        space: The tree.
-        seed: Of the draws.
-    """
-
     def __init__(self, space: Mapping[str, Dimension], seed: int) -> None:
         super().__init__(partial(draw_branch, space), metric=METRIC, mode="min", seed=seed)
         self._tree = space

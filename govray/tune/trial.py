@@ -12,8 +12,6 @@ Invariants:
 * A trial that takes over another's state becomes a new run with the other's commit, ledger and
   ancestry (`govray.train.state.cloning`). Ray only passes on where that commit lies.
 * A trial that had ended when the search's driver died is not run again: it repeats its reports.
-
-The scheduler compares trials, and the driver attests them.
 """
 
 from __future__ import annotations
@@ -85,9 +83,6 @@ class Setting:
     """What all trials of a search have in common.
 
     Attributes:
-        folder: The search's.
-        file: The experiment, and how it is searched.
-        shared: Verified inputs and prepared data.
         commit_at: Steps at which trials are compared, and so commit.
         keep_at: Those of them whose commits stay, for other trials to take over.
         past: Trials that the search had when its driver started, by name.
@@ -108,7 +103,6 @@ class GovernedTrainable(tune.Trainable):
 
     # `tune.with_parameters` adds arguments, which Ray's annotation does not know.
     def setup(self, config: dict[str, Any], *, setting: Setting) -> None:  # type: ignore[override]
-        """Called by Ray Tune; trains nothing yet."""
         # Ray has changed into a folder of its own; hyperparameters may be relative paths.
         os.chdir(os.environ.get("TUNE_ORIG_WORKING_DIR", os.curdir))
         self._setting = setting
@@ -287,7 +281,6 @@ class GovernedTrainable(tune.Trainable):
         return self._said(judged)
 
     def _end(self) -> dict[str, Any]:
-        """The result of a run that ended without a further report."""
         error = self._failure
         if isinstance(error, Stopped):
             last = self._reports[-1].to_result() if self._reports else _worst()

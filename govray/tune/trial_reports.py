@@ -10,8 +10,6 @@ Invariants:
 * A last line that a crash cut off is ignored, and written again by the repeated step.
 * A metric that is not reported with a commit is the last one reported before.
 * A run goes on from a commit that it reported. A report that a crash took along is made again.
-
-`govray.tune.objective` judges reports.
 """
 
 from __future__ import annotations
@@ -44,13 +42,8 @@ MAX_BYTES = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One report, not yet judged.
-
-    Attributes:
-        step: Steps done.
-        value: The search's metric; NaN if it is not a number.
-        memorization: M, as last measured by then; None if it never was.
-    """
+    """One report, not yet judged. ``value``: the search's metric; NaN if it is not a number.
+    ``memorization``: M, as last measured by then; None if it never was."""
 
     step: int
     value: float
@@ -61,7 +54,6 @@ class Reporter(ray.train.UserCallback):
     """Runs in Ray Train's controller, and appends a line for each report with a commit.
 
     Args:
-        folder: The run's.
         metric: What the search compares: a name in the metrics that the loop reports. ``loss`` is
             the mean over the steps since the last commit.
     """
@@ -75,11 +67,8 @@ class Reporter(ray.train.UserCallback):
     def after_report(
         self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any
     ) -> None:
-        """Called by Ray once all ranks have reported; rank 0's metrics count.
-
-        Raises:
-            UsageError: The loop doesn't report the metric.
-        """
+        """Called by Ray once all ranks have reported; rank 0's metrics count. Raises `UsageError`:
+        the loop doesn't report the metric."""
         said = metrics[0]
         name = COMMIT_LOSS if self._metric == "loss" else self._metric
         if self._value is None and (before := read_reports(self._folder)):
@@ -122,11 +111,7 @@ class Reporter(ray.train.UserCallback):
 
 
 def read_reports(folder: Path) -> list[Measurement]:
-    """A run's reports, by step.
-
-    Raises:
-        Malformed: A whole line is not a report, or the file is too large.
-    """
+    """A run's reports, by step."""
     try:
         with open_regular(folder / FILE) as file:
             data = file.read(MAX_BYTES + 1)
@@ -156,11 +141,8 @@ def read_reports(folder: Path) -> list[Measurement]:
 
 
 def put_unreported_aside(run: Path) -> None:
-    """Put aside the commits of a run behind its last report, before the run goes on.
-
-    A kill may come between a commit and its report. The run then repeats those steps, and reports
-    them.
-    """
+    """Put aside the commits of a run behind its last report, before the run goes on. A kill may
+    come between a commit and its report. The run then repeats those steps, and reports them."""
     reported = max((each.step for each in read_reports(run)), default=0)
     for step, folder in committed_folders(run):
         if step > reported:
