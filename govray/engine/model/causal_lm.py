@@ -47,6 +47,7 @@ from torch import Tensor, nn
 from govray.engine.model import document_mask
 from govray.engine.model.gpt import loss
 from govray.engine.model.past import Past
+from govray.engine.model.stored_weights import equal
 from govray.errors import CouldNotCheck, GovrayError, UsageError, nearest, suggestion
 from govray.governance.formats.row_schema import CHAT_MARKERS
 
@@ -434,10 +435,7 @@ def _require_loaded(
 
             converted = revert_weight_conversion(model, dict(held))
         among = [held[known]] if known else [*held.values(), *converted.values()]
-        if any(
-            each.shape == tensor.shape and torch.equal(tensor.to(each.dtype), each)
-            for each in among
-        ):
+        if any(equal(tensor, each) for each in among):
             continue
         if known is not None and known in ties:
             _refuse_own(name, ties[known], where)

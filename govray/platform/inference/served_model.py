@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from govray.data.tokenizer import ByteTokenizer, FileTokenizer, load_tokenizer
 from govray.engine.model.adapters import Adapters
+from govray.engine.model.stored_weights import fill
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
@@ -111,7 +112,14 @@ def load(
             context=config["context"],
         )
     model: nn.Module = _built(config, entrypoints, nn.Module)
-    _fill(model, files.tensors(model_folder.WEIGHTS), str(folder))
+    weights = files.tensors(model_folder.WEIGHTS)
+    fill(
+        model,
+        weights,
+        where=str(folder),
+        error=Refused,
+        do="Serve it by the code that it was trained with",
+    )
     configs: dict[str, Any] = {
         name: canonical_json.parse_canonical(files.read(model_folder.adapter_files(name)[0]))
         for name in names
@@ -208,21 +216,6 @@ def _built(config: Mapping[str, Any], entrypoints: Collection[str], kind: type, 
     if not isinstance(made, kind):
         raise UsageError("the entrypoint is a training loop", where=f"entrypoint {entrypoint}")
     return made
-
-
-def _fill(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)} - {
-        name for name, _ in model.named_parameters()
-    }
-    try:
-        missing, unknown = model.load_state_dict(dict(weights), strict=False)
-    except RuntimeError as error:
-        raise Refused(
-            f"the weights do not fit the class: {str(error).splitlines()[-1].strip()}", where=where
-        ) from None
-    if unknown or set(missing) - tied:
-        named = sorted([*unknown, *(set(missing) - tied)])
-        raise Refused(f"the weights do not fit the class: {', '.join(named[:3])}", where=where)
 
 
 def _tokenizer(identity: Mapping[str, Any], path: Path | None) -> ByteTokenizer | FileTokenizer:

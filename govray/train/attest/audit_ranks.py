@@ -17,11 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from govray.engine.model.stored_weights import Stored, require_names
 from govray.errors import CouldNotCheck, GovrayError, Refused
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder, sharded_init, tensor_shards
 from govray.train.checkpoint.sharded_file import cut
-from govray.train.state.trained_model import base_tensors
 
 T = TypeVar("T")
 
@@ -137,20 +137,11 @@ def _own_rows(
 def _require_fit(
     model: nn.Module, rows: Mapping[str, Tensor], counts: Mapping[str, int], where: str
 ) -> None:
-    expected = base_tensors(model)
-    do = "Audit with the code that the run was trained with"
-    if odd := rows.keys() ^ expected.keys():
-        raise Refused(
-            f"tensor {min(odd)} is in only one of the run's weights and the entrypoint's model",
-            where=where,
-            do=do,
+    stored = {
+        name: Stored(
+            (counts[name], *tensor.shape[1:]) if tensor.dim() else (), tensor.is_floating_point()
         )
-    for name, tensor in rows.items():
-        stored = (counts[name], *tensor.shape[1:]) if tensor.dim() else ()
-        if stored != tuple(expected[name].shape):
-            raise Refused(
-                f"tensor {name} has shape {stored}, the entrypoint's model "
-                f"{tuple(expected[name].shape)}",
-                where=where,
-                do=do,
-            )
+        for name, tensor in rows.items()
+    }
+    do = "Audit with the code that the run was trained with"
+    require_names(model, stored, where=where, error=Refused, do=do)

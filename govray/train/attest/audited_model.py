@@ -20,6 +20,7 @@ from govray.data.rows.row_words import load_words
 from govray.data.tokenizer import Tokenizer
 from govray.engine.gradients.forward import LossFn
 from govray.engine.model.adapters import Adapters
+from govray.engine.model.stored_weights import fill
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
@@ -37,7 +38,6 @@ from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.loop.entrypoint import load_entrypoint, loss_beside, own_loop
 from govray.train.loop.until_govern import until_govern
 from govray.train.state.carried_governance import read_ledger
-from govray.train.state.trained_model import base_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,20 +183,10 @@ def _steps(leaves: Iterable[AnyLeaf]) -> dict[str, frozenset[int]]:
 
 
 def _fill(model: nn.Module, committed: commit_folder.Committed, run: Path) -> None:
-    weights, own = committed.tensors(model_folder.WEIGHTS), base_tensors(model)
-    do = "Audit with the code that the run was trained with"
-    if odd := weights.keys() ^ own.keys():
-        raise Refused(
-            f"tensor {min(odd)} is in only one of the run's weights and the entrypoint's model",
-            where=str(run),
-            do=do,
-        )
-    for name, tensor in weights.items():
-        if tensor.shape != own[name].shape:
-            raise Refused(
-                f"tensor {name} has shape {tuple(tensor.shape)}, the entrypoint's model "
-                f"{tuple(own[name].shape)}",
-                where=str(run),
-                do=do,
-            )
-    model.load_state_dict(weights, strict=False)
+    fill(
+        model,
+        committed.tensors(model_folder.WEIGHTS),
+        where=str(run),
+        error=Refused,
+        do="Audit with the code that the run was trained with",
+    )

@@ -28,6 +28,7 @@ from govray.train.jax.parameter_shapes import parameter_shapes
 from govray.train.jax.run_step import RunStep
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
+from govray.train.state.pretrained import check_unchanged
 from govray.train.state.snapshot import TrainingState
 from govray.train.watching.metrics import RunMetrics
 from govray.train.watching.profiler import StepProfiler
@@ -100,6 +101,8 @@ def _start_run(
     ranks = {r.adapter: r.rank for r in order.routes.values() if r.adapter and r.rank}
     patience = timedelta(seconds=order.settings.collective_timeout_s)
     state = TrainingState(FlaxModel(step.framework, ranks))
+    if order.start and not rows.checkpoint:
+        check_unchanged(order.start)  # an entrypoint's own, which each process has read
     leaves = state.restore(rows.checkpoint, order) if rows.checkpoint else ()
     fence = Fence(place(order.folder), order.driver, rows.attempt)
     read = [corpus for corpus in order.plan.corpora if corpus not in order.plan.excluded]

@@ -7,8 +7,8 @@ then loads the same bytes before it sends its weights to the other ranks.
 Invariants:
 
 * Safetensors only: no pickle is opened, and nothing is looked for on a network.
-* Either every tensor of the model is filled and every tensor of the files is used, or none. Names
-  and shapes must agree; a tied tensor may have any or all of its names.
+* Either every tensor of the model is filled, and then holds what the files have, or the run is
+  refused (`govray.engine.model.stored_weights`).
 * T0 is ``unknown`` for every layer group, with one exception. For a govray model folder that
   verifies under the run's own trust root, T0 is the taint attested there, tensor by tensor. A
   folder that does not verify is allowed: its weights are somebody else's, and ``unknown``.
@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -36,6 +36,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from govray.engine.model.stored_weights import (
+    Stored,
+    fill,
+    first_names,
+    require_held,
+    require_names,
+)
 from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
@@ -50,7 +57,6 @@ UNKNOWN = "unknown"
 """What unattested weights bring."""
 
 _SHARDS = "model-*-of-*.safetensors"
-_SHOWN = 3
 
 
 def find_weights(path: Path) -> list[Path]:
@@ -106,8 +112,15 @@ def read_start(
 
 def check_fits(model: nn.Module, start: Start) -> None:
     """Compare the files' tensors with a model's, by their headers alone.
-    ``model``: on any device, the meta device included."""
-    stored: dict[str, _Stored] = {}
+
+    Args:
+        model: On any device, the meta device included.
+
+    Raises:
+        UsageError: Names the tensors that are missing, unexpected or of another shape or kind.
+        Malformed: A file is not safetensors.
+    """
+    stored: dict[str, Stored] = {}
     for name in start.files:
         path = Path(start.folder, name)
         try:
@@ -115,12 +128,12 @@ def check_fits(model: nn.Module, start: Start) -> None:
                 for tensor in file.keys():  # noqa: SIM118  # no mapping
                     part = file.get_slice(tensor)
                     floating = part.get_dtype().startswith(("F", "BF"))
-                    _add(stored, tensor, _Stored(tuple(part.get_shape()), floating), path)
+                    _add(stored, tensor, Stored(tuple(part.get_shape()), floating), path)
         except (safetensors.SafetensorError, OSError) as error:
             raise Malformed(
                 f"not a safetensors file: {error}", where=f"pretrained {path}"
             ) from error
-    _check(model, stored, start.folder)
+    require_names(model, stored, where=f"pretrained {start.folder}")
 
 
 def load_start(model: nn.Module, start: Start) -> None:
@@ -178,13 +191,6 @@ def check_unchanged(start: Start) -> None:
         _require_same(_digest(path), digest, path)
 
 
-class _Stored(NamedTuple):
-    """A tensor in a file: its shape, and whether its numbers are floating point."""
-
-    shape: tuple[int, ...]
-    floating: bool
-
-
 def _digest(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -234,54 +240,6 @@ def _add(stored: dict[str, Any], tensor: str, value: Any, path: Path) -> None:
     stored[tensor] = value
 
 
-def _check(model: nn.Module, stored: Mapping[str, _Stored], where: str) -> None:
-    first = _first_names(model)
-    state = {name: value for name, value in model.state_dict().items() if name in first}
-    filled = {first[name] for name in stored if name in first}
-    problems = {
-        "missing": [name for name in dict.fromkeys(first.values()) if name not in filled],
-        "unexpected": [name for name in sorted(stored) if name not in first],
-        "of another shape": [
-            f"{name} is {tuple(found.shape)}, the model's {tuple(state[name].shape)}"
-            for name, found in sorted(stored.items())
-            if name in state and tuple(found.shape) != tuple(state[name].shape)
-        ],
-        "of another dtype": [
-            name
-            for name, found in sorted(stored.items())
-            if name in state and found.floating != state[name].is_floating_point()
-        ],
-    }
-    found = [f"{kind}: {_listed(names)}" for kind, names in problems.items() if names]
-    if found:
-        raise UsageError(
-            f"the tensors are not those of {type(model).__name__}: {'; '.join(found)}",
-            where=f"pretrained {where}",
-            do="Give weights that were saved from this model, with the same hyperparameters",
-        )
-
-
-def _first_names(model: nn.Module) -> dict[str, str]:
-    """Every name of every tensor of the model's state → the first one of the same tensor."""
-    parameters: dict[nn.Parameter, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        parameters.setdefault(parameter, name)
-    tied = {
-        name: parameters[parameter]
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-    }
-    return {
-        name: tied.get(name, name)
-        for name, value in model.state_dict().items()
-        if isinstance(value, Tensor)
-    }
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
 def _load(model: nn.Module, start: Start) -> None:
     if start.loaded_by_model:
         check_unchanged(start)
@@ -294,7 +252,7 @@ def _load(model: nn.Module, start: Start) -> None:
         _require_same(canonical_json.sha256(data), digest, path)
         for tensor, value in _parse(data, path).items():
             _add(tensors, tensor, value, path)
-    _fill(model, tensors, start.folder)
+    fill(model, tensors, where=f"pretrained {start.folder}")
 
 
 def _load_rows(
@@ -303,12 +261,12 @@ def _load_rows(
     if start.loaded_by_model:
         check_unchanged(start)
         return
-    first = _first_names(model)
-    stored: dict[str, _Stored] = {}
+    first = first_names(model)
+    stored: dict[str, Stored] = {}
     tensors: dict[str, Tensor] = {}
 
     def wanted(path: Path, tensor: Described) -> range:
-        _add(stored, tensor.name, _Stored(tensor.shape, tensor.dtype.startswith(("F", "BF"))), path)
+        _add(stored, tensor.name, Stored(tensor.shape, tensor.dtype.startswith(("F", "BF"))), path)
         whole = tensor.shape[0] if tensor.shape else 1
         return cut(whole, rank, world) if first.get(tensor.name) in rows else range(whole)
 
@@ -322,35 +280,14 @@ def _load_rows(
             raise UsageError(f"not readable: {error.strerror}", where=where) from error
         _require_same(read, digest, path)
         tensors |= found
-    _check(model, stored, start.folder)
-    _require_tied(tensors, first, start.folder)
+    where = f"pretrained {start.folder}"
+    require_names(model, stored, where=where)
+    state = model.state_dict()
+    held = {name: rows.get(first[name], state[name]) for name in tensors}
     with torch.no_grad():
-        state = model.state_dict()
         for name, value in tensors.items():
-            into = rows.get(first[name])
-            (state[name] if into is None else into).copy_(value)
-
-
-def _fill(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    stored = {
-        name: _Stored(tuple(value.shape), value.is_floating_point())
-        for name, value in tensors.items()
-    }
-    _check(model, stored, where)
-    _require_tied(tensors, _first_names(model), where)
-    model.load_state_dict(dict(tensors), strict=False)
-
-
-def _require_tied(tensors: Mapping[str, Tensor], first: Mapping[str, str], where: str) -> None:
-    """Names of one tensor must have equal content."""
-    tied: dict[str, Tensor] = {}
-    for name, value in tensors.items():
-        if not torch.equal(tied.setdefault(first[name], value), value):
-            raise UsageError(
-                f"{name} and {first[name]} are one tensor in the model, but differ in the files",
-                where=f"pretrained {where}",
-                do="Build the model untied, or give weights that are tied",
-            )
+            held[name].copy_(value)
+    require_held(held, tensors, where=where)
 
 
 def _require_same(found: str, recorded: str, path: Path) -> None:

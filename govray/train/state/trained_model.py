@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.model.adapters import Adapters
+from govray.engine.model.stored_weights import fill
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
@@ -117,7 +118,8 @@ class TorchModel:
             name: local_shard(tensor, held[name]) if name in held else tensor
             for name, tensor in _read(committed, model_folder.WEIGHTS, held.get).items()
         }
-        self.model.load_state_dict(weights, strict=False)
+        do = "Resume with the model that the run began with"
+        fill(self.model, weights, where=str(committed.folder), error=Refused, do=do)
         if self.average:
             if model_folder.EMA not in committed.names:
                 raise Refused(

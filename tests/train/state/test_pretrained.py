@@ -28,7 +28,13 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.pretrained_start import Start
 from govray.train.loop.entrypoint import declared_start
 from govray.train.replay.replayed_run import replay
-from govray.train.state.pretrained import check_fits, find_weights, load_start, read_start
+from govray.train.state.pretrained import (
+    check_fits,
+    find_weights,
+    load_rows,
+    load_start,
+    read_start,
+)
 from tests.support.deployment import Deployment
 from tests.support.ranks import RankPool
 from tests.support.solo import run_here
@@ -153,8 +159,64 @@ def test_a_tied_tensor_may_stand_under_any_of_its_names(tmp_path: Path) -> None:
         assert model.head.weight is model.embedding.tokens.weight
     tensors["head.weight"] += 1
     safetensors.torch.save_file(tensors, path)
-    with pytest.raises(UsageError, match="one tensor in the model, but differ"):
+    with pytest.raises(
+        UsageError, match=r"tokens\.weight has other numbers .* may tie what the file doesn't"
+    ):
         load_start(gpt(2, tied=True), start_of(path, gpt(2, tied=True)))
+
+
+class Altering(nn.Module):
+    """Loads what it is given, and holds something else in one of three ways."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(4))
+        one = torch.zeros(4)
+        self.register_buffer("mean", one)
+        self.register_buffer("trend", one if how == "shares" else one.clone())
+        kind = torch.int8 if how == "wraps" else torch.int64
+        self.register_buffer("count", torch.zeros(1, dtype=kind))
+        if how == "converts":
+            self.register_load_state_dict_post_hook(self._double)
+
+    def _double(self, *_: Any) -> None:
+        self.weight.data.mul_(2)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows * self.weight
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [("plain", None), ("shares", "mean"), ("converts", "weight"), ("wraps", "count")],
+)
+def test_a_model_that_holds_other_numbers_than_its_file_is_refused(
+    how: str, named: str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / model_folder.WEIGHTS
+    tensors: Tensors = {
+        "weight": torch.arange(4.0, dtype=torch.float64),
+        "mean": torch.ones(4),
+        "trend": torch.full((4,), torch.nan),
+        "count": torch.tensor([300]),
+    }
+    safetensors.torch.save_file(tensors, path)
+    model = Altering(how)
+    start = read_start([path], {}, trust_root=NO_ROOT, at=AT)
+    check_fits(model, start)
+    rows = {"weight": torch.zeros(4)}
+    if named is None:
+        load_start(model, start)
+        load_rows(model, rows, start, 0, 1)
+        assert model.weight.tolist() == rows["weight"].tolist() == [0.0, 1.0, 2.0, 3.0]
+        tensors["weight"][1] = 1e300  # float32 has no such number
+        safetensors.torch.save_file(tensors, path)
+        named, start = "weight", read_start([path], {}, trust_root=NO_ROOT, at=AT)
+    with pytest.raises(UsageError, match=f"tensor {named} has other numbers"):
+        load_start(model, start)
+    if how != "converts":  # rows are copied, and no hook of the model runs
+        with pytest.raises(UsageError, match=f"tensor {named} has other numbers"):
+            load_rows(model, rows, start, 0, 1)
 
 
 def test_only_safetensors_are_opened(tmp_path: Path) -> None:
