@@ -127,7 +127,7 @@ def explain(
     jurisdiction: Annotated[str, typer.Option("--jurisdiction", help="With --license.")] = "ZZ",
     sensitivity: Annotated[
         Sensitivity, typer.Option("--sensitivity", help="With --license.")
-    ] = "public",
+    ] = "restricted",
     use: Annotated[Use | None, typer.Option("--use", help="With --license.")] = None,
     source: Annotated[Source | None, typer.Option("--source", help="With --license.")] = None,
     modality: Annotated[

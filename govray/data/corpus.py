@@ -221,7 +221,7 @@ def unsigned_credential(
     license_category: LicenseCategory | None = None,
     use: Use | None = None,
     jurisdiction: str = "ZZ",
-    sensitivity: str = "public",
+    sensitivity: str = "restricted",
     **facts: Any,
 ) -> Credential:
     """The credential of a corpus that was just built, ready to be checked and signed.
@@ -231,7 +231,7 @@ def unsigned_credential(
         license_category, use: What the licence leaves open (``LicenseRef-…``); derived from it
             by default.
         jurisdiction: ISO 3166-1 alpha-2, ``ZZ`` where none is known.
-        sensitivity: Of the most sensitive record.
+        sensitivity: Of the most sensitive record; as `govray corpus build` has it by default.
         facts: The optional fields of ``Credential``, such as ``source_type`` and ``url``.
 
     Raises:

@@ -9,7 +9,6 @@ has no folders: a path is one if there is an object below it.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -61,7 +60,7 @@ class BucketPath:
         parts = urlsplit(check_url(url, fsspec=False))
         mark = "?" if parts.query else ""
         bucket = f"{parts.scheme}://{parts.netloc}{mark}{parts.query}"
-        return cls(bucket, re.sub("//+", "/", parts.path.strip("/")))
+        return cls(bucket, parts.path.strip("/"))
 
     def __str__(self) -> str:
         base, mark, options = self.bucket.partition("?")

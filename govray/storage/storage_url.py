@@ -69,6 +69,8 @@ def check_url(url: str, *, fsspec: bool = True) -> str:
         )
     if not parts.netloc and not (fsspec and parts.path.strip("/")):
         raise ValueError("the URL names no bucket")
+    if "//" in parts.path.strip("/"):
+        raise ValueError("the URL's key has an empty part: write one slash where it has two")
     options = {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}
     if parts.fragment or options - _OPTIONS:
         raise ValueError(f"only {', '.join(sorted(_OPTIONS))} may follow the ? of the URL")

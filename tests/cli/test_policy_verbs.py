@@ -91,6 +91,7 @@ def test_lint_knows_the_groups_of_a_model(run: Run, policy: Path, untouched: Pat
 def test_explain_names_the_rule_behind_each_group(run: Run, policy: Path) -> None:
     told = run("policy", "explain", policy, "--license", "MPL-2.0", "--blocks", 4, "--json").json
     assert told["rules"] == ["weak-copyleft"]
+    assert told["class"]["sensitivity"] == "restricted"  # as `corpus build` would state it
     weights = {each["group"]: each["weight"] for each in told["groups"]}
     assert weights == {
         "embedding": 0,

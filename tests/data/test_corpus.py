@@ -285,6 +285,7 @@ def test_the_unsigned_credential_states_what_was_built(tmp_path: Path) -> None:
     )
     assert credential.records == built.records
     assert credential.license == "Apache-2.0 OR MIT"
+    assert credential.sensitivity == "restricted"  # as `corpus build` has it, until somebody looked
     assert (credential.license_category, credential.source_type) == ("permissive", "synthetic")
 
 

@@ -83,6 +83,7 @@ def test_a_place_is_a_path_or_the_url_of_an_object_store(field: str) -> None:
         ("https://bucket/AKIA", "give an object store's URL"),
         ("fsspec+memory://bucket/AKIA", "give an object store's URL"),
         ("s3://AKIA:hush@bucket", "no place in a URL"),
+        ("s3://bucket/AKIA//runs/", "has an empty part: write one slash"),
     ]:
         with pytest.raises(UsageError, match=f"{field}.*{why}") as told:
             parse_experiment(with_field(field, given), where="tiny.yaml")

@@ -96,6 +96,7 @@ class Deployment:
             license=licence,
             license_category=category if licence.startswith("LicenseRef") else None,
             issuer="issuer",
+            sensitivity="public",
             valid=Period(
                 from_=format_time(self.at - self.lifetime),
                 until=format_time(until or self.at + self.lifetime),

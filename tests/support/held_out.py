@@ -30,7 +30,9 @@ def hold_out(
     valid = Period(
         from_=format_time(here.at - here.lifetime), until=format_time(here.at + here.lifetime)
     )
-    credential = unsigned_credential(built, license=licence, issuer="issuer", valid=valid)
+    credential = unsigned_credential(
+        built, license=licence, issuer="issuer", sensitivity="public", valid=valid
+    )
     (folder / corpus / "credential.dsse.json").write_bytes(
         seal_credential(credential, [here.signers["issuer"]])
     )

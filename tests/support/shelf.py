@@ -89,7 +89,7 @@ class Shelf:
         return built.folder
 
     def sign(self, built: corpus.Built, license: str = "MIT", **facts: Any) -> None:
-        facts = {"issuer": "librarian", "valid": VALID} | facts
+        facts = {"issuer": "librarian", "valid": VALID, "sensitivity": "public"} | facts
         credential = corpus.unsigned_credential(built, license=license, **facts)
         envelope = seal_credential(credential, [self.signer])
         (built.folder / corpus.CREDENTIAL_FILE).write_bytes(envelope)

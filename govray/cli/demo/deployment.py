@@ -91,6 +91,7 @@ def deploy(
             license=found.license,
             issuer=METADATA_AUTHORITY,
             valid=_validity(at),
+            sensitivity="public",
             source_type="public",
             modality=("code",),
         )
@@ -117,6 +118,7 @@ def deploy(
         license="CC0-1.0",
         issuer=parts_list.SUPPLIER,
         valid=_validity(at),
+        sensitivity="public",
         source_type="synthetic",
         modality=("text",),
         personal_data="none",

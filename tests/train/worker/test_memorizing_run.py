@@ -71,6 +71,7 @@ def planted(folder: Path, action: str, profile: str = "rules:") -> Deployment:
         built,
         license="LGPL-3.0-only",
         issuer="issuer",
+        sensitivity="public",
         valid=Period(
             from_=format_time(here.at - here.lifetime), until=format_time(here.at + here.lifetime)
         ),

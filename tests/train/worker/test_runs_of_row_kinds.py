@@ -78,6 +78,7 @@ class Rows(Deployment):
             license=license_,
             license_category=category if license_.startswith("LicenseRef") else None,
             issuer="issuer",
+            sensitivity="public",
             valid=Period(
                 from_=format_time(self.at - self.lifetime),
                 until=format_time(self.at + self.lifetime),
