@@ -269,6 +269,7 @@ def create_inference_app(
         max_body=4 * MAX_BODY,
         max_stranger_body=MAX_BODY,
         known=app.state.gate.known,
+        count=app.state.gate.count,
         time_limit=settings.seconds + 5,
     )
     return app

@@ -2,7 +2,7 @@
 
 From the outside in, the layers give requests their ids (`request_log`), count them (`prometheus`)
 and turn ``HEAD`` into ``GET`` without a body (`methods`). They compress answers (`compression`),
-bound body and time (`limits`) and check ``Host``. An unforeseen error becomes a 500
+bound rate, body and time (`limits`) and check ``Host``. An unforeseen error becomes a 500
 (`problems.CatchAll`). Then FastAPI routes. Unknown query parameters are refused before a route runs
 (`parameters`). The caller is found by the routes' own dependency (`access.CallerDep`).
 
@@ -171,6 +171,7 @@ def create_app(
         max_body=settings.max_body,
         max_stranger_body=settings.max_stranger_body,
         known=app.state.gate.known,
+        count=app.state.gate.count,
         time_limit=settings.time_limit,
         wider=lambda scope: archives.bound(scope) or search_bound(scope, settings.max_body),
         answering=site.answer,

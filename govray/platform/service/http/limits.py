@@ -7,7 +7,8 @@
   it goes on until it ends and its answer is dropped. PostgreSQL ends a query after the same time;
   one of SQLite goes on.
 * Each token, and each address without one, has a token bucket: ``burst`` requests at once, then
-  ``rate`` a second. Beyond that is a 429 with the seconds to wait. Buckets are this process's:
+  ``rate`` a second. Beyond that is a 429 with the seconds to wait. Every request counts before a
+  route is looked for: static files, the description and forms too. Buckets are this process's:
   behind n replicas the bound is n times as wide.
 """
 
@@ -90,7 +91,7 @@ class RequestBound:
 
 
 class Limits:
-    """The layer that bounds body and time, and sets the headers that every response has."""
+    """The layer that bounds rate, body and time, and sets the headers that every response has."""
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class Limits:
         time_limit: float,
         max_stranger_body: int,
         known: Callable[[Request], Awaitable[bool]],
+        count: Callable[[Request], None],
         answering: Answering = details,
         wider: Callable[[Scope], RequestBound | None] = lambda _: None,
     ) -> None:
@@ -107,6 +109,7 @@ class Limits:
         self.bound = RequestBound(body=max_body, seconds=time_limit)
         self.max_stranger_body = max_stranger_body
         self.known = known
+        self.count = count
         self.wider = wider
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,6 +161,7 @@ class Limits:
         timer = asyncio.get_running_loop().call_later(bound.seconds, time_is_up)
         try:
             try:
+                self.count(Request(scope))
                 await check_size(_announced(scope))
             except Problem as problem:
                 await self.answering(scope, problem, None)(scope, receive, sending)

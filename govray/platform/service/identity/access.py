@@ -7,8 +7,9 @@
    if the browser says the request is from our own page.
 3. What is sent and not accepted is a 401: a bad token never falls back to being public.
 4. Without a token the caller is public.
-5. Each request takes from the bucket of its token, or of its address. A token that was not seen
-   before takes from its address's bucket of guesses first, which gets it back if it is accepted.
+5. Each request takes from the bucket of its token, or of its address, before anything of it is
+   read (`AccessGate.count`, which `limits` asks). A token that was not seen before takes from its
+   address's bucket of guesses, which gets it back if it is accepted.
 
 An accepted token or session is remembered for `REMEMBERED` seconds with its roles, which saves
 queries for each request. A revocation, or a role that is taken away, takes effect within that time.
@@ -19,6 +20,7 @@ told of it.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ from starlette.concurrency import run_in_threadpool
 
 from govray.platform.service.http.limits import Buckets, address_key
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.identity import browser_sessions, session_cookie
+from govray.platform.service.identity import browser_sessions, session_cookie, sign_in_attempts
 from govray.platform.service.identity.audit_log import Audit, entry
 from govray.platform.service.identity.bound_roles import with_roles
 from govray.platform.service.identity.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
@@ -44,6 +46,9 @@ from govray.platform.service.identity.tokens import PREFIX, Accepted, NotAccepte
 __all__ = ["AuditDep", "Caller", "CallerDep", "require"]
 
 REMEMBERED = 2.0
+OF_ONE = sign_in_attempts.MOST // 20
+"""Sign-ins at a provider that one address may begin within `sign_in_attempts.LASTS`, at once or by
+and by: at most a tenth of all places are ever its own."""
 MAX_REMEMBERED = 10_000
 MAX_TOKEN = 8192
 
@@ -55,7 +60,10 @@ _bearer = HTTPBearer(
     scheme_name="token",
     description="`govray token new` makes one. OIDC bearer tokens too, where configured.",
 )
+_GUESSES = "guesses of "
 _SAFE = frozenset({"GET", "HEAD"})
+_PROBES = frozenset({"/v1/health", "/v1/live", "/v1/ready", "/live", "/ready"})
+"""What supervisors ask: from a bucket of its own, which no other request of the address empties."""
 
 
 @dataclass(frozen=True)
@@ -89,47 +97,80 @@ class AccessGate:
         self._verify = verify
         self._clock = clock
         self._remembered: OrderedDict[bytes, tuple[Accepted, datetime]] = OrderedDict()
+        self._sign_ins = Buckets(
+            OF_ONE / sign_in_attempts.LASTS.total_seconds(), OF_ONE, time.monotonic
+        )
+
+    def count(self, request: Request) -> None:
+        """Take ``request`` from its caller's bucket, whatever it is for.
+
+        Raises:
+            Problem: 429, the bucket is empty.
+        """
+        if self._auth:
+            self._pay(request, self._bucket(request))
+
+    def _bucket(self, request: Request) -> str:
+        address = _address(request)
+        if request.url.path in _PROBES:
+            return f"probes of {address}"
+        try:
+            sent = _sent(request)
+        except NotAccepted:
+            return address
+        if sent is None:
+            return address
+        seen = self._remembered.get(sent.key)
+        return _own(seen[0].caller) if seen else f"{_GUESSES}{address}"
+
+    def _pay(self, request: Request, bucket: str) -> None:
+        request.state.bucket = bucket
+        self._buckets.take(bucket)
 
     async def caller(self, request: Request) -> Caller:
-        """Who sent ``request``. Raises 401: a token was sent and is not accepted; 403: a page of
-        another site sent it; 429: the bucket is empty."""
+        """Who sent ``request``.
+
+        Raises:
+            Problem: 401, a token was sent and is not accepted; 403, a page of another site
+                sent it; 429, the bucket of a token that was not seen before is empty.
+        """
         if not self._auth:
             _own_site(request)
             return LOCAL
-        address = _address(request)
         try:
             sent = _sent(request)
+            return (await self._accepted(sent, request)).caller if sent else PUBLIC
         except NotAccepted as error:
-            self._buckets.take(address)
             raise _unauthorized(str(error)) from None
-        if sent is None:
-            self._buckets.take(address)
-            return PUBLIC
-        return (await self._counted(sent, address)).caller
 
     async def again(self, request: Request) -> Caller | None:
-        """Who sent ``request``, of an answer that goes on; None if what it carries has ended.
-        Raises 429: it is no longer remembered, and the bucket of guesses is empty."""
+        """Who sent ``request``, of an answer that goes on; None if what it carries has ended."""
         if not self._auth:
             return LOCAL
         try:
             sent = _sent(request)
             if sent is None:
                 return PUBLIC
-            return (await self._accepted(sent, f"guesses of {_address(request)}")).caller
+            return (await self._accepted(sent, request)).caller
         except NotAccepted:
             return None
 
-    def take(self, request: Request) -> None:
-        """Take a request from its address's bucket, for a route that asks nobody who they are."""
-        self._buckets.take(_address(request))
+    def begin_attempt(self, request: Request) -> None:
+        """Take from the sign-ins that the address of ``request`` may begin at a provider.
+
+        Raises:
+            Problem: 429, it has begun `OF_ONE`, and they come back by and by.
+        """
+        self._sign_ins.take(_address(request))
 
     async def typed(self, request: Request, text: str) -> Accepted:
         """Whom the token ``text`` stands for, which somebody typed into the form of ``request``.
         Without roles that are bound here: a session must not keep what may be taken away."""
         sent = Sent(text)
-        await self._counted(sent, _address(request))
         try:
+            if sent.key not in self._remembered:
+                self._pay(request, f"{_GUESSES}{_address(request)}")
+            await self._accepted(sent, request)
             return await run_in_threadpool(self._given, sent, self._clock())
         except NotAccepted as error:
             raise _unauthorized(str(error)) from None
@@ -162,16 +203,6 @@ class AccessGate:
         # One that a request brought back meanwhile.
         self._remembered.pop(Sent(text, session=True).key, None)
 
-    async def _counted(self, sent: Sent, address: str) -> Accepted:
-        """Whom ``sent`` stands for, whose bucket pays."""
-        try:
-            accepted = await self._accepted(sent, f"guesses of {address}")
-        except NotAccepted as error:
-            raise _unauthorized(str(error)) from None
-        caller = accepted.caller
-        self._buckets.take(f"token {caller.token}" if caller.token else f"user {caller.name}")
-        return accepted
-
     async def known(self, request: Request) -> bool:
         """Whether the caller may send as much as one with a token. Asked during a body that exceeds
         the limit for callers without one.
@@ -182,19 +213,35 @@ class AccessGate:
             sent = _sent(request)
             if sent is None:
                 return False
-            await self._accepted(sent, f"guesses of {_address(request)}")
+            await self._accepted(sent, request)
         except NotAccepted:
             return False
         return True
 
-    async def _accepted(self, sent: Sent, guesses: str) -> Accepted:
-        """Whom ``sent`` stands for; a guess costs ``guesses`` before it costs a query."""
+    async def _accepted(self, sent: Sent, request: Request) -> Accepted:
+        """Whom ``sent`` stands for. If ``request`` was counted as a guess, it was none: they pay.
+
+        Raises:
+            NotAccepted: Nobody.
+            Problem: 429, their bucket is empty.
+        """
+        accepted = await self._found(sent)
+        bucket = getattr(request.state, "bucket", "")
+        if bucket.startswith(_GUESSES):
+            self._buckets.give_back(bucket)
+            self._pay(request, _own(accepted.caller))
+        return accepted
+
+    async def _found(self, sent: Sent) -> Accepted:
+        """Whom ``sent`` stands for, as it is remembered or as the store has it.
+
+        Raises:
+            NotAccepted: Nobody.
+        """
         key, now = sent.key, self._clock()
         seen = self._remembered.get(key)
         if seen is not None and now < seen[1]:
             return seen[0]
-        if seen is None:
-            self._buckets.take(guesses)
         try:
             if len(sent.text) > MAX_TOKEN:
                 raise NotAccepted("This is no token of this service")
@@ -202,8 +249,6 @@ class AccessGate:
         except NotAccepted:
             self._remembered.pop(key, None)
             raise
-        if seen is None:
-            self._buckets.give_back(guesses)
         self._remembered.pop(key, None)
         self._remembered[key] = accepted, min(now + timedelta(seconds=REMEMBERED), accepted.expires)
         if len(self._remembered) > MAX_REMEMBERED:
@@ -235,6 +280,11 @@ def _of_session(session: Session, text: str, at: datetime) -> Accepted:
     except OperationalError:
         session.rollback()  # The store is busy: a later use is noted.
     return accepted
+
+
+def _own(caller: Caller) -> str:
+    """The bucket of a caller whose token or session is accepted."""
+    return f"token {caller.token}" if caller.token else f"user {caller.name}"
 
 
 def _address(request: Request) -> str:

@@ -58,7 +58,7 @@ Short = Annotated[str | None, Query(max_length=2048)]
 async def begin(request: Request, next: Annotated[str, Query(max_length=2048)] = "/") -> Response:
     flow = _flow(request)
     gate: AccessGate = request.app.state.gate
-    gate.take(request)
+    gate.begin_attempt(request)
 
     def begun() -> tuple[Attempt, str]:
         with Session(request.app.state.engine) as session:
@@ -93,7 +93,6 @@ async def come_back(
 ) -> HTMLResponse:
     flow = _flow(request)
     gate: AccessGate = request.app.state.gate
-    gate.take(request)
     secret = session_cookie.read(request, ATTEMPT)
 
     def done() -> tuple[Attempt, Caller]:

@@ -30,7 +30,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder: Path = tmp_path_factory.mktemp("bounded")
     url = f"sqlite:///{folder / 'store.db'}"
     open_store(url, create=True).dispose()
-    with serve(url, max_body=1000, rate=0.5, burst=3) as running:
+    with serve(url, max_body=1000) as running:
         router = APIRouter()
 
         @router.post("/echo")
@@ -93,15 +93,35 @@ def test_an_answer_that_is_late_is_a_503(hurried: Service, path: str) -> None:
     assert "late" not in answer.text
 
 
-def test_each_token_has_its_own_rate_and_addresses_too(bounded: Service) -> None:
+@pytest.fixture
+def rationed(tmp_path: Path) -> Iterator[Service]:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    with serve(url, rate=0.5, burst=3) as running:
+        yield running
+
+
+def test_each_token_has_its_own_rate_and_addresses_too(rationed: Service) -> None:
     for kind in ("auditor", "engineer", "public"):
-        client = bounded.client(kind)
+        client = rationed.client(kind)
         wanted = 200 if kind != "public" else 401
         statuses = [client.get("/metrics").status_code for _ in range(4)]
         assert statuses == [wanted] * 3 + [429], kind
-    answer = bounded.client("auditor").get("/metrics")
+    answer = rationed.client("auditor").get("/metrics")
     assert answer.headers["retry-after"] == "2"
-    assert bounded.client("public").get("/v1/health").status_code == 200
+    assert rationed.client("public").get("/v1/health").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/openapi.json", "/static/govray.css", "/static/kinds.json", "/sign-in", "/nowhere"]
+)
+def test_a_request_counts_before_a_route_is_looked_for(rationed: Service, path: str) -> None:
+    for headers in ({}, {"Authorization": "Bearer govr_guess"}):
+        client = rationed.client("public", **headers)
+        *others, last = (client.get(path).status_code for _ in range(4))
+        assert 429 not in others
+        assert last == 429
+    assert rationed.client("public").get("/v1/ready").status_code == 200
 
 
 def test_counts_are_by_template_and_name_nobody(bounded: Service) -> None:

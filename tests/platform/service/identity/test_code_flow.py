@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -528,6 +529,18 @@ def test_attempts_are_bounded_and_the_store_has_nothing_to_sign_in_with(
                 assert secret not in text
         assert sign_in_attempts.take(session, made[0].secret, made[0].state, at=NOW) is None
         assert sign_in_attempts.take(session, made[4].secret, made[4].state, at=NOW) is not None
+
+
+def test_one_address_begins_a_tenth_of_all_sign_ins_at_most(
+    served: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasts, most = sign_in_attempts.LASTS.total_seconds(), sign_in_attempts.MOST
+    bucket = served.app.state.gate._sign_ins
+    assert bucket.burst + bucket.rate * lasts <= most / 10
+    monkeypatch.setattr(bucket, "burst", 1)
+    monkeypatch.setattr(bucket, "_left", OrderedDict())
+    client = browser(served)
+    assert [client.get("/sign-in/provider").status_code for _ in range(3)] == [303, 429, 429]
 
 
 def test_the_secret_goes_to_the_provider_alone(served: Service, provider: IdentityProvider) -> None:
