@@ -1,14 +1,12 @@
 """Rows of Parquet, Arrow and CSV, a few hundred at a time.
 
-Text comes as bytes, since neither Parquet nor Arrow checks UTF-8. Files are read, not mapped: a
-mapped file that another process cuts short kills the reader.
-
-An Arrow stream that is cut between two batches looks complete to pyarrow, so its end mark is
-demanded here. A CSV file has no end mark: one that is cut inside its last field goes unnoticed.
+Text comes as bytes, since neither Parquet nor Arrow checks UTF-8. Both are decoded in a process of
+bounded memory (`table_process`).
 
 CSV is read as RFC 4180 has it, by the standard library's strict reader. That of pyarrow reads on
 behind a quote that is not doubled, and changes the text. TSV knows no quotes (IANA,
-text/tab-separated-values).
+text/tab-separated-values). Neither has an end mark: a file that is cut inside its last field goes
+unnoticed.
 """
 
 from __future__ import annotations
@@ -22,18 +20,16 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from govray.data.corpus import first_line
+from govray.data.sources import table_process
 from govray.data.sources.objects import Format, SourceObject
 from govray.errors import InfrastructureFailed, Malformed
 
 Raw = tuple[int, dict[str, Any] | str]
 """A row's number from 1, and its value by attribute, or what is wrong with it."""
 
-_BATCH = 256  # rows; texts may be megabytes each
-_BUFFER = 1 << 20  # bytes read ahead of each column
-_STREAM_END = bytes.fromhex("ffffffff00000000")
+_BUFFER = 1 << 20  # bytes read ahead
 
 
 class Table:
@@ -53,60 +49,20 @@ class Table:
                 progress[0] = each[0]
 
     def _schema(self) -> pa.Schema:
-        if self._format == "parquet":
-            with self._found.open() as file:
-                return pq.read_schema(file)
-        if self._format == "arrow":
-            with self._found.open() as file:
-                self._check_end(file)
-                return self._arrow(file).schema
+        if self._format != "csv":
+            return table_process.schema_of(self._found, self._format, self._limit)
         return pa.schema([(name, pa.string()) for name in next(self._csv(), ())])
 
     def _rows(self, columns: Mapping[str, str]) -> Iterator[Raw]:
         if self._format == "csv":
             yield from self._csv_rows(columns)
             return
-        batches = self._parquet_batches if self._format == "parquet" else self._arrow_batches
         row = 0
-        for batch in batches(list(dict.fromkeys(columns.values()))):
+        names = list(dict.fromkeys(columns.values()))
+        for batch in table_process.batches(self._found, self._format, names, self._limit):
             for values in _values(batch, columns):
                 row += 1
                 yield row, values
-
-    def _parquet_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with (
-            self._found.open() as file,
-            pq.ParquetFile(
-                file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True
-            ) as table,
-        ):
-            yield from table.iter_batches(batch_size=_BATCH, columns=columns, use_threads=False)
-
-    def _arrow_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        with self._found.open() as file, self._arrow(file) as reader:
-            streamed = isinstance(reader, pa.RecordBatchStreamReader)
-            stored = (
-                reader
-                if streamed
-                else (reader.get_batch(i) for i in range(reader.num_record_batches))
-            )
-            for batch in stored:
-                for start in range(0, batch.num_rows, _BATCH):
-                    yield batch.slice(start, _BATCH)
-
-    @staticmethod
-    def _arrow(file: pa.NativeFile) -> Any:
-        magic = file.read(6)
-        file.seek(0)
-        return pa.ipc.open_file(file) if magic == b"ARROW1" else pa.ipc.open_stream(file)
-
-    def _check_end(self, file: pa.NativeFile) -> None:
-        size = file.size()
-        magic = file.read(6)
-        file.seek(max(0, size - len(_STREAM_END)))
-        if magic != b"ARROW1" and file.read() != _STREAM_END:
-            raise pa.ArrowInvalid("the stream has no end mark")
-        file.seek(0)
 
     def _csv(self) -> Iterator[list[str]]:
         """The lines of a CSV, the header first, without empty ones."""
