@@ -98,11 +98,13 @@ def index(
 def keep_indexed(engine: Engine, storage: Place, settings: IndexSettings, *, stop: Event) -> None:
     """Index every `_LOOK_S` seconds until ``stop``; report what is left out when it changes."""
     told: dict[str, str] = {}
+    begin = ""
     while not stop.is_set():
-        left_out = _index(engine, storage, settings).left_out
-        _tell_left_out({k: v for k, v in left_out.items() if told.get(k) != v})
-        told = left_out
-        stop.wait(_LOOK_S)
+        done = _look(engine, storage, settings, begin)
+        _tell_left_out({k: v for k, v in done.left_out.items() if told.get(k) != v})
+        told, begin = (told if begin or done.next else {}) | done.left_out, done.next or ""
+        if not begin and not done.behind:
+            stop.wait(_LOOK_S)
 
 
 @app.command("rebuild")
@@ -145,9 +147,7 @@ def rebuild(
     def fill(new: Engine) -> None:
         for storage, told in zip(storages, settings, strict=True):
             part = _index(new, storage, replace(told, queue=engine))
-            whole.runs += part.runs
-            whole.models += part.models
-            whole.left_out |= part.left_out
+            whole.add(part)
         # Models that were registered from elsewhere than a run's folder.
         for folder in registered_folders(engine, new).values():
             try:
@@ -247,6 +247,16 @@ def _key(store: str) -> bytes:
 
 
 def _index(engine: Engine, storage: Place, settings: IndexSettings) -> IndexReport:
+    """Look until all is indexed."""
+    from govray.platform.indexing.indexer import IndexReport
+
+    whole = IndexReport(next="")
+    while whole.next is not None or whole.behind:
+        whole.add(_look(engine, storage, settings, whole.next or ""))
+    return whole
+
+
+def _look(engine: Engine, storage: Place, settings: IndexSettings, begin: str) -> IndexReport:
     from govray.platform.indexing.indexed_search import IndexedSearch
     from govray.platform.indexing.indexer import index_storage
 
@@ -257,7 +267,7 @@ def _index(engine: Engine, storage: Place, settings: IndexSettings) -> IndexRepo
         from govray.platform.indexing.index_source import searches
 
         found, left_out = searches(storage)
-    done = index_storage(engine, storage, settings, found)
+    done = index_storage(engine, storage, settings, found, begin=begin)
     done.left_out |= left_out
     return done
 

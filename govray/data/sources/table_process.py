@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import BinaryIO, ClassVar
+from typing import IO, BinaryIO, ClassVar
 
 import pyarrow as pa
 
@@ -225,7 +225,7 @@ def _answer(
         yield _FAILED, json.dumps({"kind": "", "what": first_line(error)}).encode()
 
 
-def _read(stream: BinaryIO) -> tuple[bytes, bytes]:
+def _read(stream: IO[bytes]) -> tuple[bytes, bytes]:
     """One frame.
 
     Raises:

@@ -68,21 +68,21 @@ def put_checkpoints(
     session: Session,
     trial: str,
     found: Mapping[int, Found],
-    times: Mapping[tuple[int, str], str] | None = None,
+    times: Mapping[tuple[int, str], str],
 ) -> None:
     """Make the rows of a trial's commits equal what was found on its storage.
 
     Args:
-        times: (Step, digest) → when it was committed, by the event log. Other commits get no time,
-            because a file's time is that of the last copy. None leaves times as they are.
+        times: (Step, digest) → when it was committed, by what is newly read of the event log.
+            Commits that it never told of have no time, because a file's is that of the last copy.
     """
     of_trial = select(tables.Checkpoint).where(tables.Checkpoint.trial == trial)
     held = {row.step: row for row in session.exec(of_trial)}
     for step in sorted(found.keys() | held.keys()):
         row = held.get(step) or tables.Checkpoint(trial=trial, step=step, state=_ACTIVE)
+        before = row.digest
         _settle(row, found.get(step))
-        if times is not None:
-            row.at = times.get((step, row.digest or ""))
+        row.at = times.get((step, row.digest or ""), row.at if row.digest == before else None)
         session.add(row)
 
 

@@ -3,7 +3,10 @@
 Invariants
 
 * Each run is one transaction: after a kill, the next call goes on with the others. Indexing again
-  changes nothing that is still so, and much of it is skipped where the event log has not grown.
+  changes nothing that is still so. What is new of an event log is read, and of the store's numbers
+  what that touches.
+* Whoever can write into the storage makes nobody wait. A call reads so much of one folder and lasts
+  so long (`IndexBudget`). The report has what it did not come to, which is the next call's.
 * States change by `govray.platform.store.states.advance` alone. What happened between two calls is
   assumed to have passed through ``ACTIVE``.
 * A checkpoint is COMPLETED only while all its files are there in their sizes. One that is being
@@ -21,9 +24,10 @@ Rows of what storage no longer has are not removed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +56,14 @@ from govray.platform.indexing.run_claims import (
     refuse_false_claim,
     submitted,
 )
-from govray.platform.indexing.trial_rows import profiles, put_decisions, put_numbers
+from govray.platform.indexing.trial_rows import (
+    Profiles,
+    best,
+    profiles,
+    put_decisions,
+    put_numbers,
+    supersede,
+)
 from govray.platform.store import tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.run_owners import copy_tags, settle
@@ -69,6 +80,7 @@ from govray.storage.place import Place
 from govray.train.inputs import run_listing as runs
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.run_folder import event_rows, events
+from govray.train.run_folder.log_summary import LogSummary
 from govray.train.run_folder.run_lock import driving
 
 _TRIAL_STATES: Mapping[str, TrialState] = {
@@ -82,6 +94,7 @@ _TRIAL_STATES: Mapping[str, TrialState] = {
     "interrupted": TrialState.INTERRUPTED,
 }
 _ENDED = TrialState.COMPLETED
+_COMMITS = 64
 _EXPERIMENT_STATES: Mapping[TrialState, ExperimentState] = {
     TrialState.ACTIVE: ExperimentState.ACTIVE,
     TrialState.STOPPING: ExperimentState.STOPPING_PAUSED,
@@ -113,6 +126,23 @@ PostgreSQL holds neither U+0000 nor every whole number. A store that is gone is 
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexBudget:
+    """What one call may take.
+
+    Attributes:
+        log_bytes: Of a run's event log that are new, in one call.
+        file_bytes: Of its record, and of its write-ahead file.
+        folder_seconds: For the events of one run.
+        seconds: After which no further folder is begun.
+    """
+
+    log_bytes: int = 16 << 20
+    file_bytes: int = 256 << 20
+    folder_seconds: float = 5.0
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class IndexSettings:
     """What the indexer must be told, because storage does not have it.
 
@@ -120,6 +150,7 @@ class IndexSettings:
         anchor: Reads what models are verified against. Called each time, because lists change.
         project, user: Owner of new experiments that no submission of the queue became.
         queue: The store with the queue, where that is not the one that is written: in a rebuild.
+        budget: What one call may take.
     """
 
     anchor: Callable[[], TrustAnchor]
@@ -127,29 +158,70 @@ class IndexSettings:
     project: str
     user: str
     queue: Engine | None = None
+    budget: IndexBudget = IndexBudget()
 
 
 @dataclass
 class IndexReport:
-    """What one call indexed. ``left_out`` maps a folder to the reason."""
+    """What one call indexed. ``left_out`` maps a folder to the reason.
 
-    runs: int = 0
+    ``next`` is the folder that the next call has to begin with; None: all were looked at.
+    ``behind`` are folders of which there is more to read.
+    """
+
+    indexed: set[str] = field(default_factory=set)
     models: int = 0
     left_out: dict[str, str] = field(default_factory=dict)
+    next: str | None = None
+    behind: set[str] = field(default_factory=set)
+
+    @property
+    def runs(self) -> int:
+        """How many were indexed."""
+        return len(self.indexed)
+
+    def add(self, part: IndexReport) -> None:
+        """Add what a later call indexed."""
+        self.models += part.models
+        self.behind = (self.behind - part.indexed - part.left_out.keys()) | part.behind
+        self.indexed |= part.indexed
+        self.left_out |= part.left_out
+        self.next = part.next
 
 
 def index_storage(
-    engine: Engine, storage: Place, settings: IndexSettings, searches: Sequence[IndexedSearch] = ()
+    engine: Engine,
+    storage: Place,
+    settings: IndexSettings,
+    searches: Sequence[IndexedSearch] = (),
+    *,
+    begin: str = "",
 ) -> IndexReport:
-    """Index all runs below a storage path, those of ``searches`` and all replays. What cannot be
-    read, or does not verify, is reported and left out."""
+    """Index the runs below a storage path, those of ``searches`` and all replays.
+
+    What cannot be read, or does not verify, is reported and left out.
+
+    Args:
+        engine: The store.
+        storage: Of runs.
+        settings: What has to be said besides.
+        searches: Those that lie there.
+        begin: The folder to begin with, up to the last: the last report's ``next``.
+    """
     storage = storage.resolve()
     report, anchor = IndexReport(), settings.anchor()
-    for folder in runs.list_runs(storage):
-        _index(engine, storage, folder, settings, anchor, None, report)
+    until = time.monotonic() + settings.budget.seconds
+    due: list[tuple[Place, IndexedSearch | None]] = [
+        (each, None) for each in runs.list_runs(storage)
+    ]
+    due += [(each, search) for search in searches for each in runs.list_runs(search.folder)]
+    due = [each for each in sorted(due, key=lambda each: str(each[0])) if str(each[0]) >= begin]
+    for done, (folder, search) in enumerate(due, 1):
+        _index(engine, storage, folder, settings, anchor, search, report)
+        if time.monotonic() > until and done < len(due):
+            report.next = str(due[done][0])
+            break
     for search in searches:
-        for folder in runs.list_runs(search.folder):
-            _index(engine, storage, folder, settings, anchor, search, report)
         with _reported(report, search.folder), Session(engine) as session:
             if session.get(tables.Experiment, search.folder.name) is not None:
                 begin_writing(session)
@@ -169,9 +241,10 @@ def _index(
 ) -> None:
     for each in (folder, *runs.list_runs(folder / REPLAYS)):
         with _reported(report, each), Session(engine) as session:
-            index_run(session, storage, each, settings, search)
+            if index_run(session, storage, each, settings, search).reading.get("more"):
+                report.behind.add(str(each))
             session.commit()
-            report.runs += 1
+            report.indexed.add(str(each))
         if str(each) in report.left_out:
             continue  # what is signed names a run, and this folder is not shown to be its own
         with _reported(report, each / MODEL), Session(engine) as session:
@@ -220,16 +293,15 @@ def index_run(
     here = col(tables.Experiment.storage) == str(storage)
     known = session.exec(of_folder.join(tables.Experiment).where(here)).first()
     if known and search is None and (known.state, known.read_bytes) == (_ENDED, size):
-        put_checkpoints(session, known.id, found_on_storage(folder, writing=False))
+        put_checkpoints(session, known.id, found_on_storage(folder, writing=False), {})
         indexed = session.get_one(tables.Experiment, known.experiment)
         if (owner := submitted(session, settings.queue, indexed.id)) is not None:
             settle(indexed, owner)
         return known
-    record, found = read_record(folder), runs.inspect(folder)
+    record = read_record(folder, settings.budget.file_bytes)
     refuse_another_place(
         session, settings.queue, record, below, search.folder.name if search else ""
     )
-    log = events.read(folder)
     told = search.trials.get(folder.name) if search else None
     experiment = _experiment(session, storage, record, settings, search)
     row = session.get(tables.Trial, record.run_id)
@@ -243,6 +315,10 @@ def index_run(
         row = _new_trial(record, experiment, below, told)
         session.add(row)
         session.flush()
+    reading = _Reading.of(row, size)
+    new = reading.read(folder, settings.budget)
+    log = reading.log
+    found = runs.listed(folder, record, log)
     commits = found_on_storage(folder, writing=found.state in ("running", "stopping"))
     state = told.state if told and told.state else _TRIAL_STATES[found.state]
     whole = [at for at, each in commits.items() if each.state is CheckpointState.COMPLETED]
@@ -250,29 +326,30 @@ def index_run(
     ended: str | None = None
     if record.replay_of and state is TrialState.INTERRUPTED and done == record.plan.max_steps:
         state = TrialState.COMPLETED  # a replay's end is not signed
-        ended = max((event.at for event in log), default=None)
-    row.state = advance(TRIAL, row.state, state, f"trial {row.id}")
+        ended = log.last or None
+    if not reading.more:  # else what ended it may be told by the rest
+        row.state = advance(TRIAL, row.state, state, f"trial {row.id}")
     row.why = (told.why if told else None) or found.why
     row.step, row.loss = done, found.loss
-    judged = record.validation
-    row.objective = told.objective if told else None
-    if judged and not told:
-        row.objective = event_rows.best(event_rows.numbers(log), judged["metric"], judged["goal"])
     row.world_size, row.attempts = found.world_size, found.attempts
     row.finished = format_time(record.finished) if record.finished else ended
-    row.worker_seconds = event_rows.worker_seconds(log)
+    row.worker_seconds = log.worker_seconds
     per_worker = record.experiment.resources.gpus_per_worker if record.experiment else 0
     row.accelerator_seconds = row.worker_seconds * per_worker
     row.hyperparameters = _hyperparameters(record, told)
-    grown, row.read_bytes = row.read_bytes != size, size
     session.add(row)
     session.flush()
-    if grown or told:
-        reported = [*event_rows.numbers(log), *profiles(folder), *(told.numbers if told else ())]
-        put_numbers(session, row.id, reported)
-        put_decisions(session, row.id, "events", event_rows.decisions(log))
-        put_decisions(session, row.id, "search", told.decisions if told else ())
-    put_checkpoints(session, row.id, commits, event_rows.commit_times(log))
+    if new or told:
+        reading.put(session, row.id, new, profiles(folder, settings.budget.file_bytes))
+    if told:
+        put_numbers(session, row.id, told.numbers, reading.lines)
+        put_decisions(session, row.id, "search", told.decisions)
+    put_checkpoints(session, row.id, commits, reading.commit_times(new))
+    row.objective = told.objective if told else None
+    if (judged := record.validation) and not told:
+        row.objective = best(session, row.id, judged["metric"], judged["goal"])
+    row.read_bytes, row.reading = reading.offset, reading.to_json()
+    session.add(row)
     if search is None and record.replay_of is None:
         state_of = _EXPERIMENT_STATES[row.state]
         experiment.state = advance(EXPERIMENT, experiment.state, state_of, experiment.id)
@@ -281,6 +358,80 @@ def index_run(
             experiment.why = "its driver ended without a word"
         session.add(experiment)
     return row
+
+
+@dataclass
+class _Reading:
+    """How far a run's event log is indexed, and what its rest is added to.
+
+    Attributes:
+        offset: Bytes that are read.
+        log: The sum of their events.
+        decisions, branches, profiles: How many the store has.
+        commits: (Step, digest, time) of the newest: their files may be seen later.
+        lines: How often each line of numbers is halved.
+        more: Whether there is more than the budget let be read.
+    """
+
+    offset: int = 0
+    log: LogSummary = field(default_factory=LogSummary)
+    decisions: int = 0
+    branches: int = 0
+    profiles: int = 0
+    commits: list[tuple[int, str, str]] = field(default_factory=list)
+    lines: dict[str, int] = field(default_factory=dict)
+    more: bool = False
+
+    @classmethod
+    def of(cls, row: tables.Trial, size: int) -> _Reading:
+        """That of a trial whose log has so many bytes; a shorter one than before is another."""
+        if not row.reading or size < row.read_bytes:
+            return cls()
+        return cls(
+            **{**row.reading, "offset": row.read_bytes, "log": LogSummary(**row.reading["log"])}
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "offset"}
+
+    def read(self, folder: Place, budget: IndexBudget) -> list[events.AnyEvent]:
+        """The events that are new, within the budget."""
+        new: list[events.AnyEvent] = []
+        most, until = self.offset + budget.log_bytes, time.monotonic() + budget.folder_seconds
+        self._attempt = self.log.attempt
+        self.more = False
+        for offset, event in events.read_from(folder, self.offset):
+            if self.more:
+                return new
+            new.append(event)
+            self.log.take(event)
+            self.offset = offset
+            self.more = offset >= most or time.monotonic() > until
+        self.more = False
+        return new
+
+    def put(
+        self, session: Session, trial: str, new: Sequence[events.AnyEvent], measured: Profiles
+    ) -> None:
+        """Add what events and profiles have to the trial's rows."""
+        began = [(e.step, e.attempt) for e in new if isinstance(e, events.AttemptStarted)]
+        touched = supersede(session, trial, began)
+        put_numbers(session, trial, event_rows.numbers(new, self._attempt), self.lines, touched)
+        made = event_rows.decisions(new)
+        put_decisions(session, trial, "events", made, after=self.decisions)
+        self.decisions += len(made)
+        # Another branch archives what is there.
+        known = self.profiles if self.branches == measured.branches else 0
+        deviations = [number for each in measured.numbers[known:] for number in each]
+        put_numbers(session, trial, deviations, self.lines)
+        self.branches, self.profiles = measured.branches, len(measured.numbers)
+
+    def commit_times(self, new: Sequence[events.AnyEvent]) -> dict[tuple[int, str], str]:
+        """(Step, digest) → when that checkpoint was committed, of those that may be new."""
+        times = {(step, digest): at for step, digest, at in self.commits}
+        times |= event_rows.commit_times(new)
+        self.commits = [(*key, at) for key, at in times.items()][-_COMMITS:]
+        return times
 
 
 def _below(folder: Place, storage: Place) -> str:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlmodel import Session, col
 
 from govray.governance.formats import canonical_json
 from govray.governance.record.entropy_profile import EntropyProfile
-from govray.platform.indexing.resolutions import resolutions
+from govray.platform.indexing.resolutions import COARSE, resolutions, resolutions_of_end, thinned
 from govray.platform.store import tables
 from govray.storage.place import Place
 from govray.storage.regular_file import open_regular
 from govray.train.run_folder.event_rows import Decided, MetricValue
 from govray.train.run_folder.ledger_wal import FILE as WRITE_AHEAD
+
+MONITOR, SEARCH = "monitor", "search"
+"""Groups whose numbers belong to no attempt of a run's event log."""
+
+_Line: TypeAlias = tuple[str, str]
+"""Group and name."""
 
 _PROFILE = b'"kind":"entropyProfile"'
 # A canonical leaf begins with its branch and has one field named step.
@@ -27,32 +33,53 @@ _PLACE = re.compile(rb'\{"branch":(\d+),')
 _FIRST = re.compile(rb'"step":(\d+)')
 
 
-def profiles(folder: Place) -> Iterator[MetricValue]:
-    """What the monitor measured: a deviation for each corpus and layer, branch by branch."""
+@dataclass(frozen=True)
+class Profiles:
+    """What the monitor measured: a deviation for each corpus and layer, branch by branch.
+
+    Attributes:
+        numbers: Of each profile, in the order of the file, of which no profile is moved.
+        branches: How many branches began.
+        cut: Whether there is more than was read.
+    """
+
+    numbers: tuple[tuple[MetricValue, ...], ...] = ()
+    branches: int = 0
+    cut: bool = False
+
+
+def profiles(folder: Place, most: int) -> Profiles:
+    """Those of the write-ahead file's first ``most`` bytes."""
     path = folder / WRITE_AHEAD
     if not path.is_file():
-        return
+        return Profiles()
     begins: dict[int, int] = {}
     found: list[EntropyProfile] = []
     with open_regular(path) as lines:
-        for line in lines:
+        while most > 0 and (line := lines.readline(most)):
+            most -= len(line)
             if not line.endswith(b"\n"):
                 continue  # being written, or cut off
             if _PROFILE in line:
                 found.append(EntropyProfile.from_json(canonical_json.parse(line[:-1])))
             elif (place := _PLACE.match(line)) and int(place[1]) not in begins:
                 begins[int(place[1])] = int(_FIRST.findall(line)[-1])
-    for profile in found:
-        later = [step for branch, step in begins.items() if branch > profile.branch]
-        for measure in profile.measures:
-            yield MetricValue(
-                group="monitor",
-                name=f"{measure.corpus}/{measure.layer}",
-                step=profile.step,
-                attempt=profile.branch,
-                value=measure.deviation,
-                archived=any(step <= profile.step for step in later),
-            )
+    return Profiles(
+        tuple(tuple(_deviations(each, begins)) for each in found), len(begins), most <= 0
+    )
+
+
+def _deviations(profile: EntropyProfile, begins: Mapping[int, int]) -> Iterator[MetricValue]:
+    later = [step for branch, step in begins.items() if branch > profile.branch]
+    for measure in profile.measures:
+        yield MetricValue(
+            group=MONITOR,
+            name=f"{measure.corpus}/{measure.layer}",
+            step=profile.step,
+            attempt=profile.branch,
+            value=measure.deviation,
+            archived=any(step <= profile.step for step in later),
+        )
 
 
 class _Place(NamedTuple):
@@ -69,39 +96,146 @@ class _Held(NamedTuple):
     resolution: int
 
 
-def put_numbers(session: Session, trial: str, numbers: Sequence[MetricValue]) -> None:
-    """Add what is new and archive what was superseded. No row is deleted. Infinities and NaN are
-    left out: not every JSON reader accepts them."""
+def supersede(session: Session, trial: str, began: Iterable[tuple[int, int]]) -> set[_Line]:
+    """Archive what attempts that began superseded; returns the lines that have such numbers.
+
+    Args:
+        began: (Step, attempt) of each. Numbers of the monitor and of a search have no attempt.
+    """
+    m = tables.Metric
+    touched: set[_Line] = set()
+    # Of all that others began, the earliest supersedes what any does: one for its own numbers.
+    first = min(began := [*began], default=None)
+    others = min((each for each in began if first and each[1] != first[1]), default=None)
+    for step, attempt in filter(None, (first, others)):
+        here = (
+            col(m.trial) == trial, col(m.archived).is_(False), col(m.step) >= step,
+            col(m.attempt) != attempt, col(m.group).not_in((MONITOR, SEARCH)),
+        )  # fmt: skip
+        rows = session.execute(select(col(m.group), col(m.name)).where(*here).distinct())
+        touched |= {(group, name) for group, name in rows}
+        session.connection().execute(update(m).where(*here).values(archived=True))
+    return touched
+
+
+def put_numbers(
+    session: Session,
+    trial: str,
+    numbers: Sequence[MetricValue],
+    lines: dict[str, int],
+    touched: Collection[_Line] = (),
+) -> None:
+    """Put numbers beside those that are there, or in the place of the same. No row is deleted.
+
+    Of a line that grows at its end the newest rows are read, and the coarsest if these become too
+    many. A line with changes further back is read whole.
+
+    Infinities and NaN are left out: not every JSON reader accepts them.
+
+    Args:
+        session: The caller commits.
+        trial: Its id.
+        numbers: At any places, each once.
+        lines: How often each line is halved so far, by its name; it is brought up to date.
+        touched: Lines whose rows were archived meanwhile.
+    """
+    new: dict[_Line, dict[_Place, _Held]] = {each: {} for each in touched}
+    for number in numbers:
+        if math.isfinite(number.value):
+            place = _Place(number.group, number.name, number.step, number.attempt)
+            held = _Held(number.value, number.archived, number.at, 0)
+            new.setdefault(place[:2], {})[place] = held
+    for line, rows in new.items():
+        _put_line(session, trial, line, rows, lines, whole=line in touched)
+
+
+def _put_line(
+    session: Session,
+    trial: str,
+    line: _Line,
+    rows: Mapping[_Place, _Held],
+    lines: dict[str, int],
+    *,
+    whole: bool,
+) -> None:
+    m = tables.Metric
+    key = canonical_json.encode([*line]).decode()
+    halved = lines.get(key, 0)
+    of_line = (col(m.trial) == trial, col(m.group) == line[0], col(m.name) == line[1])
+    counting = (*of_line, col(m.archived).is_(False))
+    newest = session.scalar(select(func.max(col(m.step))).where(*counting))
+    begin = 0 if newest is None or whole else newest >> (halved + 1) << (halved + 1)
+    if any(place.step < begin for place in rows):
+        begin = 0
+    held = _held(session, *of_line, col(m.step) >= begin)
+    put = dict(held)
+    for place, row in rows.items():
+        before = put.get(place)
+        now = row._replace(resolution=before.resolution) if before else row
+        if now != before:
+            put[place] = now
+    if put == held and not whole:
+        return
+    drawn = sorted((place.step, place) for place, row in put.items() if not row.archived)
+    steps = np.array([step for step, _ in drawn], dtype=np.int64)
+    values = np.array([put[place].value for _, place in drawn])
+    if begin == 0:
+        found, halved = resolutions(steps, values)
+    else:
+        earlier = select(col(m.step)).where(*counting, col(m.step) < begin).limit(1)
+        first = session.scalar(earlier) is None
+        found = resolutions_of_end(steps, values, halved, first=first)
+    for (_, place), resolution in zip(drawn, found.tolist(), strict=True):
+        if put[place].resolution != resolution:
+            put[place] = put[place]._replace(resolution=resolution)
+    _write(session, trial, held, put)
+    while begin and _halve(session, of_line, halved):
+        halved += 1
+    lines.pop(key, None)
+    if halved:
+        lines[key] = halved
+
+
+def _halve(session: Session, of_line: Sequence[Any], halved: int) -> bool:
+    """Move numbers of the coarsest resolution to the next, if they are too many."""
+    m = tables.Metric
+    counting = (*of_line, col(m.archived).is_(False))
+    coarse = (*counting, col(m.resolution) == 0)
+    count = session.scalar(select(func.count()).select_from(m).where(*coarse)) or 0
+    if count <= COARSE:
+        return False
+    columns = select(col(m.step), col(m.value), col(m.attempt)).where(*coarse)
+    rows = session.execute(columns.order_by(col(m.step))).all()
+    steps = np.array([step for step, *_ in rows], dtype=np.int64)
+    stay = thinned(steps, np.array([value for _, value, _ in rows]), halved)
+    if stay is None:
+        return False
+    write = session.connection().execute
+    write(update(m).where(*counting).values(resolution=col(m.resolution) + 1))
+    write(
+        update(m)
+        .where(*of_line, col(m.step) == bindparam("of_step"), col(m.attempt) == bindparam("of_try"))
+        .values(resolution=0),
+        [{"of_step": rows[at].step, "of_try": rows[at].attempt} for at in stay.tolist()],
+    )
+    return True
+
+
+def _held(session: Session, *where: Any) -> dict[_Place, _Held]:
     m = tables.Metric
     rows = session.execute(
         select(
             col(m.group), col(m.name), col(m.step), col(m.attempt),
             col(m.value), col(m.archived), col(m.at), col(m.resolution),
-        ).where(col(m.trial) == trial)
+        ).where(*where)
     )  # fmt: skip
-    held = {_Place(*row[:4]): _Held(*row[4:]) for row in rows}
-    put = dict(held)
-    for number in numbers:
-        if math.isfinite(number.value):
-            place = _Place(number.group, number.name, number.step, number.attempt)
-            before = put.get(place)
-            now = _Held(
-                number.value, number.archived, number.at, before.resolution if before else 0
-            )
-            if now != before:
-                put[place] = now
-    changed = {place[:2] for place, row in put.items() if row is not held.get(place)}
-    lines: dict[tuple[str, str], list[_Place]] = {}
-    for place, row in put.items():
-        if place[:2] in changed and not row.archived:
-            lines.setdefault(place[:2], []).append(place)
-    for line in lines.values():
-        line.sort(key=lambda place: place.step)
-        steps = np.array([place.step for place in line])
-        found = resolutions(steps, np.array([put[place].value for place in line]))
-        for place, resolution in zip(line, found.tolist(), strict=True):
-            if put[place].resolution != resolution:
-                put[place] = put[place]._replace(resolution=resolution)
+    return {_Place(*row[:4]): _Held(*row[4:]) for row in rows}
+
+
+def _write(
+    session: Session, trial: str, held: Mapping[_Place, _Held], put: Mapping[_Place, _Held]
+) -> None:
+    m = tables.Metric
     new = [
         {"trial": trial, **place._asdict(), **row._asdict()}
         for place, row in put.items()
@@ -110,7 +244,7 @@ def put_numbers(session: Session, trial: str, numbers: Sequence[MetricValue]) ->
     other = [
         {f"of_{name}": value for name, value in place._asdict().items()} | row._asdict()
         for place, row in put.items()
-        if place in held and row is not held[place]
+        if place in held and row != held[place]
     ]
     if new:
         session.connection().execute(insert(m), new)
@@ -124,15 +258,32 @@ def put_numbers(session: Session, trial: str, numbers: Sequence[MetricValue]) ->
         )
 
 
-def put_decisions(session: Session, trial: str, source: str, made: Sequence[Decided]) -> None:
-    """Replace the decisions of one source."""
-    of_source = col(tables.Decision.source) == source
+def best(session: Session, trial: str, metric: str, goal: str) -> float | None:
+    """The best value of a metric that counts: ``validation/loss``, or ``f1`` of the loop's own."""
+    m = tables.Metric
+    group, _, name = metric.rpartition("/")
+    reach = func.min(col(m.value)) if goal == "min" else func.max(col(m.value))
+    found: float | None = session.scalar(
+        select(reach).where(
+            col(m.trial) == trial, col(m.group) == (group or "training"), col(m.name) == name,
+            col(m.archived).is_(False),
+        )
+    )  # fmt: skip
+    return found
+
+
+def put_decisions(
+    session: Session, trial: str, source: str, made: Sequence[Decided], *, after: int = 0
+) -> None:
+    """Put the decisions of one source in the place of those from number ``after`` on."""
+    number = col(tables.Decision.number)
+    of_source = (col(tables.Decision.source) == source, number >= after)
     session.connection().execute(
-        delete(tables.Decision).where(col(tables.Decision.trial) == trial, of_source)
+        delete(tables.Decision).where(col(tables.Decision.trial) == trial, *of_source)
     )
     rows = [
         {"trial": trial, "source": source, "number": number, **asdict(each)}
-        for number, each in enumerate(made)
+        for number, each in enumerate(made, after)
     ]
     if rows:
         session.connection().execute(insert(tables.Decision), rows)

@@ -109,6 +109,8 @@ class Trial(TrialColumns, table=True):
     accelerator_seconds: float = 0
     read_bytes: int = Field(default=0, sa_type=BigInteger)
     """How much of the event log is indexed."""
+    reading: Json = Field(default_factory=dict, sa_type=JSON)
+    """What the indexer goes on with there."""
 
 
 class Metric(SQLModel, table=True):

@@ -22,6 +22,7 @@ from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.verified_inputs import read
 from govray.train.run_folder import events, stop_request
+from govray.train.run_folder.log_summary import LogSummary
 from govray.train.run_folder.run_lock import driving
 from govray.train.run_folder.source_code import code_digest, source_of
 
@@ -59,53 +60,39 @@ def list_runs(storage: Place) -> list[Place]:
 
 
 def inspect(folder: Place) -> ListedRun:
-    """The state of a run."""
-    record = read_record(folder)
-    log = events.read(folder)
-    step, loss, world_size, attempts = 0, None, None, 0
-    for event in log:
-        match event:
-            case events.AttemptStarted():
-                world_size, attempts = event.world_size, attempts + 1
-                step = event.step
-            case events.Progress():
-                step, loss = event.step + 1, loss if event.loss is None else event.loss
-            case events.Stopped() | events.Finished():
-                step = event.step
+    """The state of a run.
+
+    Raises:
+        UsageError: The folder is not a run's.
+        Malformed: Its record or event log was changed into something that does not parse.
+    """
+    return listed(folder, read_record(folder), LogSummary.of(events.read(folder)))
+
+
+def listed(folder: Place, record: RunRecord, log: LogSummary) -> ListedRun:
+    """The state of a run whose record and log are read."""
     state, why = _state(folder, record, log)
     return ListedRun(
         folder=folder,
         state=state,
         why=why,
-        step=step,
+        step=log.step,
         max_steps=record.plan.max_steps,
-        loss=loss,
-        world_size=world_size,
-        attempts=attempts,
+        loss=log.loss,
+        world_size=log.world_size,
+        attempts=log.attempts,
         started=format_time(record.started),
     )
 
 
-def _state(
-    folder: Place, record: RunRecord, log: Sequence[events.AnyEvent]
-) -> tuple[State, str | None]:
+def _state(folder: Place, record: RunRecord, log: LogSummary) -> tuple[State, str | None]:
     if driving(folder):
         return ("stopping" if stop_request.requested(folder) else "running"), None
     if (folder / MODEL).is_dir():
         return "attested", None
     if record.finished:
         return "finished", None
-    drivers = [i for i, event in enumerate(log) if isinstance(event, events.DriverStarted)]
-    since = log[drivers[-1] :] if drivers else log
-    if any(isinstance(event, events.Killed) for event in since):
-        return "killed", None
-    for event in reversed(since):
-        match event:
-            case events.Stopped():
-                return "stopped", None
-            case events.Failed(decision="stop"):
-                return "failed", event.what
-    return "interrupted", None
+    return log.ended or "interrupted", log.why
 
 
 def workers(folder: Place) -> list[events.WorkerStarted]:

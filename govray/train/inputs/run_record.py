@@ -163,8 +163,14 @@ class RunRecord:
         return summary
 
 
-def read_record(run_folder: Place) -> RunRecord:
-    """Read what `RunRecord.write` wrote."""
+def read_record(run_folder: Place, most: int = MOST) -> RunRecord:
+    """Read what `RunRecord.write` wrote, of ``most`` bytes.
+
+    Raises:
+        UsageError: The folder is not a run's.
+        Malformed: A file was changed into something that does not parse.
+        OSError: A file is missing or none, or the storage refuses.
+    """
     folder = run_folder / RECORD
     if not (folder / SUMMARY).is_file():
         raise UsageError(
@@ -174,7 +180,7 @@ def read_record(run_folder: Place) -> RunRecord:
         )
     files: dict[str, bytes] = {}
     for name in FILES:
-        files[name] = read_regular(folder / name, MOST - sum(map(len, files.values())))
+        files[name] = read_regular(folder / name, most - sum(map(len, files.values())))
     return parse_record(files, where=str(folder))
 
 

@@ -1,19 +1,15 @@
 """A run's event log as rows: metrics, decisions, and what the run used. Pure.
 
-* Numbers of a step belong to the attempt that was running. When an attempt begins at step s,
-  earlier attempts' numbers for s and later are superseded. They stay, archived.
-* An attempt lasts from its start to the event that ends it, or to the start of the next. If its
-  driver ended without a word, it lasts to its last event: what came after is unknown and not
-  counted.
+Numbers of a step belong to the attempt that was running. When an attempt begins at step s,
+earlier attempts' numbers for s and later are superseded. They stay, archived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from govray.governance.formats.document import parse_time
 from govray.train.run_folder import events
 
 
@@ -42,10 +38,9 @@ class Decided:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-def numbers(log: Iterable[events.AnyEvent]) -> list[MetricValue]:
-    """The metrics that the log has."""
+def numbers(log: Iterable[events.AnyEvent], attempt: int = 0) -> list[MetricValue]:
+    """The metrics that the log has, or a part of it behind the start of ``attempt``."""
     found: dict[tuple[str, str, int, int], MetricValue] = {}
-    attempt = 0
     for event in log:
         match event:
             case events.AttemptStarted():
@@ -65,16 +60,6 @@ def numbers(log: Iterable[events.AnyEvent]) -> list[MetricValue]:
                 group=group, name=name, step=event.step, attempt=said, value=value, at=event.at
             )
     return list(found.values())
-
-
-def best(values: Iterable[MetricValue], metric: str, goal: str) -> float | None:
-    """The best value of a metric that counts: ``validation/loss``, or ``f1`` of the loop's own."""
-    group, _, name = metric.rpartition("/")
-    place = group or "training", name
-    found = [
-        each.value for each in values if (each.group, each.name) == place and not each.archived
-    ]
-    return (min if goal == "min" else max)(found, default=None)
 
 
 def decisions(log: Iterable[events.AnyEvent]) -> list[Decided]:
@@ -119,32 +104,3 @@ def commit_times(log: Iterable[events.AnyEvent]) -> dict[tuple[int, str], str]:
     return {
         (event.step, event.digest): event.at for event in log if isinstance(event, events.Committed)
     }
-
-
-def worker_seconds(log: Sequence[events.AnyEvent]) -> float:
-    """Seconds of all workers of all attempts. See the module for what an attempt lasts."""
-    total = 0.0
-    began: events.AttemptStarted | None = None
-    last = ""
-    for event in log:
-        ended = None
-        match event:
-            case events.DriverStarted():
-                ended = last
-            case events.AttemptStarted() | events.Stopped() | events.Finished() | events.Killed():
-                ended = event.at
-            case events.Failed():
-                ended = event.at
-        if began is not None and ended is not None:
-            total += _seconds(began, ended)
-            began = None
-        if isinstance(event, events.AttemptStarted):
-            began = event
-        last = event.at
-    return total if began is None else total + _seconds(began, last)
-
-
-def _seconds(began: events.AttemptStarted, ended: str) -> float:
-    # A clock that was set back takes nothing away.
-    lasted = (parse_time(ended) - parse_time(began.at)).total_seconds()
-    return max(lasted, 0.0) * began.world_size

@@ -38,7 +38,7 @@ from govray.storage.atomic_file import sync_folder
 from govray.storage.bucket import Replaced
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
-from govray.storage.regular_file import read_regular
+from govray.storage.regular_file import open_regular, read_regular
 
 FILE = "events.jsonl"
 MAX_LINE = 1 << 16
@@ -404,6 +404,31 @@ def read(run_folder: Place) -> tuple[AnyEvent, ...]:
     """Every whole event, oldest first; none if there is no log."""
     # What is appended to a newer part from now on comes behind what is read.
     return tuple(event for part in _parts(run_folder) for event in _events(part))
+
+
+def read_from(run_folder: Place, start: int) -> Iterator[tuple[int, AnyEvent]]:
+    """The whole events behind the first ``start`` bytes, each with how many bytes that makes.
+
+    Raises:
+        Malformed: As `read`; a line without end is too long.
+    """
+    begun = 0
+    for part in _parts(run_folder):
+        held = part.stat().st_size
+        if begun + held > start:
+            yield from _part_from(part, begun, max(start - begun, 0))
+        begun += held
+
+
+def _part_from(part: Place, begun: int, skipped: int) -> Iterator[tuple[int, AnyEvent]]:
+    with open_regular(part) as lines:
+        lines.seek(skipped)
+        while line := lines.readline(MAX_LINE + 2):
+            if not line.endswith(b"\n") and len(line) <= MAX_LINE:
+                return  # being written, or cut off
+            event = _event(line[:-1], f"{part} byte {skipped}")
+            skipped += len(line)
+            yield begun + skipped, event
 
 
 def size(run_folder: Place) -> int:

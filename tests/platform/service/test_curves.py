@@ -135,9 +135,11 @@ def test_a_page_reads_as_many_numbers_as_it_draws(tmp_path: Path) -> None:
         add_experiment(session, "e", "gpt", "run", ExperimentState.COMPLETED)
         add_trial(session, "t", "e", ZERO, steps=1, floor=1.0, hyperparameters={}, state=DONE)
         session.get_one(tables.Trial, "t").step = 8000
-        put_numbers(session, "t", [measured(step) for step in range(6000)])
+        lines: dict[str, int] = {}
+        put_numbers(session, "t", [measured(step) for step in range(6000)], lines)
         again = [measured(step, archived=step >= 5000) for step in range(6000)]
-        put_numbers(session, "t", [*again, *(measured(step, 2) for step in range(5000, 8000))])
+        again += [measured(step, 2) for step in range(5000, 8000)]
+        put_numbers(session, "t", again, lines)
         whole = curves.lines_of(session, "t")["loss", "training"]
         part = curves.line_of_each(session, ["t"], "training", "loss", first=4000, last=4100)["t"]
         names = curves.names_of(session, ["t"])

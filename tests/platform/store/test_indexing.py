@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
@@ -32,8 +33,9 @@ from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import verify
+from govray.platform.indexing import resolutions, trial_rows
 from govray.platform.indexing.index_source import searches
-from govray.platform.indexing.indexer import index_run, index_storage
+from govray.platform.indexing.indexer import IndexBudget, IndexReport, index_run, index_storage
 from govray.platform.indexing.model_rows import MEMORIZATION
 from govray.platform.store import rebuild as rebuilding
 from govray.platform.store import tables
@@ -44,8 +46,9 @@ from govray.platform.store.usage import usage
 from govray.train.attest.memorization_audit import DEFAULTS
 from govray.train.checkpoint.storage import folder_name
 from govray.train.run_folder import events, run_lock
+from govray.train.run_folder.event_rows import MetricValue
 from govray.train.run_folder.event_rows import numbers as numbers_of
-from govray.train.run_folder.event_rows import worker_seconds
+from govray.train.run_folder.log_summary import LogSummary
 from govray.tune import search_record
 from tests.support.databases import on_both
 from tests.support.in_time import Late, in_time
@@ -59,6 +62,7 @@ from tests.support.runs_on_storage import (
     happen,
     settings,
 )
+from tests.support.shown import add_experiment, add_trial
 from tests.support.world import POLICY, World
 
 Rows = dict[str, list[Any]]
@@ -270,7 +274,7 @@ def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
         found, left_out = searches(storage)
         left_out |= index_storage(store, storage, settings(world), found).left_out
     assert left_out.keys() >= {str(storage / "tiny-2")}
-    assert all(re.search("no regular file|more than 1024 MiB", why) for why in left_out.values())
+    assert all(re.search("no regular file|the limit of 65536", why) for why in left_out.values())
     with Session(store) as session:
         assert session.get(tables.Trial, "tiny-1") is not None
     if name == PIPES[0]:  # control: what opens it as any file waits
@@ -571,6 +575,110 @@ def test_indexed_piece_by_piece_is_indexed_whole(
     assert rows_of(one_store) == pieces
 
 
+def test_a_log_without_an_end_is_left_out_at_once(
+    store: Engine, storage: Path, world: World
+) -> None:
+    """It took 51 s, in which nobody else's run was indexed."""
+    for name in (events.FILE, "ledger.ahead.jsonl"):
+        (storage / "tiny-2" / name).touch()
+        os.truncate(storage / "tiny-2" / name, 900 << 20)  # holes, which take no space
+    with in_time(20):
+        report = index_storage(store, storage, settings(world))
+    assert [*report.left_out] == [str(storage / "tiny-2")]
+    assert str(storage / "tiny-1") in report.indexed
+
+
+def test_what_is_beyond_the_budget_is_the_next_calls(
+    store: Engine, storage: Path, world: World
+) -> None:
+    happen(storage / "tiny-2", [events.Progress(at=at(99), step=n, loss=1.0) for n in range(20)])
+    index_storage(store, storage, settings(world))
+    whole = rows_of(store)
+    clear(store)
+    little = IndexBudget(log_bytes=300, seconds=0.0)
+    called, report = 0, IndexReport(next="")
+    while report.next is not None or report.behind:
+        budgeted = settings(world, budget=little)
+        part = index_storage(store, storage, budgeted, begin=report.next or "")
+        assert len(part.indexed) <= 2  # a run, and the one that replays it
+        report.add(part)
+        called += 1
+    assert called > 5
+    assert report.left_out == {}
+    assert rows_of(store) == whole
+
+
+def test_of_a_log_that_grew_what_is_new_is_read(
+    store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = storage / "tiny-2"
+    lines = [events.Progress(at=at(50), step=step, loss=float(step)) for step in range(20_000)]
+    events.append(folder, *lines)
+    index_storage(store, storage, settings(world))
+    parsed, rows = 0, 0
+    parse, held = events._event, trial_rows._held
+
+    def counted_event(line: bytes, where: str) -> events.AnyEvent:
+        nonlocal parsed
+        parsed += 1
+        return parse(line, where)
+
+    def counted_rows(*words: Any) -> Any:
+        nonlocal rows
+        found = held(*words)
+        rows += len(found)
+        return found
+
+    monkeypatch.setattr(events, "_event", counted_event)
+    monkeypatch.setattr(trial_rows, "_held", counted_rows)
+    events.append(folder, events.Progress(at=at(60), step=20_000, loss=7.0))
+    index_storage(store, storage, settings(world))
+    assert parsed == 1
+    assert 0 < rows < 200
+    with Session(store) as session:
+        trial = session.get_one(tables.Trial, "tiny-2")
+        assert (trial.step, trial.loss) == (20_001, 7.0)
+        losses = select(tables.Metric).where(tables.Metric.trial == "tiny-2")
+        assert len(session.exec(losses).all()) == 20_001
+
+
+@given(
+    steps=st.lists(st.integers(1, 3), min_size=1, max_size=300),
+    values=st.randoms(use_true_random=False),
+    cuts=st.sets(st.integers(1, 299), max_size=6),
+)
+@examples(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+def test_a_line_that_grows_is_drawn_as_a_whole_one(
+    steps: list[int], values: Any, cuts: set[int], one_store: Engine, world: World
+) -> None:
+    line = [
+        MetricValue(group="g", name="n", step=step, attempt=1, value=values.choice([0.0, 1.0, 2.0]))
+        for step in itertools.accumulate(steps)
+    ]
+    m = tables.Metric
+    with pytest.MonkeyPatch.context() as patch, Session(one_store) as session:
+        for each in (resolutions, trial_rows):
+            patch.setattr(each, "COARSE", 8)
+        add_experiment(session, "e", "e", "run", ExperimentState.ACTIVE)
+        zero = "sha256:" + "0" * 64
+        made: dict[str, int] = {}
+        add_trial(
+            session, "t", "e", zero, steps=1, floor=1.0, hyperparameters={}, state=TrialState.ACTIVE
+        )
+        ends = sorted({0, len(line), *(cut for cut in cuts if cut < len(line))})
+        for begin, end in itertools.pairwise(ends):
+            trial_rows.put_numbers(session, "t", line[begin:end], made)
+        columns = select(m.step, m.value, m.resolution).where(m.trial == "t", m.group == "g")
+        rows = [tuple(row) for row in session.exec(columns.order_by(m.step))]
+        session.rollback()
+        halved = made.get('["g","n"]', 0)
+        ascending = np.array([each.step for each in line])
+        measured = np.array([each.value for each in line])
+        with_as_many = resolutions.resolutions_of_end(ascending, measured, halved, first=True)
+    drawn = zip(ascending.tolist(), measured.tolist(), with_as_many.tolist(), strict=True)
+    assert rows == [*drawn]
+
+
 def test_what_a_loop_reported_is_archived_where_a_restart_ran_its_step_again() -> None:
     log = log_of(
         [
@@ -593,12 +701,12 @@ def test_what_a_loop_reported_is_archived_where_a_restart_ran_its_step_again() -
 def test_worker_seconds_are_bounded_by_the_log(told: list[Any]) -> None:
     log = log_of(told)
     largest = max((e.world_size for e in log if isinstance(e, events.AttemptStarted)), default=0)
-    assert 0 <= worker_seconds(log) <= largest * 10 * (len(log) - 1)
+    assert 0 <= LogSummary.of(log).worker_seconds <= largest * 10 * (len(log) - 1)
 
 
 def test_an_attempt_whose_driver_vanished_lasts_to_its_last_word() -> None:
     log = log_of([("attempt", 0, 2), ("progress", 1, 1.0), ("driver", 0, 0), ("attempt", 1, 1)])
-    assert worker_seconds(log) == 2 * 10
+    assert LogSummary.of(log).worker_seconds == 2 * 10
 
 
 def test_a_search_is_one_experiment_of_its_trials(

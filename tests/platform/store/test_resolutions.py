@@ -20,13 +20,15 @@ def walk(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("count", [0, 1, COARSE])
 def test_a_short_line_has_one(count: int) -> None:
-    assert not resolutions(*walk(count)).any()
+    found, halved = resolutions(*walk(count))
+    assert not found.any()
+    assert halved == 0
 
 
 def test_a_long_line_is_drawn_from_a_thousand_numbers_and_parts_from_as_many() -> None:
     steps, values = walk(LONG)
-    found = resolutions(steps, values)
-    assert found.max() == 8
+    found, halved = resolutions(steps, values)
+    assert found.max() == halved == 8
     for r in range(6):
         shown = (found <= r) & (steps >= LONG - (LONG >> r))
         assert COARSE / 3 < shown.sum() <= 1.2 * COARSE
@@ -46,7 +48,7 @@ def test_extremes_and_ends_are_in_the_coarsest(line: list[tuple[int, float]]) ->
     values = np.array([value for _, value in line])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "COARSE", 8)
-        found = resolutions(steps, values)
+        found, _ = resolutions(steps, values)
     assert found.shape == steps.shape
     if line:
         coarse = values[found == 0]

@@ -484,6 +484,7 @@ def upgrade() -> None:
         sa.Column("accelerator_seconds", sa.Float(), nullable=False),
         sa.Column("folder", sa.String(), nullable=False),
         sa.Column("read_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("reading", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(["experiment"], ["experiment.id"]),
         sa.PrimaryKeyConstraint("id"),
     )
