@@ -1,8 +1,8 @@
 """The pictures of docs/pages.md. No test: nothing here runs unless it is asked for.
 
 ``GOVRAY_DEMO=govray-demo python -m pytest tests/support/pictures.py``, with the folder of a
-finished demo. They are written to docs/pages. Those of runs and of a view need no demo:
-``-k "of_runs or of_a_view"``.
+finished demo. They are written to docs/pages. Those of runs, of a view and of the verification need
+no demo: ``-k of_``.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ def test_pictures(tmp_path: Path) -> None:
         settled(phone, site.open + wanted["model"])
         phone.evaluate("document.querySelector('#heat').scrollIntoView()")
         phone.screenshot(path=FOLDER / "phone.png")
+    sizes()
+
+
+def test_picture_of_the_verification(tmp_path: Path) -> None:
+    with sited(tmp_path, hostile_too=False) as site, reading(site) as page:
         open_model(page, site)
         give(page, site, site.shown.folder)
         expect(page.locator("#verdict")).to_contain_text("Nothing failed", timeout=30_000)
