@@ -354,6 +354,16 @@ def test_every_page_of_an_empty_store_is_whole_in_a_browser(stores: dict[int, Fi
     assert wrong == []
 
 
+def test_no_heading_runs_two_words_together() -> None:
+    """A table of roles had a column ``PlaceRole to``."""
+    folder = Path(rendering.__file__).parent / "templates"
+    pages = "".join(each.read_text("utf-8") for each in folder.rglob("*.html"))
+    cells = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', pages)
+    headings = [re.sub("<[^>]*>", "", each) for each in cells]
+    assert {"Role", "Place"} <= {*headings}
+    assert [each for each in headings if re.search("[a-z][A-Z]", each)] == []
+
+
 def test_more_of_a_listing_keeps_its_filter(stores: dict[int, Filled]) -> None:
     with asked(stores[MANY]) as service:
         client = service.client("admin", accept="text/html")

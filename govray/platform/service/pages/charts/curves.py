@@ -82,12 +82,11 @@ def lines_of(
     Args:
         first, last: The steps to read, both included; None: from the first, or up to the last.
     """
-    finest = _finest(session, [trial], first, last)
     places = col(Metric.group), col(Metric.name)
-    rows = _read(session, [trial], places, (), finest, first, last)
-    more = _more(session, [trial], places, (), finest, first, last)
+    wanted = _Wanted([trial], places, (), first, last, _finest(session, [trial], first, last))
+    more = wanted.more(session)
     found = {}
-    for (group, name), measured in groupby(rows, key=lambda row: (row[0], row[1])):
+    for (group, name), measured in groupby(wanted.read(session), key=lambda row: row[:2]):
         line = _drawn(((row[2], row[3]) for row in measured), (group, name) in more)
         if line is not None:
             found[name, group] = line
@@ -103,13 +102,17 @@ def line_of_each(
     first: int | None = None,
     last: int | None = None,
 ) -> dict[str, DrawnLine]:
-    """Trial → its numbers of one name and group, of those that have any. One query."""
+    """Trial → its numbers of one name and group, of those that have any. One query.
+
+    Args:
+        first, last: As `lines_of` has them.
+    """
+    named = col(Metric.group) == group, col(Metric.name) == name
     finest = _finest(session, trials, first, last)
-    places, named = (col(Metric.trial),), (col(Metric.group) == group, col(Metric.name) == name)
-    rows = _read(session, trials, places, named, finest, first, last)
-    more = _more(session, trials, places, named, finest, first, last)
+    wanted = _Wanted(trials, (col(Metric.trial),), named, first, last, finest)
+    more = wanted.more(session)
     found = {}
-    for trial, measured in groupby(rows, key=lambda row: row[0]):
+    for trial, measured in groupby(wanted.read(session), key=lambda row: row[0]):
         line = _drawn(((row[1], row[2]) for row in measured), (trial,) in more)
         if line is not None:
             found[trial] = line
@@ -124,56 +127,52 @@ def _finest(session: Session, trials: Collection[str], first: int | None, last: 
     return max(0, math.ceil(math.log2(max(steps, 1) / part)))
 
 
-def _where(
-    trials: Collection[str], named: Sequence[Any], first: int | None, last: int | None
-) -> list[Any]:
-    # An IN of one trial would keep the index from giving the order.
-    of = [col(Metric.trial) == each for each in trials] if len(trials) == 1 else []
-    found = [*(of or [col(Metric.trial).in_(trials)]), col(Metric.archived).is_(False), *named]
-    found += [] if first is None else [col(Metric.step) >= first]
-    return found + ([] if last is None else [col(Metric.step) <= last])
+@dataclass(frozen=True)
+class _Wanted:
+    """Which numbers of the store are to be drawn.
 
+    Attributes:
+        trials: Whose.
+        places: The columns that tell one line from the next.
+        named: What besides says which lines.
+        first, last: As `lines_of` has them.
+        finest: The finest resolution that is read.
+    """
 
-def _read(
-    session: Session,
-    trials: Collection[str],
-    places: Sequence[Any],
-    named: Sequence[Any],
-    finest: int,
-    first: int | None,
-    last: int | None,
-) -> Iterator[Any]:
-    """(*places, step, value) in their order, from each resolution in the order of the index."""
-    return merge(
-        *(
-            session.execute(
-                select(*places, col(Metric.step), col(Metric.value))
-                .where(*_where(trials, named, first, last), col(Metric.resolution) == resolution)
-                .order_by(*places, col(Metric.step))
-                .execution_options(yield_per=_ROWS_AT_ONCE)
-            )
-            for resolution in range(finest + 1)
-        ),
-        key=lambda row: row[:-1],
-    )
+    trials: Collection[str]
+    places: Sequence[Any]
+    named: Sequence[Any]
+    first: int | None
+    last: int | None
+    finest: int
 
+    def read(self, session: Session) -> Iterator[Any]:
+        """(*places, step, value) in their order, from each resolution in the order of the index."""
+        columns = select(*self.places, col(Metric.step), col(Metric.value))
+        return merge(
+            *(
+                session.execute(
+                    columns.where(*self._where(resolution))
+                    .order_by(*self.places, col(Metric.step))
+                    .execution_options(yield_per=_ROWS_AT_ONCE)
+                )
+                for resolution in range(self.finest + 1)
+            ),
+            key=lambda row: row[:-1],
+        )
 
-def _more(
-    session: Session,
-    trials: Collection[str],
-    places: Sequence[Any],
-    named: Sequence[Any],
-    finest: int,
-    first: int | None,
-    last: int | None,
-) -> set[tuple[Any, ...]]:
-    """The lines that have finer numbers than those that are read."""
-    rows = session.execute(
-        select(*places)
-        .where(*_where(trials, named, first, last), col(Metric.resolution) == finest + 1)
-        .distinct()
-    )
-    return {tuple(row) for row in rows}
+    def more(self, session: Session) -> set[tuple[Any, ...]]:
+        """The lines that have finer numbers than those that are read."""
+        finer = select(*self.places).where(*self._where(self.finest + 1)).distinct()
+        return {tuple(row) for row in session.execute(finer)}
+
+    def _where(self, resolution: int) -> list[Any]:
+        # An IN of one trial would keep the index from giving the order.
+        of = [col(Metric.trial) == each for each in self.trials] if len(self.trials) == 1 else []
+        found = [*(of or [col(Metric.trial).in_(self.trials)]), *self.named]
+        found += [col(Metric.archived).is_(False), col(Metric.resolution) == resolution]
+        found += [] if self.first is None else [col(Metric.step) >= self.first]
+        return found + ([] if self.last is None else [col(Metric.step) <= self.last])
 
 
 def _drawn(measured: Iterator[Point], finer: bool) -> DrawnLine | None:
