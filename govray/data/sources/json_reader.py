@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Self, cast
 
 from govray.data.sources.columns import ColumnMapping, member, member_paths
 from govray.data.sources.objects import SourceObject
-from govray.data.sources.table_reader import Raw, open_stream, reading, text_stream
+from govray.data.tables.table_reader import Raw, open_stream, reading, text_stream
 
 _MOST_PATHS = 10_000  # that are remembered
 _JSON_OVERHEAD = 8

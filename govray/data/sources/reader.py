@@ -18,7 +18,7 @@ from govray.data.sources import json_reader
 from govray.data.sources.columns import TERMS, ColumnMapping, ColumnsSeen
 from govray.data.sources.objects import RecordSource, SourceObject
 from govray.data.sources.record import Flaw, SourceRecord, normalise, place, record_of
-from govray.data.sources.table_reader import Raw, Table
+from govray.data.tables.table_reader import Raw, Table
 from govray.errors import UsageError
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.policy.credential import Normalisation

@@ -78,9 +78,9 @@ from govray.platform.store.states import (
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 from govray.train.inputs import run_listing as runs
+from govray.train.inputs.run_listing import LogSummary
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.run_folder import event_rows, events
-from govray.train.run_folder.log_summary import LogSummary
 from govray.train.run_folder.run_lock import driving
 
 _TRIAL_STATES: Mapping[str, TrialState] = {

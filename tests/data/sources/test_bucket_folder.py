@@ -18,7 +18,7 @@ import pytest
 from govray.data.sources import reader
 from govray.data.sources.bucket_folder import _MOST, BucketFolder, _stamp, open_bucket
 from govray.data.sources.objects import SourceObject, find
-from govray.data.sources.table_reader import Table
+from govray.data.tables.table_reader import Table
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
 from govray.storage import bucket as bucket_of_store
 from tests.support import object_server

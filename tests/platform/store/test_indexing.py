@@ -45,10 +45,10 @@ from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.usage import usage
 from govray.train.attest.memorization_audit import DEFAULTS
 from govray.train.checkpoint.storage import folder_name
+from govray.train.inputs.run_listing import LogSummary
 from govray.train.run_folder import events, run_lock
 from govray.train.run_folder.event_rows import MetricValue
 from govray.train.run_folder.event_rows import numbers as numbers_of
-from govray.train.run_folder.log_summary import LogSummary
 from govray.tune import search_record
 from tests.support.databases import on_both
 from tests.support.in_time import Late, in_time

@@ -100,7 +100,7 @@ class Limits:
         time_limit: float,
         max_stranger_body: int,
         known: Callable[[Request], Awaitable[bool]],
-        count: Callable[[Request], None],
+        count: Callable[[Request], None] = lambda _: None,
         answering: Answering = details,
         wider: Callable[[Scope], RequestBound | None] = lambda _: None,
     ) -> None:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from govray.data.sources import table_batches, table_process
 from govray.data.sources.disk_folder import DiskFolder
 from govray.data.sources.objects import SourceObject
-from govray.data.sources.table_process import _Process
-from govray.data.sources.table_reader import Raw, Table
+from govray.data.tables import table_batches, table_process
+from govray.data.tables.table_process import _Process
+from govray.data.tables.table_reader import Raw, Table
 from govray.errors import Malformed
 
 LIMIT = 1 << 20

@@ -27,8 +27,8 @@ from typing import IO, BinaryIO, ClassVar
 import pyarrow as pa
 
 from govray.data.corpus import first_line
-from govray.data.sources import table_batches
 from govray.data.sources.objects import Format, SourceObject
+from govray.data.tables import table_batches
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, UsageError
 
 BYTES = 1 << 30

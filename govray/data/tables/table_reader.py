@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from govray.data.corpus import first_line
-from govray.data.sources import table_process
 from govray.data.sources.objects import Format, SourceObject
+from govray.data.tables import table_process
 from govray.errors import InfrastructureFailed, Malformed
 
 Raw = tuple[int, dict[str, Any] | str]
