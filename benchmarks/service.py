@@ -47,7 +47,7 @@ from govray.errors import CouldNotCheck, InfrastructureFailed
 from govray.governance.formats import merkle
 from govray.platform.service.identity import tokens
 from govray.platform.store.database import open_store
-from govray.platform.store.record_key import KEY_ENV, key_file
+from govray.platform.store.store_secret import KEY_ENV, key_file
 
 EMPTY = "empty"
 WITHIN = "empty within"

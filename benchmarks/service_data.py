@@ -27,7 +27,7 @@ from govray.governance.formats import merkle
 from govray.governance.policy import record_commitment
 from govray.platform.store import tables
 from govray.platform.store.database import open_store
-from govray.platform.store.record_key import load_key, mask_secret
+from govray.platform.store.store_secret import load_key, mask_secret
 from govray.platform.store.tiles import HEIGHT, WIDTH, TileName, edge, encode_bundle
 
 GROUPS = ("embedding", *(f"block.{n}" for n in range(10)), "final_norm", "head")
@@ -277,7 +277,6 @@ def _corpora(sizes: Sizes) -> Iterator[dict[str, Any]]:
             "name": f"corpus-{n}",
             "supplier": f"supplier-{n % 10}",
             "sensitivity": "public",
-            "confidential": False,
         }
 
 

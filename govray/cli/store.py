@@ -134,7 +134,7 @@ def rebuild(
     from govray.platform.store.database import open_store
     from govray.platform.store.rebuild import rebuild as make_again
     from govray.platform.store.rebuild import registered_folders
-    from govray.platform.store.record_key import load_key
+    from govray.platform.store.store_secret import load_key
 
     whole = IndexReport()
     key = load_key(store)  # also a new one: the old index goes

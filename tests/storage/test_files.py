@@ -27,7 +27,7 @@ import pytest
 from govray.cli import user_files
 from govray.errors import UsageError
 from govray.governance.formats import merkle
-from govray.platform.store.record_key import KEY_BYTES, load_key
+from govray.platform.store.store_secret import KEY_BYTES, load_key
 from govray.platform.store.tile_storage import LocalTileFolder
 from govray.platform.store.tiles import CHECKPOINT, TileReader, write_tiles
 from govray.storage import atomic_file, staged_folder

@@ -12,7 +12,7 @@ import ray.train
 
 from govray.cli.app import _command, app
 from govray.errors import UsageError
-from govray.platform.store.record_key import KEY_ENV, load_key
+from govray.platform.store.store_secret import KEY_ENV, load_key
 from govray.storage.storage_url import below, check_path, check_url, is_url
 from govray.train import GovernedTrainer
 from govray.train.inputs.experiment_config import parse_experiment, read_experiment

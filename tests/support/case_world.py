@@ -41,8 +41,8 @@ from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.service.http.settings import CaseSettings
 from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
-from govray.platform.store.record_key import KEY_ENV
 from govray.platform.store.semantic_version import parse_version
+from govray.platform.store.store_secret import KEY_ENV
 from govray.platform.store.tables import Attestation, Model, ModelVersion, Record, RightsCase
 from tests.support.library import SUPPLIERS, operator_key
 from tests.support.people import Service, serve

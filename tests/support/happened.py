@@ -107,7 +107,7 @@ def submission(session: Session, name: str, state: SubmissionState, **more: Any)
 
 def credential(session: Session, corpus: str, digest: str, until: str) -> None:
     if session.get(Corpus, corpus) is None:
-        session.add(Corpus(name=corpus, supplier="acme", sensitivity="public", confidential=False))
+        session.add(Corpus(name=corpus, supplier="acme", sensitivity="public"))
     session.add(
         Credential(
             digest=digest,

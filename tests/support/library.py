@@ -21,7 +21,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.service.http.settings import CaseSettings
 from govray.platform.store.database import open_store
-from govray.platform.store.record_key import KEY_ENV
+from govray.platform.store.store_secret import KEY_ENV
 from govray.platform.store.tables import Ledger, Model, ModelVersion
 from govray.platform.store.tile_storage import LocalTileFolder
 from govray.platform.store.tiles import write_tiles

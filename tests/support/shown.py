@@ -20,8 +20,8 @@ from govray.governance.attestation.model_attestation import Attestation
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.store import tables
 from govray.platform.store.model_index import index_model
-from govray.platform.store.record_key import load_key
 from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
+from govray.platform.store.store_secret import load_key
 from govray.platform.store.tile_storage import tile_folder
 from govray.platform.store.tiles import write_tiles
 from tests.support.monitored_world import Monitored, from_step

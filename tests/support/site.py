@@ -24,7 +24,7 @@ from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.visible.near_records import NearSearch
 from govray.platform.store.database import open_store
-from govray.platform.store.record_key import KEY_ENV, load_key
+from govray.platform.store.store_secret import KEY_ENV, load_key
 from govray.tune.experiment_cost import experiment_cost
 from tests.support.chromium import browser
 from tests.support.databases import Server

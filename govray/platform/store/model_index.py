@@ -9,8 +9,7 @@ Invariants
 * Indexing a model again changes nothing but what is derived by newer code, its folder, and the
   trust root if that one is newer. The order in which models are indexed does not matter.
 * No two histories of one run are in it (`govray.platform.store.heads`).
-* A record of a corpus that any credential calls confidential is found by keyed hash only. When
-  that becomes known later, the corpus's records are keyed then.
+* A record is found by its leaf, which tells nothing of it to who has not the corpus's secret.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from itertools import islice
 from tempfile import TemporaryFile
 from typing import Any, TextIO
 
-from sqlalchemy import delete, insert, update
+from sqlalchemy import delete, insert
 from sqlmodel import Session, col, select
 
 from govray.errors import Damaged
@@ -35,7 +34,7 @@ from govray.governance.verify.trace import sightings
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.store import heads, lineage, secret_fingerprint, tables
 from govray.platform.store.database import begin_writing
-from govray.platform.store.record_key import CONFIDENTIAL, mask_secret, record_key
+from govray.platform.store.store_secret import mask_secret
 from govray.platform.store.tile_storage import tile_folder
 from govray.platform.store.tiles import write_tiles
 
@@ -124,7 +123,7 @@ def _write(
         _insert(session, tables.Coverage, _coverage(document))
         _insert(session, tables.CorpusUse, _uses(model))
     if not known or _lacks_records(session, model):
-        _add_records(session, model, sighted, key)
+        _add_records(session, model, sighted)
     add_decisions(session, model)
     return row
 
@@ -135,7 +134,7 @@ def _lacks_records(session: Session, model: VerifiedModel) -> bool:
     return session.get(tables.AbsentRecords, model.digest) is not None
 
 
-def _add_records(session: Session, model: VerifiedModel, sighted: TextIO, key: bytes) -> None:
+def _add_records(session: Session, model: VerifiedModel, sighted: TextIO) -> None:
     absent = session.get(tables.AbsentRecords, model.digest)
     if model.checked.records is None:
         if absent is None:
@@ -143,7 +142,7 @@ def _add_records(session: Session, model: VerifiedModel, sighted: TextIO, key: b
         return
     if not sighted.tell():  # a rebuild took the model away since
         _sight(model, sighted)
-    _insert(session, tables.Record, _records(session, model, sighted, key))
+    _insert(session, tables.Record, _records(model, sighted))
     if absent is not None:
         session.delete(absent)
 
@@ -157,12 +156,6 @@ def add_decisions(session: Session, model: VerifiedModel) -> None:
     of_ledger = col(tables.Decision.source) == "ledger"
     session.connection().execute(delete(tables.Decision).where(of_run, of_ledger))
     _insert(session, tables.Decision, _decisions(model, run))
-
-
-def corpus_is_confidential(session: Session, name: str) -> bool:
-    """Whether the records of a corpus are indexed by keyed hash."""
-    row = session.get(tables.Corpus, name)
-    return row is not None and row.confidential
 
 
 class _Files:
@@ -262,7 +255,7 @@ def _add_corpora(
             )
             session.add(row)
             session.flush()
-            _settle_corpus(session, corpus, key)
+            _settle_corpus(session, corpus)
         commitment = document.records.commitment
         held = session.get(tables.RecordCommitment, credential.digest)
         held = held or tables.RecordCommitment(credential=credential.digest, commitment=commitment)
@@ -271,7 +264,7 @@ def _add_corpora(
         session.add(held)
 
 
-def _settle_corpus(session: Session, name: str, key: bytes) -> None:
+def _settle_corpus(session: Session, name: str) -> None:
     """What the credentials of a corpus say together, whatever order they came in."""
     of_corpus = select(tables.Credential).where(tables.Credential.corpus == name)
     credentials = session.exec(of_corpus).all()
@@ -279,23 +272,9 @@ def _settle_corpus(session: Session, name: str, key: bytes) -> None:
     sensitivity = max((each.sensitivity for each in credentials), key=SENSITIVITIES.index)
     row = session.get(tables.Corpus, name)
     if row is None:
-        row = tables.Corpus(name=name, supplier="", sensitivity="", confidential=False)
+        row = tables.Corpus(name=name, supplier="", sensitivity="")
         session.add(row)
-    if sensitivity in CONFIDENTIAL and not row.confidential:
-        _key_records(session, name, key)
     row.supplier, row.sensitivity = latest.supplier, sensitivity
-    row.confidential = sensitivity in CONFIDENTIAL
-
-
-def _key_records(session: Session, corpus: str, key: bytes) -> None:
-    column = col(tables.Record.record_key)
-    of_corpus = col(tables.Record.corpus) == corpus
-    plain = session.exec(select(column).where(of_corpus).distinct()).all()
-    for each in plain:
-        keyed = record_key(each, confidential=True, key=key)
-        session.connection().execute(
-            update(tables.Record).where(column == each, of_corpus).values(record_key=keyed)
-        )
 
 
 def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
@@ -399,19 +378,12 @@ def _sight(model: VerifiedModel, out: TextIO) -> None:
         out.write(json.dumps(line) + "\n")
 
 
-def _records(
-    session: Session, model: VerifiedModel, sighted: TextIO, key: bytes
-) -> Iterator[dict[str, Any]]:
-    confidential = {
-        each.corpus: corpus_is_confidential(session, each.corpus)
-        for each in model.manifest.document.corpora
-    }
+def _records(model: VerifiedModel, sighted: TextIO) -> Iterator[dict[str, Any]]:
     sighted.seek(0)
     for line in sighted:
         corpus, record, split, tokens, step_count, steps = json.loads(line)
-        entry = model.records.record(corpus, record).entry
         yield {
-            "record_key": record_key(entry, confidential=confidential[corpus], key=key),
+            "record_key": model.records.record(corpus, record).entry,
             "attestation": model.digest,
             "corpus": corpus,
             "record": record,

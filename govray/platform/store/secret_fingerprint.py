@@ -14,7 +14,7 @@ import hmac
 from sqlmodel import Session, select
 
 from govray.errors import GovrayError, Refused, UsageError
-from govray.platform.store.record_key import has_place, key_file, load_key
+from govray.platform.store.store_secret import has_place, key_file, load_key
 from govray.platform.store.tables import StoreSecret
 
 _DO = (
@@ -69,7 +69,7 @@ def key_of(session: Session, url: str) -> bytes | None:
 
 
 def trouble(session: Session, url: str) -> GovrayError | None:
-    """Why records of confidential corpora cannot be found, or None if they can."""
+    """Why records cannot be found, or None if they can."""
     try:
         key_of(session, url)
     except (UsageError, Refused) as error:

@@ -6,8 +6,8 @@ Conventions
   is the order of time; both are equal on SQLite and PostgreSQL.
 * An ``envelope`` column holds exact signed bytes, which are verified before they are stored and
   never changed. Every other column of such a row is derived from them.
-* A ``*_key`` of a record is its SHA-256. For a confidential corpus it is the HMAC of that under the
-  store's own key, so the tables alone confirm no guess.
+* A ``*_key`` of a record is its leaf, so the tables alone confirm no guess. That of a canary is its
+  SHA-256.
 * A state is text in the database, so it is the same on both, and a new one needs no migration.
   SQLAlchemy refuses other texts, on reading and on writing.
 * Nothing refers by row number: keys are names and digests, so an index that is made again from
@@ -218,7 +218,7 @@ class Credential(SQLModel, table=True):
 class RecordCommitment(SQLModel, table=True):
     """What the records of a credential are committed under.
 
-    ``secret`` opens them and is masked (`record_key.mask_secret`). There is none where it was not
+    ``secret`` opens them and is masked (`store_secret.mask_secret`). There is none where it was not
     at hand when a model was indexed.
     """
 
@@ -228,7 +228,7 @@ class RecordCommitment(SQLModel, table=True):
 
 
 class Corpus(SQLModel, table=True):
-    """A corpus name and whose it is. ``confidential``: its records are indexed by keyed hash.
+    """A corpus name and whose it is.
 
     Of several credentials, the one that is valid from the latest says whose; the most sensitive
     says how sensitive.
@@ -237,7 +237,6 @@ class Corpus(SQLModel, table=True):
     name: str = Field(primary_key=True)
     supplier: str = Field(index=True)
     sensitivity: str
-    confidential: bool
 
 
 class Attestation(SQLModel, table=True):

@@ -1,7 +1,7 @@
 """Webhooks: who is told of which events, and where, and what became of each telling.
 
 A webhook has a secret of 32 bytes, which signs what is sent. It is shown once, when the webhook is
-made. The store keeps it masked by its own secret, as `govray.platform.store.record_key` does with
+made. The store keeps it masked by its own secret, as `govray.platform.store.store_secret` does with
 others.
 
 Functions take a session and never commit. Times are arguments. Source of the secret's form:

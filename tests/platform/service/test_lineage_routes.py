@@ -14,7 +14,7 @@ from govray.governance.formats.signed_note import verify_checkpoint
 from govray.governance.policy.record_commitment import commitment
 from govray.governance.verify.trace import sighting
 from govray.platform.store.lineage import encode, lineage
-from govray.platform.store.record_key import mask_secret
+from govray.platform.store.store_secret import mask_secret
 from govray.platform.store.tables import AuditEntry, RecordCommitment
 from tests.support.library import Library, library
 from tests.support.shelf_of_models import KEY

@@ -26,13 +26,13 @@ from govray.platform.service.identity.session_cookie import COOKIE
 from govray.platform.service.pages import rendering
 from govray.platform.store import tables
 from govray.platform.store.database import open_store
-from govray.platform.store.record_key import KEY_ENV
 from govray.platform.store.states import (
     CheckpointState,
     ExperimentState,
     SubmissionState,
     TrialState,
 )
+from govray.platform.store.store_secret import KEY_ENV
 from govray.platform.tasks.task_file import KINDS
 from tests.support.chromium import browser
 from tests.support.people import NOW, Service, begin_session, make_tokens

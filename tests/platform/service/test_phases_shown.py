@@ -13,7 +13,7 @@ from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
-from govray.platform.store.record_key import KEY_ENV
+from govray.platform.store.store_secret import KEY_ENV
 from tests.support.people import Service, serve
 from tests.support.shelf_of_models import KEY
 from tests.support.world import POLICY, World

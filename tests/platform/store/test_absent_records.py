@@ -14,7 +14,7 @@ from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.store import tables
 from govray.platform.store.model_index import index_model
-from govray.platform.store.record_key import KEY_ENV
+from govray.platform.store.store_secret import KEY_ENV
 from tests.support.world import AT, World
 
 KEY = bytes(32)

@@ -14,7 +14,7 @@ from sqlmodel import Session, select
 
 from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.platform.store.database import begin_writing, connect, open_store, parse_url
-from govray.platform.store.record_key import load_key, record_key
+from govray.platform.store.store_secret import load_key
 from govray.platform.store.tables import Experiment, Model, Token
 from tests.support.databases import on_both
 
@@ -159,17 +159,6 @@ def test_the_secret_is_made_once_and_for_its_owner(
         load_key("postgresql://x@y/z")
     monkeypatch.setenv("GOVRAY_STORE_KEY", str(tmp_path / "other"))
     assert load_key("postgresql://x@y/z") != key
-
-
-def test_the_key_of_a_record() -> None:
-    sha256 = "ab" * 32
-    assert record_key(sha256, confidential=False, key=b"k" * 32) == sha256
-    keyed = record_key(sha256, confidential=True, key=b"k" * 32)
-    assert keyed != sha256
-    assert keyed != record_key(sha256, confidential=True, key=b"l" * 32)
-    for wrong in ("AB" * 32, "ab" * 31, "sha256:" + sha256, sha256 + "\n"):
-        with pytest.raises(UsageError):
-            record_key(wrong, confidential=False, key=b"")
 
 
 def test_of_two_that_make_the_secret_at_once_one_stays(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from govray.platform.service.http.settings import Settings
 from govray.platform.store import secret_fingerprint
 from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
-from govray.platform.store.record_key import KEY_ENV, load_key
 from govray.platform.store.secret_fingerprint import fingerprint, indexing_key, key_of, recorded
+from govray.platform.store.store_secret import KEY_ENV, load_key
 from tests.support.people import make_tokens
 from tests.support.shelf_of_models import made_once
 

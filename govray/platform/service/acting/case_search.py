@@ -43,11 +43,10 @@ from govray.governance.policy import credential as credentials
 from govray.governance.policy.route import ADAPTER
 from govray.platform.service.acting.stated_domains import stated_domains, states_domains
 from govray.platform.service.identity.access import Caller
-from govray.platform.service.identity.audit_log import Audit
+from govray.platform.service.identity.audit_log import LOGGED, Audit
 from govray.platform.service.visible.near_records import LEAST_OVERLAP, NearSearch
 from govray.platform.service.visible.record_index import leaves_of, places_of, store_key
 from govray.platform.store import lineage, tables
-from govray.platform.store.record_key import record_key
 from govray.storage.place import Place
 
 MOST_MODELS = 100
@@ -230,7 +229,7 @@ def _exact(
     by_place = {(each.attestation, each.corpus): each for each in uses}
     a = tables.Attestation
     asked = col(a.digest).in_({each.attestation for each in uses})
-    places = places_of(reader, bare, leaves, key, most=MOST_FINDINGS, attestations=asked)
+    places = places_of(reader, bare, leaves, most=MOST_FINDINGS, attestations=asked)
     findings = [
         _record_finding(by_place[row.Record.attestation, row.Record.corpus], "exact", row.Record)
         for row in session.execute(places)
@@ -272,9 +271,8 @@ def _near(
         why = "No corpora lie at hand of this service, so no near copies were looked for."
         none = CorpusSearch(match="near", corpora=0, of=len(names), least_overlap=LEAST_OVERLAP)
         return _Found(none, [], [CaseUnchecked(match="near", why=why)])
-    key = store_key(session, sources.store)
     for (corpus, _), own in sorted(versions.items()):
-        index = _IndexedPlaces(session, own, key)
+        index = _IndexedPlaces(session, own)
         try:
             near = search(content, corpora, corpus, own[0].credential.records, index.holds)
         except GovrayError as error:
@@ -305,16 +303,13 @@ def _reason(error: GovrayError) -> str:
 class _IndexedPlaces:
     """Which entries the index has at which places of one corpus, of models that read it."""
 
-    def __init__(self, session: Session, uses: list[_Use], key: bytes) -> None:
-        self._session, self._uses, self._key = session, uses, key
-        stated = session.get(tables.Corpus, uses[0].corpus)
-        self._confidential = stated is None or stated.confidential
+    def __init__(self, session: Session, uses: list[_Use]) -> None:
+        self._session, self._uses = session, uses
         self._keys: dict[int, str] = {}
 
     def holds(self, number: int, entry: str) -> bool:
         """Whether a model's index has this entry there."""
-        found = record_key(entry, confidential=self._confidential, key=self._key)
-        self._keys[number] = found
+        self._keys[number] = entry
         return bool(self.at(number))
 
     def at(self, number: int) -> list[tuple[_Use, tables.Record]]:
@@ -360,6 +355,6 @@ def _record_reads(session: Session, audit: Audit, findings: Sequence[CaseFinding
     """Log the reads of confidential corpora, as a search for a record does."""
     named = {each.corpus for each in findings}
     c = tables.Corpus
-    secret = select(col(c.name)).where(col(c.name).in_(named), col(c.confidential))
+    secret = select(col(c.name)).where(col(c.name).in_(named), col(c.sensitivity).in_(LOGGED))
     for corpus in sorted(session.execute(secret).scalars()):
         audit.read("record.read", corpus)

@@ -31,6 +31,9 @@ MAX_TEXT = 200
 ANONYMOUS_BURST = 200
 _TOKEN = re.compile(r"gov[crs]_\w[\w-]*|eyJ[\w-]+\.[\w-]+\.[\w-]*|[Bb]earer\s+\S+")
 
+LOGGED = frozenset({"confidential", "restricted"})
+"""The sensitivities of corpora whose reads are written down."""
+
 Detail = Mapping[str, str | int | bool]
 
 

@@ -13,6 +13,7 @@ from sqlmodel import Session, col
 
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
+from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import attestation_href, version_href
@@ -102,7 +103,7 @@ def of_corpus(
     audit: AuditDep,
 ) -> HTMLResponse:
     row = find_corpus(session, caller, corpus)
-    if row.confidential:
+    if row.sensitivity in LOGGED:
         audit.read("corpus.read", corpus)
     return render(
         request,

@@ -19,6 +19,7 @@ from govray.governance.policy.route import ADAPTER
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
+from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.visible.visibility import (
     CORPUS_READERS,
@@ -48,7 +49,6 @@ class CorpusItem(Answer):
     name: str = Field(examples=["acme-notes"])
     supplier: str = Field(description="The authority that issued its credential.")
     sensitivity: str
-    confidential: bool = Field(description="Its records are indexed by keyed hash.")
 
 
 class CredentialItem(Answer):
@@ -116,9 +116,9 @@ def listing(
     ] = None,
 ) -> Listing[CorpusItem]:
     """The corpora that you may read about, by name."""
-    statement: Any = select(
-        col(Corpus.name), col(Corpus.supplier), col(Corpus.sensitivity), col(Corpus.confidential)
-    ).where(own_corpora(caller))
+    statement: Any = select(col(Corpus.name), col(Corpus.supplier), col(Corpus.sensitivity)).where(
+        own_corpora(caller)
+    )
     if supplier is not None:
         statement = statement.where(col(Corpus.supplier) == supplier)
     columns = (Corpus.name,)
@@ -143,7 +143,7 @@ def corpus(
         uses=[_model_use(each) for each in uses],
         more=more,
     )
-    if found.confidential:
+    if found.sensitivity in LOGGED:
         audit.read("corpus.read", corpus)
     return answer
 

@@ -19,7 +19,7 @@ from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.visible.visibility import STAFF_ONLY
 from govray.platform.store.secret_fingerprint import trouble
 
-NO_KEY = "the store's secret, without which records of confidential corpora are not found"
+NO_KEY = "the store's secret, without which records are not found"
 
 LEAST_FREE = 16 * 1024 * 1024
 """Bytes of a disk that is not full: of a body at most (`Settings.max_body`)."""

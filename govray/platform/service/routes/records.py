@@ -1,9 +1,10 @@
 """``/v1/records``: was this text used, in which corpora, steps and layers, with proofs.
 
 A record is found by the SHA-256 of its exact bytes, nothing less: one changed byte is another
-record. ``closed`` names the corpora without a secret or without records in the store. Only staff
-and the corpus's own supplier find records of confidential corpora here. For everyone else the
-answer is that of a record which is in no corpus, from the same query.
+record. The index has the records' leaves. The store's masked secrets open those of the corpora that
+the caller may read. ``closed`` names the corpora without a secret or without records in the store.
+The tables alone confirm no guess. Here only staff and a corpus's own supplier find its records. For
+everyone else the answer is that of a record which is in no corpus, from the same query.
 
 Absence is "not found in the recorded data". It does not say that a text was not used: data that was
 never presented to govray, or in other bytes, is not found.
@@ -24,6 +25,7 @@ from govray.governance.verify.trace import outcome
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
+from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.platform.service.visible.record_index import groups_of, leaves_of, places_of, store_key
 from govray.platform.service.visible.visibility import CORPUS_READERS, reads_entries
@@ -157,11 +159,11 @@ def answer_of(
     """Where the record with this SHA-256 stands, as far as the caller may read."""
     key = store_key(session, request.app.state.settings.store)
     leaves, closed = leaves_of(session, caller, sha256, key)
-    rows = session.execute(places_of(caller, sha256, leaves, key, most=MAX_SIGHTINGS)).all()
+    rows = session.execute(places_of(caller, sha256, leaves, most=MAX_SIGHTINGS)).all()
     shown = rows[:MAX_SIGHTINGS]
     groups = groups_of(session, [(row.Record.attestation, row.Record.corpus) for row in shown])
     sightings = [_sighting(session, caller, row, groups, proofs) for row in shown]
-    for corpus in sorted({row.Record.corpus for row in shown if row.confidential}):
+    for corpus in sorted({row.Record.corpus for row in shown if row.sensitivity in LOGGED}):
         audit.read("record.read", corpus)
     places = len({row.Record.corpus for row in shown})
     return RecordAnswer(

@@ -1,8 +1,7 @@
 """The index of records: in which corpora, runs and layers a record with some hash stands.
 
-The index has the records' leaves. The store's masked secrets open those of the corpora that the
-caller may read. Records of confidential corpora are indexed by keyed
-hash, so the tables alone confirm no guess.
+The index has the records' leaves, so the tables alone confirm no guess. The store's masked secrets
+open those of the corpora that the caller may read.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from govray.governance.policy.record_commitment import entry
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import Caller
 from govray.platform.service.visible.visibility import own_corpora, uses
-from govray.platform.store.record_key import KEY_BYTES, mask_secret, record_key
 from govray.platform.store.secret_fingerprint import key_of
+from govray.platform.store.store_secret import KEY_BYTES, mask_secret
 from govray.platform.store.tables import (
     AbsentRecords,
     Attestation,
@@ -42,7 +41,7 @@ def store_key(session: Session, store: str) -> bytes:
         raise Problem(
             503,
             "The store's secret is missing",
-            "Records of confidential corpora cannot be found, so no answer is given",
+            "Records cannot be found, so no answer is given",
             "Tell the operator: GOVRAY_STORE_KEY names the secret's file",
             headers={"Retry-After": "60"},
         ) from None
@@ -62,20 +61,19 @@ def leaves_of(
         .where(own_corpora(caller))
     ).all()
     record = bytes.fromhex(sha256)
-    by_key: dict[str, str] = {}
-    for _, each in commitments:
-        if each.secret is not None:
-            leaf = entry(record, mask_secret(each.secret, each.commitment, key)).hex()
-            by_key[leaf] = by_key[record_key(leaf, confidential=True, key=key)] = leaf
+    keys = [
+        entry(record, mask_secret(each.secret, each.commitment, key)).hex()
+        for _, each in commitments
+        if each.secret is not None
+    ]
     there: set[str] = set()
-    keys = list(by_key)
     column = col(Record.record_key)
     for at in range(0, len(keys), _KEYS_AT_ONCE):
         some = column.in_(keys[at : at + _KEYS_AT_ONCE])
         there.update(session.scalars(select(column).where(some).distinct()))
     closed = {corpus for corpus, each in commitments if each.secret is None}
     closed |= set(session.scalars(_absent(caller)))
-    return sorted({by_key[each] for each in there}), sorted(closed)
+    return sorted(there), sorted(closed)
 
 
 def _absent(caller: Caller) -> Any:
@@ -93,7 +91,6 @@ def places_of(
     caller: Caller,
     sha256: str,
     leaves: list[str],
-    key: bytes,
     *,
     most: int,
     attestations: ColumnElement[bool] | None = None,
@@ -101,23 +98,20 @@ def places_of(
     """The query for where a record stands, newest run first: at most ``most`` and one more.
 
     Args:
+        leaves: Those that it has in corpora, from `leaves_of`.
         attestations: Condition on `Attestation`: only in these.
 
-    A row has ``Record``, ``confidential``, ``name`` and ``run`` of the model, and ``own_records``:
+    A row has ``Record``, ``sensitivity``, ``name`` and ``run`` of the model, and ``own_records``:
     records from that index on are canaries.
     """
 
-    def keys(confidential: bool, entries: list[str]) -> list[str]:
-        return [record_key(each, confidential=confidential, key=key) for each in entries]
-
-    confidential = col(Corpus.confidential)
     found = col(Record.record_key)
     # A plain hash is the entry of canaries.
     by_hash = col(Record.record) >= col(Credential.records)
     return (
         select(
             Record,
-            confidential.label("confidential"),
+            col(Corpus.sensitivity).label("sensitivity"),
             col(Attestation.name).label("name"),
             col(Attestation.run).label("run"),
             col(Credential.records).label("own_records"),
@@ -133,13 +127,8 @@ def places_of(
         )
         .join(Credential, col(Credential.digest) == col(CorpusUse.credential))
         .where(
-            found.in_(keys(True, [sha256, *leaves]) + keys(False, [sha256, *leaves])),
-            or_(
-                and_(found.in_(keys(True, [sha256])), confidential, by_hash),
-                and_(found.in_(keys(False, [sha256])), ~confidential, by_hash),
-                and_(found.in_(keys(True, leaves)), confidential, ~by_hash),
-                and_(found.in_(keys(False, leaves)), ~confidential, ~by_hash),
-            ),
+            found.in_([sha256, *leaves]),
+            or_(and_(found == sha256, by_hash), and_(found.in_(leaves), ~by_hash)),
             own_corpora(caller),
             uses(caller),
             true() if attestations is None else attestations,

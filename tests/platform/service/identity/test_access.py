@@ -215,7 +215,7 @@ def test_without_authentication_only_this_machine_asks(
 
 
 def test_only_its_supplier_and_staff_read_a_corpus(service: Service) -> None:
-    row = Corpus(name="theirs", supplier="acme", sensitivity="internal", confidential=False)
+    row = Corpus(name="theirs", supplier="acme", sensitivity="internal")
     with Session(service.engine) as session:
         session.add(row)
         session.flush()

@@ -108,7 +108,6 @@ def upgrade() -> None:
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("supplier", sa.String(), nullable=False),
         sa.Column("sensitivity", sa.String(), nullable=False),
-        sa.Column("confidential", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
     op.create_index(op.f("ix_corpus_supplier"), "corpus", ["supplier"], unique=False)

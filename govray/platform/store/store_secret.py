@@ -1,17 +1,15 @@
-"""The key under which a record is indexed, and the store's own secret behind it.
+"""The store's own secret, which masks the secrets of corpora.
 
-A record of a confidential corpus is indexed by HMAC-SHA256 (RFC 2104) of its SHA-256 under a secret
-of the store. With the tables but not the secret, nobody can confirm a guess. The service can, and
-decides whom it answers. The secrets of corpora are kept masked by the same secret.
+Records are indexed by their leaves, which only their corpus's secret opens. With the tables but not
+the store's secret, nobody can confirm a guess. The service can, and decides whom it answers.
 
 The secret is 32 bytes in a file of mode 0600, beside a SQLite file unless ``GOVRAY_STORE_KEY``
-names another. It is not in the database. Losing it makes the confidential corpora unsearchable
-until they are indexed again under a new one.
+names another. It is not in the database. Losing it makes records unsearchable until they are
+indexed again under a new one.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import re
@@ -28,20 +26,7 @@ from govray.storage.storage_url import check_path
 KEY_BYTES = 32
 KEY_ENV = "GOVRAY_STORE_KEY"
 
-CONFIDENTIAL = frozenset({"confidential", "restricted"})
-"""The sensitivities whose records are indexed by keyed hash."""
-
 _HEX = re.compile(r"[0-9a-f]{64}")
-
-
-def record_key(entry: str, *, confidential: bool, key: bytes) -> str:
-    """What a record is found by: its entry, or for a confidential corpus the HMAC of it. ``entry``:
-    as in the manifest, its hash or its leaf: 64 lowercase hex digits."""
-    if not _HEX.fullmatch(entry):
-        raise UsageError("a record's hash is 64 lowercase hex digits")
-    if not confidential:
-        return entry
-    return hmac.new(key, bytes.fromhex(entry), hashlib.sha256).hexdigest()
 
 
 def mask_secret(secret: bytes, commitment: str, key: bytes) -> bytes:
