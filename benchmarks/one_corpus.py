@@ -78,7 +78,9 @@ class OneCorpus:
         key.write_bytes(signer.to_pem())
         built = build(folder / "corpora", CORPUS, records(size))
         valid = Period(from_=format_time(at - _DAYS), until=format_time(at + _DAYS))
-        credential = unsigned_credential(built, license="MIT", issuer=_AUTHORITY, valid=valid)
+        credential = unsigned_credential(
+            built, license="MIT", issuer=_AUTHORITY, sensitivity="public", valid=valid
+        )
         (built.folder / "credential.dsse.json").write_bytes(seal_credential(credential, [signer]))
         return cls(folder / "corpora", built, policy, root, key, signer, at)
 

@@ -49,7 +49,9 @@ def build_corpus(folder: Path) -> int:
     at = parse_time((deployment / "at").read_text())
     signer = LocalSigner.from_pem((deployment / "key.pem").read_bytes())
     valid = Period(from_=format_time(at - _DAYS), until=format_time(at + _DAYS))
-    unsigned = corpus.unsigned_credential(built, license="MIT", issuer="benchmark", valid=valid)
+    unsigned = corpus.unsigned_credential(
+        built, license="MIT", issuer="benchmark", sensitivity="public", valid=valid
+    )
     (built.folder / corpus.CREDENTIAL_FILE).write_bytes(seal_credential(unsigned, [signer]))
     return count
 

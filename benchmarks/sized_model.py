@@ -103,7 +103,9 @@ def prepare(folder: Path, rows: int) -> None:
     root = "sha256:" + found.root().hex()
     built = Built(made.built.folder, CORPUS, root, count, 1, record_commitment.commitment(_SECRET))
     valid = Period(from_=format_time(made.at), until="2099-01-01T00:00:00Z")
-    unsigned = unsigned_credential(built, license="MIT", issuer="benchmark", valid=valid)
+    unsigned = unsigned_credential(
+        built, license="MIT", issuer="benchmark", sensitivity="public", valid=valid
+    )
     sealed = seal_credential(unsigned, [made.signer])
     credential = verify_credential(trust, sealed, at=made.at)
     manifest = _manifest(columns, reserve, credential)

@@ -47,8 +47,8 @@ __all__ = ["AuditDep", "Caller", "CallerDep", "require"]
 
 REMEMBERED = 2.0
 OF_ONE = sign_in_attempts.MOST // 20
-"""Sign-ins at a provider that one address may begin within `sign_in_attempts.LASTS`, at once or by
-and by: at most a tenth of all places are ever its own."""
+"""Sign-ins at a provider that one address may begin at once, and as many again while they last. So
+it has at most a tenth of all places."""
 MAX_REMEMBERED = 10_000
 MAX_TOKEN = 8192
 
@@ -132,7 +132,7 @@ class AccessGate:
 
         Raises:
             Problem: 401, a token was sent and is not accepted; 403, a page of another site
-                sent it; 429, the bucket of a token that was not seen before is empty.
+                sent it; 429, its bucket is empty.
         """
         if not self._auth:
             _own_site(request)
