@@ -17,7 +17,7 @@ import yaml
 
 import govray
 from govray.engine.jax.flax_framework import FlaxFramework
-from govray.errors import GovrayError, UsageError
+from govray.errors import GovrayError, Refused, UsageError
 from govray.platform.inference.generation import generate
 from govray.platform.inference.served_model import load
 from govray.storage.place import place
@@ -111,6 +111,33 @@ def test_the_file_and_the_loop_name_one_framework(
         update={"entrypoint": "torchs_loop:train_loop", "framework": "jax"}
     )
     with pytest.raises(UsageError, match="framework: jax"):
+        from_experiment(experiment).train()
+
+
+STARTED = """
+from pathlib import Path
+from govray.engine.jax.gpt import FlaxGPT, loss
+from govray.train.inputs.order import Assignment, current
+
+WEIGHTS = Path("start.safetensors")
+
+class Started(FlaxGPT):
+    @staticmethod
+    def starts_from(hyperparameters):
+        return [WEIGHTS]
+
+    def __init__(self, *words, **names):
+        super().__init__(*words, **names)
+        if isinstance(current.get(), Assignment):  # behind the driver's look at it
+            WEIGHTS.write_bytes(b"others")
+"""
+
+
+def test_a_start_that_changed_since_is_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_here(monkeypatch)
+    (here / "start.safetensors").write_bytes(b"some")
+    experiment = written(here, BY_CLASS, STARTED, entrypoint="my_loop:Started")
+    with pytest.raises(Refused, match="the file changed since the run began"):
         from_experiment(experiment).train()
 
 
