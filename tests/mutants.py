@@ -177,6 +177,7 @@ def run_tests(
             os.killpg(run.pid, signal.SIGKILL)
         run.wait()
         if not report.exists():  # it never came as far as a test
+            assert run.returncode < 0, f"pytest ends with {run.returncode}, and tells nothing"
             return [], bound
         found = json.loads(report.read_text())
     return found["failed"], found["seconds"]
@@ -251,9 +252,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 outcome = try_mutant(mutant, copy, graph, options.bound)
             finally:
                 free.put(copy)
-            print(
-                f"{outcome.mutant}: {outcome.caught or outcome.note}", file=sys.stderr, flush=True
-            )
+            said = f"{outcome.mutant}: {outcome.seconds:.1f} s, {outcome.caught or outcome.note}"
+            print(said, file=sys.stderr, flush=True)
             return outcome
 
         with ThreadPoolExecutor(options.jobs) as pool:

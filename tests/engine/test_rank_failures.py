@@ -1,13 +1,13 @@
 """What goes wrong on one rank in code that is not ours: loss, backward, torch's hosts, optimizer.
 
-In each test one rank of real processes fails. All ranks must end with one error that names it, in
-time; and what a rank did before, or torch left half done, must not enter a later step.
+In each test one rank of real processes fails. All ranks must end with one error that names it,
+and wait for nobody (`RankPool` is as patient as the process group). What a rank did before, or
+torch left half done, must not enter a later step.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +33,6 @@ from tests.support.table import each_row
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY = 2, 8, 5, 11
 AGGREGATORS = ["governed", "ddp", "fsdp2"]
-PROMPT = 60.0
-"""Seconds. Far below the process groups' timeout: nobody was left waiting for it."""
 
 LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 
@@ -45,14 +43,12 @@ class Ended:
 
     Attributes:
         error: What it raised.
-        seconds: How long it took.
         after: What the next step raised, or None if it went well.
         moved: Whether this rank's weights are others than before the step that failed.
         weights: After all.
     """
 
     error: BaseException | None
-    seconds: float
     after: GovrayError | None
     moved: bool
     weights: tuple[float, ...]
@@ -100,19 +96,18 @@ def attempt(
     loss_fn = loss
     if dist.get_rank() == faulty:
         loss_fn = FAULTS[fault](model, optimizer)
-    began, error, after = time.monotonic(), None, None
+    error, after = None, None
     try:
         run(batch_of(model, at), loss_fn)
     except BaseException as caught:
         error = caught
-    seconds = time.monotonic() - began
     moved = held_by(optimizer) != before
     optimizer.__dict__.pop("step", None)
     try:
         run(batch_of(model, at + 1), loss)
     except GovrayError as caught:
         after = caught
-    return Ended(error, seconds, after, moved, held_by(optimizer))
+    return Ended(error, after, moved, held_by(optimizer))
 
 
 # Faults of the faulty rank: each makes the loss function of one step.
@@ -242,7 +237,6 @@ def check_one_error(outcomes: list[Ended], what: str = "it broke", faulty: int =
         assert type(ended.error) is RankFailed
         assert str(ended.error).startswith(f"rank {faulty}, step ")
         assert what in str(ended.error)
-        assert ended.seconds < PROMPT
     assert len({str(ended.error) for ended in outcomes}) == 1
 
 
@@ -379,7 +373,6 @@ def test_a_rank_that_leaves_tells_the_others_first(
     other, leaving = two_ranks.run(attempt, aggregator, fault)
     assert type(leaving.error) is kind
     check_one_error([other], told)
-    assert leaving.seconds < PROMPT
 
 
 def leaving_silently() -> Ended:

@@ -6,9 +6,7 @@ import ipaddress
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -141,39 +139,39 @@ def test_a_receiver_that_takes_its_time_is_left(receiver: Receiver, slow: dict[s
     assert answer.why == "no answer within 0.4 s"
 
 
-@contextmanager
-def dripping_tls(seconds: float) -> Iterator[int]:
-    """A port where a handshake begins, one byte at a time, and never ends within ``seconds``."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def drip() -> None:
-            accepted, _ = server.accept()
-            with accepted, suppress(OSError):
-                # A record of 16 KiB with a ServerHello, whose first bytes are its random ones.
-                accepted.sendall(bytes.fromhex("1603034000 02003ffc 0303"))
-                until = time.monotonic() + seconds
-                while time.monotonic() < until:
-                    accepted.sendall(b"r")
-                    time.sleep(0.05)
-
-        thread = threading.Thread(target=drip, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        thread.join()
-
-
 @pytest.mark.parametrize("defended", [True, False])
 def test_a_handshake_that_drips_is_left_too(
     monkeypatch: pytest.MonkeyPatch, defended: bool
 ) -> None:
-    """Its own timeout would begin after that of the connection."""
-    connect = socket.create_connection
+    """The time may run out in the middle of it, and its own timeout would begin anew."""
+    dripping, ended, seen = threading.Event(), threading.Event(), []
 
-    def slowly(*given: Any) -> socket.socket:
-        time.sleep(0.8)
-        return connect(*given)
+    class WhenItDrips(threading.Thread):
+        """In the timer's place: the time is up once a handshake has begun."""
 
-    monkeypatch.setattr(sending.socket, "create_connection", slowly)
+        def __init__(self, _: float, end: Callable[[], None]) -> None:
+            super().__init__(target=lambda: (dripping.wait(60), end(), ended.set()))
+
+        def cancel(self) -> None:
+            self.join()
+
+    def drip() -> None:
+        accepted, _ = server.accept()
+        with accepted:
+            # A record of 16 KiB with a ServerHello, whose first bytes are its random ones.
+            accepted.sendall(bytes.fromhex("1603034000 02003ffc 0303"))
+            dripping.set()
+            ended.wait(60)
+            accepted.settimeout(60 if defended else 0.2)
+            try:
+                while accepted.recv(4096):  # the client's own hello
+                    pass
+                seen.append("left")
+            except ConnectionResetError:
+                seen.append("left")
+            except TimeoutError:
+                seen.append("still there")
+
     if not defended:  # as before: the handshake goes over a socket that nobody can end
         real = ssl.SSLContext.wrap_socket
 
@@ -181,13 +179,15 @@ def test_a_handshake_that_drips_is_left_too(
             return real(self, sock, **more | {"do_handshake_on_connect": True})
 
         monkeypatch.setattr(ssl.SSLContext, "wrap_socket", at_once)
-    with dripping_tls(2.5) as port:
-        began = time.monotonic()
-        url = f"https://localhost:{port}/"
-        answer = post(url, b"{}", {}, allowed={"localhost"}, limit=1.2)
-        took = time.monotonic() - began
-    assert answer.why == "no answer within 1.2 s"
-    assert (took < 1.8) == defended  # else 0.8 to connect and 1.2 for the handshake
+    monkeypatch.setattr(sending.threading, "Timer", WhenItDrips)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, daemon=True)
+        thread.start()
+        url = f"https://localhost:{server.getsockname()[1]}/"
+        answer = post(url, b"{}", {}, allowed={"localhost"}, limit=120)
+        thread.join()
+    assert answer.why == "no answer within 120 s"
+    assert seen == ["left" if defended else "still there"]
 
 
 @pytest.mark.parametrize("defended", [True, False])
@@ -214,14 +214,19 @@ def test_who_connects_after_the_end_sends_nothing(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time may run out while there is no socket to close yet."""
-    real = socket.create_connection
+    real, end, ended = socket.create_connection, sending._Pinned.end, threading.Event()
 
     def late(*given: Any) -> socket.socket:
         made = real(*given)
-        time.sleep(0.3)
+        assert ended.wait(60)
         return made
 
+    def ending(self: Any) -> None:
+        end(self)
+        ended.set()
+
     monkeypatch.setattr(sending.socket, "create_connection", late)
+    monkeypatch.setattr(sending._Pinned, "end", ending)
     answer = post(receiver.url, b"{}", {}, allowed={"localhost"}, limit=0.1)
     assert answer.why == "no answer within 0.1 s"
     assert receiver.got == []

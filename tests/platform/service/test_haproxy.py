@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
@@ -40,15 +40,23 @@ class Echo(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@pytest.fixture
+def free_ports() -> Iterator[dict[str, int]]:
+    """Ports that nobody but HAProxy gets: it lets others have its ports, as these sockets do."""
+    with ExitStack() as held:
+        ports = {}
+        for name in ("http", "stats", "metrics"):
+            port = held.enter_context(socket.socket())
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            port.bind(("", 0))
+            ports[name] = port.getsockname()[1]
+        yield ports
 
 
 @pytest.fixture
-def configuration(tmp_path: Path) -> Iterator[tuple[Path, dict[str, int]]]:
+def configuration(
+    tmp_path: Path, free_ports: dict[str, int]
+) -> Iterator[tuple[Path, dict[str, int]]]:
     """Ray's own configuration, over one replica that echoes; and its ports."""
     from ray.serve._private.haproxy import (
         BackendConfig,
@@ -60,7 +68,7 @@ def configuration(tmp_path: Path) -> Iterator[tuple[Path, dict[str, int]]]:
 
     replica = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     Thread(target=replica.serve_forever, daemon=True).start()
-    ports = {name: free_port() for name in ("http", "stats", "metrics")}
+    ports = free_ports
     file = tmp_path / "haproxy.cfg"
     config = HAProxyConfig(
         socket_path=str(tmp_path / "admin.sock"),

@@ -38,10 +38,8 @@ def running(engine: Engine) -> int:
 
 def test_a_query_past_its_limit_does_not_run_on(url: str, unlimited: Engine) -> None:
     engine = open_store(url, statement_limit=0.3)
-    began = time.monotonic()
     with engine.connect() as connection, pytest.raises(OperationalError) as caught:
         connection.execute(LONG)
-    assert time.monotonic() - began < 15
     assert running(unlimited) == 0
     problem = of(caught.value)
     assert problem is not None

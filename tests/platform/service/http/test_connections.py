@@ -190,12 +190,10 @@ def test_a_head_that_stays_half_ends(address: tuple[str, int], first: bytes) -> 
 
 def test_a_head_that_drips_ends_all_the_same(address: tuple[str, int]) -> None:
     connection = connect(address)
-    began = time.monotonic()
-    with suppress(OSError):
-        while time.monotonic() - began < 10:
+    with pytest.raises((ConnectionResetError, BrokenPipeError)):  # noqa: PT012
+        for _ in range(2000):
             connection.sendall(b"x")
             time.sleep(0.05)
-    assert time.monotonic() - began < 8
 
 
 def test_a_head_without_an_end_is_too_large() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.governance.verify.envelope_check import EnvelopeCheck
+from govray.platform.service.http import limits
 from govray.platform.service.http.limits import MAX_BUCKETS, Buckets
 from govray.platform.service.http.problems import MEDIA_TYPE, Problem
 from govray.platform.service.http.settings import Settings
@@ -25,12 +25,13 @@ from govray.platform.store.database import open_store
 from tests.support.people import Service, serve
 
 
-@pytest.fixture(scope="module")
-def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder: Path = tmp_path_factory.mktemp("bounded")
-    url = f"sqlite:///{folder / 'store.db'}"
+@pytest.fixture
+def bounded(tmp_path: Path) -> Iterator[Service]:
+    """For whose rates no time goes by."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
     open_store(url, create=True).dispose()
-    with serve(url, max_body=1000) as running:
+    with serve(url, max_body=1000, rate=0.5, burst=3) as running:
+        running.app.state.gate._buckets._clock = lambda: 0.0
         router = APIRouter()
 
         @router.post("/echo")
@@ -41,23 +42,29 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Answers have a fifth of a second, and these two take five times as long."""
-    folder: Path = tmp_path_factory.mktemp("hurried")
-    url = f"sqlite:///{folder / 'store.db'}"
+@pytest.fixture
+def hurried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """Answers have a fifth of a second, and these two have none before it is up."""
+    up, too_slow = threading.Event(), limits._too_slow
+
+    def noted(seconds: float) -> Problem:
+        up.set()
+        return too_slow(seconds)
+
+    monkeypatch.setattr(limits, "_too_slow", noted)
+    url = f"sqlite:///{tmp_path / 'store.db'}"
     open_store(url, create=True).dispose()
     with serve(url, time_limit=0.2) as running:
         router = APIRouter()
 
         @router.get("/slow")
         def slow() -> str:
-            time.sleep(1)
+            up.wait(60)
             return "late"
 
         @router.get("/hang")
         async def hang() -> str:
-            await asyncio.sleep(1)
+            await asyncio.to_thread(up.wait, 60)
             return "late"
 
         running.app.include_router(router)

@@ -1,0 +1,84 @@
+"""A second Ctrl-C: the driver ends now, and what still runs may no longer write."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from govray.errors import Refused
+from govray.train.driver import attempts
+from govray.train.run_folder import run_lock, stop_request
+
+
+class Training:
+    """Stands for the trainer: its run goes on until it is told to end."""
+
+    def __init__(self, folder: Path, signals: int) -> None:
+        self.interrupted = threading.Event()
+        self.ended = False
+        self._folder, self._signals = folder, signals
+
+    def fit(self) -> str:
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
+        asked = threading.Event()
+        while not stop_request.requested(self._folder):
+            asked.wait(0.01)
+        if self._signals == 1:
+            return "stopped after its step"
+        signal.pthread_kill(main, signal.SIGINT)
+        assert self.interrupted.wait(60)
+        self.ended = True
+        raise attempts._Interrupted
+
+
+def test_the_second_signal_ends_the_run_and_shuts_its_workers_out(tmp_path: Path) -> None:
+    fence = run_lock.begin_attempt(tmp_path, run_lock.take_over(tmp_path))
+    training: Any = Training(tmp_path, signals=2)
+    with stop_request.signals() as received, pytest.raises(KeyboardInterrupt):
+        attempts._fit(training, tmp_path, received)
+    assert training.ended
+    with pytest.raises(Refused, match="taken over"):
+        fence.check()
+
+
+def test_the_first_leaves_it_its_step(tmp_path: Path) -> None:
+    fence = run_lock.begin_attempt(tmp_path, run_lock.take_over(tmp_path))
+    training: Any = Training(tmp_path, signals=1)
+    with stop_request.signals() as received:
+        ended: Any = attempts._fit(training, tmp_path, received)
+    assert ended == "stopped after its step"
+    assert not training.interrupted.is_set()
+    fence.check()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_controller_ends_its_workers_at_its_next_turn(
+    monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    done: list[str] = []
+
+    class Workers:
+        def abort(self) -> None:
+            done.append("aborted")
+
+    async def turn(_: object) -> None:
+        done.append("went on")
+
+    monkeypatch.setattr(attempts.TrainController, "_run_control_loop_iteration", turn)
+    controller: Any = object.__new__(attempts._Controller)
+    controller._worker_group = Workers()
+    controller._interrupted = threading.Event()
+    if interrupted:
+        controller._interrupted.set()
+        with pytest.raises(attempts._Interrupted):
+            asyncio.run(controller._run_control_loop_iteration())
+    else:
+        asyncio.run(controller._run_control_loop_iteration())
+    assert done == ["aborted" if interrupted else "went on"]
