@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 from tests.mutants import Mutant, importing_tests, imports, read_mutants
@@ -12,6 +13,19 @@ def test_each_mutant_fits_the_tree() -> None:
     mutants = read_mutants()
     assert len(mutants) >= 40
     assert [each.name for each in mutants if not each.fits(ROOT)] == []
+
+
+def test_each_story_has_a_mutant_or_a_reason() -> None:
+    table = tomllib.loads((ROOT / "tests" / "mutants.toml").read_text())["stories"]
+    folder = ROOT / "tests"
+    told = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("test_*.py")
+        if "mark.story" in path.read_text() and path.name != "test_mutants.py"
+    }
+    assert table.keys() == told
+    named = {name for each in table.values() if isinstance(each, list) for name in each}
+    assert named <= {each.name for each in read_mutants()}
 
 
 def test_a_text_that_is_not_there_once_does_not_fit(tmp_path: Path) -> None:

@@ -449,21 +449,6 @@ def test_nothing_is_stated_of_a_scan_that_was_not_asked_for(run: Run, tmp_path: 
     assert "pii" not in Path(told["credential"]).read_text()
 
 
-def test_a_description_comes_into_the_credential(run: Run, source: Path, tmp_path: Path) -> None:
-    (tmp_path / "described.yaml").write_text("source: crawled\nopt_out: honoured\n")
-    words = ("corpus", "build", source, *LICENSE)
-    run(*words, "--name", "a", "--description", "described.yaml")
-    stated = source_files.read(tmp_path / "data/corpora/a/credential.yaml").document.to_json()
-    assert stated["description"] == {"source": "crawled", "optOut": "honoured"}
-    run(*words, "--name", "b")
-    text = (tmp_path / "data/corpora/b/credential.yaml").read_text()
-    assert "description" not in text
-    (tmp_path / "described.yaml").write_text("source: crawled\nopt_out: honored\n")
-    wrong = run(*words, "--name", "c", "--description", "described.yaml", code=1)
-    assert "described.yaml:2: field 'opt_out'" in wrong.err
-    assert not (tmp_path / "data/corpora/c").exists()
-
-
 def test_opt_outs_are_looked_up_and_the_description_says_so(run: Run, tmp_path: Path) -> None:
     (tmp_path / "described.yaml").write_text("source: crawled\n")
     rows = [
@@ -492,12 +477,3 @@ def test_opt_outs_are_looked_up_and_the_description_says_so(run: Run, tmp_path: 
     (tmp_path / "described.yaml").write_text("source: crawled\nopt_out: honoured\n")
     assert "states opt-outs itself" in run(*build, *words, code=2).err
     assert not (tmp_path / "data/corpora/x").exists()
-
-
-def test_a_corpus_s_languages_join_its_description(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"text": "ja", "language": "de"}\n')
-    (tmp_path / "described.yaml").write_text("source: user\n")
-    run("corpus", "build", "rows.jsonl", *LICENSE, "--name", "a", "--description", "described.yaml")
-    stated = source_files.read(tmp_path / "data/corpora/a/credential.yaml").document.to_json()
-    assert stated["description"] == {"source": "user", "languages": ["de"]}
-    assert "languages" not in stated

@@ -138,8 +138,7 @@ def assert_old_then_new(found: list[Found], old: Found, new: Found) -> None:
     assert all(each == new for each in found[turn:])
 
 
-@pytest.mark.parametrize("mode", [None, 0o600])
-@pytest.mark.parametrize("before", [None, OLD])
+@pytest.mark.parametrize(("before", "mode"), [(None, None), (OLD, 0o600)])
 def test_a_killed_write_leaves_the_old_file_or_the_new_one(
     kills: Kills, tmp_path: Path, before: bytes | None, mode: int | None
 ) -> None:

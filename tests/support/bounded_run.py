@@ -1,8 +1,9 @@
 """A plugin of pytest for `tests.mutants`: the first failure, within a bound of test time.
 
-Tests that start Ray are left out, for a cluster takes the bound to start; those in a browser come
-last. The time begins with the first test, and ends the process when it is over. What was found
-stands in the file of `REPORT`, as JSON.
+Tests that start Ray are left out, for a cluster takes the bound to start. The nearest files come
+first, those on ranks after the others there and behind them, and those in a browser last. The time
+begins with the first test, and ends the process when it is over. What was found stands in the file
+of `REPORT`, as JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+NEAREST = 2
 BOUND_S, REPORT = float(os.environ["BOUND_S"]), Path(os.environ["REPORT"])
 
 _failed: list[str] = []
@@ -32,7 +34,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     on_ray = [item for item in items if item.get_closest_marker("ray")]
     config.hook.pytest_deselected(items=on_ray)
     left = [item for item in items if item not in on_ray]
-    items[:] = sorted(left, key=lambda item: item.get_closest_marker("browser") is not None)
+    near = [*dict.fromkeys(item.path for item in left)][:NEAREST]
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        browser, ranks = (item.get_closest_marker(mark) for mark in ("browser", "ranks"))
+        return browser is not None, item.path not in near, ranks is not None
+
+    items[:] = sorted(left, key=place)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

@@ -7,7 +7,6 @@ must raise the same error, in time, and hold the weights that they held before.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -96,23 +95,6 @@ def raises_in_forward(batch: StepBatch) -> tuple[StepBatch, Any]:
     return batch, broken
 
 
-def raises_in_backward(batch: StepBatch) -> tuple[StepBatch, Any]:
-    def broken(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        losses = loss(model, rows)
-
-        def explode(gradient: Tensor) -> Tensor:
-            raise ArithmeticError("backward broke")
-
-        losses.register_hook(explode)
-        return losses
-
-    return batch, broken
-
-
-def is_not_finite(batch: StepBatch) -> tuple[StepBatch, Any]:
-    return batch, lambda model, rows: loss(model, rows) * math.nan
-
-
 def is_elsewhere(batch: StepBatch) -> tuple[StepBatch, Any]:
     return replace(batch, step=batch.step + 1), loss
 
@@ -153,11 +135,6 @@ FAULTS: dict[Fault, tuple[type[GovrayError], str]] = {
     is_refused_its_batch: (Refused, "rank 1, step 1: could not load its batch: shard 3 changed"),
     is_cut_off: (InfrastructureFailed, "rank 1, step 1: storage is out of reach"),
     raises_in_forward: (RankFailed, "rank 1, step 1: ValueError: no such token: ünknown"),
-    raises_in_backward: (RankFailed, "rank 1, step 1: ArithmeticError: backward broke"),
-    is_not_finite: (
-        RankFailed,
-        r"rank 1, step 1: the gradient of embedding\.tokens\.weight is not finite",
-    ),
     is_elsewhere: (Refused, "rank 1: step differs between ranks: 2 here, 1 on rank 0"),
     reduces_its_losses: (UsageError, r"rank 1, step 1: loss_fn: .*shape \(\), .* \(3, 8\)"),
     detaches_its_losses: (UsageError, "rank 1, step 1: .*depend on no parameter"),

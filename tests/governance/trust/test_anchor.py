@@ -12,7 +12,6 @@ import pytest
 
 from govray.cli.verified_block import revocations as told
 from govray.errors import CouldNotCheck, Refused, Untrusted, UsageError, VerificationFailed
-from govray.governance.attestation import model_folder
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
@@ -21,7 +20,7 @@ from govray.governance.policy.credential import verify_credential
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.policy.revoked import check_unrevoked_credential, check_unrevoked_policy
 from govray.governance.trust import anchor as anchoring
-from govray.governance.trust.anchor import PinnedLists, TrustAnchor, pinned_revocations
+from govray.governance.trust.anchor import TrustAnchor, pinned_revocations
 from govray.governance.trust.authority import Authority, Delegation
 from govray.governance.trust.pinned_root import pinned_trust_root
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
@@ -299,18 +298,6 @@ def test_a_revoked_attestation_no_longer_verifies(world: World, untouched: Path)
     assert verify(untouched, trust_root=world.root, revocations=other, at=AT).revoked == {}
 
 
-def test_a_further_signature_does_not_take_an_attestation_out_of_the_list(
-    world: World, untouched: Path
-) -> None:
-    """The entry names the statement, not the file: the file's digest changes by a signature."""
-    digest = verify(untouched, trust_root=world.root, at=AT).digest
-    data = (untouched / model_folder.ATTESTATION).read_bytes()
-    assert Envelope.parse(data).payload
-    from govray.governance.formats.canonical_json import sha256
-
-    assert digest == sha256(Envelope.parse(data).payload)
-
-
 Revoke = Callable[[World, str], bytes]
 
 
@@ -489,10 +476,3 @@ def test_a_refused_list_is_told_by_its_issuers_own_role(world: World) -> None:
     forged = revoke(issuer="operator", by=(LocalSigner.generate(),))
     with pytest.raises(Untrusted, match="under any operator authority"):
         TrustAnchor(world.root, (forged,)).load(at=AT)
-
-
-def test_the_pinned_lists_go_with_the_root_of_their_name_alone(world: World) -> None:
-    data = by_operator(world)
-    assert PinnedLists("mine", (data,)).of("mine") == (data,)
-    assert PinnedLists("mine", (data,)).of("other") == ()
-    assert PinnedLists().of("mine") == ()

@@ -16,18 +16,14 @@ from sqlmodel import Session, col, delete, select
 from govray.governance.formats.document import format_time
 from govray.platform.service.acting import acting
 from govray.platform.service.identity.access import REMEMBERED
-from govray.platform.service.identity.browser_sessions import NOTED
-from govray.platform.service.identity.session_cookie import COOKIE
 from govray.platform.store import leases, project_templates, role_bindings, tenancy
 from govray.platform.store import pools as store_pools
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
 from govray.platform.store.submissions import asks, submit
 from govray.platform.store.tables import Lease, Project, RoleBinding, Submission, Template
-from tests.support.databases import on_both
-from tests.support.people import NOW, OWN_PAGE, Service, serve, sign_in
+from tests.support.people import NOW, OWN_PAGE, Service
 from tests.support.shown import ZERO, add_experiment, add_trial
 
 FILE = (Path(__file__).parents[3] / "jobs" / "train.yaml").read_text()
@@ -449,33 +445,6 @@ def test_what_can_be_asked_is_what_is_answered(service: Service, state: Submissi
         id_ = add(service, state=state)
         answer = client(service).post(f"/submissions/{id_}/{verb}")
         assert (answer.status_code == 303) == (verb in meant), verb
-
-
-@on_both
-def test_the_same_on_both_databases(store_url: str) -> None:
-    """Sessions, the order of the queue, and the cursor of what waits."""
-    open_store(store_url, create=True).dispose()
-    with serve(store_url) as running:
-        browser = running.client("public", **PAGE)
-        cookie = sign_in(browser, running.tokens["engineer"])
-        running.clock[0] = NOW + NOTED
-        for number in range(3):
-            add(running, f"n{number}", priority=number)
-        page = browser.get("/queue?limit=2").text
-        more = re.search(r'href="\?([^"]*cursor=[^"]*)"', page)
-        assert more is not None
-        rest = browser.get("/queue?" + unescape(more[1])).text
-        names = [re.findall(r">(n\d)</a>", text) for text in (page, rest)]
-        assert names == [["n2", "n1"], ["n0"]]
-        answer = browser.post("/new", data={"file": FILE}, headers=OWN_PAGE)
-        sent = hidden(answer.text)
-        for _ in range(2):
-            browser.post("/submissions", data=sent, headers=OWN_PAGE)
-        assert len(rows(running)) == 4
-        browser.post("/sign-out", headers=OWN_PAGE)
-        copy = running.client("public", **PAGE)
-        copy.cookies.set(COOKIE, cookie)
-        assert copy.get("/queue").status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/search", "/new", "/experiments/e-1/tags"])
