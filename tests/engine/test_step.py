@@ -62,8 +62,13 @@ def test_a_group_without_targets_is_left_alone_by_the_optimizer() -> None:
     optimizer = adamw(*model.parameters())
     run = governed(model, optimizer, [UPPER, SILENT])
     before = snapshot(model)
+    present: set[str] = set()
+    optimizer.register_step_pre_hook(
+        lambda *_: present.update(n for n, p in model.named_parameters() if p.grad is not None)
+    )
     result = run(batch(0, UPPER), loss)
     below = {name for name in before if not name.startswith(("blocks.1", "final_norm", "head"))}
+    assert present == before.keys() - below
     for name, parameter in model.named_parameters():
         # No decay, no momentum, no step count; and all of them above.
         assert parameter.equal(before[name]) == (name in below)

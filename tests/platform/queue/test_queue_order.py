@@ -129,17 +129,6 @@ def test_a_small_victim_is_spared_where_a_large_one_is_needed_anyway() -> None:
     assert decide([waits("9", priority=1, slots=3)], held, FOUR).preempt == ("1",)
 
 
-def test_equal_priority_is_never_preempted() -> None:
-    held = [holds("1", slots=4, priority=3)]
-    assert decide([waits("9", priority=3)], held, FOUR).preempt == ()
-    assert decide([waits("9", priority=4)], held, FOUR).preempt == ("1",)
-
-
-def test_nobody_is_preempted_in_vain() -> None:
-    held = [holds("1", slots=3, priority=9), holds("2")]
-    assert decide([waits("9", priority=5, slots=2)], held, FOUR).preempt == ()
-
-
 def test_what_leaves_already_is_waited_for() -> None:
     held = [holds("1", slots=2, leaving=True), holds("2", slots=2)]
     found = decide([waits("8", priority=1, slots=2), waits("9", project="b")], held, FOUR)
@@ -166,17 +155,6 @@ def test_an_elastic_entry_gives_back_what_is_needed_and_no_more() -> None:
     rigid = [replace(held[0], least=None)]
     found = decide([waits("9", priority=1, slots=2)], rigid, FOUR)
     assert (found.preempt, found.shrink) == (("1",), {})
-
-
-def test_where_gifts_are_not_enough_it_is_preempted_whole() -> None:
-    found = decide([waits("9", priority=1, slots=4)], [holds("1", slots=4, least=1)], FOUR)
-    assert (found.preempt, found.shrink) == (("1",), {})
-
-
-def test_equal_priority_gives_nothing_back() -> None:
-    held = [holds("1", slots=4, least=1, priority=3)]
-    assert decide([waits("9", priority=3)], held, FOUR).shrink == {}
-    assert decide([waits("9", priority=4)], held, FOUR).shrink == {"1": Gift(3, "9")}
 
 
 def test_the_lowest_priority_gives_first_and_is_spent_before_another_is_touched() -> None:

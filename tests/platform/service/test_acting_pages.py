@@ -14,12 +14,10 @@ from fastapi.testclient import TestClient
 from sqlmodel import Session, col, delete, select
 
 from govray.governance.formats.document import format_time
-from govray.platform.service.acting import acting
 from govray.platform.service.identity.access import REMEMBERED
-from govray.platform.store import leases, project_templates, role_bindings, tenancy
+from govray.platform.store import leases, project_templates, tenancy
 from govray.platform.store import pools as store_pools
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
 from govray.platform.store.submissions import asks, submit
 from govray.platform.store.tables import Lease, Project, RoleBinding, Submission, Template
@@ -172,16 +170,6 @@ def test_a_long_queue_goes_on(service: Service) -> None:
     assert len(seen) == 60
 
 
-def test_submissions_are_listed_by_state_and_user(service: Service) -> None:
-    add(service, "mine", user="engineer", state=S.STOPPED)
-    add(service, "theirs", user="somebody", state=S.ERROR)
-    assert {"mine", "theirs"} <= set(re.findall(r">(\w+)</a></th>", html(service, "/submissions")))
-    page = html(service, "/submissions?state=ERROR")
-    assert ("theirs" in page, ">mine<" in page) == (True, False)
-    assert ">theirs<" not in html(service, "/submissions?user=engineer")
-    assert "No submission is like that" in html(service, "/submissions?archived=yes")
-
-
 # Starting an experiment.
 
 
@@ -296,43 +284,6 @@ def test_what_a_project_does_not_allow_is_said_in_the_form(service: Service, vis
     assert rows(service) == []
 
 
-def test_who_has_a_role_in_a_project_sees_and_starts_there_and_nowhere_else(
-    service: Service, vision: None
-) -> None:
-    other = add(service, "other", pool="p2")
-    gift: dict[str, Any] = {"state": S.RUNNING, "slots": 4, "cap": 2, "held": 2, "gives_to": other}
-    theirs = add(service, "theirs", project="vision", **gift)
-    html(service, "/queue", "member", 403)
-    by = ChangedBy(user="admin", at="2026-11-21T11:00:00Z")
-
-    def bound(role: str) -> None:
-        given = {"subject_kind": "user", "subject": "member", "place": "vision"}
-        with Session(service.engine) as session:
-            role_bindings.bind(session, Grant(**given, role=role, scope="project"), by=by)
-            session.commit()
-        service.clock[0] += timedelta(seconds=REMEMBERED)
-
-    bound("viewer")
-    page = html(service, "/queue", "member")
-    assert (">theirs<" in page, ">other<" in page, ">p2<" in page) == (True, False, False)
-    assert "What runs and waits is of what you may see" in page
-    assert "gave back 2 of 4 slots to a higher priority" in page
-    assert other not in page
-    assert 'href="/new"' not in page
-    assert ">other<" not in html(service, "/submissions", "member")
-    html(service, f"/submissions/{other}", "member", 404)
-    assert buttons(service, theirs, "member") == []
-    html(service, "/new", "member", 403)
-    bound("engineer")
-    assert 'href="/new"' in html(service, "/queue", "member")
-    assert buttons(service, theirs, "member") == ["fork"]
-    member = client(service, "member")
-    page = member.post("/new", data={"file": FILE, "project": "vision"}).text
-    member.post("/submissions", data=hidden(page))
-    assert [row.user for row in rows(service) if row.project == "vision"] == ["engineer", "member"]
-    assert member.post("/new", data={"file": FILE, "project": "default"}).status_code in (403, 404)
-
-
 # What is asked of a submission.
 
 BUTTONS = r'action="/submissions/[^"]+/(\w+)"|href="\?ask=(\w+)"'
@@ -358,34 +309,6 @@ def test_buttons_are_there_for_who_may_press_them_when_they_mean_something(
     assert buttons(service, theirs, "admin") == ["stop", "kill", "fork"]
     for id_ in (waiting, ended, done, theirs):
         assert buttons(service, id_, "auditor") == []
-
-
-def test_posting_where_there_is_no_button_is_refused(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine, theirs = add(service), add(service, user="somebody")
-
-    def posted(id_: str, kind: str) -> int:
-        return client(service, kind).post(f"/submissions/{id_}/kill").status_code
-
-    refused = {"auditor": 403, "supplier": 403, "public": 401}
-    assert {kind: posted(mine, kind) for kind in refused} == refused
-    assert posted(theirs, "engineer") == 403
-    for path in ("/new", "/submissions"):
-        for kind, status in refused.items():
-            assert client(service, kind).post(path, data={"file": FILE}).status_code == status
-    assert {row.state for row in rows(service)} == {S.QUEUED}
-    # Negative control: nothing but this decides it.
-    monkeypatch.setattr(acting, "may_act", lambda *_: None)
-    assert posted(theirs, "auditor") == 303
-
-
-@pytest.mark.parametrize("headers", [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "none"}])
-def test_a_form_of_another_site_changes_nothing(service: Service, headers: dict[str, str]) -> None:
-    id_ = add(service)
-    for path in ("/new", "/submissions", f"/submissions/{id_}/kill"):
-        assert client(service, **headers).post(path, data={"file": FILE}).status_code == 403
-    assert [row.state for row in rows(service)] == [S.QUEUED]
 
 
 def test_stop_resume_archive_and_kill_which_asks_first(service: Service) -> None:

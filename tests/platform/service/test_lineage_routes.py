@@ -130,17 +130,6 @@ def test_others_adapters_do_not_show_in_a_corpus(shelf: Library) -> None:
     assert "adapter:acme" in shelf.get("admin", "/corpora/beta").text  # the control
 
 
-def test_reads_of_confidential_corpora_are_kept(shelf: Library) -> None:
-    before = len(kept(shelf))
-    shelf.get("auditor", "/corpora/acme")
-    shelf.get(ACME, f"/records/{shelf.record('acme', 0)}")
-    shelf.get("auditor", "/corpora/alpha")
-    assert kept(shelf)[before:] == [
-        ("auditor", "corpus.read", "acme"),
-        ("supplier", "record.read", "acme"),
-    ]
-
-
 # Records
 
 

@@ -6,7 +6,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from html import unescape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,12 +22,10 @@ from govray.cli.task_proxy import serving_tasks as proxy
 from govray.cli.task_proxy import task_origins
 from govray.platform.service.acting import acting
 from govray.platform.service.identity import tokens
-from govray.platform.service.identity.access import REMEMBERED
 from govray.platform.service.identity.session_cookie import COOKIE
-from govray.platform.store import role_bindings, submissions, tenancy
+from govray.platform.store import submissions
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
-from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import AuditEntry, Submission
 from govray.platform.tasks.endpoint import Endpoint, register
@@ -213,40 +211,6 @@ def test_what_is_not_valid_is_said_and_stays_as_typed(
     assert fields.get("pool", "kept") in answer.text
     assert "<script>" not in answer.text
     assert rows(shown) == []
-
-
-def test_who_may_not_start_open_or_stop_is_refused(shown: Service) -> None:
-    task = add(shown, "notebook", S.RUNNING)
-    theirs = add(shown, "notebook", S.RUNNING, user="somebody")
-    for path in ("/tasks", f"/tasks/{task}/open", f"/tasks/{task}/stop"):
-        for kind, status in (("auditor", 403), ("supplier", 403), ("public", 401)):
-            assert client(shown, kind).post(path, data=FORM).status_code == status, path
-        cross = client(shown, **{"sec-fetch-site": "cross-site"})
-        assert cross.post(path, data=FORM).status_code == 403
-    for verb in ("open", "stop"):
-        assert client(shown).post(f"/tasks/{theirs}/{verb}").status_code == 403
-        assert client(shown).post(f"/tasks/s-none/{verb}").status_code == 404
-    # What is no task has no such form.
-    run = add(shown, "train", S.RUNNING)
-    assert client(shown).post(f"/tasks/{run}/stop").status_code == 404
-    assert {row.state for row in rows(shown)} == {S.RUNNING}
-
-
-def test_who_has_a_role_in_a_project_sees_and_starts_its_tasks_there(shown: Service) -> None:
-    by = ChangedBy(user="admin", at="2026-11-21T09:00:00Z")
-    with Session(shown.engine) as session:
-        tenancy.make_project(session, "vision", workspace="default", by=by)
-        given = {"subject_kind": "user", "subject": "member", "place": "vision"}
-        role_bindings.bind(session, Grant(**given, role="engineer", scope="project"), by=by)
-        session.commit()
-    shown.clock[0] += timedelta(seconds=REMEMBERED)
-    other = add(shown, "notebook", S.RUNNING)
-    member = client(shown, "member")
-    assert member.post("/tasks", data=FORM).status_code == 404
-    assert member.post("/tasks", data=FORM | {"project": "vision"}).status_code == 303
-    (mine,) = (row.id for row in rows(shown) if row.user == "member")
-    assert buttons(shown, "member") == {(mine, "stop")}
-    assert other not in page(shown, "member")
 
 
 def test_opening_leads_to_the_tasks_own_host_once_and_stopping_comes_back(shown: Service) -> None:

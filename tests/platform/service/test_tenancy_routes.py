@@ -352,13 +352,6 @@ def test_tokens_are_made_shown_once_and_revoked(org: Service) -> None:
     assert org.client("reading").post("/v1/tokens", json={}).status_code == 403
 
 
-@pytest.mark.parametrize("path", ["/projects", "/tokens", "/users", "/projects/vision/roles"])
-def test_a_form_of_another_site_changes_nothing(org: Service, path: str) -> None:
-    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}, {}):
-        answer = org.client("admin", **headers).post(path, content="name=x&workspace=research")
-        assert answer.status_code == 403
-
-
 def test_may_act_is_asked_of_the_project(org: Service) -> None:
     assert acting.may_act.__doc__
     assert bind(org, "admin", "eve", "engineer", "vision").status_code == 201

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine
 from sqlmodel import Session, SQLModel, select
 
 from govray.errors import Damaged
@@ -165,25 +165,6 @@ def test_public_and_folder_stay_until_they_are_said_again(store: Engine, shelf: 
         assert row.public
         shelf.index(session, "narrow", public=False)
         assert not row.public
-
-
-@on_both
-def test_an_interrupted_index_leaves_nothing(
-    store: Engine, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = rows_of(store)
-    monkeypatch.setattr(model_index, "_BATCH", 3)
-    real, calls = insert, itertools.count()
-
-    def dies(table: Any) -> Any:
-        if next(calls) == 9:
-            raise KeyboardInterrupt
-        return real(table)
-
-    monkeypatch.setattr(model_index, "insert", dies)
-    with Session(store) as session, pytest.raises(KeyboardInterrupt):
-        shelf.index(session, "first")
-    assert rows_of(store) == expected
 
 
 @pytest.mark.parametrize(

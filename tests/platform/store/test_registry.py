@@ -154,14 +154,6 @@ def test_what_is_not_there_is_named(store: Engine, attestation: str) -> None:
             registry.latest(session, "other")
 
 
-def test_labels_and_notes_can_be_replaced(store: Engine, attestation: str) -> None:
-    with Session(store) as session:
-        make(session, attestation, "1.0.0")
-        registry.annotate(session, name="gpt", version="1.0.0", by=BOB, labels={"a": "b"})
-        row = registry.annotate(session, name="gpt", version="1.0.0", by=BOB, notes="seen")
-        assert (row.labels, row.notes) == ({"a": "b"}, "seen")
-
-
 # Stages
 
 

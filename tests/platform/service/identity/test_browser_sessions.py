@@ -19,9 +19,6 @@ from govray.platform.service.identity.browser_sessions import IDLE, LASTS, MOST,
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.session_cookie import COOKIE, FORMER, SECURE
 from govray.platform.service.identity.tokens import Accepted, NotAccepted
-from govray.platform.store import role_bindings
-from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.role_bindings import Grant
 from govray.platform.store.tables import AuditEntry, BrowserSession
 from tests.support.people import NOW, OWN_PAGE, Service, sign_in
 
@@ -318,22 +315,3 @@ def test_an_operator_ends_every_session_of_a_user(
     assert "sessions of auditor" in capsys.readouterr().out
     assert [status(holding(service, each)) for each in (*cookies, other)] == [401, 401, 200]
     assert main(["token", "sign-out", "nobody", "--store", url]) == 0
-
-
-def test_roles_that_are_bound_are_looked_up_each_time(service: Service) -> None:
-    """A session keeps what a provider said of groups, never the roles that follow here."""
-    someone = Caller(name="oidc:grace", role="engineer", groups=frozenset({"leads"}))
-    by = ChangedBy(user="admin", at="2026-11-21T11:00:00Z")
-    with Session(service.engine) as session:
-        text = browser_sessions.begin(session, Accepted(someone, NOW + LASTS), at=NOW)
-        grant = Grant(subject_kind="group", subject="leads", role="admin", scope="organisation")
-        id_ = role_bindings.bind(session, grant, by=by).id
-        session.commit()
-    client = holding(service, text)
-    assert client.get("/v1/audit").status_code == 200
-    with Session(service.engine) as session:
-        role_bindings.unbind(session, id_, by=by)
-        session.commit()
-    service.clock[0] = NOW + timedelta(seconds=REMEMBERED)
-    assert client.get("/v1/audit").status_code == 403
-    assert client.get("/v1/experiments").status_code == 200
