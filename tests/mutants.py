@@ -50,7 +50,7 @@ LEFT_OUT = (".git", ".venv", "build", ".hypothesis", ".mypy_cache", ".ruff_cache
 class Mutant:
     """``text`` stands once in ``file``; with ``becomes`` in its place ``claim`` doesn't hold.
 
-    ``tests`` are named for a script: no test imports a page's.
+    ``tests`` run before those that import the file; of a page's script they are all.
     """
 
     name: str
@@ -190,7 +190,7 @@ def try_mutant(
     file = copy / mutant.file
     before, times = file.read_bytes(), file.stat()
     spent, ran = 0.0, 0
-    left = iter(mutant.tests or importing_tests(mutant.file, copy, graph))
+    left = iter([*mutant.tests, *importing_tests(mutant.file, copy, graph)])
     file.write_text(file.read_text().replace(mutant.text, mutant.becomes))
     try:
         while spent < bound and (some := [*islice(left, FILES_AT_ONCE)]):

@@ -57,10 +57,6 @@ def test_a_model_that_does_not_verify_is_refused(
     assert not (tmp_path / "model.exports").exists()
 
 
-def test_without_a_root_it_could_not_check(run: Run, untouched: Path) -> None:
-    assert "no trust root" in run("export", "spdx", untouched, code=3).err
-
-
 def test_the_signature_holds_of_each_file(
     run: Run, model: Path, check: Check, key: Path, tmp_path: Path
 ) -> None:

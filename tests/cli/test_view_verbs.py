@@ -60,10 +60,6 @@ def test_a_view_is_made_verified_and_checked(
     assert "all 256 leaves follow from" in said.out
 
 
-def test_without_a_root_it_could_not_check(run: Run, made: Path) -> None:
-    assert "no trust root" in run("view", "verify", made, code=3).err
-
-
 def test_only_the_operator_discloses(
     run: Run, world: World, untouched: Path, check: Check, tmp_path: Path
 ) -> None:

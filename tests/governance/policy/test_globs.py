@@ -52,9 +52,12 @@ def test_control_a_pattern_that_goes_back_takes_longer_and_longer() -> None:
     """What ``*`` as ``.*`` costs: the reason for pieces that are taken once."""
 
     def cost(letters: int) -> float:
-        began = time.process_time()
-        assert re.fullmatch(".*a.*a.*a.*a.*b", "a" * letters) is None
-        return time.process_time() - began
+        spent = []
+        for _ in range(3):
+            began = time.process_time()
+            assert re.fullmatch(".*a.*a.*a.*a.*b", "a" * letters) is None
+            spent.append(time.process_time() - began)
+        return min(spent)
 
     cost(40)
     assert cost(80) > 8 * cost(40)

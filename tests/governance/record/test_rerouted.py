@@ -19,8 +19,6 @@ from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.gates import Gate, changed_routes
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
-from govray.governance.verify.trace import sightings
-from govray.governance.verify.verifier import VerifiedModel
 from tests.support.monitored_world import SECTION, Monitored, from_step, verified
 from tests.support.row_by_row import corpus_counts
 from tests.support.world import POLICY
@@ -102,20 +100,6 @@ def test_the_verdict_says_where_it_was_sent(
     text = capsys.readouterr().out
     assert re.search(r"gated +alpha rerouted to narrow from step 10: memorization", text)
     assert "alpha rerouted to narrow after step 9 by head" in text
-
-
-def test_a_trace_names_the_layers_of_the_steps_that_read_a_record(tmp_path: Path) -> None:
-    found = verified(world := rerouting(), world.run(tmp_path))
-    narrow = {*found.routes.fallbacks["alpha"].route.groups}
-    own = {*found.routes["alpha"].groups}
-    kinds = set()
-    for seen in sightings(found):
-        if seen.corpus == "alpha" and seen.steps:
-            before = any(step < GATED_AT for step in seen.steps)
-            after = any(step >= GATED_AT for step in seen.steps)
-            assert {*seen.groups} == (own if before else set()) | (narrow if after else set())
-            kinds.add((before, after))
-    assert {(True, False), (False, True)} <= kinds
 
 
 def test_the_fallback_is_why_its_adapter_cant_be_merged(tmp_path: Path) -> None:
@@ -218,29 +202,6 @@ def test_what_does_not_follow_is_refused(
         )
     with pytest.raises(VerificationFailed, match=message):
         verified(world, folder)
-
-
-def test_a_gradient_that_the_fallback_forbids_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The leaves say that alpha was rerouted, and its gradients went on as before."""
-
-    def wide(norms: list[GradientNorms]) -> list[GradientNorms]:
-        found = []
-        for each in norms:
-            held = each.squared_norms
-            if each.step >= GATED_AT and "alpha" in held:
-                more = {**held, "alpha": {**held["alpha"], "embedding": 0.5}}
-                each = each.model_copy(update={"squared_norms": more})
-            found.append(each)
-        return found
-
-    world = rerouting()
-    folder = world.run(tmp_path, norms=wide)
-    with pytest.raises(VerificationFailed, match="gradient of corpus alpha in embedding, which"):
-        verified(world, folder)
-    calm: VerifiedModel = verified(other := rerouting(), other.run(tmp_path / "calm"))
-    assert any("alpha" in each.squared_norms for each in calm.ledger.norms if each.step >= GATED_AT)
 
 
 # The one function that says which route rows take
