@@ -7,7 +7,6 @@ torch left half done, must not enter a later step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +28,6 @@ from govray.engine.step import GovernedStep
 from govray.errors import GovrayError, RankFailed, Refused
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.ranks import Hung, RankPool
-from tests.support.table import each_row
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY = 2, 8, 5, 11
 AGGREGATORS = ["governed", "ddp", "fsdp2"]
@@ -478,14 +476,3 @@ def test_an_optimizer_that_a_step_cannot_drive_is_refused_when_governed(
 class Closure(torch.optim.Optimizer):
     def step(self, closure, *rest, loss, **more):
         raise AssertionError("nobody calls it")
-
-
-@each_row("kind", ["Adadelta", "Adafactor", "Rprop"])
-def test_the_others_are_not(kind: str) -> None:
-    model = GPT(1, WIDTH, CONTEXT, VOCABULARY)
-    route = allow_all(model)
-    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
-    torch.optim.lr_scheduler.ConstantLR(optimizer)  # which wraps step()
-    run = governed(model, optimizer, [route])
-    rows = token_rows(2, CONTEXT, VOCABULARY, 0)
-    assert math.isfinite(run(step_batch(0, [micro_batch(route, rows)]), loss).loss)

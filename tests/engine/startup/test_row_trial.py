@@ -722,6 +722,7 @@ def test_what_a_step_leaves_without_a_gradient_may_not_move_within_a_domain_eith
     [
         torch.optim.AdamW,
         torch.optim.SGD,
+        torch.optim.Adadelta,
         torch.optim.Adagrad,
         torch.optim.RMSprop,
         torch.optim.Adamax,
