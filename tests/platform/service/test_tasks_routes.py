@@ -10,7 +10,7 @@ from httpx import Response
 from sqlalchemy import true
 from sqlmodel import Session, col, select
 
-from govray.platform.service.acting import acting, project_rules
+from govray.platform.service.acting import acting
 from govray.platform.service.routes import tasks as routes
 from govray.platform.service.visible import visible_runs
 from govray.platform.store.submissions import waiting
@@ -130,25 +130,6 @@ def test_who_may_submit_in_a_project_submits_tasks_there(tenants: Service) -> No
         assert submitted(tenants, who).status_code == status, who
     for place in ("speech", "default", "none"):
         assert submitted(tenants, "eve", project=place).status_code == 404, place
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"pool": "default"}, "the pool default is none of"),
-        ({"priority": 6}, "priority 6 is above"),
-        ({"config": "kind: shell\n"}, "tasks of the kind shell are none of notebook, command"),
-    ],
-)
-def test_a_task_is_within_the_limits_of_its_project(
-    tenants: Service, more: dict[str, object], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for who in ("eve", "admin"):
-        answer = submitted(tenants, who, **more)
-        assert (answer.status_code, says in answer.json()["detail"]) == (409, True), answer.text
-    # Negative control: without the settings it is accepted.
-    monkeypatch.setattr(project_rules, "settings_of", lambda _: project_rules.ProjectSettings())
-    assert submitted(tenants, "eve", **more).status_code == 201
 
 
 def test_a_task_is_seen_in_its_project_and_opened_by_its_owner_and_admins(

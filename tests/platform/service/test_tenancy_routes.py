@@ -11,7 +11,7 @@ from httpx import Response
 from sqlmodel import Session, select
 
 from govray.governance.formats.document import format_time
-from govray.platform.service.acting import acting, project_rules
+from govray.platform.service.acting import project_rules
 from govray.platform.service.identity import tokens
 from govray.platform.service.routes import role_bindings as routes
 from govray.platform.service.routes import tokens as token_routes
@@ -350,14 +350,6 @@ def test_tokens_are_made_shown_once_and_revoked(org: Service) -> None:
         session.commit()
     org.tokens["reading"] = reading
     assert org.client("reading").post("/v1/tokens", json={}).status_code == 403
-
-
-def test_may_act_is_asked_of_the_project(org: Service) -> None:
-    assert acting.may_act.__doc__
-    assert bind(org, "admin", "eve", "engineer", "vision").status_code == 201
-    made = submit(org, "engineer").json()["id"]
-    answer = org.client("eve").post(f"/v1/submissions/{made}:kill")
-    assert (answer.status_code, "engineer submitted it" in answer.text) == (403, True)
 
 
 TASK = {"name": "look", "config": "kind: notebook\n", "project": "vision"}
