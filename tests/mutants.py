@@ -190,14 +190,16 @@ def try_mutant(
     file = copy / mutant.file
     before, times = file.read_bytes(), file.stat()
     spent, ran = 0.0, 0
-    left = iter([*mutant.tests, *importing_tests(mutant.file, copy, graph)])
+    left = iter(importing_tests(mutant.file, copy, graph))
     file.write_text(file.read_text().replace(mutant.text, mutant.becomes))
     try:
-        while spent < bound and (some := [*islice(left, FILES_AT_ONCE)]):
+        some = [*mutant.tests] or [*islice(left, FILES_AT_ONCE)]
+        while spent < bound and some:
             failed, seconds = run_tests(copy, some, bound - spent, "-x")
             spent, ran = spent + seconds, ran + len(some)
             if failed:
                 return Outcome(mutant.name, mutant.claim, failed[0], spent)
+            some = [*islice(left, FILES_AT_ONCE)]
     finally:
         file.write_bytes(before)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # so that compiled files hold
