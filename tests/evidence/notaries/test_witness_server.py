@@ -209,13 +209,14 @@ def raced(world: World, folder: Path) -> list[Declined | str]:
 
 
 @pytest.fixture
-def slow_cosigning(monkeypatch: pytest.MonkeyPatch) -> None:
-    meet = threading.Barrier(2)
+def slow_cosigning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cosigns waits for another, for a while."""
+    meet, patience = threading.Barrier(2), getattr(request, "param", 0.5)
     plain = witness_state.cosign
 
     def slow(*words: object, **named: object) -> str:
         with contextlib.suppress(threading.BrokenBarrierError):
-            meet.wait(0.5)
+            meet.wait(patience)
         return plain(*words, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(witness_state, "cosign", slow)
@@ -227,6 +228,7 @@ def test_of_two_histories_at_once_one_is_cosigned(world: World, tmp_path: Path) 
     assert sorted(isinstance(each, Declined) for each in found) == [False, True]
 
 
+@pytest.mark.parametrize("slow_cosigning", [60.0], indirect=True)
 @pytest.mark.usefixtures("slow_cosigning")
 def test_control_without_the_lock_both_are(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
