@@ -25,7 +25,8 @@ ROUTES = {route.digest: route for route in (LOWER, UPPER)}
 class Meeting:
     """Where two ranks exchange what they bring, one kind of exchange at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
         self._barriers: dict[str, threading.Barrier] = defaultdict(lambda: threading.Barrier(2))
         self._brought: dict[str, dict[int, object]] = defaultdict(dict)
         for kind in ("gather", "sum"):
@@ -34,9 +35,9 @@ class Meeting:
     def all(self, kind: str, rank: int, own: object) -> list[object]:
         self._brought[kind][rank] = own
         try:
-            self._barriers[kind].wait(1)
+            self._barriers[kind].wait(self._patience)
             found = [self._brought[kind][rank] for rank in range(2)]
-            self._barriers[kind].wait(1)
+            self._barriers[kind].wait(self._patience)
         except threading.BrokenBarrierError:
             raise InfrastructureFailed("the other rank did not come", where=kind) from None
         return found
@@ -47,6 +48,7 @@ class JoinedMaps(TwoMaps):
 
     world_size = 2
     takes_part = True
+    patience = 60.0
 
     def __init__(self, meeting: Meeting, rank: int, place: str) -> None:
         super().__init__()
@@ -90,11 +92,12 @@ class CarelessMaps(JoinedMaps):
     """The negative control: what fails stays away from the sum."""
 
     takes_part = False
+    patience = 1.0
 
 
 def both(kind: type[JoinedMaps], place: str) -> list[tuple[GovrayError | None, bool]]:
     """(what a rank raised, whether it moved a weight), by rank, of a step of two domains."""
-    meeting = Meeting()
+    meeting = Meeting(kind.patience)
 
     def run(rank: int) -> tuple[GovrayError | None, bool]:
         framework = kind(meeting, rank, place)

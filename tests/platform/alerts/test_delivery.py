@@ -185,7 +185,7 @@ def test_of_two_processes_one_sends(scene: Scene, monkeypatch: pytest.MonkeyPatc
 
     def slow(_url: str, _body: bytes, headers: dict[str, str], **_: object) -> ReceiverAnswer:
         sent.append(headers["webhook-id"])
-        go.wait(10)
+        go.wait(120)
         return ReceiverAnswer(204)
 
     first, second = scene.deliverer("one", send=slow), scene.deliverer("two", send=slow)
