@@ -348,7 +348,7 @@ def build_step(
         [domain.groups for domain in routed.domains],
         settings.max_rows,
         {name: parameter.numel() for name, parameter in trainable(model).items()},
-        aggregator.only_sliced,
+        aggregator.hosted,
     )
     if settings.compile:
         compile_blocks(model, keyed)

@@ -75,14 +75,12 @@ class Accumulation:
             self.forward(each, step, partial(_on, model, loss_fn), observed) as parts,
         ):
             first, *others = (part.sum for part in parts)
-            total = sum(others, first)
-            self.aggregator.before_backward(place)
-            total.backward()
+            self.aggregator.backward(place, sum(others, first))
         return [replace(part, sum=part.sum.detach()) for part in parts]
 
     def _require_routed(self, passes: Sequence[Pass]) -> None:
         """Autograd did the masking; see that nothing else wrote a gradient."""
-        allowed = {name for each in passes for name in each.weights}
+        allowed = {name for each in passes for name in (*each.weights, *each.reaches)}
         for name, parameter in self.forward.reached(passes).items():
             if parameter.grad is not None and name not in allowed:
                 raise Refused(

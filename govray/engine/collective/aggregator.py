@@ -8,8 +8,8 @@ are the step's, and the same.
 
 torch's hosts need two things that the reducer does not:
 
-* Every backward reaches every parameter that they hold, so their passes are sliced,
-  and a rank with fewer rows than others runs padding passes (``padding_pass.py``).
+* Every backward reaches every parameter that they hold. Passes are sliced, or say what they
+  reach, and a rank with fewer rows than others runs padding passes (``padding_pass.py``).
 * Their collectives run where a rank that failed can't answer. So ranks meet before:
   ``meet`` returns on all ranks or raises on all. What a rank owes after that, it pays.
 """
@@ -44,7 +44,7 @@ class Governed:
 
     Attributes:
         held: Parameters that torch holds: every sliced backward has to reach them.
-        only_sliced: Places of the domains whose passes must be sliced.
+        hosted: Places of the domains whose every backward has to reach all of ``held``.
         tries: Whether one rank may try a pass by itself.
         zeros: Whether a parameter without permitted rows needs a gradient of zeros.
         host: Who sums what it holds, for people.
@@ -64,7 +64,7 @@ class Governed:
         timeout: timedelta | None = None,
     ) -> None:
         self.held = frozenset(held)
-        self.only_sliced: frozenset[int] = frozenset()
+        self.hosted: frozenset[int] = frozenset()
         self.tries = True
         self.zeros = False
         self.underway = False
@@ -94,8 +94,14 @@ class Governed:
         """Around forward and backward of the pass at a place: the model to call."""
         yield self._model
 
-    def before_backward(self, place: int) -> None:
-        """Between them."""
+    def backward(self, place: int, total: Tensor) -> None:
+        """The backward of that pass.
+
+        Args:
+            place: The pass's.
+            total: Its loss, of shape ().
+        """
+        total.backward()
 
     def accumulated(self, names: Sequence[str]) -> None:
         """After a pass that no backward did: the parameters whose gradients it added to."""

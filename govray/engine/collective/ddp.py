@@ -1,9 +1,9 @@
 """The base model's gradients summed by torch's DistributedDataParallel.
 
 DDP starts a bucket's all-reduce when backward has reached every parameter in it, so it hosts only
-unchanging graphs. Every pass of the base model's domain is therefore sliced. Its Functions are
-edges to every parameter, permitted or not. A comm hook takes the place of DDP's own, which divides
-by the number of ranks: it sums.
+unchanging graphs. Every pass of the base model's domain therefore has an edge to every parameter,
+permitted or not: its sliced Functions, or one edge beside the loss that brings nothing. A comm hook
+takes the place of DDP's own, which divides by the number of ranks: it sums.
 
 Passes before the last one of a step add up locally (``no_sync``). Collectives run in the last
 backward. In the second step they also run before the first forward, where DDP agrees on the order
@@ -74,11 +74,12 @@ class DDP(Hosted):
                 do="Use aggregator: governed, or let one class's profile link the layer groups",
             )
         super().__init__(model, domains, layout, held if bases else {}, timeout=timeout)
-        self.only_sliced = frozenset(bases)
+        self.hosted = frozenset(bases)
         self._passes: Sequence[Pass] = ()
         self._first: int | None = None
         self._last: int | None = None
         self._sent: int | None = None  # buckets, while the last backward owes them
+        self._edge: Tensor | None = None  # of the pass that runs, if it needs one
         self._wrapper = None
         if bases:
             self._wrapper = DistributedDataParallel(model, broadcast_buffers=False)
@@ -88,7 +89,7 @@ class DDP(Hosted):
 
     def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
         needed = super().passes_needed(passes)
-        for place in self.only_sliced:
+        for place in self.hosted:
             needed[place] = min(1, passes.get(place, 0))
         return needed
 
@@ -112,13 +113,18 @@ class DDP(Hosted):
             # Else in the forward, behind whatever the loss does before: a collective, once.
             self._wrapper.reducer._rebuild_buckets()
             self.underway = True
+        # Now, while every parameter requires grad: a homogeneous pass freezes some of them.
+        reached = [self._held[name] for name in self._passes[place].reaches]
+        self._edge = _Edge.apply(*reached) if reached else None
         with nullcontext() if place == self._last else self._wrapper.no_sync():
             yield self._wrapper
 
-    def before_backward(self, place: int) -> None:
+    def backward(self, place: int, total: Tensor) -> None:
         if place == self._last:
             self._meet()
             self._sent = 0
+        edge, self._edge = self._edge, None
+        super().backward(place, total if edge is None else total + edge)
 
     def send_rest(self) -> None:
         super().send_rest()
@@ -130,7 +136,7 @@ class DDP(Hosted):
         self._sent = None
 
     def _is_hosted(self, each: Pass) -> bool:
-        return each.slices is not None and not self.held.isdisjoint(each.weights)
+        return not self.held.isdisjoint((*each.weights, *each.reaches))
 
     def _sum(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """DDP's comm hook: the sum of a bucket over ranks, undivided. Collective."""
@@ -140,3 +146,17 @@ class DDP(Hosted):
         self._sent += 1  # in order: DDP holds back those that are ready early
         work = dist.all_reduce(bucket.buffer(), async_op=True)
         return work.get_future().then(lambda done: done.value()[0])
+
+
+class _Edge(torch.autograd.Function):
+    """Zero, with an edge to each of some parameters by which no gradient comes."""
+
+    @staticmethod
+    def forward(ctx: Any, *parameters: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.edges = len(parameters)
+        return parameters[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[None, ...]:
+        return (None,) * ctx.edges

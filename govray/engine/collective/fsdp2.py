@@ -2,10 +2,11 @@
 
 Parameters, gradients and optimizer states are DTensors, of which a rank holds its shard. Forward
 gathers the parameters of a unit. Backward gathers them again and scatters the sum of its gradients.
-So all ranks do equal passes, in the same order. Every pass is sliced, adapters' too, with a
-gradient through every layer. Gradients are summed, not averaged, in the backward of every pass, so
-no rank holds those of the whole model between two. A parameter without a permitted row counts as
-zeros there: all ranks scatter the same buffers, a function of the model alone.
+So all ranks do equal passes, in the same order, adapters' too, with a gradient through every layer.
+A pass is sliced. Where it can't be, it has rows of one route, and each gradient is weighed when it
+arrives. Gradients are summed, not averaged, in the backward of every pass, so no rank holds those
+of the whole model between two. A parameter without a permitted row counts as zeros there, as does
+one that a forward did not use: all ranks scatter the same buffers, a function of the model alone.
 
 Norms are taken over all shards, so clipping is that of the unsharded model up to
 rounding. Adapters stay whole, and are summed as ever.
@@ -39,6 +40,7 @@ from torch.nn.utils import get_total_norm
 
 from govray.engine.collective.aggregator import Hosted, trainable
 from govray.engine.collective.allreduce import BucketLayout, Domain, largest_magnitudes
+from govray.engine.gradients.pass_planner import Pass
 from govray.errors import UsageError
 
 
@@ -66,30 +68,44 @@ class FSDP2(Hosted):
                 )
         super().__init__(model, domains, layout, held, timeout=timeout)
         assert isinstance(model, FSDPModule)
-        self.only_sliced = frozenset(range(len(domains)))
+        self.hosted = frozenset(range(len(domains)))
         self.tries = False
         self.zeros = True
         self._watched: set[int] = set()
+        self._passes: Sequence[Pass] = ()
+        self._weights: Mapping[str, float] = {}  # of the pass that runs; all are 1 where none is
         for fqn, module in model.named_modules():
             if isinstance(module, FSDPModule):
                 module.set_force_sum_reduction_for_comms(True)
                 module.set_gradient_divide_factor(1.0)
                 module.set_custom_all_gather(_AllGather(self))
                 module.set_custom_reduce_scatter(_ReduceScatter(self))
-            if any(parameter is not None for parameter in module._parameters.values()):
-                module.register_forward_pre_hook(self._watch(f"{fqn}." if fqn else ""))
+                if hasattr(module, "set_reduce_scatter_unused_params"):  # not in torch 2.9
+                    module.set_reduce_scatter_unused_params(True)
+                watch = self._watch(f"{fqn}." if fqn else "")
+                model.get_submodule(fqn).register_forward_pre_hook(watch)
 
     def passes_needed(self, passes: Mapping[int, int]) -> list[int]:
         return [passes.get(place, 0) for place in range(len(self._domains))]
+
+    def expect(self, passes: Sequence[Pass]) -> None:
+        super().expect(passes)
+        self._passes = passes
 
     @contextmanager
     def during(self, place: int) -> Iterator[nn.Module]:
         self._meet()
         self.underway = True
-        yield self._model
+        each = self._passes[place]
+        self._weights = {name: each.weights.get(name, 0.0) for name in each.reaches}
+        try:
+            yield self._model
+        finally:
+            self._weights = {}
 
-    def before_backward(self, place: int) -> None:
+    def backward(self, place: int, total: Tensor) -> None:
         self._meet()
+        super().backward(place, total)
 
     def before_collective(self) -> None:
         """Inside forward and backward, and before norms; outside a step nothing is to meet."""
@@ -110,23 +126,28 @@ class FSDP2(Hosted):
         return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
     def _watch(self, prefix: str) -> Any:
-        """Note how large this rank's gradients get, on the tensors that forward really uses."""
+        """Hear of this rank's gradients, on the tensors that forward really uses."""
 
-        def hook(module: nn.Module, _: Any) -> None:
-            for name, parameter in module._parameters.items():
-                if parameter is None or not parameter.requires_grad:
-                    continue
+        def hook(unit: nn.Module, _: Any) -> None:
+            for name, parameter in unit.named_parameters():
+                # Those of units inside are still sharded.
                 if isinstance(parameter, DTensor) or id(parameter) in self._watched:
                     continue
-                self._watched.add(id(parameter))
-                parameter.register_hook(lambda g, name=prefix + name: self._note(name, g))
+                if parameter.requires_grad:
+                    self._watched.add(id(parameter))
+                    parameter.register_hook(lambda g, name=prefix + name: self._arrived(name, g))
 
         return hook
 
-    def _note(self, name: str, gradient: Tensor) -> None:
+    def _arrived(self, name: str, gradient: Tensor) -> Tensor:
+        """Weigh a gradient, and note how large it is."""
+        weight = self._weights[name] if self._weights else 1.0
+        if weight != 1.0:
+            gradient = gradient * weight if weight else torch.zeros_like(gradient)
         (size,) = largest_magnitudes([gradient])
         before = self._largest.get(name)
         self._largest[name] = size if before is None else torch.maximum(before, size)
+        return gradient
 
 
 class _AllGather(DefaultAllGather):

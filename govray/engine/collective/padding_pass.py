@@ -1,8 +1,8 @@
 """Padding: passes over a row of nothing, for a rank that has no rows where others do.
 
 A host whose collectives run in forward or backward needs equal passes on all ranks. A padding
-pass has one row of zeros, of the shape that rows have, all of its targets ignored. It is sliced:
-no parameter may learn from it, and every gradient that arrives is zero.
+pass has one row of zeros, of the shape that rows have, all of its targets ignored. No parameter
+may learn from it, and every gradient that arrives is zero.
 
 The shape is that of the rank's own rows, or of an earlier step's. A rank that never had
 any is told by one that has.
@@ -54,8 +54,12 @@ class Padding:
 
     def fill(self, passes: Sequence[Pass], exchange: Exchange) -> list[Pass]:
         """As many passes of each domain as the aggregator needs on all ranks. Collective.
-        Raises ``Refused``: no rank can tell another what rows look like."""
-        if not self._aggregator.only_sliced:
+
+        Raises:
+            GovrayError: As the exchange's.
+            Refused: No rank can tell another what rows look like.
+        """
+        if not self._aggregator.hosted:
             return list(passes)
         needs = exchange.needs
         if needs.shape and any(needs.passes):
@@ -95,10 +99,8 @@ class Padding:
             for name, (shape, dtype) in self._shape.items()
         }
         tensors["targets"].fill_(IGNORED)
-        nothing = Slices((0.0,), (True,))
-        return Pass(
-            parts=(MicroBatch(stream, tensors, (0,), (0,)),),
-            weights=dict.fromkeys(self._names, 1.0),
-            adapter=None,
-            slices=dict.fromkeys(self._names, nothing),
-        )
+        parts = (MicroBatch(stream, tensors, (0,), (0,)),)
+        if self._planner.unsliced is not None:
+            return Pass(parts, {}, None, reaches=self._names)
+        slices = dict.fromkeys(self._names, Slices((0.0,), (True,)))
+        return Pass(parts, dict.fromkeys(self._names, 1.0), None, slices)

@@ -113,9 +113,11 @@ class Forward:
         ``keys``: those of its rows, as for `Keyed.rows`: int64 of shape (rows,), on the device."""
         # Once for each stream: it empties Python's memory of which warnings were shown.
         untried = self._untried(each)
+        # FSDP2 weighs gradients itself where they arrive, and none may be missing.
+        reached = dict.fromkeys(each.reaches if self._zeros else (), 1.0)
         with (
             lost_gradients_refused() if untried else nullcontext(),
-            permitted(self._reached[each.adapter], each.weights),
+            permitted(self._reached[each.adapter], {**each.weights, **reached}),
             self._adapters.active(each.adapter),
             self._keyed.rows(step, each.rows, keys),
             unchanged_buffers(self._model),
@@ -139,14 +141,14 @@ class Forward:
         counted = targets != IGNORED
         if each.masked:
             losses = losses.where(counted, 0.0)
-        if not losses.requires_grad:
+        if not losses.requires_grad and each.weights:  # from padding nothing may learn
             raise UsageError(
                 f"the losses of stream {each.parts[0].route} depend on no parameter "
                 "that its route permits",
                 where="loss_fn",
                 do="Compute them with the model, and not under torch.no_grad()",
             )
-        if self._untried(each):
+        if losses.requires_grad and self._untried(each):
             refuse_float16(losses)
         return tuple(
             PartLoss(

@@ -84,9 +84,9 @@ class PassTrials:
                 self._passed.add(tried_as(each))
                 usable.append(each)
                 continue
-            usable += self._planner.instead(each)
             if check.usable is False:
                 self._planner.unsliced = check.reason
+            usable += self._planner.instead(each)
         return usable
 
     def _try(self, each: Pass, step: int, loss_fn: LossFn) -> PassCheck:

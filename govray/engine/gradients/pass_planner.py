@@ -13,6 +13,10 @@ writes each gradient once, but carries rows through layers that teach them nothi
 where ``pass_slices.py`` estimates that it pays. ``pass_check.py`` finds out whether a model allows
 it, and tells the planner.
 
+A domain that torch's DDP or FSDP2 hosts differs: every backward has to reach every parameter.
+Passes of a model that lends itself to it are all sliced there, for their Functions are edges to
+every parameter. Others are homogeneous, and say in ``reaches`` what the host waits for.
+
 Invariants: rows of different domains are never in one pass. The passes of a domain
 are a function of that domain's rows alone. Domains come in one order on all ranks.
 """
@@ -46,12 +50,14 @@ class Pass:
         adapter: What the forward reads beside the model.
         slices: Of a sliced pass: what each part may do at every parameter of the base
             model that may learn. None in other passes.
+        reaches: Of a homogeneous pass that torch hosts: every parameter that the host holds.
     """
 
     parts: tuple[MicroBatch, ...]
     weights: Mapping[str, float]
     adapter: str | None
     slices: Mapping[str, Slices] | None = None
+    reaches: tuple[str, ...] = ()
 
     @property
     def method(self) -> Method:
@@ -114,11 +120,10 @@ class Planner:
         domains: The layer groups of each domain, in the order of the passes.
         max_rows: Rows of a pass at most; None for no limit.
         sizes: Parameter of the base model that may learn → its numbers.
-        only_sliced: Places of the domains that no other method may serve, because
-            every backward has to reach every parameter.
+        hosted: Places of the domains in which every backward has to reach every parameter.
 
     Attributes:
-        unsliced: Why no sliced pass is planned where another serves; None while they are.
+        unsliced: Why no sliced pass is planned; None while they are.
     """
 
     def __init__(
@@ -128,13 +133,13 @@ class Planner:
         domains: Sequence[frozenset[str]],
         max_rows: int | None,
         sizes: Mapping[str, int],
-        only_sliced: Collection[int] = (),
+        hosted: Collection[int] = (),
     ) -> None:
         self._routed = routed
         self._groups = groups
         self._max_rows = max_rows
         self._sizes = sizes
-        self._only_sliced = frozenset(only_sliced)
+        self._hosted = frozenset(hosted)
         # Of streams that fall due together, which most steps have alike.
         self._slices = lru_cache(maxsize=64)(
             lambda *routes: slices_of([routed[route] for route in routes], groups, tuple(sizes))
@@ -157,20 +162,19 @@ class Planner:
         planned: list[Pass] = []
         for domain in sorted({self._domain_of[each.route] for each in micro_batches}):
             own = [each for each in micro_batches if self._domain_of[each.route] == domain]
-            if domain in self._only_sliced:
-                for joined in self._joinable(own):
-                    planned += map(self.sliced, _chunks(joined, self._max_rows))
-                continue
             for joined in self._joinable(own):
-                planned += self._sliced_or_alone(joined)
+                if domain in self._hosted and self.unsliced is None:
+                    planned += map(self.sliced, _chunks(joined, self._max_rows))
+                else:
+                    planned += self._sliced_or_alone(joined)
         return planned
 
     def sliced(self, parts: Sequence[MicroBatch]) -> Pass:
         """One pass over rows of any streams that read the same adapter, or none."""
         routed = [self._routed[part.route] for part in parts]
         slices = self._slices(*(part.route for part in parts))
-        only = self._domain_of[parts[0].route] in self._only_sliced
-        names = [*(slices if only else ()), *(name for route in routed for name in route.weights)]
+        hosted = self._is_hosted(parts[0])
+        names = [*(slices if hosted else ()), *(name for route in routed for name in route.weights)]
         return Pass(
             parts=tuple(parts),
             weights=dict.fromkeys(names, 1.0),
@@ -180,20 +184,25 @@ class Planner:
 
     def instead(self, each: Pass) -> tuple[Pass, ...]:
         """The same rows in passes that need no trial."""
-        if self._domain_of[each.parts[0].route] not in self._only_sliced:
-            return tuple(homogeneous(part, self._routed[part.route]) for part in each.parts)
-        assert each.slices is not None
-        return (replace(each, slices={n: s.everywhere() for n, s in each.slices.items()}),)
+        if each.slices is not None and self.unsliced is None and self._is_hosted(each.parts[0]):
+            return (replace(each, slices={n: s.everywhere() for n, s in each.slices.items()}),)
+        return tuple(map(self._alone, each.parts))
+
+    def _alone(self, part: MicroBatch) -> Pass:
+        each = homogeneous(part, self._routed[part.route])
+        return replace(each, reaches=tuple(self._sizes)) if self._is_hosted(part) else each
+
+    def _is_hosted(self, part: MicroBatch) -> bool:
+        return self._domain_of[part.route] in self._hosted
 
     def _sliced_or_alone(self, parts: Sequence[MicroBatch]) -> Iterator[Pass]:
         if len(parts) > 1 and self.unsliced is None and self._pays(parts):
             for chunk in _chunks(parts, self._max_rows):
-                alone = homogeneous(chunk[0], self._routed[chunk[0].route])
-                yield self.sliced(chunk) if len(chunk) > 1 else alone
+                yield self.sliced(chunk) if len(chunk) > 1 else self._alone(chunk[0])
             return
         for part in parts:
             for (piece,) in _chunks([part], self._max_rows):
-                yield homogeneous(piece, self._routed[part.route])
+                yield self._alone(piece)
 
     def _pays(self, parts: Sequence[MicroBatch]) -> bool:
         tokens = [part.tensors["targets"].numel() for part in parts]

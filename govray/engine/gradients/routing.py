@@ -179,8 +179,8 @@ def _refuse_float16(where: str) -> NoReturn:
     )
 
 
-def _scale(weight: float) -> Callable[[Tensor], Tensor]:
-    def scaled(gradient: Tensor) -> Tensor:
-        return gradient * weight
+def _scale(weight: float) -> Callable[[Tensor | None], Tensor | None]:
+    def scaled(gradient: Tensor | None) -> Tensor | None:
+        return None if gradient is None else gradient * weight  # none comes by a bare edge
 
     return scaled

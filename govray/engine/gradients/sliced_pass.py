@@ -71,8 +71,7 @@ class _Use:
                 f"parameter {self.fqn} is used outside its layer's forward, "
                 "where rows that may not train it can't be kept apart",
                 where="sliced",
-                do="Call the layer instead of reading its tensor, or run the rows of "
-                "each route by themselves",
+                do="Call the layer instead of reading its tensor, or use aggregator: governed",
             )
 
 
@@ -158,7 +157,7 @@ class _Sliced:
                 f"{type(self.layer).__name__} got an input of shape {tuple(inputs.shape)} "
                 f"in a pass of {self.run.rows} rows",
                 where=self.fqn,
-                do="Keep rows in the first dimension, or run the rows of each route by themselves",
+                do="Keep rows in the first dimension, or use aggregator: governed",
             )
         entered: Parameters = {
             name: parameter
@@ -395,7 +394,7 @@ def _freeze(
                 f"only some rows may train {name} of this {type(module).__name__}, "
                 "and its gradient can't be taken by rows",
                 where=fqn or type(module).__name__,
-                do="Run the rows of each route by themselves",
+                do="Use aggregator: governed",
             )
         parameter.requires_grad_(False)
         yield parameter

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.adapters import Adapters
@@ -57,6 +58,28 @@ ONE_SIDED: Counts = {"all": (5, 0), "notes": (1, 0)}
 NONE: Counts = {}
 
 
+class Experts(nn.Module):
+    """What no Function covers: a tensor of its own, and layers that see tokens without rows.
+
+    A forward skips an expert without tokens, and the last one always.
+    """
+
+    def __init__(self, width: int, _: float = 0.0) -> None:
+        super().__init__()
+        self.router = nn.Parameter(torch.empty(2, width))
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        flat = hidden.flatten(0, 1)
+        share, chosen = (flat @ self.router.T).softmax(-1).max(-1)
+        total = torch.zeros_like(flat)
+        for place, expert in enumerate(self.experts):
+            at = (chosen == place).nonzero()[:, 0]
+            if len(at):
+                total = total.index_add(0, at, expert(flat[at]) * share[at, None])
+        return total.view_as(hidden)
+
+
 @dataclass(frozen=True)
 class Plan:
     """A few steps to take."""
@@ -67,6 +90,7 @@ class Plan:
     replicate: int = 1
     dtype: torch.dtype = torch.float32
     routes: tuple[Route, ...] = tuple(ROUTES)
+    experts: bool = False
     clip_norm: float | None = 0.05
     dropout: float = 0.0
     reference: bool = False
@@ -78,6 +102,8 @@ class Plan:
 def build(plan: Plan) -> tuple[nn.Module, Adapters, torch.optim.Optimizer]:
     torch.manual_seed(5)
     model = GPT(BLOCKS, WIDTH, CONTEXT, VOCABULARY, heads=2, dropout=plan.dropout)
+    for block in model.blocks if plan.experts else ():
+        block.mlp = Experts(WIDTH)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -193,6 +219,72 @@ def test_it_equals_the_explicit_reference_on_four_ranks(four_ranks: RankPool) ->
     expected, _ = four_ranks.run(train, explicitly)[0]
     for weights, _ in four_ranks.run(train, plan):
         assert_close(weights, expected)
+
+
+EXPERTS = Plan("ddp", STEPS, max_rows=2, dtype=torch.float64, experts=True)
+
+
+def assert_experts_learn(pool: RankPool, plan: Plan) -> None:
+    explicitly = replace(plan, aggregator="governed", reference=True)
+    expected, stated = pool.run(train, explicitly)[0]
+    for weights, results in pool.run(train, plan):
+        assert_same_results(results, stated)
+        for name, tensor in expected.items():
+            assert (weights[name] - tensor).norm() <= 1e-12 * tensor.norm(), name
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_model_that_no_function_covers_trains_under_any_routes(
+    two_ranks: RankPool, host: str
+) -> None:
+    """A pass has rows of one route then."""
+    assert_experts_learn(two_ranks, replace(EXPERTS, aggregator=host))
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("host", HOSTS)
+def test_it_does_so_on_four_ranks_without_interference(four_ranks: RankPool, host: str) -> None:
+    plan = replace(EXPERTS, aggregator=host)
+    assert_experts_learn(four_ranks, plan)
+    moved, left = interference(four_ranks, replace(plan, dtype=torch.float32))
+    assert moved
+    assert left == []
+    # The control: one clip over all domains.
+    assert interference(four_ranks, replace(plan, violation="global clip"))[1]
+
+
+def test_gradients_that_nobody_weighs_would_let_every_row_in(two_ranks: RankPool) -> None:
+    """The negative control: FSDP2's parameters take what arrives."""
+    with pytest.raises(AssertionError):
+        assert_experts_learn(two_ranks, replace(EXPERTS, aggregator="fsdp2", violation="unweighed"))
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_allowing_everything_it_is_plain_training_bit_for_bit(
+    two_ranks: RankPool, host: str
+) -> None:
+    plan = Plan(host, ({"all": (2, 3)}, {"all": (4, 1)}), routes=(ALL,), experts=True)
+    plan = replace(plan, clip_norm=None)
+    expected = two_ranks.run(plainly, plan)[0]
+    for weights, _ in two_ranks.run(train, plan):
+        assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def plainly(plan: Plan) -> dict[str, Tensor]:
+    """Weights after the same steps, by torch alone: local sums, one sum over ranks, a division."""
+    rank = dist.get_rank()
+    model, _, optimizer = build(replace(plan, aggregator="none"))
+    for step, counts in enumerate(plan.steps):
+        batch = token_rows(counts["all"][rank], CONTEXT, VOCABULARY, step, 0, rank, 0)
+        optimizer.zero_grad()
+        plan.loss(model, batch).sum().backward()
+        for parameter in model.parameters():
+            if parameter.grad is None:  # an expert that no token here went to
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= sum(counts["all"]) * CONTEXT
+        optimizer.step()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 HSDP = Plan("fsdp2", (MIXED, UNEVEN), replicate=2, max_rows=2, dropout=0.1)
@@ -321,7 +413,11 @@ def global_clip(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GradientClip, "norms", together)
 
 
-VIOLATIONS = {"global clip": global_clip}
+def unweighed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FSDP2, "_arrived", lambda self, name, gradient: gradient)
+
+
+VIOLATIONS = {"global clip": global_clip, "unweighed": unweighed}
 
 
 # Failures.

@@ -199,7 +199,7 @@ def test_with_everything_allowed_it_is_plain_training_bit_for_bit() -> None:
     rows = token_rows(4, CONTEXT, VOCABULARY, 9)
     model = fresh().float()
     run, seen = prepare(model, [allow_all(model)])
-    run.accumulation.planner._only_sliced = frozenset({0})
+    run.accumulation.planner._hosted = frozenset({0})
     ran = methods(run)
     run(step_batch(0, [micro_batch(allow_all(model), rows)]), loss)
     assert ran[-1] == "sliced"
