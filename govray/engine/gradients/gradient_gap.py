@@ -31,18 +31,6 @@ _ROUNDING = 16.0
 
 _FINEST = float(torch.finfo(torch.float32).eps) ** 0.5
 
-_FIRST_AGAIN, _EVERY = 16, 512
-"""The time from which on each power of two is due, and how often from then on."""
-
-
-def due_again(times: int) -> bool:
-    """Whether what was compared at the first time is due again: at the 16th, 32nd, … 512th time,
-    and then at each 512th.
-    """
-    if times < _EVERY:
-        return times >= _FIRST_AGAIN and times & (times - 1) == 0
-    return times % _EVERY == 0
-
 
 def rounding(first: Gradients, repeated: Sequence[Gradients]) -> dict[str, float]:
     """The largest distance between repetitions of each parameter's gradient.

@@ -45,7 +45,6 @@ from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.gradient_gap import (
     REPEATED,
     Gradients,
-    due_again,
     first_apart,
     rounding,
 )
@@ -54,6 +53,7 @@ from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.graphs.cuda_graph import GraphCapture
 from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.model.rng_state import generators
+from govray.engine.steps.trial_times import due_again
 from govray.errors import Refused, UsageError
 
 _KINDS = 256

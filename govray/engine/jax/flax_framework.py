@@ -17,7 +17,8 @@ from govray.engine.jax.keyed_dropout import row_keys
 from govray.engine.jax.model_split import ModelSplit
 from govray.engine.jax.named_parameters import named_parameters, value_of
 from govray.engine.jax.processes import Processes
-from govray.engine.jax.routed_pass import LossFn, PassRoute, routed_pass
+from govray.engine.jax.routed_pass import LossFn, PassRoute, refuse_changed, routed_pass
+from govray.engine.jax.row_trial import RowTrial
 from govray.engine.steps.batch import MicroBatch
 from govray.engine.steps.routed import Routed
 from govray.errors import Refused
@@ -57,6 +58,7 @@ class FlaxFramework:
         self._variables = named_parameters(model)
         self.groups = groups
         self._seed = seed
+        self._trial = RowTrial()
         _refuse_float16(self.parameters())
         self.optimizer = GroupOptimizer(transformation, groups, self.parameters())
 
@@ -77,21 +79,31 @@ class FlaxFramework:
         sums: Mapping[str, Array],
     ) -> tuple[Array, dict[str, Array]]:
         """One pass; `routed_pass` says what it computes. It returns before the device is done.
-        Each pair of a loss function and a route is compiled once for each number of rows."""
+
+        Each pair of a loss function and a route is compiled once for each number of rows. A few
+        rows go through the model for trial before a stream trains.
+
+        Raises:
+            Refused: The model can't be routed exactly.
+        """
         shape, rest = self._split.now()
         read = [name for name, _ in shape.paths]
         if routed.adapter is not None:
             read += self.groups[f"{ADAPTER}{routed.adapter}"]
-        total, gradients = routed_pass(
+        keys = row_keys(self._seed, step, part.stream, part.positions)
+        total, gradients, changed = routed_pass(
             shape,
             PassRoute(tuple(sorted(routed.weights.items())), routed.adapter),
             loss_fn,
             self._values(name for name in read if name in routed.weights),
             self._values(name for name in read if name not in routed.weights),
             rest,
-            row_keys(self._seed, step, part.stream, part.positions),
+            keys,
             dict(part.tensors),
         )
+        refuse_changed(changed)
+        if self._trial.due(part, step):
+            self._trial(part, keys, (shape, routed.adapter, loss_fn, self._values(read), rest))
         shared = {name: sums[name] for name in gradients if name in sums}
         return total, {**sums, **domain_gradients.added(shared, gradients)}
 

@@ -49,7 +49,7 @@ class RowDropout(nnx.Module):
         self.rate = float(dropout.rate)
         self.deterministic = dropout.deterministic
         self._fqn = fqn
-        self._keys = keys
+        self._keys = nnx.data(keys)  # a transformation inside the model compares what is static
 
     def __call__(
         self, inputs: Array, *, deterministic: bool | None = None, rngs: object = None

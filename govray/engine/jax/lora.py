@@ -111,8 +111,8 @@ class AdaptedLinear(nnx.Module):
 
     def __init__(self, layer: nnx.Linear, a: Array, b: Array) -> None:
         self._layer = layer
-        self._a = a
-        self._b = b
+        # Data, for a transformation inside the model compares what is static.
+        self._a, self._b = nnx.data(a), nnx.data(b)
 
     def __call__(self, inputs: Array) -> Array:
         """(…, in) → (…, out), of the layer's dtype and device."""

@@ -13,7 +13,8 @@ number of rows, and no program has rows of two routes. It has no part that anoth
 could change.
 
 Invariants: no variable of the model changes in a forward pass. What a class leaves in one, others
-would read. A generator that the model draws from by itself counts as such a variable.
+would read. A generator that the model draws from by itself counts as such a variable. Where one
+holds another array afterwards, as behind ``nnx.remat``, the pass says whether its numbers differ.
 
 Source: Cloud et al. 2024, "Gradient Routing: Masking Gradients to Localize Computation in Neural
 Networks", for the idea.
@@ -58,7 +59,10 @@ class ModelShape:
 
     @cached_property
     def _hash(self) -> int:
-        return hash(self.definition)
+        try:
+            return hash(self.definition)
+        except TypeError:  # a plain list or dict of the model has no hash, but can be compared
+            return hash(self.paths)
 
     def __hash__(self) -> int:
         return self._hash
@@ -104,8 +108,10 @@ def routed_pass(
     rest: Any,
     keys: Array,
     tensors: Mapping[str, Array],
-) -> tuple[Array, dict[str, Array]]:
+) -> tuple[Array, dict[str, Array], dict[str, Array]]:
     """Σ of the losses, and Σ_i w_il ∂ℓ_i/∂θ_l for the permitted parameters.
+
+    What is last is for `refuse_changed`.
 
     Args:
         learning: The parameters that the route permits, of any shape and floating dtype.
@@ -117,17 +123,19 @@ def routed_pass(
         Refused: A variable of the model changed.
     """
 
-    def summed(own: Parameters) -> Array:
+    def summed(own: Parameters) -> tuple[Array, dict[str, Array]]:
         model = shape.filled({**own, **constant}, rest)
         before = [(paths[0], v, v.get_value()) for v, paths in aliases(model).values()]
-        _prepare(model, route.adapter, {**own, **constant}, keys)
+        prepare(model, route.adapter, {**own, **constant}, keys)
         try:
             losses = loss_fn(model, tensors)
         except TraceContextError as error:  # what is not differentiated is from outside
             raise _changed(str(error).partition(" (")[0]) from error
-        for path, variable, value in before:
-            if variable.get_value() is not value:
-                raise _changed(f"variable {fqn(path)} is another after the forward pass")
+        changed = {
+            fqn(path): _differ(value, after)
+            for path, variable, value in before
+            if (after := variable.get_value()) is not value
+        }
         targets = tensors["targets"]
         if losses.shape != targets.shape:
             raise UsageError(
@@ -136,14 +144,37 @@ def routed_pass(
                 do="Return one loss for each target, not reduced",
             )
         wide = jnp.promote_types(losses.dtype, jnp.float32)
-        return jnp.where(targets != IGNORED, losses, 0).sum(dtype=wide)
+        return jnp.where(targets != IGNORED, losses, 0).sum(dtype=wide), changed
 
-    total, gradients = jax.value_and_grad(summed)(dict(learning))
+    (total, changed), gradients = jax.value_and_grad(summed, has_aux=True)(dict(learning))
     weights = dict(route.weights)
-    return total, {
+    weighed = {
         name: gradient if weights[name] == 1.0 else gradient * weights[name]
         for name, gradient in gradients.items()
     }
+    return total, weighed, changed
+
+
+def refuse_changed(changed: Mapping[str, Array]) -> None:
+    """Wait for what a pass says of variables that hold another array, and refuse other numbers.
+
+    Args:
+        changed: FQN → whether they differ.
+
+    Raises:
+        Refused: They do.
+    """
+    for name, differs in changed.items():
+        if differs:
+            raise _changed(f"variable {name} is another after the forward pass")
+
+
+def _differ(before: Array, after: Array) -> Array:
+    if jnp.shape(before) != jnp.shape(after) or jnp.result_type(before) != jnp.result_type(after):
+        return jnp.array(True)
+    if jax.dtypes.issubdtype(before.dtype, jax.dtypes.prng_key):
+        before, after = jax.random.key_data(before), jax.random.key_data(after)
+    return jnp.any(before != after)
 
 
 def _changed(how: str) -> Refused:
@@ -155,7 +186,7 @@ def _changed(how: str) -> Refused:
     )
 
 
-def _prepare(model: nnx.Module, adapter: str | None, parameters: Parameters, keys: Array) -> None:
+def prepare(model: nnx.Module, adapter: str | None, parameters: Parameters, keys: Array) -> None:
     """Key the dropout of this copy of the model, and let its layers read the adapter."""
     stand_ins: dict[str, nnx.Module] = {
         name: RowDropout(module, name, keys)

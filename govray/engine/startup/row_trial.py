@@ -46,7 +46,6 @@ from govray.engine.gradients.forward import Forward, LossFn
 from govray.engine.gradients.gradient_gap import (
     REPEATED,
     Gradients,
-    due_again,
     first_apart,
     rounding,
 )
@@ -57,6 +56,7 @@ from govray.engine.model.rng_state import generators
 from govray.engine.startup.model_state import Held, attributes, changed_attribute, held
 from govray.engine.startup.module_trace import first_difference
 from govray.engine.steps.routed import Routed
+from govray.engine.steps.trial_times import due_again
 from govray.errors import GovrayError, Refused
 
 ROWS = 3

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from govray.engine import step as step_module
 from govray.engine.collective.step_settings import StepSettings
-from govray.engine.gradients import gradient_gap, pass_planner
+from govray.engine.gradients import pass_planner
 from govray.engine.graphs import pass_graphs
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
+from govray.engine.steps import trial_times
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
@@ -378,7 +379,7 @@ def test_what_changes_later_is_refused_at_the_next_comparison(
         return loss(model, rows) * held.factor
 
     monkeypatch.setattr(RerunCapture, "__call__", frozen)
-    monkeypatch.setattr(gradient_gap, "_FIRST_AGAIN", 4)
+    monkeypatch.setattr(trial_times, "_FIRST_AGAIN", 4)
     training = Training(cuda_graphs=True)
     for step in range(8):
         training.step(step, choosing)
@@ -393,7 +394,7 @@ def test_what_changes_later_is_refused_at_the_next_comparison(
 
 
 def test_it_is_compared_at_powers_of_two() -> None:
-    compared = [each for each in range(1, 1600) if each == 1 or gradient_gap.due_again(each)]
+    compared = [each for each in range(1, 1600) if each == 1 or trial_times.due_again(each)]
     assert compared == [1, 16, 32, 64, 128, 256, 512, 1024, 1536]
 
 

@@ -18,6 +18,7 @@ from govray.engine.jax.keyed_dropout import row_keys
 from govray.engine.jax.layer_groups import layer_groups
 from govray.engine.jax.named_parameters import named_parameters
 from govray.engine.jax.routed_pass import PassRoute, model_shape, routed_pass
+from govray.engine.jax.row_trial import RowTrial
 from govray.engine.steps.batch import IGNORED, StepBatch
 from govray.engine.steps.expiry import NoLongerValid
 from govray.engine.steps.first_exchange import Terms
@@ -241,6 +242,81 @@ def test_state_that_classes_would_share_is_refused(model: type[Tied], says: str)
     with pytest.raises(Refused, match=says):
         step(first(TIED), loss)
     assert digests(step) == before
+
+
+class Centred(Tiny):
+    """Each logit, less its mean over rows."""
+
+    def __call__(self, tokens):
+        logits = super().__call__(tokens)
+        return logits - logits.mean(0)
+
+
+def balanced(model, tensors):
+    """A hidden part of the loss is shared by all rows: it has no value, only a gradient."""
+    shared = model.head.kernel[...].sum() * model(tensors["tokens"]).mean()
+    return loss(model, tensors) + 0.01 * (shared - jax.lax.stop_gradient(shared))
+
+
+def counted(model, tensors):
+    return loss(model, tensors) / len(tensors["targets"])
+
+
+@each_row(
+    ("model", "loss_fn", "says"),
+    [
+        (Centred, loss, r"loss_fn: a row's loss differs by .* beside it"),
+        (Tiny, balanced, r"a row's gradient of \S+ differs by .* beside it"),
+        (Tiny, counted, r"loss_fn: a row's loss differs by .* beside it"),
+    ],
+)
+def test_rows_that_learn_from_each_other_are_refused(model, loss_fn, says: str) -> None:
+    step = tiny_step(model(), OPEN)
+    before = digests(step)
+    with pytest.raises(Refused, match=says):
+        step(first(OPEN), loss_fn)
+    assert digests(step) == before
+
+
+def test_without_the_trial_they_would_train(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    monkeypatch.setattr(RowTrial, "due", lambda *_: False)
+    step = tiny_step(Centred(), OPEN)
+    before = digests(step)
+    step(first(OPEN), loss)
+    assert digests(step) != before
+
+
+class Recomputed(Tiny):
+    """Computes itself again in backward, and keeps plain containers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes, self.named = [1, 2], {"a": [3]}
+
+    @nnx.remat
+    def __call__(self, tokens):
+        return super().__call__(tokens)
+
+
+class Written(Recomputed):
+    """Writes a parameter, where only its numbers show it."""
+
+    @nnx.remat
+    def __call__(self, tokens):
+        self.head.kernel.set_value(1.5 * self.head.kernel.get_value())
+        return Tiny.__call__(self, tokens)
+
+
+def test_ordinary_models_of_flax_train_as_plain_ones() -> None:
+    corpora = {"open": EVERYTHING, "notes": NOTES}
+    plain, again = tiny_step(Tiny(), corpora), tiny_step(Recomputed(), corpora)
+    for step in (plain, again):
+        step(first(corpora), loss)
+    for name, value in plain.framework.parameters().items():
+        assert np.allclose(value, again.framework.parameters()[name], atol=1e-6), name
+    with pytest.raises(Refused, match=r"variable head\.kernel is another after the forward pass"):
+        tiny_step(Written(), corpora)(first(corpora), loss)
 
 
 def test_what_is_in_no_group_is_refused_by_name() -> None:
