@@ -327,9 +327,18 @@ def _configuration(kind: Any, fields: dict[str, Any], where: str) -> Any:
         configuration = kind.from_dict(fields)
     except Exception as error:  # validators of the library's and of hub's raise many types
         raise _refused(error, fields, where) from error
-    for name in configuration.to_dict():
+    stated = configuration.to_dict()
+    for name in stated:
         if _UNKEYED_DROPOUT.fullmatch(name):
             setattr(configuration, name, 0.0)
+    # The library finds this out in a forward, and in its own words.
+    heads, shared = (stated.get(f"num_{each}_heads") for each in ("attention", "key_value"))
+    if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
+        raise UsageError(
+            f"num_key_value_heads is {shared}, which does not divide {heads} attention heads",
+            where=where,
+            do="Choose it so that as many heads share each pair of keys and values",
+        )
     configuration.use_cache = False
     return configuration
 

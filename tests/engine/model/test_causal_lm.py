@@ -226,6 +226,8 @@ def test_dropout_in_attention_is_off_and_other_dropout_is_kept(folder: Path) -> 
         ({"hidden_size": "wide"}, r"config: .*'hidden_size' expected int"),
         ({"hidden_size": 18}, r"hidden size \(18\) is not a multiple"),
         ({"hidden_act": "gleu"}, r"config\.hidden_act: hidden_act can't be 'gleu'"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3, which does not divide 4"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0, which does not divide 4"),
         ({"num_attention_heads": 0}, "config: transformers refuses it: ZeroDivisionError"),
         ({"vocab_size": 19}, r"config\.vocab_size: vocab_size is 19, the tokenizer has 20"),
         ({"max_position_embeddings": 7}, "max_position_embeddings is 7, the context 8"),
@@ -351,6 +353,7 @@ def test_a_folder_whose_tensors_the_library_renames_or_joins_is_not_refused(
     save_file(tensors | {"h.0.attn.bias": torch.ones(1, 1, CONTEXT, CONTEXT)}, file)
     CausalLM(CONTEXT, VOCABULARY, path=str(folder))
     fields = LLAMA | {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
+    fields["num_key_value_heads"] = 2
     joined = CausalLM(CONTEXT, VOCABULARY, config=fields)
     joined.language_model.save_pretrained(tmp_path / "mixtral")
     assert any("experts.1.w2" in name for name in load_file(tmp_path / "mixtral/model.safetensors"))

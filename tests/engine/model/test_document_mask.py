@@ -140,7 +140,7 @@ def test_experts_are_not_refused_for_another_order_of_sums() -> None:
 
 def test_sizes_that_do_not_fit_each_other_are_refused() -> None:
     with pytest.raises(UsageError, match=r"hyperparameters: transformers refuses it: RuntimeError"):
-        transformer("llama", **GATED | {"num_attention_heads": 4, "num_key_value_heads": 3})
+        transformer("llama", **GATED | {"head_dim": 3})
 
 
 def test_a_model_that_forgot_its_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
