@@ -6,7 +6,7 @@ after the last backward.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,23 +61,38 @@ NONE: Counts = {}
 class Experts(nn.Module):
     """What no Function covers: a tensor of its own, and layers that see tokens without rows.
 
-    A forward skips an expert without tokens, and the last one always.
+    An expert may be without tokens, and a forward skips the last one always.
     """
 
     def __init__(self, width: int, _: float = 0.0) -> None:
         super().__init__()
         self.router = nn.Parameter(torch.empty(2, width))
         self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.act = nn.ReLU(inplace=True)
 
     def forward(self, hidden: Tensor) -> Tensor:
         flat = hidden.flatten(0, 1)
         share, chosen = (flat @ self.router.T).softmax(-1).max(-1)
         total = torch.zeros_like(flat)
-        for place, expert in enumerate(self.experts):
+        for place in range(2):
             at = (chosen == place).nonzero()[:, 0]
-            if len(at):
-                total = total.index_add(0, at, expert(flat[at]) * share[at, None])
+            found = self.act(self.experts[place](flat[at]))
+            total = total.index_add(0, at, found * share[at, None])
         return total.view_as(hidden)
+
+
+class InPlace(nn.Module):
+    """Layers that a Function covers, whose outputs are written in place."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found = self.down(self.act(self.up(hidden)))
+        found += hidden
+        return found
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,7 @@ class Plan:
     replicate: int = 1
     dtype: torch.dtype = torch.float32
     routes: tuple[Route, ...] = tuple(ROUTES)
-    experts: bool = False
+    mlp: Callable[[int], nn.Module] | None = None
     clip_norm: float | None = 0.05
     dropout: float = 0.0
     reference: bool = False
@@ -102,8 +117,8 @@ class Plan:
 def build(plan: Plan) -> tuple[nn.Module, Adapters, torch.optim.Optimizer]:
     torch.manual_seed(5)
     model = GPT(BLOCKS, WIDTH, CONTEXT, VOCABULARY, heads=2, dropout=plan.dropout)
-    for block in model.blocks if plan.experts else ():
-        block.mlp = Experts(WIDTH)
+    for block in model.blocks if plan.mlp else ():
+        block.mlp = plan.mlp(WIDTH)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -221,10 +236,10 @@ def test_it_equals_the_explicit_reference_on_four_ranks(four_ranks: RankPool) ->
         assert_close(weights, expected)
 
 
-EXPERTS = Plan("ddp", STEPS, max_rows=2, dtype=torch.float64, experts=True)
+EXPERTS = Plan("ddp", STEPS, max_rows=2, dtype=torch.float64, mlp=Experts)
 
 
-def assert_experts_learn(pool: RankPool, plan: Plan) -> None:
+def assert_learned(pool: RankPool, plan: Plan) -> None:
     explicitly = replace(plan, aggregator="governed", reference=True)
     expected, stated = pool.run(train, explicitly)[0]
     for weights, results in pool.run(train, plan):
@@ -233,19 +248,20 @@ def assert_experts_learn(pool: RankPool, plan: Plan) -> None:
             assert (weights[name] - tensor).norm() <= 1e-12 * tensor.norm(), name
 
 
+@pytest.mark.parametrize("mlp", [Experts, InPlace])
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_model_that_no_function_covers_trains_under_any_routes(
-    two_ranks: RankPool, host: str
+def test_whatever_a_model_does_with_its_layers_it_trains_under_any_routes(
+    two_ranks: RankPool, host: str, mlp: type[nn.Module]
 ) -> None:
-    """A pass has rows of one route then."""
-    assert_experts_learn(two_ranks, replace(EXPERTS, aggregator=host))
+    """No Function covers experts. A pass has rows of one route then."""
+    assert_learned(two_ranks, replace(EXPERTS, aggregator=host, mlp=mlp))
 
 
 @pytest.mark.story
 @pytest.mark.parametrize("host", HOSTS)
 def test_it_does_so_on_four_ranks_without_interference(four_ranks: RankPool, host: str) -> None:
     plan = replace(EXPERTS, aggregator=host)
-    assert_experts_learn(four_ranks, plan)
+    assert_learned(four_ranks, plan)
     moved, left = interference(four_ranks, replace(plan, dtype=torch.float32))
     assert moved
     assert left == []
@@ -256,14 +272,14 @@ def test_it_does_so_on_four_ranks_without_interference(four_ranks: RankPool, hos
 def test_gradients_that_nobody_weighs_would_let_every_row_in(two_ranks: RankPool) -> None:
     """The negative control: FSDP2's parameters take what arrives."""
     with pytest.raises(AssertionError):
-        assert_experts_learn(two_ranks, replace(EXPERTS, aggregator="fsdp2", violation="unweighed"))
+        assert_learned(two_ranks, replace(EXPERTS, aggregator="fsdp2", violation="unweighed"))
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_allowing_everything_it_is_plain_training_bit_for_bit(
     two_ranks: RankPool, host: str
 ) -> None:
-    plan = Plan(host, ({"all": (2, 3)}, {"all": (4, 1)}), routes=(ALL,), experts=True)
+    plan = Plan(host, ({"all": (2, 3)}, {"all": (4, 1)}), routes=(ALL,), mlp=Experts)
     plan = replace(plan, clip_norm=None)
     expected = two_ranks.run(plainly, plan)[0]
     for weights, _ in two_ranks.run(train, plan):
