@@ -59,9 +59,11 @@ class Architecture:
     loss: Loss = token_loss
     batch: Callable[..., Tensors] = token_batch
     adapted: bool = True
+    tolerance: float = TOLERANCE
 
 
 UNTIED = "embedding block.0 block.1 final_norm head"
+LLAMA4 = {"head_dim": 4, "num_local_experts": 4, "pad_token_id": 0}
 ARCHITECTURES = {
     "gpt2": Architecture(gpt2, "embedding embedding+head block.0 block.1 final_norm"),
     "gpt2-untied": Architecture(lambda: gpt2(tie_word_embeddings=False), UNTIED),
@@ -77,6 +79,8 @@ ARCHITECTURES = {
     ),
     # A row of the embedding that never learns, and a window shorter than the row.
     "mistral": Architecture(lambda: decoder("mistral", pad_token_id=3, sliding_window=3), UNTIED),
+    # Experts that see tokens without rows, beside one with an adapter. It rotates in float32.
+    "llama4": Architecture(lambda: decoder("llama4_text", **LLAMA4), UNTIED, tolerance=1e-6),
     "vit": Architecture(vit, UNTIED, image_loss, image_batch),
     "resnet": Architecture(
         ResNet,
@@ -192,7 +196,11 @@ class Merged(nn.Module):
         return functional_call(self.model, self.weights, inputs)
 
 
-def check(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None]) -> None:
+def check(
+    found: Mapping[str, Tensor | None],
+    expected: Mapping[str, Tensor | None],
+    tolerance: float = TOLERANCE,
+) -> None:
     assert found.keys() == expected.keys()
     norms = [reference.norm() for reference in expected.values() if reference is not None]
     # A bias on attention's keys moves no softmax: its gradient is rounding, and
@@ -205,7 +213,7 @@ def check(found: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | No
         else:
             assert gradient is not None, f"{name} has no gradient"
             error = (gradient - reference).norm() / reference.norm().clamp_min(smallest)
-            assert error <= TOLERANCE, f"{name}: {error.item()}"
+            assert error <= tolerance, f"{name}: {error.item()}"
 
 
 def test_its_groups_have_the_canonical_names(architecture: Architecture) -> None:
@@ -213,7 +221,7 @@ def test_its_groups_have_the_canonical_names(architecture: Architecture) -> None
 
 
 def test_a_mixed_policy_equals_the_oracle(architecture: Architecture) -> None:
-    check(engine(architecture, max_rows=2), oracle(architecture))
+    check(engine(architecture, max_rows=2), oracle(architecture), architecture.tolerance)
 
 
 def test_the_oracle_sees_a_wrong_group(monkeypatch: pytest.MonkeyPatch) -> None:
