@@ -153,6 +153,7 @@ def with_rank(function: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
+        pytest.param("architectures", "--listed mixtral,olmo", marks=pytest.mark.story),
         pytest.param("sharded_commit", "--quick --pairs 1", marks=pytest.mark.story),
         pytest.param("streams", "--quick --adapters 3 --pairs 1", marks=pytest.mark.story),
         pytest.param("sharded_llama", "--quick", marks=pytest.mark.story),

@@ -2,8 +2,9 @@
 
 DDP starts a bucket's all-reduce when backward has reached every parameter in it, so it hosts only
 unchanging graphs. Every pass of the base model's domain therefore has an edge to every parameter,
-permitted or not: its sliced Functions, or one edge beside the loss that brings nothing. A comm hook
-takes the place of DDP's own, which divides by the number of ranks: it sums.
+permitted or not. Sliced Functions are such edges; another pass gets one beside the loss, by which
+no gradient comes. A comm hook takes the place of DDP's own, which divides by the number of ranks:
+it sums.
 
 Passes before the last one of a step add up locally (``no_sync``). Collectives run in the last
 backward. In the second step they also run before the first forward, where DDP agrees on the order

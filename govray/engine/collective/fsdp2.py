@@ -5,8 +5,9 @@ gathers the parameters of a unit. Backward gathers them again and scatters the s
 So all ranks do equal passes, in the same order, adapters' too, with a gradient through every layer.
 A pass is sliced. Where it can't be, it has rows of one route, and each gradient is weighed when it
 arrives. Gradients are summed, not averaged, in the backward of every pass, so no rank holds those
-of the whole model between two. A parameter without a permitted row counts as zeros there, as does
-one that a forward did not use: all ranks scatter the same buffers, a function of the model alone.
+of the whole model between two. A parameter without a permitted row counts as zeros there, and so
+does one that a forward did not use. All ranks scatter the same buffers, a function of the model
+alone.
 
 Norms are taken over all shards, so clipping is that of the unsharded model up to
 rounding. Adapters stay whole, and are summed as ever.

@@ -18,7 +18,7 @@ from govray.engine.jax.model_split import ModelSplit
 from govray.engine.jax.named_parameters import named_parameters, value_of
 from govray.engine.jax.processes import Processes
 from govray.engine.jax.routed_pass import LossFn, PassRoute, refuse_changed, routed_pass
-from govray.engine.jax.row_trial import RowTrial
+from govray.engine.jax.startup.row_trial import RowTrial
 from govray.engine.steps.batch import MicroBatch
 from govray.engine.steps.routed import Routed
 from govray.errors import Refused

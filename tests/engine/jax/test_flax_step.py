@@ -18,7 +18,7 @@ from govray.engine.jax.keyed_dropout import row_keys
 from govray.engine.jax.layer_groups import layer_groups
 from govray.engine.jax.named_parameters import named_parameters
 from govray.engine.jax.routed_pass import PassRoute, model_shape, routed_pass
-from govray.engine.jax.row_trial import RowTrial
+from govray.engine.jax.startup.row_trial import RowTrial
 from govray.engine.steps.batch import IGNORED, StepBatch
 from govray.engine.steps.expiry import NoLongerValid
 from govray.engine.steps.first_exchange import Terms

@@ -1,0 +1,1 @@
+"""What is tried of a model before it trains."""
