@@ -47,7 +47,7 @@ from torch import Tensor, nn
 from govray.engine.model import document_mask
 from govray.engine.model.gpt import loss
 from govray.engine.model.past import Past
-from govray.engine.stored_weights import equal
+from govray.engine.model.stored_weights import equal
 from govray.errors import CouldNotCheck, GovrayError, UsageError, nearest, suggestion
 from govray.governance.formats.row_schema import CHAT_MARKERS
 

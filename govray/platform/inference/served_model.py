@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from govray.data.tokenizer import ByteTokenizer, FileTokenizer, load_tokenizer
 from govray.engine.model.adapters import Adapters
-from govray.engine.stored_weights import fill
+from govray.engine.model.stored_weights import fill
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.engine.stored_weights import Stored, require_names
+from govray.engine.model.stored_weights import Stored, require_names
 from govray.errors import CouldNotCheck, GovrayError, Refused
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder, sharded_init, tensor_shards

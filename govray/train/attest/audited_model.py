@@ -20,7 +20,7 @@ from govray.data.rows.row_words import load_words
 from govray.data.tokenizer import Tokenizer
 from govray.engine.gradients.forward import LossFn
 from govray.engine.model.adapters import Adapters
-from govray.engine.stored_weights import fill
+from govray.engine.model.stored_weights import fill
 from govray.errors import CouldNotCheck, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json

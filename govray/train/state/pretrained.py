@@ -8,7 +8,7 @@ Invariants:
 
 * Safetensors only: no pickle is opened, and nothing is looked for on a network.
 * Either every tensor of the model is filled, and then holds what the files have, or the run is
-  refused (`govray.engine.stored_weights`).
+  refused (`govray.engine.model.stored_weights`).
 * T0 is ``unknown`` for every layer group, with one exception. For a govray model folder that
   verifies under the run's own trust root, T0 is the taint attested there, tensor by tensor. A
   folder that does not verify is allowed: its weights are somebody else's, and ``unknown``.
@@ -36,7 +36,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from govray.engine.stored_weights import (
+from govray.engine.model.stored_weights import (
     Stored,
     fill,
     first_names,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.model.adapters import Adapters
-from govray.engine.stored_weights import fill
+from govray.engine.model.stored_weights import fill
 from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
