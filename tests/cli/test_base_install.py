@@ -100,7 +100,7 @@ def test_the_wheel_carries_the_deployment_and_the_migrations(base: Path, tmp_pat
         assert copied.read_bytes() == (ROOT / name).read_bytes()
 
     def scripts(package: Path) -> set[str]:
-        folder = package / "store" / "migrations"
+        folder = package / "platform" / "store" / "migrations"
         found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
         return {name for name in found if "__pycache__" not in name}
 
