@@ -90,7 +90,8 @@ def revoke(
     token: Annotated[str, typer.Argument(metavar="ID", help="The token's id, from ls.")],
 ) -> None:
     """Revoke a token, for ever. The service refuses it within two seconds."""
-    row = service().people.revoke_token(token)
+    # Of a whole token the id alone is sent: its secret belongs into no address.
+    row = service().people.revoke_token(token.removeprefix("govr_").partition("_")[0])
     report(row)
     line(f"Revoked {row['id']} of {row['user']}")
 

@@ -43,7 +43,6 @@ VERBS = [
     ("trace", "{policy}", "--model", "{model}", "--at", "{at}"),
     ("adapter", "remove", "{model}", "acme", "--key", "{key}", "--at", "{at}"),
     ("adapter", "export", "{model}", "acme", "--out", "out", "--at", "{at}"),
-    ("adapter", "merge", "{model}", "acme", "--out", "out", "--at", "{at}"),
     ("model", "register", "{model}", "--name", "m", "--version", "1.0.0", "--at", "{at}"),
     ("store", "index", "{storage}"),
     ("store", "rebuild", "{storage}"),

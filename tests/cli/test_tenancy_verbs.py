@@ -155,7 +155,9 @@ def test_tokens_are_listed_and_revoked_and_users_disabled(run: Run, service: Ser
     [kept] = [each for each in run("token", "ls", "--json").json["tokens"] if each["user"] == "ada"]
     assert (kept["id"], kept["state"]) == (made["id"], "good")
     assert made["token"] not in run("token", "ls").out
-    run("token", "revoke", made["id"])
+    revoked = run("token", "revoke", made["token"])  # of a whole token the id alone is sent
+    assert made["id"] in revoked.out
+    assert made["token"] not in revoked.out + revoked.err
     states = {each["id"]: each["state"] for each in run("token", "ls", "--json").json["tokens"]}
     assert states[made["id"]] == "revoked"
     assert run("token", "disable", "ada", "--json").json["disabled"] is True

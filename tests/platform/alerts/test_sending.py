@@ -145,6 +145,11 @@ def test_a_handshake_that_drips_is_left_too(
 ) -> None:
     """The time may run out in the middle of it, and its own timeout would begin anew."""
     dripping, ended, seen = threading.Event(), threading.Event(), []
+    shake_hands = ssl.SSLSocket.do_handshake
+
+    def begun(self: ssl.SSLSocket, block: bool = False) -> None:
+        dripping.set()
+        shake_hands(self, block)
 
     class WhenItDrips(threading.Thread):
         """In the timer's place: the time is up once a handshake has begun."""
@@ -160,7 +165,6 @@ def test_a_handshake_that_drips_is_left_too(
         with accepted:
             # A record of 16 KiB with a ServerHello, whose first bytes are its random ones.
             accepted.sendall(bytes.fromhex("1603034000 02003ffc 0303"))
-            dripping.set()
             ended.wait(60)
             accepted.settimeout(60 if defended else 0.2)
             try:
@@ -180,6 +184,7 @@ def test_a_handshake_that_drips_is_left_too(
 
         monkeypatch.setattr(ssl.SSLContext, "wrap_socket", at_once)
     monkeypatch.setattr(sending.threading, "Timer", WhenItDrips)
+    monkeypatch.setattr(ssl.SSLSocket, "do_handshake", begun)
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=drip, daemon=True)
         thread.start()

@@ -27,11 +27,9 @@ from tests.support.people import Service, serve
 
 @pytest.fixture
 def bounded(tmp_path: Path) -> Iterator[Service]:
-    """For whose rates no time goes by."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
     open_store(url, create=True).dispose()
-    with serve(url, max_body=1000, rate=0.5, burst=3) as running:
-        running.app.state.gate._buckets._clock = lambda: 0.0
+    with serve(url, max_body=1000) as running:
         router = APIRouter()
 
         @router.post("/echo")
@@ -102,9 +100,11 @@ def test_an_answer_that_is_late_is_a_503(hurried: Service, path: str) -> None:
 
 @pytest.fixture
 def rationed(tmp_path: Path) -> Iterator[Service]:
+    """For whose rates no time goes by."""
     url = f"sqlite:///{tmp_path / 'store.db'}"
     open_store(url, create=True).dispose()
     with serve(url, rate=0.5, burst=3) as running:
+        running.app.state.gate._buckets._clock = lambda: 0.0
         yield running
 
 
