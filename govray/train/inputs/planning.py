@@ -196,16 +196,17 @@ def advice(plan: BatchPlan) -> tuple[str, ...]:
     """Warnings: corpora without a row, and quotas that may be a mistake. A quota counts for each
     route stream. A profile with an adapter for each corpus has as many streams as corpora."""
     found = []
+    without: set[str] = set()
     by_profile: dict[str, list[StreamPlan]] = {}
     for stream in plan.streams:
         if any(corpus.corpus not in plan.excluded for corpus in stream.corpora):
             by_profile.setdefault(stream.profile, []).append(stream)
-        found += [
-            f"corpus {each.corpus!r} has no row to train on: its records are empty, or all held "
-            "back in the reserve. Nothing of it is read, and it trains no layer."
-            for each in stream.corpora
-            if not each.rows and each.corpus not in plan.excluded
-        ]
+        without |= {each.corpus for each in stream.corpora if not each.rows} - set(plan.excluded)
+    if without:
+        found.append(
+            f"no row to train on: {', '.join(sorted(without))}. The records of such a corpus are "
+            "empty, or all held back in the reserve. Nothing of it is read, and it trains no layer."
+        )
     for profile, streams in sorted(by_profile.items()):
         ids = [stream.id for stream in streams]
         due = busiest(ids, streams[0].every)

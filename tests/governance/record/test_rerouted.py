@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.cli import verified_block
-from govray.cli.adapter import _kept_removable
 from govray.errors import Refused, VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.policy.corpus_routes import Fallback
@@ -100,12 +99,6 @@ def test_the_verdict_says_where_it_was_sent(
     text = capsys.readouterr().out
     assert re.search(r"gated +alpha rerouted to narrow from step 10: memorization", text)
     assert "alpha rerouted to narrow after step 9 by head" in text
-
-
-def test_the_fallback_is_why_its_adapter_cant_be_merged(tmp_path: Path) -> None:
-    found = verified(world := rerouting(), world.run(tmp_path))
-    why = ("alpha", "open", "narrow, to which a gate leads")
-    assert _kept_removable(found, "alpha") == [why]
 
 
 def test_another_corpuss_rollback_keeps_the_gate(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_run_without_any_row_is_refused() -> None:
 
 
 def test_a_corpus_without_rows_is_said() -> None:
-    plan = reads((9, 2, 1), (0, 1, 1), max_steps=5)
+    plan = reads((9, 2, 1), (0, 1, 1), (0, 1, 1), max_steps=5)
     [said] = advice(plan)
-    assert "corpus 'b' has no row to train on" in said
-    assert advice(plan.without("b")) == ()
+    assert "no row to train on: b, c." in said
+    assert advice(plan.without("b").without("c")) == ()
