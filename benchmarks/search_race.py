@@ -23,7 +23,6 @@ from govray.tune.dry_run import trials_ending
 from govray.tune.objective import TrialReport, conclude
 from govray.tune.points import Point
 from govray.tune.recipe import TIME
-from govray.tune.schedulers import CONTINUE, GovernedASHA
 from govray.tune.successive_halving import Action, AsynchronousHalving, TrialDecision
 
 
@@ -75,23 +74,18 @@ class ToTheEnd:
         return said.step < self._steps and math.isfinite(said.value)
 
 
-class Stopping:
-    """ASHA in its stopping form, by the scheduler that Ray Tune is given.
+class RaysOwn:
+    """ASHA on one bracket by Ray's scheduler, as `searchers.asha` has it without a limit."""
 
-    Args:
-        brackets: Rungs and trials of each bracket.
-        divisor: One trial in this many goes on.
-        scheduler: Ray's own in place of the governed one, as for a search without a limit.
-    """
-
-    def __init__(
-        self,
-        brackets: Sequence[Bracket],
-        divisor: int,
-        scheduler: AsyncHyperBandScheduler | None = None,
-    ) -> None:
-        self._names = iter(range(sum(bracket.trials for bracket in brackets)))
-        self._scheduler = scheduler or GovernedASHA(brackets, divisor)
+    def __init__(self, bracket: Bracket, divisor: int) -> None:
+        self._names = iter(range(bracket.trials))
+        self._scheduler = AsyncHyperBandScheduler(
+            time_attr=TIME,
+            max_t=bracket.rungs[-1],
+            grace_period=bracket.rungs[0],
+            reduction_factor=divisor,
+            brackets=1,
+        )
         self._scheduler.set_search_properties("objective", "min")
 
     def next(self) -> str | None:
@@ -106,29 +100,20 @@ class Stopping:
         if not math.isfinite(said.value):
             return False
         decision = self._scheduler.on_trial_result(None, _trial(trial), said.to_result())
-        return decision == CONTINUE
-
-
-def ray_s_own(bracket: Bracket, divisor: int) -> AsyncHyperBandScheduler:
-    """Ray's scheduler for one bracket, as `searchers.asha` has it for a search without a limit."""
-    return AsyncHyperBandScheduler(
-        time_attr=TIME,
-        max_t=bracket.rungs[-1],
-        grace_period=bracket.rungs[0],
-        reduction_factor=divisor,
-        brackets=1,
-    )
+        return bool(decision == AsyncHyperBandScheduler.CONTINUE)
 
 
 def _trial(name: str) -> SimpleNamespace:
     return SimpleNamespace(trial_id=name)
 
 
-class Promoting:
-    """ASHA in its promotion form."""
+class Halving:
+    """ASHA in its promotion form, or in its stopping form."""
 
-    def __init__(self, brackets: Sequence[Bracket], divisor: int) -> None:
-        self._machine = AsynchronousHalving(brackets, divisor)
+    def __init__(
+        self, brackets: Sequence[Bracket], divisor: int, *, stopping: bool = False
+    ) -> None:
+        self._machine = AsynchronousHalving(brackets, divisor, stopping=stopping)
         self._names = iter(range(sum(bracket.trials for bracket in brackets)))
         self._promoted: list[str] = []
 

@@ -23,13 +23,12 @@ from dataclasses import replace
 
 from benchmarks.search_cache import Cached
 from benchmarks.search_race import (
+    Halving,
     Method,
-    Promoting,
+    RaysOwn,
     Reached,
-    Stopping,
     ToTheEnd,
     race,
-    ray_s_own,
 )
 from govray.tune.brackets import Bracket
 from govray.tune.objective import TrialReport, report
@@ -152,10 +151,12 @@ def _method(cached: Cached, arm: str, form: str | None, divisor: int) -> Method:
     bracket = Bracket(cached.rungs, size(cached))
     made: Mapping[str | None, Callable[[], Method]] = {
         None: lambda: ToTheEnd(size(cached), cached.rungs[-1]),
-        "stopping": lambda: Stopping(
-            [bracket], divisor, ray_s_own(bracket, divisor) if arm == "plain" else None
+        "stopping": lambda: (
+            RaysOwn(bracket, divisor)
+            if arm == "plain"
+            else Halving([bracket], divisor, stopping=True)
         ),
-        "promotion": lambda: Promoting([bracket], divisor),
+        "promotion": lambda: Halving([bracket], divisor),
     }
     method = made[form]()
     return LowestM(method, divisor) if arm == "low_m_places" and form else method

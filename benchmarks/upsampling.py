@@ -38,7 +38,7 @@ import torch
 from benchmarks.command import positive, run
 from benchmarks.memorization_data import library
 from benchmarks.search_curves import Curves, mean_loss
-from benchmarks.search_race import Method, Promoting, Stopping, ladders, last_reports
+from benchmarks.search_race import Halving, Method, ladders, last_reports
 from benchmarks.upsampling_trials import (
     RATE,
     UPSAMPLING,
@@ -66,8 +66,8 @@ WORKERS = 4
 DIVISOR = 3
 RUNGS = 3
 FORMS: Mapping[str, Callable[[Sequence[Bracket], int], Method]] = {
-    "stopping": Stopping,
-    "promotion": Promoting,
+    "stopping": partial(Halving, stopping=True),
+    "promotion": Halving,
 }
 SEARCHES = ("plain", "governed")
 QUICK = Recipe(

@@ -26,15 +26,15 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
 
     from govray.tune.point_searcher import Points
     from govray.tune.points import draw
-    from govray.tune.schedulers import GovernedASHA, PromotionScheduler
+    from govray.tune.schedulers import HalvingScheduler
     from govray.tune.successive_halving import AsynchronousHalving
 
     search, brackets = file.search, preview(file).brackets
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
-    if search.form == "promotion":
-        scheduler = PromotionScheduler(AsynchronousHalving(brackets, search.divisor), points)
-    elif math.isfinite(search.tau):
-        scheduler = GovernedASHA(brackets, search.divisor)
+    stopping = search.form == "stopping"
+    if not stopping or math.isfinite(search.tau):
+        machine = AsynchronousHalving(brackets, search.divisor, stopping=stopping)
+        scheduler = HalvingScheduler(machine, points)
     else:
         scheduler = AsyncHyperBandScheduler(
             time_attr=TIME,

@@ -26,13 +26,13 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
 
     from govray.tune.point_searcher import Points
     from govray.tune.points import draw
-    from govray.tune.schedulers import PromotionScheduler
+    from govray.tune.schedulers import HalvingScheduler
     from govray.tune.successive_halving import AsynchronousHalving
 
     search = file.search
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
     machine = AsynchronousHalving(preview(file).brackets, search.divisor, synchronous=True)
-    scheduler = PromotionScheduler(machine, points)
+    scheduler = HalvingScheduler(machine, points)
     config = TuneConfig(
         metric=METRIC, mode="min", search_alg=points, scheduler=scheduler, num_samples=-1
     )

@@ -1,33 +1,18 @@
-"""Successive halving as Ray Tune's schedulers, over the governed order.
+"""Successive halving as Ray Tune's scheduler: `govray.tune.successive_halving` decides, over the
+governed order, and this class tells Ray.
 
-`GovernedASHA` is Ray's own asynchronous scheduler with another cutoff. A trial goes on if its rank
-is among the best one in ``divisor``, counting itself, and first among ties. Ray's cutoff
-interpolates between two results, so a map that keeps their order may change its decisions. A rank
-does not change. A search without a limit of memorization uses Ray's class itself.
-
-`PromotionScheduler` pauses trials at rungs and promotes them later:
-`govray.tune.successive_halving` decides, and this class tells Ray. A pause ends the trial's
-processes; it goes on from its last checkpoint.
-
-Invariants:
-
-* Both decide by rank alone, so no scale of the metric changes a decision.
-* A trial whose objective is not finite does not go on.
-
-Ray keeps no scheduler's state: the trials of a resumed search repeat their reports.
+A pause ends the trial's processes; it goes on from its last checkpoint. Ray keeps no scheduler's
+state: the trials of a resumed search repeat their reports.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
-from ray.tune.schedulers.async_hyperband import _Bracket
+from ray.tune.schedulers import TrialScheduler
 
-from govray.tune.brackets import Bracket, places
 from govray.tune.point_searcher import Points
 from govray.tune.recipe import INVALID, METRIC, TIME
 from govray.tune.successive_halving import Action, AsynchronousHalving, HalvingState, TrialDecision
@@ -39,84 +24,7 @@ CONTINUE, PAUSE, STOP = (
 )
 
 
-class GovernedASHA(AsyncHyperBandScheduler):
-    """Ray's ASHA with ranks instead of percentiles, over given brackets.
-
-    Args:
-        brackets: Rungs and trials of each bracket, the first to be filled first.
-        divisor: One trial in this many goes on.
-
-    Attributes:
-        reasons: Trial to why it was stopped.
-    """
-
-    def __init__(self, brackets: Sequence[Bracket], divisor: int) -> None:
-        longest = max(bracket.rungs[-1] for bracket in brackets)
-        super().__init__(time_attr=TIME, max_t=longest, reduction_factor=divisor)
-        self._ladders = [_Ladder(bracket, divisor) for bracket in brackets]
-        self._brackets = list(self._ladders)
-        self.reasons: dict[str, str] = {}
-
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        """Put the trial into the first bracket that has room."""
-        ladder = next((each for each in self._ladders if each.places > 0), self._ladders[0])
-        ladder.places -= 1
-        self._trial_info[trial.trial_id] = ladder
-
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Ray's decision by our cutoff, with its reason."""
-        name = trial.trial_id
-        if INVALID in result:
-            self.reasons[name] = f"invalid: {result[INVALID]}"
-            return STOP
-        action = str(super().on_trial_result(tune_controller, trial, result))
-        if action == STOP:
-            self.reasons[name] = (
-                f"ran to the last rung, at step {result[TIME]}"
-                if result[TIME] >= self._max_t
-                else self._trial_info[name].standing
-            )
-        return action
-
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Does nothing: every result was seen already."""
-
-    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Its reports stay counted."""
-
-
-class _Ladder(_Bracket):
-    """One bracket: Ray's bookkeeping, our rungs and cutoff."""
-
-    def __init__(self, bracket: Bracket, divisor: int) -> None:
-        super().__init__(bracket.rungs[0], bracket.rungs[-1], divisor, 0)
-        # Ray goes through rungs from the last.
-        self._rungs = [(step, {}) for step in reversed(bracket.rungs)]
-        self._divisor = divisor
-        self.places = bracket.trials
-        self.standing = ""
-
-    def cutoff(self, recorded: dict[str, float]) -> float | None:
-        """The least reward that goes on, of those at the rung before this trial; None for any."""
-        going_on = places(len(recorded) + 1, self._divisor)
-        best = sorted(recorded.values(), reverse=True)
-        return best[going_on - 1] if len(best) >= going_on else None
-
-    def on_result(self, trial: Trial, cur_iter: int, cur_rew: float | None) -> str:
-        """As Ray's, but a trial that cannot be judged is recorded and stops."""
-        assert cur_rew is not None  # every result has the objective
-        action = str(super().on_result(trial, cur_iter, cur_rew))
-        reached = next((rung for rung in self._rungs if cur_iter >= rung[0]), None)
-        if not math.isfinite(cur_rew):
-            self.standing = "its objective is no finite number"
-            return STOP
-        if reached and action == STOP:
-            ahead = sum(reward > cur_rew for reward in reached[1].values())
-            self.standing = f"place {ahead + 1} of {len(reached[1])} at step {reached[0]}"
-        return action
-
-
-class PromotionScheduler(TrialScheduler):
+class HalvingScheduler(TrialScheduler):
     """`AsynchronousHalving`, driven by Ray Tune's events.
 
     Args:
@@ -187,7 +95,7 @@ class PromotionScheduler(TrialScheduler):
 
     def debug_string(self) -> str:
         states = [trial.state for trial in self.machine.trials.values()]
-        return "Promotion: " + ", ".join(
+        return "Halving: " + ", ".join(
             f"{states.count(state)} {state}" for state in HalvingState if state in states
         )
 

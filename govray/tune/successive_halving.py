@@ -1,17 +1,22 @@
-"""Successive halving by promotion, as a state machine: events in, decisions out. No clock, no Ray.
+"""Successive halving as a state machine: events in, decisions out. No clock, no Ray.
 
 A trial that reaches a rung goes on if it is among the best one in ``divisor`` so far. It counts
 itself, and is first among ties. Otherwise it pauses. It goes on later if more trials put it among
 the best, or if one that went on instead has died. Paused trials stop when no trial of their bracket
 runs any more.
 
-With ``synchronous`` no trial goes on before all trials have reached the rung: Hyperband.
+With ``synchronous`` no trial goes on before all trials have reached the rung: Hyperband. With
+``stopping`` a trial that would pause stops. It also stops at any report that is not finite.
+
+Decisions go by rank alone, so no map that keeps the order changes one. (Ray's own cutoff
+interpolates between two results.)
 
 Invariants, whatever order events come in:
 
 * A trial counts once at a rung, with its first report there, however often it reports.
-* A trial that died counts as the worst at its next rung, and takes no place from a living one. A
-  trial with invalid hyperparameters counts nowhere, and frees its place in the bracket.
+* A trial that died counts as the worst at its next rung, and takes no place from a living one. With
+  ``stopping`` it counts no further, as none waits for it.
+* A trial with invalid hyperparameters counts nowhere, and frees its place in the bracket.
 * A trial whose objective is infinite or NaN does not go on.
 * When all trials have been added (`close`) and none runs, none is paused: nothing stalls.
 
@@ -90,14 +95,21 @@ class AsynchronousHalving:
         brackets: Rungs and trials of each bracket, the first to be filled first.
         divisor: One trial in this many goes on.
         synchronous: Wait for all trials of a rung before any goes on.
+        stopping: Stop what would wait.
     """
 
     def __init__(
-        self, brackets: Sequence[Bracket], divisor: int, *, synchronous: bool = False
+        self,
+        brackets: Sequence[Bracket],
+        divisor: int,
+        *,
+        synchronous: bool = False,
+        stopping: bool = False,
     ) -> None:
         self.brackets = tuple(brackets)
         self.divisor = divisor
         self.synchronous = synchronous
+        self.stopping = stopping
         self.trials: dict[str, RungTrial] = {}
         self._valid = [0] * len(self.brackets)  # trials of each that are not INVALID
         self.rungs = [[Rung() for _ in bracket.rungs] for bracket in self.brackets]
@@ -135,6 +147,11 @@ class AsynchronousHalving:
             return (TrialDecision(trial, Action.STOP, f"is {found.state} already"),)
         found.step, found.objective = step, math.inf if math.isnan(objective) else objective
         own = self._climb(trial)
+        lost = not math.isfinite(found.objective)
+        if self.stopping and (
+            own.action is Action.PAUSE or (lost and own.action is not Action.STOP)
+        ):
+            own = self._stop(trial, "its objective is no finite number" if lost else own.reason)
         others = self._settle(found.bracket)
         # A later decision about the trial itself replaces the first.
         final = [each for each in others if each.trial == trial]
@@ -149,7 +166,7 @@ class AsynchronousHalving:
         found = self.trials.get(trial)
         if found is None or found.state not in (HalvingState.RUNNING, HalvingState.PAUSED):
             return ()
-        if found.state is HalvingState.RUNNING:
+        if found.state is HalvingState.RUNNING and not self.stopping:
             self._rung(found).entries.append((math.inf, trial))
         found.state = HalvingState.DIED
         return self._settle(found.bracket)
@@ -167,6 +184,10 @@ class AsynchronousHalving:
     def _rung(self, trial: RungTrial) -> Rung:
         return self.rungs[trial.bracket][trial.rung]
 
+    def _stop(self, name: str, reason: str) -> TrialDecision:
+        self.trials[name].state = HalvingState.STOPPED
+        return TrialDecision(name, Action.STOP, reason)
+
     def _climb(self, name: str) -> TrialDecision:
         """While a running trial goes on, count it at each rung that its last report has reached."""
         trial = self.trials[name]
@@ -176,8 +197,7 @@ class AsynchronousHalving:
             rung, here = self._rung(trial), f"at step {steps[trial.rung]}"
             index = rung.insert(trial.objective, name)
             if trial.rung == len(steps) - 1:
-                trial.state = HalvingState.STOPPED
-                return TrialDecision(name, Action.STOP, f"ran to the last rung, {here}")
+                return self._stop(name, f"ran to the last rung, {here}")
             count = len(rung.entries)
             standing = f"place {index + 1} of {count} {here}"
             if (
@@ -200,10 +220,9 @@ class AsynchronousHalving:
         if self._complete(bracket, len(self.rungs[bracket]) - 1):
             for name, trial in self.trials.items():
                 if trial.bracket == bracket and trial.state is HalvingState.PAUSED:
-                    trial.state = HalvingState.STOPPED
                     here = f"at step {self.brackets[bracket].rungs[trial.rung]}"
                     reason = f"not among the best 1 in {self.divisor} {here}"
-                    decisions.append(TrialDecision(name, Action.STOP, reason))
+                    decisions.append(self._stop(name, reason))
         return tuple(decisions)
 
     def _complete(self, bracket: int, level: int) -> bool:

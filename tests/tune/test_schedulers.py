@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from govray.tune.brackets import Bracket
 from govray.tune.objective import report
 from govray.tune.point_searcher import Points, from_sequence
 from govray.tune.recipe import Recipe, load_searcher
-from govray.tune.schedulers import GovernedASHA, PromotionScheduler
+from govray.tune.schedulers import HalvingScheduler
 from govray.tune.successive_halving import AsynchronousHalving
 from tests.support.search_files import search_file
 
@@ -208,7 +209,7 @@ def test_a_promoted_trial_goes_before_a_new_one() -> None:
         metric="objective",
         mode="min",
         search_alg=points,
-        scheduler=PromotionScheduler(machine, points),
+        scheduler=HalvingScheduler(machine, points),
     )
     found = FakeController(Recipe({}, config), curve)
     found.step()  # t0 reports 1.0, and goes on
@@ -255,14 +256,22 @@ def test_without_a_limit_it_is_ray_s_own_search_exactly(seed: int) -> None:
     assert {"STOP", "CONTINUE"} <= set(decisions)
 
 
+ALONE = SimpleNamespace(get_trials=list)
+
+
+def stopping(brackets: list[Bracket]) -> HalvingScheduler:
+    points = Points(from_sequence([{}] * 30), 30, 30)
+    return HalvingScheduler(AsynchronousHalving(brackets, 3, stopping=True), points)
+
+
 def decisions(scheduler: Any, seed: int, of_loss: Callable[[float], float]) -> list[str]:
     scheduler.set_search_properties("objective", "min")
     np.random.seed(seed)
     trials = {f"t{i}": FakeTrial(f"t{i}") for i in range(30)}
     for trial in trials.values():
-        scheduler.on_trial_add(None, trial)
+        scheduler.on_trial_add(ALONE, trial)
     return [
-        scheduler.on_trial_result(None, trials[name], {"step": step, "objective": of_loss(loss)})
+        scheduler.on_trial_result(ALONE, trials[name], {"step": step, "objective": of_loss(loss)})
         for name, step, loss in results(30, seed)
     ]
 
@@ -275,14 +284,14 @@ def test_our_cutoff_is_a_place_so_no_map_of_the_loss_changes_a_decision() -> Non
     brackets = [Bracket((100, 300, 900), 30)]
     for seed in range(5):
         found = [
-            decisions(GovernedASHA(brackets, 3), seed, of_loss)
-            for i, of_loss in enumerate([float, stretched, lambda loss: loss / (1 + loss)])
+            decisions(stopping(brackets), seed, of_loss)
+            for of_loss in (float, stretched, lambda loss: loss / (1 + loss))
         ]
         assert found[0] == found[1] == found[2]
 
 
 def test_ray_s_cutoff_interpolates_so_such_a_map_does() -> None:
-    """The control, and the reason for the subclass."""
+    """The control, and the reason for an engine of our own."""
 
     def rays() -> AsyncHyperBandScheduler:
         return AsyncHyperBandScheduler(
@@ -295,13 +304,13 @@ def test_ray_s_cutoff_interpolates_so_such_a_map_does() -> None:
 
 
 def test_the_place_rule_of_the_issue() -> None:
-    scheduler = GovernedASHA([Bracket((1, 9), 9)], 3)
+    scheduler = stopping([Bracket((1, 9), 9)])
     scheduler.set_search_properties("objective", "min")
 
     def decide(name: str, objective: float) -> str:
         trial = FakeTrial(name)
-        scheduler.on_trial_add(None, trial)
-        return scheduler.on_trial_result(None, trial, {"step": 1, "objective": objective})
+        scheduler.on_trial_add(ALONE, trial)
+        return scheduler.on_trial_result(ALONE, trial, {"step": 1, "objective": objective})
 
     said = [decide(name, value) for name, value in zip("abcdef", [5, 6, 7, 5, 9, 5.5], strict=True)]
     assert said == ["CONTINUE", "STOP", "STOP", "CONTINUE", "STOP", "STOP"]
