@@ -22,7 +22,7 @@ __all__ = ["preview", "recipe"]
 def recipe(file: SearchFile, concurrent: int) -> Recipe:
     """Deal ``max_trials`` random points, ``concurrent`` at once, and halve them at each rung."""
     from ray.tune import TuneConfig
-    from ray.tune.schedulers import AsyncHyperBandScheduler
+    from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 
     from govray.tune.point_searcher import Points
     from govray.tune.points import draw
@@ -32,6 +32,7 @@ def recipe(file: SearchFile, concurrent: int) -> Recipe:
     search, brackets = file.search, preview(file).brackets
     points = Points(partial(draw, search.space, search.seed), search.max_trials, concurrent)
     stopping = search.form == "stopping"
+    scheduler: TrialScheduler
     if not stopping or math.isfinite(search.tau):
         machine = AsynchronousHalving(brackets, search.divisor, stopping=stopping)
         scheduler = HalvingScheduler(machine, points)

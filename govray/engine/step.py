@@ -325,7 +325,7 @@ def build_step(
             model is on no GPU.
     """
     refuse_inexact(model)
-    refuse_other_meshes(model, sharded=settings.aggregator == "fsdp2")
+    refuse_other_meshes(model, sharded=settings.shards)
     if settings.activation_checkpointing:
         recompute_blocks(model)
     adapters = adapters or Adapters(model, {}, seed=settings.seed)

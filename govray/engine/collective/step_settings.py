@@ -7,15 +7,32 @@ defaults from here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from govray.errors import UsageError
 
 FrameworkName = Literal["torch", "jax"]
 
 AggregatorName = Literal["governed", "ddp", "fsdp2"]
+
+
+class AggregatorKind(NamedTuple):
+    """``hosted``: torch sums gradients, inside every backward. ``shards``: ranks share one model,
+    and torch casts it."""
+
+    hosted: bool
+    shards: bool
+
+
+AGGREGATORS: Mapping[AggregatorName, AggregatorKind] = {
+    "governed": AggregatorKind(hosted=False, shards=False),
+    "ddp": AggregatorKind(hosted=True, shards=False),
+    "fsdp2": AggregatorKind(hosted=True, shards=True),
+}
+SHARDING = " or ".join(name for name, kind in AGGREGATORS.items() if kind.shards)
+"""For people: the aggregators that share a model."""
 
 Precision = Literal["fp32", "bf16", "bf16-mixed"]
 """``fp32`` leaves the model's parameters as they are, ``bf16`` keeps them in bfloat16. With
@@ -32,8 +49,7 @@ class StepSettings:
         seed: Of the plan, the initial weights, adapters and dropout.
         clip_norm: Largest gradient norm of a domain; None does not clip.
         max_rows: Rows that go through the model together, more accumulate; None for all of a pass.
-        aggregator: Who sums gradients over ranks: ``governed``, ``ddp``, or ``fsdp2`` for a model
-            that `govray.train.shard` or torch's ``fully_shard`` has sharded.
+        aggregator: Who sums gradients over ranks.
         precision: In which numbers parameters are kept, and forward computes.
         activation_checkpointing: Whether blocks are computed again in backward.
         compile: Whether blocks run as graphs of ``torch.compile``.
@@ -60,10 +76,15 @@ class StepSettings:
     collective_timeout_s: int = 300
 
     @property
+    def shards(self) -> bool:
+        """Whether ranks share one model."""
+        return AGGREGATORS[self.aggregator].shards
+
+    @property
     def autocast(self) -> bool:
         """Whether losses are computed under torch's autocast to bfloat16.
-        FSDP2 casts by its own policy, which `govray.train.shard` gives it."""
-        return self.precision == "bf16-mixed" and self.aggregator != "fsdp2"
+        A sharded model is cast by torch's policy, which `govray.train.shard` gives it."""
+        return self.precision == "bf16-mixed" and not self.shards
 
     def __post_init__(self) -> None:
         for name, value in (("clip_norm", self.clip_norm), ("max_rows", self.max_rows)):
@@ -73,25 +94,22 @@ class StepSettings:
             self._refuse_torchs(
                 ("aggregator", "precision", "activation_checkpointing", "compile", "cuda_graphs")
             )
-        if self.compile and self.aggregator != "governed":
-            raise UsageError(
-                f"with aggregator {self.aggregator} every forward has rows of several routes, and "
-                "each combination would be another graph",
-                where="compile",
-                do="Use aggregator: governed, or leave compile out",
-            )
+        refused = {
+            "compile": "each combination of routes in a forward would be another graph",
+            "cuda_graphs": "a graph would leave out what torch sums inside every backward",
+        }
+        for name, problem in refused.items():
+            if getattr(self, name) and AGGREGATORS[self.aggregator].hosted:
+                raise UsageError(
+                    f"with aggregator {self.aggregator} {problem}",
+                    where=name,
+                    do=f"Use aggregator: governed, or leave {name} out",
+                )
         if self.compile and self.activation_checkpointing:
             raise UsageError(
                 "a compiled block chooses by itself what it computes again",
                 where="compile",
                 do="Leave out compile or activation_checkpointing",
-            )
-        if self.cuda_graphs and self.aggregator != "governed":
-            raise UsageError(
-                f"with aggregator {self.aggregator} torch sums gradients inside every backward, "
-                "which a graph would leave out",
-                where="cuda_graphs",
-                do="Use aggregator: governed, or leave cuda_graphs out",
             )
         for name in ("compile", "activation_checkpointing"):
             if self.cuda_graphs and getattr(self, name):

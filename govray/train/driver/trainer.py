@@ -521,7 +521,7 @@ class GovernedTrainer(RunSettings):
             found.groups,
             planned.plan,
             planned.stream_routes,
-            shards=fewest // self.replicate if self.aggregator == "fsdp2" else 1,
+            shards=fewest // self.replicate if self.shards else 1,
             # Over JAX nobody looked which parameters are tables.
             text=self.rows != "images" and self.framework == "torch",
             averaged=self.ema is not None,

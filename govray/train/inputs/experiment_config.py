@@ -20,6 +20,8 @@ from pydantic import (
 )
 
 from govray.engine.collective.step_settings import (
+    AGGREGATORS,
+    SHARDING,
     AggregatorName,
     FrameworkName,
     Precision,
@@ -383,10 +385,10 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _shares_its_copies(self) -> Experiment:
         if self.sharding is not None:
-            if self.aggregator != "fsdp2":
+            if not AGGREGATORS[self.aggregator].shards:
                 raise ValueError(
                     f"sharding: under aggregator {self.aggregator} each worker has the whole "
-                    "model; write aggregator: fsdp2, or leave it out"
+                    f"model; write aggregator: {SHARDING}, or leave it out"
                 )
             check_copies(self.resources.num_workers, self.sharding.replicate)
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
-from govray.engine.collective.step_settings import StepSettings
+from govray.engine.collective.step_settings import SHARDING, StepSettings
 from govray.errors import UsageError
 from govray.train.checkpoint.retention import DEFAULT, Rules
 from govray.train.experiment.ema import Ema
@@ -23,7 +23,7 @@ class RunSettings(StepSettings):
         commit_at: Further numbers of steps done at which a commit is due.
         keep: Which commits stay.
         ema: How the base model's weights are averaged; None for not at all.
-        replicate: Copies of a model that ranks share, under ``aggregator: fsdp2``.
+        replicate: Copies of a model that ranks share, where the aggregator shards.
         threads: Threads of one worker's kernels; part of bit reproducibility.
         deterministic: Whether workers use only kernels that give equal bits for equal inputs, and
             an operator without one is an error.
@@ -44,10 +44,10 @@ class RunSettings(StepSettings):
         super().__post_init__()
         if self.framework == "jax":
             self._refuse_torchs(("ema", "deterministic"))
-        if self.replicate < 1 or (self.replicate > 1 and self.aggregator != "fsdp2"):
+        if self.replicate < 1 or (self.replicate > 1 and not self.shards):
             raise UsageError(
                 f"replicate is {self.replicate} with aggregator {self.aggregator}",
-                do="Give aggregator fsdp2 and a number from 1, or leave replicate out",
+                do=f"Give aggregator {SHARDING} and a number from 1, or leave replicate out",
             )
 
     @property

@@ -1,6 +1,6 @@
 """`shard`: a training loop calls it before it makes the optimizer, if ranks may share a model.
 
-It does nothing unless the run's aggregator is ``fsdp2``, so a loop can always call it. Given a
+It does nothing unless the run's aggregator shards, so a loop can always call it. Given a
 function that builds the model, each rank makes no more of it than its own rows. They are equal to
 those of the whole model, bit for bit (``train/checkpoint/sharded_init.py``). All ranks do so, or
 all build the whole model: they compare what they built.
@@ -30,7 +30,7 @@ from govray.train.worker.run_start import assignment_for
 
 
 def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
-    """Cut the model over all workers, if the run says ``aggregator: fsdp2``.
+    """Cut the model over all workers, if the run's aggregator shards.
 
     The model is moved to the worker's device, and gets the weights that the run begins with, first.
 
@@ -47,7 +47,11 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
         Refused: The model is on another device than the worker's.
     """
     assignment = current.get()
-    if assignment is None or isinstance(assignment, Discovery) or not _sharding(assignment):
+    if (
+        assignment is None
+        or isinstance(assignment, Discovery)
+        or not assignment.order.settings.shards
+    ):
         model = model if isinstance(model, nn.Module) else model()
         if not isinstance(assignment, Discovery):  # which goes on to `govern`, and its optimizer
             # An optimizer that is made next asks where the parameters are, for its kernels.
@@ -71,10 +75,6 @@ def shard(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
         tensor_shards.shard(model, mixed=mixed, replicate=replicate)
     assignment.sharded.append(model)
     return model
-
-
-def _sharding(assignment: Assignment) -> bool:
-    return assignment.order.settings.aggregator == "fsdp2"
 
 
 def _in_parts(build: Callable[[], nn.Module], replicate: int) -> sharded_init.ModelRows | None:
