@@ -1,4 +1,4 @@
-"""The passages of one part of a corpus, as runs that `run_merge` puts together.
+"""The passages of one part of a corpus, as runs that `index_build` puts together.
 
 A part gives files beside each other, for whoever builds the index and nobody else:
 

@@ -46,7 +46,6 @@ from govray.storage.storage_url import check_path
 from govray.train.attest.write_model import signed_files, write_model
 from govray.train.checkpoint import storage
 from govray.train.driver import attempts
-from govray.train.driver.discovery import discover
 from govray.train.driver.gang import await_room
 from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.progress import StepCallback
@@ -79,7 +78,7 @@ from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule
 from govray.train.loop.entrypoint import declared_start, own_loop
 from govray.train.loop.experiment_loop import REPORTED, train_loop
-from govray.train.loop.until_govern import Loop
+from govray.train.loop.until_govern import Loop, discover
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.environment_probe import environment_here

@@ -6,26 +6,31 @@ Every collaborator of a `Run` is made here, in the same order on all ranks, as
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import optax
 import torch
 import torch.distributed as dist
 from flax import nnx
+from jax import Array
+from torch import nn
 
 from govray.engine.collective.agreement import Agreement
 from govray.engine.jax.flax_framework import FlaxFramework
 from govray.engine.jax.layer_groups import layer_groups
 from govray.engine.jax.named_parameters import named_parameters
 from govray.engine.jax.step import build_step
+from govray.engine.steps.batch import StepBatch
+from govray.engine.steps.routed_step import RoutedStep
+from govray.engine.steps.step_result import StepResult
 from govray.errors import UsageError
 from govray.storage.place import place
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment, Discovery, current
 from govray.train.jax.flax_state import FlaxModel
-from govray.train.jax.parameter_shapes import parameter_shapes
-from govray.train.jax.run_step import RunStep
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state.committer import Commits
 from govray.train.state.pretrained import check_unchanged
@@ -72,7 +77,7 @@ def govern(model: nnx.Module, optimizer: optax.GradientTransformation) -> Run:
     if isinstance(assignment, Discovery):
         parameters = {n: v.get_value() for n, v in named_parameters(model).items()}
         groups = layer_groups(model, assignment.policy_groups)
-        raise Discovered(groups, parameter_shapes(parameters), framework="jax")
+        raise Discovered(groups, _parameter_shapes(parameters), framework="jax")
     return _start_run(model, optimizer, assignment)
 
 
@@ -109,7 +114,7 @@ def _start_run(
     return Run(
         # Rows come as tensors of the CPU, wherever JAX puts them.
         replace(assignment, device=_CPU),
-        RunStep(step, Agreement(terms, timeout=patience)),
+        _RunStep(step, Agreement(terms, timeout=patience)),
         gating=Gating(
             order.on_expiry,
             order.expiries,
@@ -126,10 +131,56 @@ def _start_run(
         schedule=None,
         average=None,
         scorer=_no_scorer,
-        metrics=RunMetrics(order, parameter_shapes(step.framework.parameters()), writes=first),
+        metrics=RunMetrics(order, _parameter_shapes(step.framework.parameters()), writes=first),
         best=best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,
         profiler=StepProfiler(range(0), place(order.folder)),
     )
+
+
+class _RunStep:
+    """Implements `govray.train.worker.run.StepFunction`: batches of torch's tensors in.
+    ``agreement``: over torch's processes, which are JAX's."""
+
+    def __init__(self, step: RoutedStep, agreement: Agreement) -> None:
+        self.agreement = agreement
+        self._step = step
+
+    def __call__(self, batch: StepBatch, loss_fn: Callable[..., Any]) -> StepResult:
+        """As `RoutedStep`; tensors of the batch are on the CPU."""
+        parts = (
+            replace(part, tensors={name: t.numpy() for name, t in part.tensors.items()})
+            for part in batch.micro_batches
+        )
+        return self._step(replace(batch, micro_batches=tuple(parts)), loss_fn)
+
+    def leave_out(self, corpora: Mapping[str, str]) -> None:
+        """As `RoutedStep`."""
+        self._step.leave_out(corpora)
+
+    def reroute(self, corpora: Mapping[str, str]) -> None:
+        """As `RoutedStep`."""
+        self._step.reroute(corpora)
+
+    def require_sound(self) -> None:
+        """As `RoutedStep`."""
+        self._step.require_sound()
+
+
+def _parameter_shapes(parameters: Mapping[str, Array]) -> nn.Module:
+    """A module on the meta device with parameters of these names, for what reads no values.
+    ``parameters``: by FQN; of any shape, dtype and device."""
+    model = nn.Module()
+    for name, value in parameters.items():
+        *above, own = name.split(".")
+        module = model
+        for part in above:
+            if part not in module._modules:
+                module.add_module(part, nn.Module())
+            module = module.get_submodule(part)
+        dtype = getattr(torch, value.dtype.name)
+        empty = torch.empty(value.shape, dtype=dtype, device="meta")
+        module.register_parameter(own, nn.Parameter(empty, requires_grad=dtype.is_floating_point))
+    return model
 
 
 def _no_scorer(loss_fn: object) -> Scorer:

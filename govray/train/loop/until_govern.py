@@ -2,6 +2,10 @@
 
 `govern` ends that call. What stands before it in a loop should therefore build the model and
 nothing else.
+
+Routes, and so the batch plan, depend on the model's layer groups, but only the user's loop knows
+the model. So the driver calls the loop once on the meta device (no memory, no arithmetic), wherever
+the loop puts the model.
 """
 
 from __future__ import annotations
@@ -57,3 +61,22 @@ def until_govern(
         where=where,
         do="Call it once, where prepare_model was",
     )
+
+
+def discover(
+    loop: Loop,
+    config: dict[str, Any],
+    policy_groups: Mapping[str, tuple[str, ...]],
+    where: str | None = None,
+) -> Discovered:
+    """The model that the loop passes to `govern`, on the meta device, and its layer groups.
+
+    Args:
+        policy_groups: Layer groups that the policy names itself.
+        where: What the user calls the loop; its name by default.
+
+    Raises:
+        UsageError: The loop failed before it called `govern`, or never called it.
+    """
+    called = where or str(getattr(loop, "__qualname__", type(loop).__name__))
+    return until_govern(loop, config, policy_groups, torch.device("meta"), where=called)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from govray.data import corpus
 from govray.data.corpus import Built, build, part_files
-from govray.data.similarity import kept_index, passage_index, passage_run, run_merge
+from govray.data.similarity import index_build, kept_index, passage_index, passage_run
 from govray.data.similarity.index_build import build_index, in_turn
 from govray.data.similarity.kept_index import FOLDER, built_index, index_of, passages_of
 from govray.data.similarity.minhash import (
@@ -156,7 +156,7 @@ def test_the_bytes_follow_from_the_records_alone(
     ]:
         (tmp_path / name).mkdir()
         monkeypatch.setattr(passage_run, "RUN", run)
-        monkeypatch.setattr(run_merge.merged, "__defaults__", (at_once,))
+        monkeypatch.setattr(index_build.merged, "__defaults__", (at_once,))
         build_index(tmp_path / name, several.folder, several.root, SECRET, how)
         made.append(files(tmp_path / name))
     assert made[0] == made[1]
@@ -192,7 +192,7 @@ def test_a_merge_of_runs_is_the_sorted_whole(
     np.concatenate([np.zeros(0, np.uint64), *runs]).tofile(path)
     starts = np.cumsum([0, *map(len, runs)]).tolist()
     pieces = [
-        *run_merge.merged(
+        *index_build.merged(
             [SortedRun(path, start, len(run)) for start, run in zip(starts, runs, strict=False)],
             at_once,
         )

@@ -14,7 +14,7 @@ from torch import nn
 from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
 from govray.train import govern
-from govray.train.driver.discovery import discover
+from govray.train.loop.until_govern import discover
 
 SIZES = {"blocks": 2, "context": 16, "width": 8, "vocabulary": 11}
 
@@ -151,7 +151,7 @@ import sys
 import torch
 from govray.engine.model.gpt import GPT
 from govray.train import govern
-from govray.train.driver.discovery import discover
+from govray.train.loop.until_govern import discover
 from govray.train.experiment.optimizer import Optimizer
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.watching.model_size import _state_share

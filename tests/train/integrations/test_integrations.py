@@ -33,10 +33,10 @@ import govray
 from govray.engine.model.gpt import GPT
 from govray.errors import Refused, UsageError
 from govray.train import GovernedTrainer, govern
-from govray.train.driver.discovery import discover
 from govray.train.inputs.order import Assignment, current
 from govray.train.integrations import huggingface_trainer, lightning_trainer
 from govray.train.integrations.host_loop import PlannedBatches, replay_schedule
+from govray.train.loop.until_govern import discover
 from tests.support.deployment import Deployment, targets_of
 from tests.support.tree import ROOT, SCRIPTS
 

@@ -22,11 +22,11 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.errors import Malformed, Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
-from govray.train.driver.discovery import discover
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.pretrained_start import Start
 from govray.train.loop.entrypoint import declared_start
+from govray.train.loop.until_govern import discover
 from govray.train.replay.replayed_run import replay
 from govray.train.state.pretrained import (
     check_fits,
