@@ -496,9 +496,9 @@ def _runs(record: SearchRecord) -> list[Place]:
     return run_listing.list_runs(record.folder)
 
 
-def _settle(record: SearchRecord, patience_s: float = 60.0) -> None:
+def _settle(record: SearchRecord) -> None:
     """Wait for the last commits of trials that were stopped."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if not any(map(driving, _runs(record))):
             return

@@ -118,21 +118,11 @@ class RevocationFeed:
 
     Args:
         at: The time by this machine's clock, aware.
-        poll_s: Seconds between two reads.
     """
 
-    def __init__(
-        self,
-        source: RevocationSource,
-        run: Place,
-        *,
-        at: datetime,
-        poll_s: float = POLL_S,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
+    def __init__(self, source: RevocationSource, run: Place, *, at: datetime) -> None:
         self._source = source
         self._run = run
-        self._poll_s, self._patience_s = poll_s, patience_s
         self._accepted = source.accepted
         self._failing_since: float | None = None
         self._trouble: GovrayError | None = None
@@ -180,7 +170,7 @@ class RevocationFeed:
         except GovrayError as error:
             if self._failing_since is None:
                 self._failing_since = elapsed_s
-            if elapsed_s - self._failing_since >= self._patience_s:
+            if elapsed_s - self._failing_since >= PATIENCE_S:
                 self._trouble = (
                     RankFailed(error.what, where=error.where, do=error.do)
                     if isinstance(error, UsageError | CouldNotCheck)
@@ -207,5 +197,5 @@ class RevocationFeed:
         return TrustState.load(self._source.root, at=at, delegations=self._source.delegations)
 
     def _follow(self) -> None:
-        while not self._end.wait(self._poll_s):
+        while not self._end.wait(POLL_S):
             self.look(at=datetime.now(UTC), elapsed_s=time.monotonic())

@@ -62,18 +62,15 @@ def parse_steps(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def start_and_stop(
-    wanted: tuple[int, int] | None, kept: Collection[int], begun: int = 0
-) -> tuple[int, int]:
+def start_and_stop(wanted: tuple[int, int] | None, kept: Collection[int]) -> tuple[int, int]:
     """Where a replay starts, and where it stops.
 
     Args:
         wanted: The requested range; the whole run by default.
         kept: The steps whose commits are whole, by the step that comes next.
-        begun: The first step of the run.
 
     Returns:
-        The newest kept step at or before the wanted start, and the wanted stop. ``begun`` needs no
+        The newest kept step at or before the wanted start, and the wanted stop. Step 0 needs no
         commit.
 
     Raises:
@@ -84,14 +81,14 @@ def start_and_stop(
         raise CouldNotCheck(
             "the run has no whole checkpoint to compare with", do="Let it commit one first"
         )
-    first, last = wanted or (begun, newest)
+    first, last = wanted or (0, newest)
     if last > newest:
         raise UsageError(
             f"the run's newest whole checkpoint is of step {newest}, before {last}",
             where=f"--steps {first}:{last}",
             do=f"Checkpoints are kept of: {listed(kept)}",
         )
-    return max((step for step in kept if step <= first), default=begun), last
+    return max((step for step in kept if step <= first), default=0), last
 
 
 def listed(steps: Collection[int], shown: int = 12) -> str:

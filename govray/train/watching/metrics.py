@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -119,16 +119,8 @@ class RunMetrics:
     """The metrics of one worker's run; on ranks other than 0 nothing is kept.
     ``model``: whose parameters weigh the layer groups."""
 
-    def __init__(
-        self,
-        order: Order,
-        model: nn.Module,
-        *,
-        writes: bool,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def __init__(self, order: Order, model: nn.Module, *, writes: bool) -> None:
         self._writes = writes
-        self._clock = clock
         self._stalls: defaultdict[str, float] = defaultdict(float)
         if not writes:
             return
@@ -142,7 +134,7 @@ class RunMetrics:
         self._targets: Counter[str] = Counter()  # N_l, of the steps since the last publication
         self._steps, self._tokens, self._seconds = 0, 0, 0.0
         self._agreed = 0.0  # seconds that the agreement had waited by then
-        self._since = clock()
+        self._since = time.perf_counter()
         # Ray forgets a gauge that is not set again for a while: what stands is set at each turn.
         self._standing: dict[tuple[Declared, str | None], float] = {
             (MAX_STEPS, None): order.stop,
@@ -153,11 +145,11 @@ class RunMetrics:
     @contextmanager
     def waiting(self, stall: Stall) -> Iterator[None]:
         """Count the seconds inside as waited for this."""
-        began = self._clock()
+        began = time.perf_counter()
         try:
             yield
         finally:
-            self._stalls[stall] += self._clock() - began
+            self._stalls[stall] += time.perf_counter() - began
 
     def stepped(self, result: StepResult, seconds: float, *, agreed: float, lag: int) -> None:
         """A step was done.
@@ -176,7 +168,7 @@ class RunMetrics:
             self._targets[ADAPTERS if group.startswith(ADAPTER) else group] += targets
         self._stalls["agreement"] += agreed - self._agreed
         self._agreed = agreed
-        if self._clock() - self._since >= EVERY_S:
+        if time.perf_counter() - self._since >= EVERY_S:
             self._publish(result, lag)
 
     def measured(self, profile: EntropyProfile) -> None:
@@ -202,7 +194,7 @@ class RunMetrics:
 
     def _publish(self, result: StepResult, lag: int) -> None:
         self._stand()
-        now = self._clock()
+        now = time.perf_counter()
         of = self._series
         of[STEPS].inc(self._steps)
         of[STEP].set(result.step)

@@ -39,7 +39,7 @@ from govray.train.worker.lr_schedule import (
     make_schedule,
     require_rates,
 )
-from govray.train.worker.memorization_watch import MemorizationWatch, Scorer
+from govray.train.worker.memorization_watch import MemorizationWatch
 from govray.train.worker.placement import place_on
 from govray.train.worker.planned_batch import row_tensors
 from govray.train.worker.recorder import Recorder
@@ -81,7 +81,6 @@ def govern(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scheduler: MakeScheduler | None = None,
-    scorer: Scorer | None = None,
 ) -> Run:
     """Put a model and its optimizer under the run's depth policy.
 
@@ -94,15 +93,13 @@ def govern(
         optimizer: Over the model's parameters.
         scheduler: ``optimizer -> scheduler``: makes torch's learning-rate scheduler once the
             adapters have joined the optimizer. `Run.step` steps it.
-        scorer: What measures memorization, if the policy asks for it; the engine's own monitor
-            by default.
 
     Raises:
         UsageError: Called outside a training loop that `GovernedTrainer` started.
         Refused: The model is not the one the plan was made for, can't be routed exactly, or is
             on another device than the worker's.
     """
-    return start_run(model, optimizer, assignment_for(model, optimizer), scheduler, scorer)
+    return start_run(model, optimizer, assignment_for(model, optimizer), scheduler)
 
 
 def assignment_for(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Assignment:
@@ -131,7 +128,6 @@ def start_run(
     optimizer: torch.optim.Optimizer,
     assignment: Assignment,
     scheduler: MakeScheduler | None = None,
-    scorer: Scorer | None = None,
 ) -> Run:
     """`govern` with an assignment. Collective."""
     order, rows = assignment.order, assignment.shard
@@ -177,9 +173,7 @@ def start_run(
         feed=feed,
         schedule=schedule,
         average=average,
-        scorer=(lambda loss_fn: scorer)
-        if scorer
-        else partial(_monitor, step_function, order.settings.seed),
+        scorer=partial(_monitor, step_function, order.settings.seed),
         metrics=RunMetrics(order, model, writes=first),
         evaluation=_evaluation(model, adapters, step_function.agreement, order),
         best=best_so_far(rows.checkpoint) if order.validation else NOTHING_YET,

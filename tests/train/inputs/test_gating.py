@@ -158,7 +158,7 @@ def feed(world: World, tmp_path: Path) -> RevocationFeed:
         },
         accepted=Revocations.load(world.trust, read_lists([path]), at=AT),
     )
-    return RevocationFeed(source, tmp_path, at=AT, patience_s=60)
+    return RevocationFeed(source, tmp_path, at=AT)
 
 
 def acme(world: World, sequence: int, *corpora: str) -> bytes:
@@ -219,14 +219,14 @@ def test_a_later_attempt_refuses_a_list_from_before_the_newest_that_was_accepted
     path.write_bytes(acme(world, 2, "acme"))
     feed.look(at=AT, elapsed_s=0)
     path.write_bytes(acme(world, 1))
-    later = RevocationFeed(feed._source, tmp_path, at=AT, patience_s=60)
+    later = RevocationFeed(feed._source, tmp_path, at=AT)
     assert set(later.since()) == {"credential acme"}
     later.look(at=AT, elapsed_s=0)
     later.look(at=AT, elapsed_s=60)
     assert "a sequence never goes back" in str(later.trouble)
     # The control: a run that accepted no newer one.
     (tmp_path / "other").mkdir()
-    other = RevocationFeed(feed._source, tmp_path / "other", at=AT, patience_s=60)
+    other = RevocationFeed(feed._source, tmp_path / "other", at=AT)
     other.look(at=AT, elapsed_s=0)
     other.look(at=AT, elapsed_s=60)
     assert other.trouble is None
