@@ -1,7 +1,8 @@
 """``govray model``: versions of models, the stage of each, and a copy of one.
 
 A version is a folder that verifies. `register` verifies it, indexes it, and binds the name and
-version to its attestation. `download` verifies the copy before the copy gets its name.
+version to its attestation. `download` verifies the copy before the copy gets its name. Both read
+folders of this machine; the others ask the service.
 """
 
 from __future__ import annotations
@@ -27,18 +28,17 @@ from govray.cli.output import (
 )
 from govray.cli.run_corpora import run_corpora
 from govray.cli.run_records import run_records
+from govray.cli.served import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.verify.verifier import VerifiedModel
-    from govray.platform.store.promotion_gates import PromotionPolicy
     from govray.platform.store.tables import ModelVersion
 
 app = typer.Typer(help="Versions of models: register, list, promote, download.")
-
-GATES = Path("policies/promotion.yaml")
+remote = typer.Typer(help="Versions of models: list them, move one to a stage.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
 
@@ -118,25 +118,16 @@ def register(
     field("stage", "none: nothing uses it until it is promoted")
 
 
-@app.command()
+@remote.command()
 def versions(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="A model; without it: all models.")
     ] = None,
-    store: Store = DEFAULT_STORE,
 ) -> None:
     """List the versions of a model, the highest first, or the models."""
-    from govray.platform.store import registry
-
-    with opened_session(store) as session:
-        if name is None:
-            found: list[dict[str, Any]] = [
-                {"model": each.name, "production": current.version if current else None}
-                for each in registry.models(session)
-                for current in [registry.latest(session, each.name, stage="production")]
-            ]
-        else:
-            found = [_row(each) for each in registry.versions(session, name)]
+    models = service().models
+    rows = models.list() if name is None else models.versions(name)
+    found = [each.model_dump(by_alias=True) for each in rows]
     report(found)
     if not found:
         line("No model is registered. Register one: govray model register FOLDER --name NAME …")
@@ -144,67 +135,30 @@ def versions(
     if name is None:
         grid = table("model", "in production")
         for each in found:
-            grid.row(each["model"], each["production"] or "-")
+            grid.row(each["name"], each.get("production") or "-")
     else:
         grid = table("version", "stage", "made", "by", "attestation")
         for each in found:
-            short = f"{each['attestation'][:19]}…"
-            grid.row(each["version"], each["stage"], each["created"], each["user"], short)
+            stage, *rest = (each.get(key) or "-" for key in ("stage", "created", "user"))
+            grid.row(each["version"], stage, *rest, f"{each['attestation'][:19]}…")
     print_table(grid)
 
 
-@app.command()
+@remote.command()
 def promote(
     name: Name,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="MAJOR.MINOR.PATCH.")],
     to: Annotated[
         str, typer.Option("--to", metavar="STAGE", help="staging, production or archived.")
     ],
-    gates: Annotated[
-        Path, typer.Option("--gates", metavar="FILE", help="The promotion policy.")
-    ] = GATES,
-    revocations: RevocationLists = None,
-    store: Store = DEFAULT_STORE,
 ) -> None:
-    """Move a version to a stage, if every gate of the stage holds.
+    """Move a version to a stage, if every gate of the service holds.
 
-    Exit code 1: gates failed; each is named, and nothing was changed. 3: the version's trust root
-    asks for a revocation list that is not given.
+    Exit code 1: gates failed; each is named, and nothing was changed.
     """
-    from govray.platform.store import registry
-    from govray.platform.store.standing import standing
-
-    with opened_session(store) as session:
-        if to == "archived":
-            done = registry.archive(session, name=name, version=version, by=changer())
-            asked = "no gates"
-        else:
-            policy = _gates(gates)
-            given, pinned = trust.lists(revocations)
-            known = standing(session, given, at=trust.reference_time(None), pinned=pinned)
-            done = registry.promote(
-                session,
-                name=name,
-                version=version,
-                stage=to,
-                policy=policy,
-                by=changer(),
-                standing=known,
-            )
-            asked = f"{len(policy.gates(to))} of {policy} hold"
-        session.commit()
-        number = done.version.version
-    report(
-        {
-            "model": name,
-            "version": number,
-            "before": done.before,
-            "after": done.after,
-            "replaced": done.replaced,
-        }
-    )
-    line(f"{name} {number}: {done.before} → {done.after}", style="bold")
-    field("gates", asked)
+    done = service().models.promote(name, version, stage=to)
+    report(done.model_dump(by_alias=True))
+    line(f"{name} {done.version}: {done.before} → {done.after}", style="bold")
     if done.replaced is not None:
         field("archived", f"{done.replaced}, which was in production")
 
@@ -305,18 +259,6 @@ def copy(
     return verified
 
 
-def _gates(path: Path) -> PromotionPolicy:
-    from govray.platform.store.promotion_gates import read_promotion_policy
-
-    if not path.is_file():
-        raise UsageError(
-            "there is no promotion policy, so nothing can be promoted",
-            where=str(path),
-            do="Give --gates FILE; govray init DIR copies one to policies/promotion.yaml.",
-        )
-    return read_promotion_policy(user_files.read(path), name=path.name)
-
-
 def _row(row: ModelVersion) -> dict[str, Any]:
     return {
         "model": row.model,
@@ -350,3 +292,6 @@ def _number(key: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise UsageError(f"{text!r} is not a number", where=f"--metric {key}") from None
+
+
+app.registered_commands += remote.registered_commands

@@ -10,6 +10,7 @@ import typer
 from govray.cli import (
     group,
     login,
+    model,
     project,
     role,
     template,
@@ -38,7 +39,6 @@ app = typer.Typer(
 runs = typer.Typer(
     help="List what was submitted, look into one, stop it, resume it, pin its checkpoints."
 )
-model = typer.Typer(help="Versions of models: list them, move one to a stage.")
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file, here.")]
 Project = Annotated[
@@ -204,47 +204,8 @@ def unpin(run: RunId, step: Step) -> None:
     line(f"{run} step {done.step}: not pinned")
 
 
-@model.command("versions")
-def versions(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A model; without it: all models.")
-    ] = None,
-) -> None:
-    """List the versions of a model, the highest first, or the models."""
-    client = service()
-    if name is None:
-        models = [each.model_dump(by_alias=True) for each in client.models.list()]
-        report(models)
-        grid = table("model", "in production")
-        for each in models:
-            grid.row(each["name"], each.get("production") or "-")
-    else:
-        found = [each.model_dump(by_alias=True) for each in client.models.versions(name)]
-        report(found)
-        grid = table("version", "stage", "attestation")
-        for each in found:
-            grid.row(each["version"], each.get("stage") or "-", each["attestation"])
-    print_table(grid)
-
-
-@model.command("promote")
-def promote(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")],
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="MAJOR.MINOR.PATCH.")],
-    to: Annotated[
-        str, typer.Option("--to", metavar="STAGE", help="staging, production or archived.")
-    ],
-) -> None:
-    """Move a version to a stage, if every gate of the service holds."""
-    done = service().models.promote(name, version, stage=to)
-    report(done.model_dump(by_alias=True))
-    line(f"{name} {done.version}: {done.before} → {done.after}", style="bold")
-    if done.replaced is not None:
-        field("archived", f"{done.replaced}, which was in production")
-
-
 app.add_typer(runs, name="runs")
-app.add_typer(model, name="model")
+app.add_typer(model.remote, name="model")
 app.add_typer(workspace.app, name="workspace")
 app.add_typer(project.app, name="project")
 app.add_typer(template.app, name="template")

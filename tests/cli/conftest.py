@@ -10,9 +10,10 @@ import pytest
 
 from govray.cli import main
 from govray.governance.formats.document import format_time
+from govray.platform.store.database import open_store
 from tests.support.command import Done, Run
 from tests.support.listening import listening
-from tests.support.people import Service
+from tests.support.people import Service, serve
 from tests.support.prepared_folder import write_prepared
 from tests.support.world import AT, World
 
@@ -93,3 +94,15 @@ def as_engineer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command has the token of an engineer of a module's service."""
     monkeypatch.setenv("GOVRAY_TOKEN", service.tokens["engineer"])
     monkeypatch.delenv("GOVRAY_SERVER", raising=False)
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A new one, whose administrator runs the commands."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    open_store(url, create=True).dispose()
+    monkeypatch.setenv("GOVRAY_STORE", url)
+    with serve(url) as running, listening(running.app) as address:
+        monkeypatch.setenv("GOVRAY_SERVER", address)
+        monkeypatch.setenv("GOVRAY_TOKEN", running.tokens["admin"])
+        yield running

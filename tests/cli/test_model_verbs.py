@@ -10,15 +10,13 @@ import pytest
 
 from govray.governance.verify.verifier import verify
 from tests.support.command import Run
-from tests.support.gates import UNMONITORED
-from tests.support.tree import ROOT
+from tests.support.gates import SHIPPED, UNMONITORED
+from tests.support.people import Service
 from tests.support.world import AT
-
-GATES = ROOT / "policies" / "promotion.yaml"
 
 
 @pytest.fixture
-def register(run: Run, model: Path, root: Path, at: str) -> Any:
+def register(run: Run, service: Service, model: Path, root: Path, at: str) -> Any:
     """Register a folder as a version; further words are further options."""
 
     def register(version: str, *words: object, code: int = 0, folder: Path = model) -> Any:
@@ -38,22 +36,18 @@ def test_a_folder_becomes_a_version_that_is_promoted_and_downloaded(
         {"team": "code"},
         {"loss": 2.31},
     )
-    assert (tmp_path / "govray.db").is_file()
     register("1.1.0")
-    gates = tmp_path / "gates.yaml"
-    gates.write_text(UNMONITORED)
+    gates = tmp_path / "policies" / "promotion.yaml"
+    gates.parent.mkdir()
     for version in ("1.0.0", "1.1.0"):
         for stage in ("staging", "production"):
-            told = run(
-                "model", "promote", "gpt", version, "--to", stage, "--gates", gates, "--json"
-            )
+            gates.write_text(UNMONITORED)
+            told = run("model", "promote", "gpt", version, "--to", stage, "--json")
             assert told.json["after"] == stage
             if stage == "staging":  # the shipped gates ask for a monitor, which its run had not
-                shipped = run(
-                    "model", "promote", "gpt", version, "--to", "production", "--gates", GATES,
-                    code=1,
-                )  # fmt: skip
-                assert "nothing was measured" in shipped.err
+                gates.write_text(SHIPPED)
+                production = ("gpt", version, "--to", "production")
+                assert "nothing was measured" in run("model", "promote", *production, code=1).err
     assert told.json["replaced"] == "1.0.0"
     listed = run("model", "versions", "gpt", "--json").json
     assert [(each["version"], each["stage"]) for each in listed] == [
@@ -120,29 +114,6 @@ def test_the_registry_takes_no_file_that_a_loader_may_load_and_no_digest_covers(
 )
 def test_words_that_cannot_be_meant(register: Any, words: list[str], said: str) -> None:
     assert said in register(*words, code=2).err
-
-
-def test_gates_that_fail_are_all_told_and_a_missing_document_is_refused(
-    run: Run, register: Any, tmp_path: Path
-) -> None:
-    register("1.0.0")
-    promote = ["model", "promote", "gpt", "1.0.0", "--to", "staging"]
-    assert "no promotion policy" in run(*promote, code=2).err
-    strict = tmp_path / "strict.yaml"
-    asked = "  staging:\n    - monitored\n    - {gate: replayed, corpora: [acme]}\n"
-    shipped = GATES.read_text()
-    strict.write_text(shipped.partition("stages:")[0] + "stages:\n" + asked + "  production: []\n")
-    told = run(*promote, "--gates", strict, code=1).err
-    assert "not monitored" in told
-    assert "govray replay RUN --without acme" in told
-    assert run("model", "versions", "gpt", "--json").json[0]["stage"] == "none"
-    strict.write_text(strict.read_text().replace("monitored", "blessed"))
-    assert "'blessed' is no gate" in run(*promote, "--gates", strict, code=1).err
-    assert "no stage to promote to" in run(*promote[:-1], "live", "--gates", GATES, code=2).err
-    assert (
-        "no such version"
-        in run("model", "promote", "gpt", "2.0.0", "--to", "staging", "--gates", GATES, code=2).err
-    )
 
 
 def test_a_download_is_whole_or_not_there(

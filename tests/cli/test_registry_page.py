@@ -14,6 +14,7 @@ from govray.platform.store.promotion_gates import GATES, read_promotion_policy
 from govray.platform.store.registry import STAGES
 from tests.support.command import Run
 from tests.support.monitored_world import Monitored
+from tests.support.people import Service
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "registry.md").read_text()
@@ -21,7 +22,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.S | re.M)
 SHIPPED = (ROOT / "policies" / "promotion.yaml").read_bytes()
 
 
-def test_its_commands_run(run: Run, at: str, tmp_path: Path) -> None:
+def test_its_commands_run(run: Run, service: Service, at: str, tmp_path: Path) -> None:
     world = Monitored()
     world.run(tmp_path / "model")
     (tmp_path / "root.json").write_bytes(world.root)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,10 @@ import pytest
 import yaml
 from sqlmodel import Session, select
 
-from govray.platform.store.database import open_store
 from govray.platform.store.tables import AuditEntry
 from tests.support.command import Run
-from tests.support.listening import listening
-from tests.support.people import Service, serve
+from tests.support.people import Service
 from tests.support.tree import ROOT
-
-
-@pytest.fixture
-def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """A new one, whose administrator runs the commands."""
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    open_store(url, create=True).dispose()
-    monkeypatch.setenv("GOVRAY_STORE", url)
-    with serve(url) as running, listening(running.app) as address:
-        monkeypatch.setenv("GOVRAY_SERVER", address)
-        monkeypatch.setenv("GOVRAY_TOKEN", running.tokens["admin"])
-        yield running
 
 
 @pytest.mark.parametrize(

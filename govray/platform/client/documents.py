@@ -151,6 +151,8 @@ class Version(Answered):
     labels: dict[str, str] | None = None
     metrics: dict[str, float] | None = None
     notes: str | None = None
+    created: str | None = None
+    user: str | None = None
 
 
 class Promoted(Answered):
