@@ -23,11 +23,15 @@ from pathlib import Path
 from statistics import median
 
 import yaml
+from sqlmodel import Session
 
 from benchmarks.command import positive, run
 from benchmarks.one_corpus import OneCorpus
 from benchmarks.process_tree import processor_seconds, tree
+from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
+from govray.platform.store.submissions import submit
+from govray.train.run_folder.clock import now
 
 STAGES = ("process", "driver", "attempt", "workers", "step", "finished", "attested")
 """The driver's process; all inputs verified; an attempt; its two workers; a step; and the end."""
@@ -81,15 +85,17 @@ def by_queue(folder: Path) -> Figures:
     queue |= {"store": store, "working_dir": str(folder / "code")}
     settings = folder / "queue.yaml"
     settings.write_text(yaml.safe_dump({**queue, "pools": {"default": {"slots": 2}}}))
-    open_store(store, create=True).dispose()
+    engine = open_store(store, create=True)
     named = zip(("--port=", "--ray-client-server-port="), others, strict=True)
     ports = (f"--dashboard-port={port}", *(f"{name}{each}" for name, each in named))
     head = ("start", "--head", "--block", "--num-cpus=2", f"--temp-dir={folder / 'ray'}", *ports)
     with process("ray", *head) as started, process("govray", "queue", "run", str(settings)) as own:
         until(lambda: not socket.socket().connect_ex(("127.0.0.1", port)), started, own)
         time.sleep(15)  # until all of the head is at rest
-        submit = ("queue", "submit", file, "--project", "p", "--store", store)
-        subprocess.run([_BIN / "govray", *submit], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+        text, by = Path(file).read_text(), ChangedBy(user="benchmark", at=now())
+        with Session(engine) as session:
+            submit(session, kind="train", name="short", project="p", config=text, slots=2, by=by)
+            session.commit()
         return watched(folder / "runs", started, own)
 
 

@@ -258,7 +258,7 @@ def govray(
         typer.Option(
             "--server",
             metavar="URL",
-            help="Act through a service: train, tune, runs, model. Others refuse it. "
+            help="Act through a service: train, tune, queue, model. Others refuse it. "
             "govray --server URL --help shows how.",
         ),
     ] = None,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust, user_files
-from govray.cli.changer import changer
 from govray.cli.output import (
     At,
     RevocationLists,
@@ -69,9 +68,13 @@ def register(
 
     Nothing is written unless it verifies.
     """
+    from getpass import getuser
+
+    from govray.governance.formats.document import format_time
     from govray.governance.policy.record_commitment import read_secrets
     from govray.governance.verify.verifier import verify
     from govray.platform.store import registry
+    from govray.platform.store.audit_log import ChangedBy
     from govray.platform.store.model_index import index_model
     from govray.platform.store.secret_fingerprint import indexing_key
     from govray.platform.store.semantic_version import parse_version
@@ -103,7 +106,7 @@ def register(
             model=name,
             version=number,
             attestation=verified.digest,
-            by=changer(),
+            by=ChangedBy(user=getuser(), at=format_time(trust.reference_time(None))),
             labels=labels,
             metrics=metrics,
             notes=notes,

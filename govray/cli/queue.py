@@ -1,6 +1,6 @@
 """``govray queue``: work off the queue in front of Ray Jobs, and look into it.
 
-``run`` is the reconciler. The others read and write the store alone, and need no cluster.
+``run`` is the reconciler, and ``helm`` needs nothing but a file. The others ask the service.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli.changer import changer
+from govray.cli import user_files
 from govray.cli.output import field, line, note, print_table, report, table
-from govray.cli.place_argument import Given, given_place
-from govray.cli.store import DEFAULT_STORE, Store, opened, opened_session
+from govray.cli.served import service
+from govray.cli.store import opened
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 
 if TYPE_CHECKING:
     from threading import Event
 
-    from sqlmodel import Session
-
+    from govray.platform.client.documents import QueueEntry
     from govray.platform.queue.reconcile import QueuePass, Reconciler
     from govray.platform.store.tables import Submission
 
 app = typer.Typer(help="Queue experiments in front of a plain Ray cluster, by priority and share.")
+remote = typer.Typer(help="List what was submitted, look into one, stop it, kill it or resume it.")
 
 Tell = Callable[..., None]
 """Says a line, with facts about it by name."""
@@ -41,10 +41,9 @@ GLANCE_S = 0.25
 RETRY_S = 15.0
 """How long the reconciler waits after the store failed."""
 
-Entry = Annotated[str, typer.Argument(metavar="ID", help="The submission's id, from ls.")]
-User = Annotated[
-    str | None, typer.Option("--user", metavar="NAME", help="Who does it. Default: you.")
-]
+Entry = Annotated[str, typer.Argument(metavar="ID", help="A submission's id, from ls.")]
+
+_STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, KILLED or ERROR."
 
 
 @app.command()
@@ -98,118 +97,77 @@ def run(
         reconciler.release()
 
 
-@app.command("ls")
+@remote.command("ls")
 def ls(
+    state: Annotated[str | None, typer.Option("--state", metavar="STATE", help=_STATES)] = None,
     project: Annotated[
-        str | None, typer.Option("--project", metavar="NAME", help="Of this project alone.")
+        str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newest.")] = 100,
-    store: Store = DEFAULT_STORE,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="NAME", help="Of this user.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="With this tag.")] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")
+    ] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
 ) -> None:
-    """List the queue: what runs, what waits and where in its line, and what has ended."""
-    from sqlalchemy.orm import defer
-    from sqlmodel import col, select
+    """List what was submitted, the latest first."""
+    from itertools import islice
 
-    from govray.platform.store.tables import Submission
-
-    statement = select(Submission).options(defer(Submission.config))  # type: ignore[arg-type]
-    if project is not None:
-        statement = statement.where(col(Submission.project) == project)
-    newest = statement.order_by(col(Submission.submitted).desc(), col(Submission.id).desc())
-    with opened_session(store) as session:
-        rows = list(reversed(session.exec(newest.limit(limit)).all()))
-        report([_to_json(row) for row in rows])
-    if not rows:
-        line("Nothing was submitted yet. Submit: govray queue submit FILE --project NAME")
+    found = service().experiments.list(
+        state=state,
+        project=project,
+        user=user,
+        tag=tag,
+        pool=pool,
+        archived=archived or None,
+    )
+    items = list(islice(found, limit))
+    report([each.model_dump(by_alias=True) for each in items])
+    if not items:
+        line("No submission is like that. Submit: govray --server URL train FILE")
         return
     grid = table(
-        *("submission", "name", "project", "user", "state", "place", "pool", "priority", "slots"),
-        *("tries", "why"),
+        *("id", "name", "project", "user", "state", "place", "pool", "priority", "slots"),
+        *("tries", "run", "why"),
         right=("place", "priority", "slots", "tries"),
     )
-    for row in rows:
+    for each in items:
         grid.row(
-            *(row.id, row.name, row.project, row.user, row.state, str(row.position or "")),
-            *(row.pool, str(row.priority), str(row.slots), str(row.attempt), row.why or ""),
+            *(each.id, each.name, each.project, each.user, each.state, str(each.position or "")),
+            *(each.pool, str(each.priority), str(each.slots), str(each.attempt), each.run or ""),
+            each.why or "",
         )
     print_table(grid)
 
 
-@app.command("show")
-def show(id: Entry, store: Store = DEFAULT_STORE) -> None:
-    """Show one submission, with the file that was sent."""
-    with opened_session(store) as session:
-        row = _find(session, id)
-        report({**_to_json(row), "config": row.config})
-        _show(row)
+@remote.command("show")
+def show(id: Entry) -> None:
+    """Show one: its state and why, its place in the queue, its run, its file."""
+    row = service().experiments.get(id)
+    tell_entry(row)
+    if row.config is not None:
         line(row.config.rstrip())
 
 
-@app.command("submit")
-def submit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The experiment file.")],
-    project: Annotated[str, typer.Option("--project", metavar="NAME")],
-    priority: Annotated[
-        int | None,
-        typer.Option(
-            "--priority",
-            min=-1000,
-            max=1000,
-            help="Higher goes first. Else as the file says, or 0.",
-        ),
-    ] = None,
-    pool: Annotated[
-        str | None,
-        typer.Option("--pool", metavar="NAME", help="Else as the file says, or default."),
-    ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="Repeatable.")
-    ] = None,
-    working_dir: Annotated[
-        Path | None,
-        typer.Option("--working-dir", metavar="DIR", help="What the job gets; archived now."),
-    ] = None,
-    storage: Annotated[
-        Given | None,
-        typer.Option(
-            "--storage",
-            metavar="DIR",
-            parser=given_place,
-            help="Where it is archived: the storage of queue.yaml.",
-        ),
-    ] = None,
-    user: User = None,
-    store: Store = DEFAULT_STORE,
-) -> None:
-    """Put an experiment into the queue, straight into the store."""
-    from govray.governance.submission.code_archive import archive_folder
-    from govray.platform.store import submissions
-    from govray.tune.experiment_cost import experiment_cost
+@remote.command("stop")
+def stop(id: Entry) -> None:
+    """Stop one after its current step and a commit."""
+    tell_entry(service().experiments.stop(id))
 
-    text = _read(file)
-    if (working_dir is None) != (storage is None):
-        raise UsageError("a working directory is archived beside the runs", do="Give both options")
-    archive = archive_folder(working_dir, storage) if working_dir and storage else None
-    with opened_session(store) as session:
-        text = _with_room(session, text, str(file), pool)
-        asked = experiment_cost(text, name=str(file))
-        row = submissions.submit(
-            session,
-            kind=asked.kind,
-            name=asked.name,
-            project=project,
-            config=text,
-            slots=asked.slots,
-            least=asked.least,
-            by=changer(user),
-            pool=pool or asked.pool or "default",
-            priority=priority if priority is not None else asked.priority or 0,
-            archive=archive,
-            tags=tag or (),
-        )
-        session.commit()
-        report(_to_json(row))
-        line(f"{row.id}  {row.state}")
+
+@remote.command("kill")
+def kill(id: Entry) -> None:
+    """End one at once; steps since its last checkpoint are lost."""
+    tell_entry(service().experiments.kill(id))
+
+
+@remote.command("resume")
+def resume(id: Entry) -> None:
+    """Put back into the queue what was stopped, killed or failed."""
+    tell_entry(service().experiments.resume(id))
 
 
 @app.command("helm")
@@ -222,28 +180,10 @@ def helm(
 
     from govray.tune.chart_job import chart_job
 
-    values = chart_job(_read(file), name=str(file), project=project)
+    values = chart_job(user_files.read_text(file), name=str(file), project=project)
     report(values)
     for each in yaml.safe_dump(values, sort_keys=False, allow_unicode=True).splitlines():
         line(each)
-
-
-@app.command("stop")
-def stop(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
-    """Let a submission commit and stop; a waiting one leaves the line at once."""
-    _ask(id, "stop", user, store)
-
-
-@app.command("kill")
-def kill(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
-    """End a submission for good, unless somebody resumes it."""
-    _ask(id, "kill", user, store)
-
-
-@app.command("resume")
-def resume(id: Entry, user: User = None, store: Store = DEFAULT_STORE) -> None:
-    """Put what was stopped, killed or ended in an error back into the queue."""
-    _ask(id, "resume", user, store)
 
 
 def _runtime_env(row: Submission, folder: Path) -> dict[str, Any]:
@@ -372,92 +312,19 @@ def _own_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(
-            f"the file cannot be read ({why})",
-            where=str(file),
-            do="Give an experiment file, such as jobs/train.yaml",
-        ) from None
-
-
-def _with_room(session: Session, text: str, name: str, pool: str | None) -> str:
-    """The file, with how many workers a search may have where it does not say."""
-    from govray.governance.submission.search_room import lacks_room, stated_pool, with_room
-    from govray.governance.submission.yaml_overrides import read_mapping, written
-    from govray.platform.store.pools import search_room
-
-    config = read_mapping(text, name=name)
-    if not lacks_room(config):
-        return text
-    room = search_room(session, pool or stated_pool(config) or "default")
-    return text if room is None else written(with_room(config, room))
-
-
-def _ask(id: str, what: str, user: str | None, store: str) -> None:
-    from govray.platform.store import submissions
-
-    with opened_session(store) as session:
-        row = submissions.ask(session, _find(session, id), what, by=changer(user))
-        session.commit()
-        report(_to_json(row))
-        line(f"{row.id}  {row.state}")
-
-
-def _find(session: Session, id: str) -> Submission:
-    from govray.platform.store.tables import Submission
-
-    row = session.get(Submission, id)
-    if row is None:
-        raise UsageError(
-            f"there is no submission {id[:80]!r}", where="ID", do="Run `govray queue ls`"
-        )
-    return row
-
-
-def _show(row: Submission) -> None:
+def tell_entry(row: QueueEntry) -> None:
+    report(row.model_dump(by_alias=True))
     line(f"{row.id}  {row.state}")
-    shown = {
-        "name": f"{row.name}  ({row.kind})",
-        "project": row.project,
-        "user": row.user,
-        "pool": f"{row.pool}, {row.slots} slots, priority {row.priority}",
-        "slots": _given(row),
-        "place": row.position,
-        "job": row.job,
-        "tries": row.attempt or None,
-        "failures": row.failures or None,
-        "submitted": row.submitted,
-        "started": row.started,
-        "finished": row.finished,
-        "why": row.why,
-        "tags": " ".join(row.tags) or None,
-    }
-    for name, value in shown.items():
-        if value is not None:
+    field("name", f"{row.name}, {row.kind}")
+    field("by", f"{row.user}, project {row.project}")
+    field("pool", f"{row.pool}, {row.slots} slots, priority {row.priority}")
+    if row.position is not None:
+        field("place", f"{row.position} of its pool's queue, by priority and time")
+    for name, value in (("run", row.run), ("job", row.job), ("why", row.why)):
+        if value:
             field(name, value)
+    if row.tags:
+        field("tags", ", ".join(row.tags))
 
 
-def _given(row: Submission) -> str | None:
-    """What an elastic entry gave back, and to which; None if it has all its slots."""
-    if row.cap is None:
-        return None
-    held = row.slots if row.held is None else row.held
-    verb = "gives" if held > row.cap else "gave"
-    return f"{verb} back {row.slots - row.cap} of {row.slots} slots to {row.gives_to}"
-
-
-def _to_json(row: Submission) -> dict[str, Any]:
-    """As the service shows it, and what it gives back: names in lowerCamelCase, no file."""
-    names = {
-        **{name: name for name in ("id", "kind", "name", "project", "user", "state", "position")},
-        **{name: name for name in ("pool", "priority", "slots", "policy", "archive")},
-        **{"forked_from": "forkedFrom", "run": "run", "job": "job", "attempt": "attempt"},
-        **{name: name for name in ("failures", "submitted", "started", "finished", "why")},
-        **{"archived": "archived", "tags": "tags"},
-        **{"least": "least", "held": "held", "cap": "cap", "gives_to": "givesTo"},
-    }
-    return {shown: getattr(row, name) for name, shown in names.items()}
+app.registered_commands += remote.registered_commands

@@ -1,4 +1,4 @@
-"""Verbs that act through a service: ``govray --server URL train|tune|runs|model``."""
+"""Verbs that act through a service: ``govray --server URL train|tune|queue|model``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from govray.cli import (
     login,
     model,
     project,
+    queue,
     role,
+    runs,
     template,
     token,
     user_files,
     webhook,
     workspace,
 )
-from govray.cli.output import Overrides, field, line, note, print_table, report, table
+from govray.cli.output import Overrides, field, line, note, report
 from govray.cli.progress import StageBar
 from govray.cli.served import service
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
     from govray.platform.client import Client
-    from govray.platform.client.documents import ExperimentCheck, QueueEntry
+    from govray.platform.client.documents import ExperimentCheck
 
 app = typer.Typer(
     name="govray --server URL",
@@ -35,9 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="What acts through a service. Say govray login first, or set GOVRAY_TOKEN.",
-)
-runs = typer.Typer(
-    help="List what was submitted, look into one, stop it, resume it, pin its checkpoints."
 )
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file, here.")]
@@ -67,13 +66,6 @@ PolicyDigest = Annotated[
 ]
 Check = Annotated[bool, typer.Option("--check", help="Submit nothing: say what it would take.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Wait until it has ended.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="A submission's id.")]
-
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
-Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For who reads it later.")]
-
-_STATES = "QUEUED, RUNNING, PREEMPTING, STOPPING, KILLING, COMPLETED, STOPPED, KILLED or ERROR."
 
 
 @app.command("train")
@@ -114,97 +106,8 @@ def tune(
     _submit("tune", config, asked, working_dir, check=check, follow=follow)
 
 
-@runs.command("ls")
-def list_runs(
-    state: Annotated[str | None, typer.Option("--state", metavar="STATE", help=_STATES)] = None,
-    project: Annotated[
-        str | None, typer.Option("--project", metavar="NAME", help="Of this project.")
-    ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", metavar="NAME", help="Of this user.")
-    ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="WORD", help="With this tag.")] = None,
-    pool: Annotated[
-        str | None, typer.Option("--pool", metavar="NAME", help="In this pool.")
-    ] = None,
-    archived: Annotated[bool, typer.Option("--archived", help="Those that were archived.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many, at most.")] = 50,
-) -> None:
-    """List what was submitted, the latest first."""
-    from itertools import islice
-
-    found = service().experiments.list(
-        state=state,
-        project=project,
-        user=user,
-        tag=tag,
-        pool=pool,
-        archived=archived or None,
-    )
-    items = list(islice(found, limit))
-    report([each.model_dump(by_alias=True) for each in items])
-    if not items:
-        line("No submission is like that. Submit: govray --server URL train FILE")
-        return
-    grid = table("id", "name", "project", "user", "state", "place", "run", right=("place",))
-    for each in items:
-        place = "" if each.position is None else str(each.position)
-        grid.row(each.id, each.name, each.project, each.user, each.state, place, each.run or "")
-    print_table(grid)
-
-
-@runs.command("show")
-def show(submission: Id) -> None:
-    """Show one: its state and why, its place in the queue, its run."""
-    _tell(service().experiments.get(submission))
-
-
-@runs.command("stop")
-def stop(submission: Id) -> None:
-    """Stop one after its current step and a commit."""
-    _tell(service().experiments.stop(submission))
-
-
-@runs.command("kill")
-def kill(submission: Id) -> None:
-    """End one at once; steps since its last checkpoint are lost."""
-    _tell(service().experiments.kill(submission))
-
-
-@runs.command("resume")
-def resume(submission: Id) -> None:
-    """Put back into the queue what was stopped, killed or failed."""
-    _tell(service().experiments.resume(submission))
-
-
-@runs.command("pins")
-def list_pins(run: RunId) -> None:
-    """List the checkpoints of a run that stay whatever its rules say."""
-    found = service().runs.pins(run).items
-    report([each.model_dump(by_alias=True) for each in found])
-    grid = table("step", "why", right=("step",))
-    for each in found:
-        grid.row(str(each.step), each.reason or "")
-    print_table(grid)
-
-
-@runs.command("pin")
-def pin(run: RunId, step: Step, reason: Reason = "") -> None:
-    """Keep a checkpoint whatever the run's rules say."""
-    done = service().runs.pin(run, step, reason=reason)
-    report(done.model_dump(by_alias=True))
-    line(f"{run} step {done.step}: {done.reason}")
-
-
-@runs.command("unpin")
-def unpin(run: RunId, step: Step) -> None:
-    """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
-    done = service().runs.unpin(run, step)
-    report(done.model_dump(by_alias=True))
-    line(f"{run} step {done.step}: not pinned")
-
-
-app.add_typer(runs, name="runs")
+app.add_typer(queue.remote, name="queue")
+app.add_typer(runs.remote, name="runs")
 app.add_typer(model.remote, name="model")
 app.add_typer(workspace.app, name="workspace")
 app.add_typer(project.app, name="project")
@@ -250,10 +153,7 @@ def _submit(
 
     from govray.governance.submission.code_archive import packed
 
-    try:
-        text = user_files.read(config).decode()
-    except UnicodeDecodeError:
-        raise UsageError("not UTF-8", where=str(config)) from None
+    text = user_files.read_text(config)
     if working_dir is not None and asked["archive"] is not None:
         raise UsageError("--archive and --working-dir both name a folder", do="Give one of them")
     folder = None if working_dir is None else packed(working_dir)
@@ -276,7 +176,7 @@ def _submit(
         for now in client.follow(made.id):
             note(f"{now.id}  {now.state}{f': {now.why}' if now.why else ''}")
             made = now
-    _tell(made)
+    queue.tell_entry(made)
 
 
 def _send(client: Client, folder: bytes) -> str:
@@ -315,17 +215,3 @@ def _tell_cost(cost: ExperimentCheck) -> None:
     field("policy", f"{cost.policy_place}: {named}")
     for each in cost.unknown:
         field("not said", each)
-
-
-def _tell(row: QueueEntry) -> None:
-    report(row.model_dump(by_alias=True))
-    line(f"{row.id}  {row.state}")
-    field("name", f"{row.name}, {row.kind}")
-    field("by", f"{row.user}, project {row.project}, pool {row.pool}")
-    if row.position is not None:
-        field("place", f"{row.position} of its pool's queue, by priority and time")
-    for name, value in (("run", row.run), ("job", row.job), ("why", row.why)):
-        if value:
-            field(name, value)
-    if row.tags:
-        field("tags", ", ".join(row.tags))

@@ -1,4 +1,4 @@
-"""``govray runs``: list runs and control them, from their folders alone."""
+"""``govray runs``: list and control runs in their folders; a service pins their checkpoints."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from govray.cli import trust, user_files
 from govray.cli.output import RevocationLists, TrustRoot, field, line, print_table, report, table
 from govray.cli.place_argument import Run, Storage
+from govray.cli.served import service
 from govray.cli.train import drive
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
 from govray.storage.place import Place
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from govray.train.inputs.experiment_config import Experiment
 
 app = typer.Typer(help="List runs, look into one, stop it, kill it or resume it.")
+remote = typer.Typer(help="Pin checkpoints of a run, and list those that are.")
 
 Case = Annotated[str, typer.Option("--for", metavar="CASE", help="The case, a line of text.")]
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id.")]
+Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Of the checkpoint.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="For who reads it later.")]
 
 _DEFAULT = Path("runs")
 _POLL_S = 0.2
@@ -282,6 +288,33 @@ def resume(
     drive(experiment, lambda **more: from_experiment(experiment, resume=run, submission=of, **more))
 
 
+@remote.command("pins")
+def list_pins(run: RunId) -> None:
+    """List the checkpoints of a run that stay whatever its rules say."""
+    found = service().runs.pins(run).items
+    report([each.model_dump(by_alias=True) for each in found])
+    grid = table("step", "why", right=("step",))
+    for each in found:
+        grid.row(str(each.step), each.reason or "")
+    print_table(grid)
+
+
+@remote.command("pin")
+def pin(run: RunId, step: Step, reason: Reason = "") -> None:
+    """Keep a checkpoint whatever the run's rules say."""
+    done = service().runs.pin(run, step, reason=reason)
+    report(done.model_dump(by_alias=True))
+    line(f"{run} step {done.step}: {done.reason}")
+
+
+@remote.command("unpin")
+def unpin(run: RunId, step: Step) -> None:
+    """Let the run's rules decide about a checkpoint again, unless another run starts from it."""
+    done = service().runs.unpin(run, step)
+    report(done.model_dump(by_alias=True))
+    line(f"{run} step {done.step}: not pinned")
+
+
 def _resume_carried(
     run: Place,
     experiment: Experiment,
@@ -402,3 +435,6 @@ def _tell_holds(run: Place, held: dict[str, dict[str, str]]) -> None:
     report({"run": str(run), "holds": held})
     cases = f"held for {len(held)} case{'s' * (len(held) > 1)}"
     line(f"{run.name}  {cases if held else 'is not held'}")
+
+
+app.registered_commands += remote.registered_commands

@@ -88,7 +88,6 @@ def test_a_folder_is_sent_and_submitted_by_its_digest(
 def test_a_secret_does_not_leave_this_machine(
     run: Run, address: str, service: Service, work: Path, name: str, data: bytes
 ) -> None:
-    """As in the other door: `govray queue submit --working-dir` packs by the same function."""
     (work / name).write_bytes(data)
     words = ("--server", address, "train", work / "train.yaml", "--working-dir", work)
     before, kept = submitted(service), sorted(storage(service).rglob("*"))

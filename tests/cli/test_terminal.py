@@ -68,11 +68,6 @@ PLACES = {
     "policy diff": ("{file} policy.yaml", "policy.yaml {file}"),
     "runs ls": ("{runs}", "{word}"),
     "runs show": ("{run}", "{word}"),
-    "queue submit": (
-        "{file} --project {word} --storage {folder}",
-        "experiment.yaml --project {word} --pool {word} --tag {word} --user {word}",
-        "experiment.yaml --project p --working-dir {corpora} --storage {folder}",
-    ),
     "report annex-xi": (
         "{model} --out {folder}/a.json --trust-root root.json",
         "model --out {folder}/a.json --provider {file} --trust-root root.json",

@@ -46,6 +46,7 @@ class QueueEntry(Answered):
     why: str | None = None
     archived: bool
     tags: list[str]
+    config: str | None = None
 
 
 class PolicyKnown(Answered):
