@@ -97,7 +97,7 @@ _ENDED = TrialState.COMPLETED
 _COMMITS = 64
 _EXPERIMENT_STATES: Mapping[TrialState, ExperimentState] = {
     TrialState.ACTIVE: ExperimentState.ACTIVE,
-    TrialState.STOPPING: ExperimentState.STOPPING_PAUSED,
+    TrialState.STOPPING: ExperimentState.STOPPING,
     TrialState.PAUSED: ExperimentState.PAUSED,
     TrialState.INTERRUPTED: ExperimentState.ERROR,
     TrialState.COMPLETED: ExperimentState.COMPLETED,

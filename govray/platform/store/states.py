@@ -3,7 +3,7 @@
 Pure tables. A state outside the keys, or a step outside the table, is refused. An index that learns
 of changes in the wrong order must not make a finished trial run again.
 
-States of the last set have no way out but deletion, which keeps the row and drops the bytes.
+A checkpoint's deletion keeps the row and drops the bytes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ from govray.errors import Refused
 
 
 class ExperimentState(StrEnum):
-    """How an experiment stands. ``STOPPING_*`` wait for a commit, and say what follows it."""
+    """How an experiment stands. ``STOPPING`` waits for a commit."""
 
     ACTIVE = "ACTIVE"
+    STOPPING = "STOPPING"
     PAUSED = "PAUSED"
-    STOPPING_PAUSED = "STOPPING_PAUSED"
-    STOPPING_COMPLETED = "STOPPING_COMPLETED"
-    STOPPING_CANCELED = "STOPPING_CANCELED"
-    STOPPING_ERROR = "STOPPING_ERROR"
     COMPLETED = "COMPLETED"
     CANCELED = "CANCELED"
     ERROR = "ERROR"
-    DELETED = "DELETED"
 
 
 class TrialState(StrEnum):
@@ -40,7 +36,6 @@ class TrialState(StrEnum):
     COMPLETED = "COMPLETED"
     CANCELED = "CANCELED"
     ERROR = "ERROR"
-    DELETED = "DELETED"
 
 
 class CheckpointState(StrEnum):
@@ -94,28 +89,23 @@ class CaseState(StrEnum):
 _E, _T, _C, _S = ExperimentState, TrialState, CheckpointState, SubmissionState
 
 EXPERIMENT: Mapping[ExperimentState, frozenset[ExperimentState]] = {
-    _E.ACTIVE: frozenset(_E) - {_E.ACTIVE, _E.DELETED},
-    _E.PAUSED: frozenset({_E.ACTIVE, _E.STOPPING_CANCELED, _E.CANCELED, _E.COMPLETED, _E.ERROR}),
-    _E.STOPPING_PAUSED: frozenset({_E.PAUSED, _E.ACTIVE, _E.COMPLETED, _E.CANCELED, _E.ERROR}),
-    _E.STOPPING_COMPLETED: frozenset({_E.COMPLETED, _E.ERROR}),
-    _E.STOPPING_CANCELED: frozenset({_E.CANCELED, _E.ERROR}),
-    _E.STOPPING_ERROR: frozenset({_E.ERROR}),
-    _E.COMPLETED: frozenset({_E.DELETED}),
+    _E.ACTIVE: frozenset(_E) - {_E.ACTIVE},
+    _E.STOPPING: frozenset(_E) - {_E.STOPPING},
+    _E.PAUSED: frozenset({_E.ACTIVE, _E.COMPLETED, _E.CANCELED, _E.ERROR}),
+    _E.COMPLETED: frozenset(),
     # An experiment file that is run again goes on with what was ended.
-    _E.CANCELED: frozenset({_E.ACTIVE, _E.DELETED}),
-    _E.ERROR: frozenset({_E.ACTIVE, _E.DELETED}),
-    _E.DELETED: frozenset(),
+    _E.CANCELED: frozenset({_E.ACTIVE}),
+    _E.ERROR: frozenset({_E.ACTIVE}),
 }
 
 TRIAL: Mapping[TrialState, frozenset[TrialState]] = {
-    _T.ACTIVE: frozenset(_T) - {_T.ACTIVE, _T.DELETED},
-    _T.STOPPING: frozenset(_T) - {_T.STOPPING, _T.DELETED},
+    _T.ACTIVE: frozenset(_T) - {_T.ACTIVE},
+    _T.STOPPING: frozenset(_T) - {_T.STOPPING},
     _T.PAUSED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.CANCELED, _T.ERROR}),
-    _T.INTERRUPTED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.CANCELED, _T.ERROR, _T.DELETED}),
-    _T.COMPLETED: frozenset({_T.DELETED}),
-    _T.CANCELED: frozenset({_T.ACTIVE, _T.DELETED}),
-    _T.ERROR: frozenset({_T.ACTIVE, _T.DELETED}),
-    _T.DELETED: frozenset(),
+    _T.INTERRUPTED: frozenset({_T.ACTIVE, _T.COMPLETED, _T.CANCELED, _T.ERROR}),
+    _T.COMPLETED: frozenset(),
+    _T.CANCELED: frozenset({_T.ACTIVE}),
+    _T.ERROR: frozenset({_T.ACTIVE}),
 }
 
 CHECKPOINT: Mapping[CheckpointState, frozenset[CheckpointState]] = {

@@ -33,18 +33,8 @@ TABLES: dict[Any, Mapping[Any, frozenset[Any]]] = {
 
 # Kind → final state → what may follow it. An experiment that is run again goes on.
 ENDS: dict[Any, dict[str, set[str]]] = {
-    ExperimentState: {
-        "COMPLETED": {"DELETED"},
-        "CANCELED": {"ACTIVE", "DELETED"},
-        "ERROR": {"ACTIVE", "DELETED"},
-        "DELETED": set(),
-    },
-    TrialState: {
-        "COMPLETED": {"DELETED"},
-        "CANCELED": {"ACTIVE", "DELETED"},
-        "ERROR": {"ACTIVE", "DELETED"},
-        "DELETED": set(),
-    },
+    ExperimentState: {"COMPLETED": set(), "CANCELED": {"ACTIVE"}, "ERROR": {"ACTIVE"}},
+    TrialState: {"COMPLETED": set(), "CANCELED": {"ACTIVE"}, "ERROR": {"ACTIVE"}},
     CheckpointState: {"COMPLETED": {"DELETED"}, "ERROR": {"DELETED"}, "DELETED": set()},
     SubmissionState: {
         "COMPLETED": set(),

@@ -45,7 +45,6 @@ HEADERS = {
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k"))
 
 _GOOD = {"COMPLETED", "production"}
-_BAD = {"ERROR"}
 _WARN = {"INTERRUPTED", "CANCELED", "PAUSED", "STOPPING", "STOPPED", "KILLED", "KILLING"}
 _WARN |= {"PREEMPTING"}
 
@@ -105,10 +104,10 @@ def sign(value: str) -> tuple[str, str]:
     state = str(value)
     if state in _GOOD:
         return "good", "✓"
-    if state in _BAD or state.endswith("_ERROR"):
+    if state == "ERROR":
         return "bad", "✕"
-    if state in _WARN or state.startswith("STOPPING"):
-        return "warn", "‖" if "PAUSED" in state else "!"
+    if state in _WARN:
+        return "warn", "‖" if state == "PAUSED" else "!"
     return "plain", "●"
 
 

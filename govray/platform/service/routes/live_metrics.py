@@ -141,7 +141,7 @@ def _poll(engine: Engine, trial: str, position: Position) -> tuple[str, Sequence
             .order_by(col(Metric.attempt), col(Metric.step), col(Metric.group), col(Metric.name))
             .limit(MAX_ROWS)
         ).all()
-    return state or TrialState.DELETED, rows
+    return state or "DELETED", rows
 
 
 def events(
