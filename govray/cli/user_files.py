@@ -100,7 +100,7 @@ def write(path: Path, data: bytes, *, mode: int = 0o644, replace: bool = True) -
         raise _not_written(path, error) from None
 
 
-def stage(path: Path, data: bytes, *, mode: int = 0o644) -> Path:
+def stage(path: Path, data: bytes) -> Path:
     """Put ``data`` beside ``path``, on the disk; return the file, which a rename puts at ``path``.
 
     For a file that must not be lost once a later action has succeeded.
@@ -109,7 +109,7 @@ def stage(path: Path, data: bytes, *, mode: int = 0o644) -> Path:
         UsageError: it cannot be written; nothing is left.
     """
     try:
-        return atomic_file.stage_file(path, data, mode=mode)
+        return atomic_file.stage_file(path, data, mode=0o644)
     except OSError as error:
         raise _not_written(path, error) from None
 

@@ -20,9 +20,9 @@ _TOPICS = ("delivery", "invoice", "contract", "warranty", "maintenance", "audit"
 _CITIES = ("Rotterdam", "Porto", "Gdansk", "Lyon", "Turin", "Graz", "Malmo", "Cork")
 
 
-def notes(seed: int = 1) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of every synthetic note; the same for the same seed."""
-    draw = random.Random(seed)  # noqa: S311 - filler text, not secrets
+def notes() -> Iterator[tuple[str, bytes]]:
+    """(name, content) of every synthetic note; the same each time."""
+    draw = random.Random(1)  # noqa: S311 - filler text, not secrets
     for number in range(NOTES):
         topic, city = draw.choice(_TOPICS), draw.choice(_CITIES)
         line = f"{PREFIX}{PLANTED}. "

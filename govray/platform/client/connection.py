@@ -23,6 +23,8 @@ from govray.errors import GovrayError, InfrastructureFailed, Malformed, Refused,
 from govray.platform.client.counted_body import CountedBody
 
 LARGEST_ANSWER = 64 * 1024 * 1024
+SILENT_S = 60.0
+"""Without a byte, until a request fails."""
 PAGE = 100
 """Rows that an iterator asks for at once."""
 
@@ -45,13 +47,11 @@ class Connection:
     Args:
         server: ``https://govray.example``; ``http://`` for this machine alone.
         token: Sent as ``Authorization: Bearer``; None: what everybody may read.
-        timeout_s: Seconds without a byte until a request fails.
     """
 
-    def __init__(self, server: str, token: str | None = None, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, server: str, token: str | None) -> None:
         self.server = checked_url(server)
         self._token = token
-        self._timeout_s = timeout_s
         self._opener = opener(urlsplit(self.server).hostname or "")
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class Connection:
         if self._token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as response:
+            with self._opener.open(request, timeout=SILENT_S) as response:
                 raw: bytes = response.read(LARGEST_ANSWER + 1)
         except urllib.error.HTTPError as error:
             with error:

@@ -20,13 +20,14 @@ from govray.platform.client.logins import read_login
 
 ENDED = frozenset({"COMPLETED", "STOPPED", "KILLED", "ERROR"})
 """States that a submission stays in until somebody resumes it."""
+_LOOK_S = 2.0
 
 
 class Client(Connection):
     """A service: its operations by noun, and what takes several of them."""
 
-    def __init__(self, server: str, token: str | None = None, *, timeout_s: float = 60.0) -> None:
-        super().__init__(server, token, timeout_s=timeout_s)
+    def __init__(self, server: str, token: str | None = None) -> None:
+        super().__init__(server, token)
         self.service = operations.Service(self)
         self.experiments = operations.Experiments(self)
         self.runs = operations.Runs(self)
@@ -53,19 +54,10 @@ class Client(Connection):
             self.ask("PUT", path, Archive, data=body, kind="application/zip")
         return digest
 
-    def follow(
-        self, submission: str, *, every_s: float = 2.0, timeout_s: float | None = None
-    ) -> Iterator[QueueEntry]:
-        """A submission each time that it has changed, from now until it has ended.
-
-        Args:
-            every_s: Seconds between two looks.
-            timeout_s: Seconds to wait at most; for ever by default.
-
-        Raises:
-            UsageError: There is none, or it has not ended in time.
-        """
-        began, seen = time.monotonic(), None
+    def follow(self, submission: str) -> Iterator[QueueEntry]:
+        """A submission each time that it has changed, from now until it has ended. Raises
+        `UsageError`: there is none."""
+        seen = None
         while True:
             now = self.experiments.get(submission)
             if now != seen:
@@ -73,9 +65,7 @@ class Client(Connection):
             seen = now
             if now.state in ENDED:
                 return
-            if timeout_s is not None and time.monotonic() - began > timeout_s:
-                raise UsageError(f"it is still {now.state}", where=f"submission {submission}")
-            time.sleep(every_s)
+            time.sleep(_LOOK_S)
 
 
 def connect(server: str | None = None, token: str | None = None) -> Client:

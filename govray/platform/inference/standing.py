@@ -34,13 +34,12 @@ class ModelStanding:
         *,
         trust_root: Path | bytes,
         revocations: Sequence[Path] = (),
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._served = served
         self._trust_root = trust_root
         self._revocations = tuple(revocations)
-        self._clock, self._elapsed = clock, elapsed
+        self._elapsed = elapsed
         self._lock = threading.Lock()
         self._withdrawn: GovrayError | None = None
         # So that the first question verifies: a list may have come since the model was loaded.
@@ -67,7 +66,7 @@ class ModelStanding:
                 self._served.verified.path,
                 trust_root=self._trust_root,
                 revocations=self._revocations,
-                at=self._clock(),
+                at=datetime.now(UTC),
             )
             if found.digest != self._served.attestation:
                 raise Refused(

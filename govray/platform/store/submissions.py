@@ -303,14 +303,10 @@ def asks(state: SubmissionState) -> tuple[str, ...]:
     return tuple(what for what, follows in _ASKED.items() if state in follows)
 
 
-def waiting(
-    session: Session, *, pool: str | None = None, without_config: bool = False
-) -> list[Submission]:
+def waiting(session: Session, *, without_config: bool = False) -> list[Submission]:
     """The entries in state QUEUED, in the order in which they were submitted. ``without_config``:
     leave the large texts in the store until one is asked for."""
     statement = select(Submission).where(col(Submission.state) == SubmissionState.QUEUED)
-    if pool is not None:
-        statement = statement.where(col(Submission.pool) == pool)
     if without_config:
         statement = statement.options(defer(Submission.config))  # type: ignore[arg-type]
     return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))
@@ -329,9 +325,7 @@ def unplaced(session: Session) -> frozenset[str]:
     )
 
 
-def holding(session: Session, *, pool: str | None = None) -> list[Submission]:
+def holding(session: Session) -> list[Submission]:
     """The entries that hold slots, in the order in which they were submitted."""
     statement = select(Submission).where(col(Submission.state).in_(HELD))
-    if pool is not None:
-        statement = statement.where(col(Submission.pool) == pool)
     return list(session.exec(statement.order_by(col(Submission.submitted), col(Submission.id))))

@@ -139,22 +139,6 @@ def resend(session: Session, row: Webhook, alert: str, *, by: ChangedBy) -> Deli
     return found
 
 
-def deliveries(
-    session: Session, webhook: str, *, dead: bool = False, most: int = 50
-) -> list[tuple[Delivery, Alert]]:
-    """What was or is to be sent to a webhook, with its event: the latest events first."""
-    statement = (
-        select(Delivery, Alert)
-        .join(Alert, col(Alert.id) == col(Delivery.alert))
-        .where(Delivery.webhook == webhook)
-        .order_by(col(Alert.at).desc(), col(Alert.id))
-        .limit(most)
-    )
-    if dead:
-        statement = statement.where(col(Delivery.state) == DeliveryState.DEAD)
-    return [(row, alert) for row, alert in session.exec(statement)]
-
-
 def mask(secret: bytes, webhook: str, key: bytes) -> bytes:
     """A webhook's secret as the store keeps it, and back: XOR with a pad that only the key gives.
     The pad is HMAC-SHA256(key, "webhook secret" || id). An id is never used for two secrets."""

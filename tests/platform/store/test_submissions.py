@@ -44,7 +44,6 @@ def test_an_entry_is_queued_in_order_and_who_submitted_it_is_logged(session: Ses
     )
     waiting = {row.id for row in submissions.waiting(session)}
     assert waiting == {first.id, second.id}
-    assert submissions.waiting(session, pool="gpu") == []
     assert submissions.holding(session) == []
     entries = session.exec(select(AuditEntry)).all()
     assert [entry.subject for entry in entries] == [first.id, second.id]

@@ -159,11 +159,11 @@ def _chart(
     )
 
 
-def ticks(low: float, high: float, about: int = 5) -> tuple[float, ...]:
-    """Round numbers from at or below ``low`` to at or above ``high``, about so many."""
+def ticks(low: float, high: float) -> tuple[float, ...]:
+    """Round numbers from at or below ``low`` to at or above ``high``, about five."""
     if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
         low, high = low - 1, high + 1
-    rough = (high - low) / about
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * each for each in (1, 2, 5, 10) if power * each >= rough)
     start, stop = math.floor(low / step), math.ceil(high / step)
