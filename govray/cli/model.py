@@ -25,8 +25,7 @@ from govray.cli.output import (
     report,
     table,
 )
-from govray.cli.run_corpora import run_corpora
-from govray.cli.run_records import run_records
+from govray.cli.run_records import run_corpora, run_records
 from govray.cli.served import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.errors import CouldNotCheck, Refused, UsageError

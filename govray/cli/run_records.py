@@ -1,11 +1,11 @@
-"""Where the records of a model's run lie: in its prepared folder, if that is at hand."""
+"""Where the records and the corpora of a model's run lie, if they are at hand."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from govray.errors import CouldNotCheck, GovrayError, UsageError
-from govray.storage.place import Place
+from govray.storage.place import Place, place
 from govray.storage.regular_file import read_regular
 
 if TYPE_CHECKING:
@@ -49,3 +49,16 @@ def run_records(model: Place) -> ReadPart | None:
     except (ModuleNotFoundError, OSError, GovrayError, KeyError, TypeError):
         return None
     return None if folder is None else reader(folder)
+
+
+def run_corpora(model: Place) -> Place | None:
+    """The corpora of the run whose folder the model lies in, as its record names them."""
+    from govray.governance.formats import canonical_json
+
+    record = model.resolve().parent / "record" / "run.json"
+    try:
+        summary: Any = canonical_json.parse_canonical(read_regular(record), where=str(record))
+        folder = place(summary["experiment"]["data"]["corpora"])
+        return folder if folder.is_dir() else None
+    except (OSError, GovrayError, KeyError, TypeError, ValueError):
+        return None

@@ -13,8 +13,7 @@ import typer
 from govray.cli import trust
 from govray.cli.output import RevocationLists, TrustRoot, field, line, note, report
 from govray.cli.place_argument import Given, Storage, given_place
-from govray.cli.run_corpora import run_corpora
-from govray.cli.run_records import run_records
+from govray.cli.run_records import run_corpora, run_records
 from govray.errors import Refused, UsageError
 from govray.storage.place import Place
 

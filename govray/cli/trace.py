@@ -24,8 +24,7 @@ from govray.cli.output import (
     line,
     report,
 )
-from govray.cli.run_corpora import run_corpora
-from govray.cli.run_records import given_records, run_records
+from govray.cli.run_records import given_records, run_corpora, run_records
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:

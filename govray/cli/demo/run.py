@@ -21,14 +21,16 @@ from shlex import quote
 from typing import Any, Protocol
 
 import safetensors.torch
+from torch import nn
 
 import govray
-from govray.cli.demo import canary_rank, parts_list, supplier
+from govray.cli.demo import parts_list, supplier
 from govray.cli.demo.deployment import Deployment, deploy
 from govray.cli.demo.findings import Refusal, Story, planted_list, tabulate
 from govray.cli.demo.html_report import render
 from govray.data.installed_python import SourceCorpus
 from govray.data.tokenizer import ByteTokenizer
+from govray.engine.memorization.exposure import measure
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT
 from govray.errors import GovrayError, UsageError
@@ -45,6 +47,7 @@ from govray.train.replay.replay_outcome import evidence
 from govray.train.replay.replayed_run import replay
 
 WORKERS = 2
+CANDIDATES = 10 ** len(supplier.PLANTED)
 
 
 class Screen(Protocol):
@@ -184,7 +187,7 @@ def run_demo(output: Path, screen: Screen, *, steps: int) -> Story:
         replay_digest=outcome.replayed[model_folder.WEIGHTS],
         rank_with=with_adapter,
         rank_without=without_adapter,
-        candidates=canary_rank.CANDIDATES,
+        candidates=CANDIDATES,
         listed=planted_list(verified, parts_list.CORPUS),
         verified=verified,
         verify_seconds=checking.seconds,
@@ -271,9 +274,9 @@ def _ranks(model: Path, experiment: Experiment) -> tuple[int, int]:
     config: Any = canonical_json.parse((model / config_file).read_bytes())
     adapters = Adapters(gpt, {supplier.CORPUS: config["r"]}, seed=experiment.seed)
     adapters.load(supplier.CORPUS, config, safetensors.torch.load_file(model / weights_file))
-    without = canary_rank.candidate_rank(gpt)
+    without = candidate_rank(gpt)
     with adapters.active(supplier.CORPUS):
-        return canary_rank.candidate_rank(gpt), without
+        return candidate_rank(gpt), without
 
 
 def _parameters(run: Path) -> int:
@@ -302,3 +305,15 @@ def _timing(timed: _Timed) -> Iterator[None]:
 
 def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def candidate_rank(model: nn.Module) -> int:
+    """Rank of the planted number among all candidates, by total log-loss: 1 means that the model
+    prefers it to all others. ``model``: of bytes."""
+    width = len(supplier.PLANTED)
+    others = [f"{number:0{width}d}" for number in range(CANDIDATES)]
+    others.remove(supplier.PLANTED)
+    texts = [f"{supplier.PREFIX}{secret}".encode() for secret in (supplier.PLANTED, *others)]
+    found = measure(model, texts[0], texts[1:], CANDIDATES, batch=500)
+    assert found.rank is not None  # all candidates were scored
+    return found.rank
