@@ -18,8 +18,8 @@ from govray.governance.formats.document import format_time
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.caller import Caller, Reach
 from govray.platform.service.identity.roles import NEEDS, Action, may, places
-from govray.platform.service.visible.absence import find_one
-from govray.platform.service.visible.places import everywhere, in_projects, is_staff
+from govray.platform.service.visible.lookup import find_one
+from govray.platform.service.visible.reach import everywhere, in_projects, is_staff
 from govray.platform.store import pools
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.project_settings import (

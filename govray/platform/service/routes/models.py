@@ -33,7 +33,7 @@ from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.revocations import Lists
 from govray.platform.service.visible import visibility
-from govray.platform.service.visible.places import is_within
+from govray.platform.service.visible.reach import is_within
 from govray.platform.service.visible.visibility import (
     check_promotes,
     find_model,

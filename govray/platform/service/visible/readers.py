@@ -7,7 +7,7 @@ from fastapi import Depends
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import STAFF, Caller, Role
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.places import is_staff
+from govray.platform.service.visible.reach import is_staff
 
 _CORPUS_ROLES: tuple[Role, ...] = (*STAFF, "supplier")
 AUDITING: tuple[Role, ...] = ("admin", "auditor")

@@ -11,14 +11,14 @@ the caller's role what may be read.
 
 from __future__ import annotations
 
-from govray.platform.service.visible.absence import SEE_MODELS as SEE_MODELS
-from govray.platform.service.visible.absence import DigestPath as DigestPath
-from govray.platform.service.visible.absence import absent as absent
-from govray.platform.service.visible.absence import full_digest as full_digest
-from govray.platform.service.visible.places import in_projects as in_projects
-from govray.platform.service.visible.places import is_staff as is_staff
-from govray.platform.service.visible.places import is_within as is_within
-from govray.platform.service.visible.places import within as within
+from govray.platform.service.visible.lookup import SEE_MODELS as SEE_MODELS
+from govray.platform.service.visible.lookup import DigestPath as DigestPath
+from govray.platform.service.visible.lookup import absent as absent
+from govray.platform.service.visible.lookup import full_digest as full_digest
+from govray.platform.service.visible.reach import in_projects as in_projects
+from govray.platform.service.visible.reach import is_staff as is_staff
+from govray.platform.service.visible.reach import is_within as is_within
+from govray.platform.service.visible.reach import within as within
 from govray.platform.service.visible.readers import AUDITING as AUDITING
 from govray.platform.service.visible.readers import AUDITORS as AUDITORS
 from govray.platform.service.visible.readers import CORPUS_READERS as CORPUS_READERS

@@ -18,8 +18,8 @@ from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.absence import find_one
-from govray.platform.service.visible.places import everywhere
+from govray.platform.service.visible.lookup import find_one
+from govray.platform.service.visible.reach import everywhere
 from govray.platform.store.tables import RightsCase
 
 CasePath = Annotated[

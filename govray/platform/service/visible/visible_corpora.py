@@ -9,8 +9,8 @@ from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.absence import find_one
-from govray.platform.service.visible.places import is_staff, is_within, within
+from govray.platform.service.visible.lookup import find_one
+from govray.platform.service.visible.reach import is_staff, is_within, within
 from govray.platform.store import tables
 
 

@@ -15,8 +15,8 @@ from govray.errors import UsageError
 from govray.governance.policy.route import ADAPTER
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.caller import Caller
-from govray.platform.service.visible.absence import SEE_MODELS, absent, find_one, full_digest
-from govray.platform.service.visible.places import everywhere, is_staff, is_within, of_runs, within
+from govray.platform.service.visible.lookup import SEE_MODELS, absent, find_one, full_digest
+from govray.platform.service.visible.reach import everywhere, is_staff, is_within, of_runs, within
 from govray.platform.service.visible.visible_corpora import corpora_of, supplied
 from govray.platform.service.visible.visible_runs import trials
 from govray.platform.store import lineage, tables

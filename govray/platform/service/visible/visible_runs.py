@@ -7,8 +7,8 @@ from sqlmodel import Session, col
 
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.roles import places
-from govray.platform.service.visible.absence import find_one
-from govray.platform.service.visible.places import in_projects, of_runs
+from govray.platform.service.visible.lookup import find_one
+from govray.platform.service.visible.reach import in_projects, of_runs
 from govray.platform.service.visible.readers import watches
 from govray.platform.store import tables
 from govray.platform.store.run_owners import RUN_KINDS
