@@ -208,7 +208,6 @@ def store_server() -> Iterator[Server]:
 
 @pytest.fixture
 def store(store_server: Server) -> BucketPath:
-    """A path below a new bucket."""
     from govray.storage.bucket_path import BucketPath
 
     name = f"paths-{time.monotonic_ns()}"
@@ -237,7 +236,8 @@ def pytest_runtest_protocol(
 class TwoLanes(LoadScopeScheduling):
     """One process runs what is `ON_RAY`, in order: two Ray clusters on one machine want the same
     ports. The other begins with those that have `OWN_PORTS`, and takes the rest file by file, since
-    module fixtures are dear."""
+    module fixtures are dear.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(OWN_PORTS):
@@ -247,5 +247,4 @@ class TwoLanes(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TwoLanes:
-    """The scheduler of ``pytest -n 2``."""
     return TwoLanes(config, log)

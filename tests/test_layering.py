@@ -1,8 +1,4 @@
-"""Imports point down only, room by room: read from the syntax trees.
-
-Imports inside functions and under ``TYPE_CHECKING`` count like any other: a lazy import is a
-dependency all the same. Only ``cli``, the topmost room, may reach for everything lazily.
-"""
+"""Imports point down only, room by room: read from the syntax trees."""
 
 from __future__ import annotations
 
@@ -260,7 +256,6 @@ def place_of(path: Path) -> str:
 
 
 def within(place: str, folders: Iterable[str]) -> str | None:
-    """The longest of ``folders`` that ``place`` is or lies in."""
     held = [each for each in folders if f"{place}.".startswith(f"{each}.")]
     return max(held, key=len, default=None)
 

@@ -1,8 +1,4 @@
-"""What docstrings, comments and docs name in backticks is there: files, and names in modules.
-
-A bare ``file.py`` is a module of the same layer; that of another layer has its folder before it.
-``module.name`` is a name that the module has.
-"""
+"""What docstrings, comments and docs name in backticks is there: files, and names in modules."""
 
 from __future__ import annotations
 

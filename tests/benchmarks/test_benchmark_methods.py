@@ -1,8 +1,4 @@
-"""Methods that are timed against each other compute the same thing.
-
-A baseline that computed something else would make the comparison worthless, so all
-of them, and the governed step, must produce the same gradients on every rank.
-"""
+"""Methods that are timed against each other compute the same thing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Each benchmark's command runs at its smallest size, and prints a table and one JSON line.
-
-At these sizes the figures say nothing. All run in this process, on ranks that tests share; one has
-ranks of its own, as a user's run has. `shrinking` and `demo_salts` take minutes of Ray: they are
-left out.
-"""
+"""Each benchmark's command runs at its smallest size, and prints a table and one JSON line."""
 
 from __future__ import annotations
 

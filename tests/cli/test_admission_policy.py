@@ -1,8 +1,4 @@
-"""The admission policy, its expressions evaluated as the API server does, over pods.
-
-The pod of the page is let in. Each change that would let another model run is not: so every rule is
-seen to refuse.
-"""
+"""The admission policy, its expressions evaluated as the API server does, over pods."""
 
 from __future__ import annotations
 

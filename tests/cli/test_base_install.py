@@ -1,7 +1,4 @@
-"""The base install verifies: a fresh environment, `pip install .`, no extras.
-
-Slow, because pip builds and installs for real.
-"""
+"""The base install verifies: a fresh environment, `pip install .`, no extras."""
 
 from __future__ import annotations
 

@@ -64,7 +64,6 @@ def test_verbs_options_modules_and_tests_that_pages_name_are_there() -> None:
 
 
 def faults_of(page: str) -> Iterator[str]:
-    """What a page names and nobody has."""
     for tool, *words in commands(page):
         if tool == "govray":
             yield from verb_faults(words)

@@ -29,7 +29,6 @@ Objects = Mapping[tuple[str, str], dict[str, Any]]
 
 
 def rendered(values: Mapping[str, Any]) -> Objects:
-    """(kind, name) → object."""
     with Chart.load(CHART) as chart:
         text = chart.render(dict(values), name="govray", namespace="ml")
     found = {}

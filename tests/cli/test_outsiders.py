@@ -36,7 +36,6 @@ def fences(page: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def tsa(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Tsa, str]]:
-    """An authority and its address."""
     require_openssl()
     made = Tsa.make(tmp_path_factory.mktemp("tsa") / "tsa")
     with made.serving() as url:
@@ -66,7 +65,6 @@ def addresses(
 
 
 def lines(page: str) -> list[str]:
-    """The command lines of a page."""
     return [each for block in fences(page, "") for each in block.splitlines()]
 
 
@@ -203,8 +201,6 @@ def test_the_pages_root_is_signed_from_its_yaml(
     Path("root.yaml").write_text(head + operator)
     assert "ledger witness's too" in run("sign", "root.yaml", "--key", "root.pem", code=1).err
 
-
-# Keys that are elsewhere
 
 VAULT = """#!/bin/sh
 [ "$*" = "write -field=signature transit/sign/operator input=-" ] || exit 9

@@ -37,7 +37,6 @@ def section(page: str, heading: str) -> str:
 
 
 def address() -> str:
-    """The cluster's."""
     return str(ray.get_runtime_context().gcs_address)
 
 

@@ -1,8 +1,4 @@
-"""What reaches a terminal: nothing that it obeys, no line that looks like ours, and no key.
-
-Verbs of each kind are run with hostile content where they take a file, a folder or a word, and with
-a private key in each of these places.
-"""
+"""What reaches a terminal: nothing that it obeys, no line that looks like ours, and no key."""
 
 from __future__ import annotations
 
@@ -88,9 +84,6 @@ PLACES = {
 }
 """Verb → command lines; what stands in braces is hostile. One verb of each way to print: all others
 print by the same functions, as the last test of this part holds them to."""
-
-
-# Hostile content
 
 
 def changed(value: Any, leaf: int, how: Callable[[str], str], at: list[int]) -> Any:
@@ -308,7 +301,6 @@ def test_without_the_filter_the_same_words_do_it(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The negative control."""
     monkeypatch.setattr("govray.printable._shown", lambda c: True)
     absent = f"{hostile['word'][0]} absent"  # other tests made a folder of the word itself
     for words in (["show", absent], ["verify", absent], ["show", absent, "--json"]):
@@ -353,9 +345,6 @@ def test_verbs_print_by_the_functions_of_output_alone() -> None:
                             or "loss" in ast.unparse(inner.value)
                         )
                     ), f"{path.name}:{node.lineno}"
-
-
-# Keys
 
 
 class Planted:

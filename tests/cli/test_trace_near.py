@@ -1,7 +1,4 @@
-"""`govray trace` on a run: the record itself, a changed copy, a piece, and what is not there.
-
-Also the commands of docs/audit.md that need a run. One rank, no Ray.
-"""
+"""`govray trace` on a run: the record itself, a changed copy, a piece, and what is not there."""
 
 from __future__ import annotations
 

@@ -408,9 +408,6 @@ def test_rows_beyond_the_bound_could_not_be_checked(
     run(*check, "--max-rows", 1000)
 
 
-# Files that no digest covers
-
-
 def test_what_a_loader_would_load_is_exit_1_unless_it_is_allowed(
     run: Run, model: Path, root: Path, at: str
 ) -> None:

@@ -1,12 +1,4 @@
-"""Everything that a model folder can be made to say falsely, one case each, and who notices.
-
-Each case starts from a folder that verifies, lets somebody change it, and names the step that must
-refuse, the kind of refusal and what the message must point at. The same step refuses with the
-records at hand (depth ``full``) and without them (``summary``), but where the records alone tell.
-Then the summary passes, and says that it compared none.
-Where a signature would catch the change before the deeper check could, the attacker is given the
-key: most cases are an operator who signs whatever they like.
-"""
+"""Everything that a model folder can be made to say falsely, one case each, and who notices."""
 
 from __future__ import annotations
 

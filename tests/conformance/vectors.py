@@ -1,8 +1,4 @@
-"""Conformance vectors: every kind of model × every attack → the step that must refuse.
-
-They are made from the tests' worlds when they are needed. `govray verify`, the page's script and
-the evidence pack's are held to the same ones.
-"""
+"""Conformance vectors: every kind of model × every attack → the step that must refuse."""
 
 from __future__ import annotations
 
@@ -94,7 +90,6 @@ def removed(folder: Path) -> Made:
 
 
 def delegated(folder: Path) -> Made:
-    """The operator is one by delegation."""
     world = NightShift()
     return world, world.deploy(folder)
 
@@ -134,16 +129,7 @@ WITHOUT: dict[Callable[[Path], Made], set[str]] = {
 
 @dataclass(frozen=True)
 class Vector:
-    """A folder, what is given beside it, and the step of `govray verify` that refuses it.
-
-    Attributes:
-        name: Kind and attack.
-        folder: The model folder, which nothing else shares a parent with.
-        world: Whose it is.
-        given: What whoever verifies has besides.
-        case: What was done; None if nobody refuses.
-        step: The step that refuses a summary; 0 if it could not be checked, None if it passes.
-    """
+    """A folder, what is given beside it, and the step of `govray verify` that refuses it."""
 
     name: str
     folder: Path

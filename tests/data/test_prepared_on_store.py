@@ -415,7 +415,6 @@ def test_a_killed_preparation_goes_on(
 
 
 def written(path: Place) -> object:
-    """When a file was written."""
     return path.stat().modified if isinstance(path, BucketPath) else path.stat().st_mtime_ns
 
 

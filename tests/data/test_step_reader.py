@@ -85,9 +85,6 @@ def same(a: StepRows, b: StepRows) -> bool:
     )
 
 
-# The permutation over arrays is the plan's.
-
-
 @given(
     n=st.integers(1, 2**53 - 1) | st.integers(1, 40),
     seed=st.integers(0, 2**53 - 1),
@@ -140,9 +137,6 @@ def test_planned_rows_are_the_plans(
     stop = data.draw(st.integers(start, stream.length))
     span = range(start, stop)
     assert list(planned_rows(plan, stream.id, span)) == list(plan.read(stream.id, span))
-
-
-# What a step reads.
 
 
 @pytest.mark.parametrize("order", [WHOLE, LOCAL])
@@ -434,9 +428,6 @@ def test_there_is_no_row_outside_a_corpus(prepared: Prepared) -> None:
         with pytest.raises(ValueError, match=r"row .* of two is outside"):
             rows.row("two", row)
     assert rows.rows_in("absent") == 0
-
-
-# Shards: content is bound by digests.
 
 
 @given(

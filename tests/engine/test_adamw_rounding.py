@@ -1,9 +1,4 @@
-"""Why gradients are compared and not weights: AdamW makes a full step out of rounding.
-
-Softmax does not see a number that is added to all scores of a row, so the exact gradient of the
-bias of attention's keys is zero. In float32 it is rounding, which AdamW divides by its own size.
-The figures in docs/training-modes.md are what this prints: ``pytest -s`` with this file.
-"""
+"""Why gradients are compared and not weights: AdamW makes a full step out of rounding."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""A policy that allows everything trains, bit for bit, what plain training trains.
-
-Against stock ``DistributedDataParallel`` where the two mean the same by "mean":
-equal power-of-two counts on every rank, so that scaling is exact, and DDP's own
-buckets. Against a sum-then-divide reference, which shares no code with govray,
-for any counts: −100 targets, ranks with more rows than others, and with none.
-"""
+"""A policy that allows everything trains, bit for bit, what plain training trains."""
 
 from __future__ import annotations
 
@@ -69,15 +63,7 @@ def weights_of(model: nn.Module) -> Weights:
 
 
 def plain(layouts: list[Layout] | None = None) -> tuple[Weights, Weights, float]:
-    """Stock DDP with accumulation, clipping and AdamW.
-
-    Args:
-        layouts: Filled with the buckets of every step, by way of a comm hook that
-            does what DDP does without one.
-
-    Returns:
-        First and last weights, and the smallest gradient that is not zero.
-    """
+    """Stock DDP with accumulation, clipping and AdamW."""
     model, optimizer = fresh()
     before = weights_of(model)
     names = {p.data_ptr(): name for name, p in model.named_parameters()}
@@ -271,7 +257,6 @@ def divide_before_summing(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_clip(patch: pytest.MonkeyPatch) -> None:
-    """Leave the norm as it is."""
     patch.setattr(gradient_clip, "clip_grads_with_norm_", lambda *arguments: None)
 
 

@@ -1,9 +1,4 @@
-"""A gate that sends rows to a narrower route changes its own domain, and no other row.
-
-The corpora ``notes`` and ``friend`` share a stream, which trains the adapter ``team``. From the
-gate on, rows of ``notes`` train an adapter of their own instead. What is compared are runs in which
-the gate falls and runs in which it doesn't, byte for byte. In each control one piece is replaced.
-"""
+"""A gate that sends rows to a narrower route changes its own domain, and no other row."""
 
 from __future__ import annotations
 
@@ -50,7 +45,8 @@ GATE = 2
 @dataclass(frozen=True)
 class Trained:
     """Digests of what a run left behind, its masks by (step, stream, position, module), and the
-    domain of each layer group."""
+    domain of each layer group.
+    """
 
     tensors: dict[str, str]
     first: dict[str, str]

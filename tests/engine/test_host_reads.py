@@ -1,8 +1,4 @@
-"""How often a step waits for its device: once, whatever it trains.
-
-On the CPU reads are counted (``tests/support/host_reads.py``). On a GPU torch itself refuses every
-wait but the one that is meant.
-"""
+"""How often a step waits for its device: once, whatever it trains."""
 
 from __future__ import annotations
 
@@ -82,7 +78,8 @@ def test_a_step_reads_its_device_once(norms_every: int, max_rows: int | None) ->
 
 def test_values_that_are_read_one_by_one_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control, and what a step did before: of each stream loss and count, of each domain a
-    norm."""
+    norm.
+    """
     monkeypatch.setattr(
         device_reading, "_host_values", lambda scalars: [float(each) for each in scalars]
     )

@@ -1,11 +1,4 @@
-"""Real architectures under a mixed policy: gradients equal a float64 oracle, row by row.
-
-Each is small, made from a configuration, and not written for govray: causal language
-models and a ViT of transformers, and a ResNet with GroupNorm. Three streams share a
-step: everything, the upper half of the blocks, and an adapter alone where the model has
-layers to adapt. The oracle takes one row at a time through the plain model, backward
-through all of it, and masks the finished gradients by group.
-"""
+"""Real architectures under a mixed policy: gradients equal a float64 oracle, row by row."""
 
 from __future__ import annotations
 

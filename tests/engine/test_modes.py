@@ -1,9 +1,4 @@
-"""A governed step under the modes that people train in: exact to a stated bound, or refused.
-
-The policy is mixed: one stream may train all, one the upper half, one a middle block at
-half weight, one its adapter. The oracle takes one row at a time, masks finished
-gradients by group, adds them up and divides once.
-"""
+"""A governed step under the modes that people train in: exact to a stated bound, or refused."""
 
 from __future__ import annotations
 
@@ -178,9 +173,6 @@ def bf16(loss_fn: LossFn, dtype: torch.dtype = torch.bfloat16) -> LossFn:
     return autocast
 
 
-# Gradient accumulation.
-
-
 @each_row("max_rows", [None, 2])
 def test_accumulation_sums_gradients_and_counts_and_divides_once(max_rows: int | None) -> None:
     rows = rows_of(MIXED)
@@ -202,9 +194,6 @@ def test_the_oracle_sees_a_mean_of_means(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(StartupTrial, "__call__", lambda *_: None)
     found = take(run_of(*build(), max_rows=2), rows, averaged)
     assert distance(found, oracle(*build(), rows, loss)) > 1e-3
-
-
-# bfloat16.
 
 
 @pytest.mark.parametrize("by", ["setting", "loss"])
@@ -284,9 +273,6 @@ def test_allow_all_in_bf16_is_plain_bf16_training_bit_for_bit(precision: Precisi
         assert torch.equal(mine, plain)
 
 
-# float16.
-
-
 @pytest.mark.parametrize("frozen", [False, True])
 def test_float16_parameters_are_refused(frozen: bool) -> None:
     model, adapters = build(dtype=torch.float16)
@@ -339,9 +325,6 @@ def test_without_the_refusal_float16_loses_gradients(monkeypatch: pytest.MonkeyP
     kept = take(run_of(*build(dtype=torch.float32)), rows_of(MIXED), small(torch.bfloat16))
     assert not any(gradient.any() for name, gradient in lost.items() if "mlp" in name)
     assert all(gradient.any() for gradient in kept.values())
-
-
-# Activation checkpointing.
 
 
 @each_row(("dropout", "max_rows"), [(0.0, 2), (0.2, None)])
@@ -419,9 +402,6 @@ def test_reentrant_checkpointing_is_exact_or_refused(route: Route) -> None:
     else:
         with pytest.raises(Refused, match="use_reentrant=False"):
             take(run, rows, loss)
-
-
-# torch.compile.
 
 
 def in_place(model: GPT, backend: Any) -> LossFn:
@@ -532,9 +512,6 @@ def test_a_model_compiled_before_it_has_adapters_reads_them() -> None:
         patch.setattr(StartupTrial, "__call__", lambda *_: None)  # and so would this
         torch._dynamo.reset()
         assert not any(g.any() for n, g in compiled_before(rows).items() if "lora_B" in n)
-
-
-# Parameters and losses of other kinds.
 
 
 class Spare(GPT):

@@ -1,15 +1,4 @@
-"""A class that may update only its adapter leaves no bit of any other parameter changed.
-
-One GPT with dropout, clipping, AdamW with weight decay, accumulation, streams
-that fall silent, and three classes: everything, upper half, adapter only. It is
-trained three times in real rank processes: with the adapter class, without it,
-and with its corpus excluded from the plan. Base weights and their optimizer state
-must have equal SHA-256, at 2 and at 4 ranks.
-
-Beside it stand the ways to lose the property, one small replacement of the
-engine's behaviour each. Every one of them must change the hashes, or the test
-above would not see it.
-"""
+"""A class that may update only its adapter leaves no bit of any other parameter changed."""
 
 from __future__ import annotations
 

@@ -56,7 +56,6 @@ def plain(precision: Precision) -> dict[str, Tensor]:
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[torch.cuda.CUDAGraph]:
-    """The graph of each launch."""
     found: list[torch.cuda.CUDAGraph] = []
     launch = torch.cuda.CUDAGraph.replay
 

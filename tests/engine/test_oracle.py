@@ -1,11 +1,4 @@
-"""Every gradient of a mixed policy equals a float64 oracle that takes rows one at a time.
-
-The oracle knows nothing of govray: one backward per row over the whole model,
-adapters merged into the weights (W + 2BA), layer groups spelled by name, weights
-applied to finished gradients, and one division. Models, routes, weights, rows,
-−100 targets, rows that a gate sent to another route, the split over two ranks and
-micro-batch sizes are drawn.
-"""
+"""Every gradient of a mixed policy equals a float64 oracle that takes rows one at a time."""
 
 from __future__ import annotations
 
@@ -304,7 +297,8 @@ def test_gradients_equal_the_oracle_and_are_absent_where_absent(
 def mixed(violation: str | None = None) -> Case:
     """Four overlapping streams, unequal ranks, weights, an adapter beside layers and one alone.
 
-    Rows of the first go to a fallback."""
+    Rows of the first go to a fallback.
+    """
     routes = [
         Route({"embedding": 1.0, "block.0": 0.5, "head": 1.0}),
         Route({"block.1": 0.3, "final_norm": 1.0, "head": 0.01}),

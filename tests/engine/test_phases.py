@@ -1,8 +1,4 @@
-"""Rows whose route has phases: what is closed stays as it was, and other domains notice nothing.
-
-Rows of ``open`` train the upper layers first, and everything from `BEGINS` on. Those of ``notes``
-train an adapter only. Two runs are compared byte for byte, and in each control a piece is replaced.
-"""
+"""Rows whose route has phases: what is closed stays as it was, and other domains notice nothing."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""What goes wrong on one rank in code that is not ours: loss, backward, torch's hosts, optimizer.
-
-In each test one rank of real processes fails. All ranks must end with one error that names it,
-and wait for nobody (`RankPool` is as patient as the process group). What a rank did before, or
-torch left half done, must not enter a later step.
-"""
+"""What goes wrong on one rank in code not ours: loss, backward, torch's hosts, optimizer."""
 
 from __future__ import annotations
 
@@ -37,14 +32,7 @@ LossFn = Callable[[nn.Module, Mapping[str, Tensor]], Tensor]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a step ended on one rank.
-
-    Attributes:
-        error: What it raised.
-        after: What the next step raised, or None if it went well.
-        moved: Whether this rank's weights are others than before the step that failed.
-        weights: After all.
-    """
+    """How a step ended on one rank."""
 
     error: BaseException | None
     after: GovrayError | None
@@ -246,9 +234,6 @@ def undisturbed(aggregator: str, steps: int, max_rows: int | None) -> tuple[floa
     return held_by(optimizer)
 
 
-# In forward and backward.
-
-
 @pytest.mark.parametrize(
     ("aggregator", "fault", "at", "max_rows"),
     [  # each fault under each host; steps and passes in turn, so that each pair comes
@@ -353,9 +338,6 @@ def test_a_loss_that_catches_everything_stops_too(two_ranks: RankPool, aggregato
     assert "rank 1, step 0: ValueError: it broke" in first
 
 
-# What is no `Exception`.
-
-
 @pytest.mark.parametrize(
     ("aggregator", "fault", "kind", "told"),
     [
@@ -394,9 +376,6 @@ def test_without_a_word_the_others_wait() -> None:
             check_one_error(pool.run(leaving_silently)[:1], "SystemExit")
     finally:
         pool.close()
-
-
-# In the optimizer.
 
 
 @pytest.mark.parametrize(

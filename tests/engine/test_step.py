@@ -322,9 +322,6 @@ def test_dropout_is_keyed_so_a_step_repeats_whatever_the_global_generator() -> N
     assert moved(weights[0], snapshot(weights[1])) == set()
 
 
-# Buckets.
-
-
 @given(sizes=st.lists(st.integers(1, 400_000), max_size=40), double=st.integers(0, 3))
 @settings(max_examples=30)
 def test_buckets_hold_each_parameter_once_in_reverse_under_the_cap(
@@ -370,9 +367,6 @@ def test_a_quotient_is_rounded_once_and_never_multiplied_by_a_reciprocal(
     quotient = allreduce._quotient(totals.clone(), torch.tensor(count)).double()
     # Half a unit in the last place of float32, also where the gradient has fewer bits.
     torch.testing.assert_close(quotient, totals.double() / count, rtol=2**-24, atol=0)
-
-
-# Refused when it is made.
 
 
 class Block(nn.Module):

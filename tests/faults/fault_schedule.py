@@ -1,13 +1,4 @@
-"""A schedule of faults, as a pure function of its seed.
-
-The first fault's place goes round with the seed, so that consecutive seeds meet
-every place; everything else is drawn: steps, ranks, which write or collective, and
-none to two faults more. A fault happens once, at the first moment that fits it, in
-whichever attempt that is.
-
-What this module does not do: cause a fault (`sabotage.py`) or judge a run
-(`undisturbed.py`).
-"""
+"""A schedule of faults, as a pure function of its seed."""
 
 from __future__ import annotations
 
@@ -71,16 +62,7 @@ _RANK_0: tuple[Moment, ...] = (*_COMMITS, "ledger")
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
-
-    Attributes:
-        kind: What is done, and to whom.
-        moment: What the process that causes it is doing.
-        step: The step in progress; for a commit, its next step; 0 where none counts.
-        rank: Which worker causes it, or is hit.
-        draw: Chooses which write or collective of the step, which file, which byte.
-        file: Of a commit; drawn if there is none.
-    """
+    """One fault."""
 
     kind: Kind
     moment: Moment
@@ -92,14 +74,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The faults of one run, in the order in which they are meant to happen.
-
-    Attributes:
-        seed: What it was drawn from.
-        faults: In order.
-        keep: Newest commits that stay.
-        control: A safety to be taken out; see `weakened.py`.
-    """
+    """The faults of one run, in the order in which they are meant to happen."""
 
     seed: int
     faults: tuple[Fault, ...]
@@ -108,7 +83,6 @@ class Schedule:
 
     @classmethod
     def of(cls, seed: int) -> Schedule:
-        """The schedule of a seed."""
         draw = random.Random(seed)
         first = PLACES[seed % len(PLACES)]
         more = [draw.choice(PLACES) for _ in range(draw.randrange(3))]
@@ -121,12 +95,10 @@ class Schedule:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Schedule:
-        """What `to_json` returned."""
         faults = tuple(Fault(**fault) for fault in value["faults"])
         return cls(**{**value, "faults": faults})
 
     def to_json(self) -> dict[str, Any]:
-        """For the workers."""
         return asdict(self)
 
     @property

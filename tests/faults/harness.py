@@ -1,9 +1,4 @@
-"""Drive a run through its schedule: give the command, do what its workers cannot, give it again.
-
-Runs without a driver fault are driven by this process, through what the command calls; the
-others by ``govray train FILE`` in a process of its own, on the same cluster, so that it can be
-killed.
-"""
+"""Drive a run through its schedule: give the command, do what its workers cannot, give it again."""
 
 from __future__ import annotations
 
@@ -35,13 +30,7 @@ _STARTS = 6
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that came to its end.
-
-    Attributes:
-        run: Its folder.
-        starts: How often the command was given.
-        errors: What all but the last said.
-    """
+    """A run that came to its end."""
 
     run: Path
     starts: int
@@ -53,17 +42,7 @@ class Failed(Exception):
 
 
 def drive(deployment: Deployment, schedule: Schedule, folder: Path) -> Outcome:
-    """Run the schedule's experiment to its end.
-
-    Args:
-        deployment: What it trains on.
-        schedule: What happens to it.
-        folder: Gets the schedule's markers and the experiment.
-
-    Raises:
-        Failed: It failed although no fault had happened since it was started, or it was
-            started too often.
-    """
+    """Run the schedule's experiment to its end."""
     faults = schedule_folder(folder / "faults", schedule)
     experiment = deployment.experiment(
         name=f"seed-{schedule.seed}",

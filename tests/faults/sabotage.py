@@ -1,11 +1,4 @@
-"""An entrypoint whose worker processes cause the faults of a schedule, each of them once.
-
-Named in an experiment as ``sabotage:GPT``; its hyperparameter ``faults`` is a folder with
-``schedule.json``. The product has no hook for this: functions of the worker's own process are
-wrapped. That a fault was spent is a marker file, made before the fault happens.
-
-A worker cannot kill its driver by itself. It leaves a request and waits; `harness.py` does it.
-"""
+"""An entrypoint whose worker processes cause the faults of a schedule, each of them once."""
 
 from __future__ import annotations
 
@@ -84,13 +77,7 @@ def damage(commit: Path, fault: Fault) -> None:
 
 
 class Saboteur:
-    """One worker process with a schedule.
-
-    Args:
-        folder: Has the schedule; gets the markers.
-        run: The run's folder.
-        rank: This worker's.
-    """
+    """One worker process with a schedule."""
 
     def __init__(self, folder: Path, run: Path, rank: int) -> None:
         self._folder = folder
@@ -115,14 +102,7 @@ class Saboteur:
         place: int | None = None,
         tear: Callable[[], None] = lambda: None,
     ) -> None:
-        """Cause whatever is due here.
-
-        Args:
-            moment: What this process is doing.
-            step: The step in progress, or a commit's next step.
-            place: Which write or collective of the step it is, from 0.
-            tear: Leaves what is being written half written, before a kill.
-        """
+        """Cause whatever is due here."""
         for index, fault in enumerate(self._schedule.faults):
             if (fault.moment, fault.step, fault.rank) != (moment, step, self._rank):
                 continue

@@ -1,9 +1,4 @@
-"""Whether a run that met faults ended as if nothing had happened.
-
-The measure is a run of the same experiment that met none. Weights, optimizer, generators,
-adapters and ledger are compared byte by byte, at every commit; what the ledger says was used is
-compared with the plan, position by position.
-"""
+"""Whether a run that met faults ended as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -29,13 +24,7 @@ _COMMIT = re.compile(r"checkpoint_(\d{9})")
 
 @dataclass(frozen=True)
 class Reference:
-    """What an undisturbed run left.
-
-    Attributes:
-        commits: Next step → file → bytes, without what runs may differ in.
-        ledger: The final ledger's bytes.
-        root: Its Merkle root.
-    """
+    """What an undisturbed run left."""
 
     commits: dict[int, dict[str, bytes]]
     ledger: bytes
@@ -50,12 +39,7 @@ class Reference:
 
 
 def check_recovered(run: Path, reference: Reference, trust_root: Path) -> None:
-    """The run ended, and nothing tells it from the undisturbed one.
-
-    Raises:
-        AssertionError: Something does.
-        GovrayError: The attested model does not verify.
-    """
+    """The run ended, and nothing tells it from the undisturbed one."""
     assert read_record(run).finished, "the run has no end"
     final = _comparable(_commits(run)[MAX_STEPS])
     _same(final, reference.commits[MAX_STEPS], "the last commit")

@@ -1,9 +1,4 @@
-"""A product with one safety taken out, as a control: the same assertions must then fail.
-
-`weaken` changes functions of the process that calls it. Workers call it because the schedule
-says so (`sabotage.py`). The driver, which resolves where a run resumes, does in `WeakenedPlanData`,
-which a test puts into the place of the product's.
-"""
+"""A product with one safety taken out, as a control: the same assertions must then fail."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Files and folders that appear whole: killed before each call, and in the order of their syncs.
-
-The kill is real: a forked process gets SIGKILL before its n-th call into the system, for every n
-until it ends by itself. Its writes are cut into pieces of a few bytes, so kills fall within them.
-"""
+"""Files and folders that appear whole: killed before each call, and in the order of their syncs."""
 
 from __future__ import annotations
 
@@ -47,9 +43,6 @@ CALLS = {"open", "write", "flush", "close", "fsync", "chmod", "fchmod", "flock",
     *("mkdir", "rmdir", "rename", "replace", "link", "unlink", "remove")
 }
 """What changes the disk, or its order. Between two of these it stays the same."""
-
-
-# Killed
 
 
 def watched(number: int, act: Callable[[], object]) -> None:
@@ -290,9 +283,6 @@ def test_a_killed_secret_is_whole_or_absent(kills: Kills, tmp_path: Path) -> Non
     assert sizes == {None, KEY_BYTES}
 
 
-# What others have beside it
-
-
 def stage_killed_at_its_rename(path: Path) -> None:
     os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # in a fork, which ends with it
     stage(path)
@@ -383,9 +373,6 @@ def test_an_exception_leaves_the_old_folder_and_nothing_beside(
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
-# The order of syncs, for a power cut
-
-
 @contextmanager
 def recorded() -> Iterator[list[tuple[str, Any]]]:
     """The inodes that are synced, and the paths that are renamed to, in their order."""
@@ -472,9 +459,6 @@ def test_the_first_line_of_a_log_is_synced_with_its_name(tmp_path: Path) -> None
         events.append(tmp_path, stop)
     file, folder = ((tmp_path / events.FILE).stat().st_ino, tmp_path.stat().st_ino)
     assert log == [("sync", file), ("sync", folder), ("sync", file)]
-
-
-# Permissions, and what the system refuses
 
 
 def test_permissions_are_those_asked_for_or_the_umasks(tmp_path: Path) -> None:

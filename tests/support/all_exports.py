@@ -12,14 +12,7 @@ from tests.support.command import Run, write_key
 
 
 def export_all(run: Run, model: Path, out: Path, *check: object) -> dict[str, Any]:
-    """Format → what its tool read.
-
-    Args:
-        run: The command.
-        model: A model folder that verifies.
-        out: A folder that is not there yet.
-        check: Options with which it verifies.
-    """
+    """Format → what its tool read."""
     signer = LocalSigner.generate("ecdsa-p256")
     out.mkdir()
     key = write_key(out / "key.pem", signer)

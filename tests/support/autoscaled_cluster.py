@@ -1,8 +1,4 @@
-"""A cluster on this machine that starts with a head alone, and whose autoscaler brings nodes.
-
-Ray's provider of pretended nodes starts a node's processes here. It is named as an external one:
-the wheel lacks the file of defaults that its own name would read. Its nodes' workers are forks.
-"""
+"""A cluster on this machine that starts with a head alone, and whose autoscaler brings nodes."""
 
 from __future__ import annotations
 
@@ -38,15 +34,7 @@ _LISTS = (
 def autoscaled_cluster(
     forked: Forked, cpus: int, most: int, idle_s: float, **settings: str
 ) -> Iterator[str]:
-    """The address of a cluster whose head has no CPU for work.
-
-    Args:
-        forked: What starts the workers of nodes.
-        cpus: Of each node that the autoscaler brings.
-        most: How many it may bring.
-        idle_s: Seconds after which it takes a node away that nobody uses.
-        settings: More of the environment of all nodes.
-    """
+    """The address of a cluster whose head has no CPU for work."""
     port, *others = _free_ports(3)
     address = f"{get_node_ip_address()}:{port}"
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # its sockets' paths must be short

@@ -1,10 +1,4 @@
-"""A plugin of pytest for `tests.mutants`: the first failure, within a bound of test time.
-
-Tests that start Ray are left out, for a cluster takes the bound to start. The nearest files come
-first, those on ranks after the others there and behind them, and those in a browser last. The time
-begins with the first test, and ends the process when it is over. What was found stands in the file
-of `REPORT`, as JSON.
-"""
+"""A plugin of pytest for `tests.mutants`: the first failure, within a bound of test time."""
 
 from __future__ import annotations
 

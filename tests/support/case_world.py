@@ -1,19 +1,4 @@
-"""Models whose corpora lie at hand, and a service that answers rights holders' cases about them.
-
-======== ==================================== ================================================
-version  corpora                              beside
-======== ==================================== ================================================
-1.0.0    acme (confidential), alpha, beta     the model that cases are about; public
-1.1.0    the same                             ``acme``'s adapter is removed, as the command does it
-2.0.0    alpha, beta                          of another run
-2.1.0    acme, beta                           of another run, without alpha
-3.0.0    alpha, beta, and acme's records      under another name
-======== ==================================== ================================================
-
-Texts are real words, so near copies are found in them. ``acme`` trains an adapter alone. ``alpha``
-is crawled, and its issuer states domains. Nothing is trained: every signature, count and digest is
-real, and only the tensors are zeros.
-"""
+"""Models whose corpora lie at hand, and a service that answers rights holders' cases about them."""
 
 from __future__ import annotations
 
@@ -162,8 +147,6 @@ class Deployed:
 
 @dataclass
 class CaseWorld:
-    """The service, and what it has."""
-
     service: Service
     deployed: Deployed
     lists: Path

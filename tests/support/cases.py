@@ -44,7 +44,6 @@ def step_batch(step: int, micro_batches: Sequence[MicroBatch]) -> StepBatch:
 
 
 def batch_on(batch: StepBatch, device: torch.device | str) -> StepBatch:
-    """The same batch, its tensors on a device."""
     parts = (
         replace(part, tensors={name: rows.to(device) for name, rows in part.tensors.items()})
         for part in batch.micro_batches
@@ -64,13 +63,7 @@ def governed(
     tries_rows: bool = True,
     **changed: Any,
 ) -> GovernedStep:
-    """A governed step over the layer groups that are inferred.
-
-    Args:
-        tries_rows: Whether rows are tried before they train, as in every run. The trial changes no
-            number and takes as long as several steps, so dear tests of other things leave it out.
-        changed: Of `Terms` and `StepSettings`.
-    """
+    """A governed step over the layer groups that are inferred."""
     terms: dict[str, Any] = {"policy_digest": POLICY, "plan_digest": PLAN, "corpora": (CORPUS,)}
     terms |= {f.name: changed.pop(f.name) for f in fields(Terms) if f.name in changed}
     run = build_step(
@@ -90,7 +83,6 @@ def governed(
 
 
 def allow_all(model: nn.Module) -> Route:
-    """The route of a policy that allows everything."""
     return Route(dict.fromkeys(layer_groups(model), 1.0))
 
 

@@ -1,8 +1,4 @@
-"""The distribution's Chromium, driven by Playwright, for the tests of pages.
-
-One browser for a module. Where there is none the tests are skipped, except in CI, which installs
-it and must not pass without having looked.
-"""
+"""The distribution's Chromium, driven by Playwright, for the tests of pages."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ from govray import traces
 
 @dataclass
 class Kept:
-    """A span as it arrived."""
-
     name: str
     trace: str
     id: str

@@ -13,8 +13,6 @@ from govray.governance.formats.keys import LocalSigner
 
 @dataclass(frozen=True)
 class Done:
-    """One finished command."""
-
     code: int
     out: str
     err: str

@@ -1,9 +1,4 @@
-"""Tables of a new SQLite store, copied from one that the migration made.
-
-The migration takes some processor time, and tests make some hundreds of stores.
-``tests/platform/store/test_migrations.py`` goes through them, and the first store of each process
-does.
-"""
+"""Tables of a new SQLite store, copied from one that the migration made."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The fields of the Data & Trust Alliance's data provenance standard 1.0.0, as a JSON Schema.
-
-Written from the standard's published schema: which fields there are, of which type, which of them
-are required. Here objects are closed, so that a misspelt field is refused.
-"""
+"""The fields of the Data & Trust Alliance's data provenance standard 1.0.0, as a JSON Schema."""
 
 from __future__ import annotations
 

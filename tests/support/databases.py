@@ -1,9 +1,4 @@
-"""The two databases that a store can be in, each real: a file, and a PostgreSQL server.
-
-The server is the distribution's, started once a session on a Unix socket in a folder of its own;
-every test that runs `on_both` gets a database copied from a template. Without its binaries that
-half is skipped, but never in CI. Import the fixtures into a ``conftest.py`` to use them elsewhere.
-"""
+"""The two databases that a store can be in, each real: a file, and a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -155,7 +150,6 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database."""
     if request.param == "postgresql":
         server: Server = request.getfixturevalue("postgres")
         return server.new()
@@ -164,7 +158,6 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[Engine]:
-    """A fresh store at head."""
     engine = open_store(store_url)
     yield engine
     engine.dispose()

@@ -1,7 +1,4 @@
-"""An identity provider with the device flow (RFC 8628), over HTTP on this machine.
-
-What its token endpoint answers is a script: an error's name, or ``granted``. Its tokens are real.
-"""
+"""An identity provider with the device flow (RFC 8628), over HTTP on this machine."""
 
 from __future__ import annotations
 
@@ -27,13 +24,7 @@ DEVICE_CODE = "GmRhmhcxhwAzkoEqiMEg_DnyEysNkuNhszIySk9eS"
 
 @dataclass
 class DeviceProvider:
-    """The provider, and what it was asked.
-
-    Attributes:
-        answers: Of the token endpoint, one after the other; the last is repeated.
-        opaque: Whether the access token is no JWT, so that the ID token has to do.
-        more: Fields of the first answer, in the place of its own; None leaves one out.
-    """
+    """The provider, and what it was asked."""
 
     url: str = ""
     answers: list[str] = field(default_factory=lambda: ["granted"])

@@ -14,7 +14,6 @@ def require_openssl() -> None:
 
 
 def require_softhsm() -> Path:
-    """The library of SoftHSM2."""
     places = ("softhsm/libsofthsm2.so", "*/softhsm/libsofthsm2.so")
     found = [path for place in places for path in Path("/usr/lib").glob(place)]
     require(bool(found) and shutil.which("softhsm2-util") is not None, "softhsm2")

@@ -1,10 +1,4 @@
-"""A driver on a cluster of several nodes, of which one, rank 0's, is lost and another comes.
-
-``python -m tests.support.elastic_driver FOLDER PYTHON`` trains twice over one plan, with 2 → 1 → 2
-workers and with one throughout, attests both, and writes what it saw into ``FOLDER/seen.json``. In
-a process of its own, because one process has one cluster. One worker needs none, and trains here.
-PYTHON is that of `Forked`, which starts workers.
-"""
+"""A driver on a cluster of several nodes, of which one, rank 0's, is lost and another comes."""
 
 from __future__ import annotations
 
@@ -57,7 +51,6 @@ def main(folder: Path, python: str) -> None:
 
 
 def _train_on_changing_nodes(deployment: Deployment, folder: Path, slow: Path) -> Path:
-    """The folder of the elastic run."""
     cluster = Cluster(
         initialize_head=True,
         head_node_args={"num_cpus": 0, "include_dashboard": True, "dashboard_port": free_port()},

@@ -11,15 +11,7 @@ from govray.engine.collective.allreduce import Domain, flat_gradient, unflattene
 
 
 def sum_over_ranks(domains: Sequence[Domain], counts: Mapping[str, int]) -> dict[str, Tensor]:
-    """Σ_ranks of the local gradients, which stay as they are. Collective.
-
-    Args:
-        domains: In one order on all ranks.
-        counts: N_l of the layer group that each parameter is in, by parameter name.
-
-    Returns:
-        The sum by parameter name, for every live bucket.
-    """
+    """Σ_ranks of the local gradients, which stay as they are. Collective."""
     live = [
         (domain, bucket)
         for domain in domains

@@ -1,20 +1,4 @@
-"""A second device on a machine without one: its tensors are on the CPU, and nobody may tell.
-
-``register()`` gives this process a device ``fakegpu``, for good: so call it in a process of its
-own, such as a rank of a `RankPool`. A tensor there holds an ordinary CPU tensor and computes with
-CPU kernels, hence with the CPU's bits. But torch takes it for one of another device:
-
-* An operator that mixes it with a CPU tensor fails as on a GPU. A CPU tensor without dimensions may
-  join, as torch lets it.
-* A collective is listed with the device of its tensors and its process group.
-* A copy from pinned memory that keeps nobody waiting is done when a stream waits for it, and no
-  sooner. Who reads it before fails, as a GPU would not. Kernels themselves run at once.
-
-An error inside a backward ends the process: torch asks the device for a stream then, which backends
-in Python have none of.
-
-Source: torch's Python backends for PrivateUse1 (`torch.utils.backend_registration`).
-"""
+"""A second device on a machine without one: its tensors are on the CPU, and nobody may tell."""
 
 from __future__ import annotations
 
@@ -46,13 +30,7 @@ _here = threading.local()
 
 @dataclass(eq=False)
 class Copy:
-    """A copy to the device.
-
-    Attributes:
-        stream: Where it was queued.
-        work: What is left to do; None once a stream has waited for it.
-        used_on: Streams that the memory's owner was told of.
-    """
+    """A copy to the device."""
 
     stream: Stream
     work: Callable[[], object] | None

@@ -1,7 +1,4 @@
-"""Ray's provider of pretended nodes, for the autoscaler's process: their workers are forks.
-
-Its nodes start what `forked_workers` has in place of Python.
-"""
+"""Ray's provider of pretended nodes, for the autoscaler's process: their workers are forks."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Counts reads of device values: on a GPU, each lets the host wait until the device is done.
-
-Here every tensor is on the CPU. So parameters and rows are marked, and what is computed from a
-marked tensor is marked too: on a GPU it would be there. What ranks tell each other is made from
-numbers of the host, and stays unmarked.
-
-Not seen: copies to the device, and reads of tensors that are made there from numbers.
-"""
+"""Counts reads of device values: on a GPU, each lets the host wait until the device is done."""
 
 from __future__ import annotations
 
@@ -48,18 +41,13 @@ _PAST_OPERATORS = (Tensor.tolist, Tensor.numpy, Tensor.__array__)
 
 
 class HostReads:
-    """What was read.
-
-    Attributes:
-        found: Of each read: the operator, and the line of govray or of the test that asked for it.
-    """
+    """What was read."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
         self._held: dict[int, Any] = {}  # storages, kept so that no address is used again
 
     def mark(self, tensors: Iterable[Tensor]) -> None:
-        """These are on the device."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._held[storage._cdata] = storage
@@ -69,7 +57,6 @@ class HostReads:
         return tensor.untyped_storage()._cdata in self._held
 
     def note(self, operator: str) -> None:
-        """One read."""
         frames = [f for f in traceback.extract_stack() if "/torch/" not in f.filename]
         asked = [f for f in frames if "host_reads" not in f.filename][-1]
         self.found.append(f"{operator} in {asked.filename.rpartition('/')[2]}: {asked.name}")
@@ -115,11 +102,7 @@ class _Methods(TorchFunctionMode):
 
 @contextmanager
 def host_reads(tensors: Iterable[Tensor]) -> Iterator[HostReads]:
-    """Inside, reads of these tensors and of what is computed from them are counted.
-
-    Args:
-        tensors: Parameters and rows.
-    """
+    """Inside, reads of these tensors and of what is computed from them are counted."""
     reads = HostReads()
     reads.mark(tensors)
     with _Methods(reads), _Operators(reads):

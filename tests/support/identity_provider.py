@@ -1,8 +1,4 @@
-"""An identity provider over HTTP on this machine: discovery, sign-in, tokens and keys.
-
-It signs in whoever comes as ``who`` says, and keeps to the protocol: a code is good once, for the
-client, address and verifier that it was asked with. A test changes one thing and looks who objects.
-"""
+"""An identity provider over HTTP on this machine: discovery, sign-in, tokens and keys."""
 
 from __future__ import annotations
 
@@ -30,19 +26,7 @@ ROLES = {"ml-engineers": "engineer", "compliance": "auditor", "suppliers": "supp
 
 @dataclass
 class IdentityProvider:
-    """What it answers, and what it was asked.
-
-    Attributes:
-        who: Claims of whoever signs in.
-        document: What its document says besides, or instead.
-        back: What it adds to its answer to a browser; None takes a parameter out.
-        token: What its answer to a code says besides, or instead.
-        claims: What the id token says besides, or instead; None takes a claim out.
-        header: Of the id token.
-        secret: The client's, if it has one.
-        checks_verifier: Whether it compares the verifier, as a provider without PKCE would not.
-        asked: Every request: its path, and its form or query.
-    """
+    """What it answers, and what it was asked."""
 
     issuer: str = ""
     who: dict[str, Any] = field(default_factory=lambda: {"sub": "ada", "groups": ["ml-engineers"]})
@@ -72,7 +56,6 @@ class IdentityProvider:
         return OidcSettings(**(given | more))
 
     def metadata(self) -> dict[str, Any]:
-        """Its document."""
         whole = {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
@@ -85,7 +68,6 @@ class IdentityProvider:
         return whole | self.document
 
     def keys(self) -> dict[str, Any]:
-        """Its public keys."""
         made = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(self.key.public_key()))
         return {"keys": [{**made, "kid": "one", "use": "sig", "alg": "ES256"}]}
 
@@ -131,7 +113,6 @@ class IdentityProvider:
         return header == f"Basic {pair}" or form.get("client_secret") == self.secret
 
     def restore(self) -> None:
-        """Everything as the protocol has it."""
         fresh = IdentityProvider()
         for name in ("who", "document", "back", "token", "claims", "header", "secret"):
             setattr(self, name, getattr(fresh, name))

@@ -1,7 +1,4 @@
-"""Processes of `jax.distributed` on CPUs, joined by gloo: one call, and they end.
-
-Functions and arguments travel by pickle, so a function must be importable.
-"""
+"""Processes of `jax.distributed` on CPUs, joined by gloo: one call, and they end."""
 
 from __future__ import annotations
 

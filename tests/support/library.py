@@ -1,9 +1,4 @@
-"""A service over the shelf of models: a store on disk, tiles, versions, one public model, people.
-
-Beside the shelf's four models stands nothing that is not real: envelopes, ledgers and tiles are
-signed and verified. ``narrow`` is public. ``acme-legal`` is the supplier of ``acme``, which is
-confidential; ``archive``, the other supplier, of all else.
-"""
+"""A service over the shelf of models: a store on disk, tiles, versions, a public model, people."""
 
 from __future__ import annotations
 
@@ -35,8 +30,6 @@ CREATED = "2026-11-20T00:00:00Z"
 
 @dataclass
 class Library:
-    """The service, and what it has."""
-
     service: Service
     shelf: Shelf
     tiles: Path
@@ -57,7 +50,6 @@ class Library:
         return self.service.client(kind).post(f"/v1{path}", **request)  # type: ignore[arg-type]
 
     def record(self, corpus: str, number: int) -> str:
-        """SHA-256 of a record."""
         return self.shelf.sha256(corpus, number)
 
 
@@ -108,9 +100,6 @@ def library(folder: Path, *, cases: bool = False) -> Iterator[Library]:
     """A service over all models of the shelf, in a copy of the store below ``folder``.
 
     Models and tiles are those of all tests: whoever changes one puts it back.
-
-    Args:
-        cases: Whether it answers rights holders' cases, of people with a token.
     """
     made, shelf = indexed(), made_once()
     shutil.copy(made / "store.db", folder / "store.db")

@@ -28,7 +28,6 @@ from govray.train.state import snapshot
 
 
 def script(config: dict[str, Any]) -> None:
-    """The example of the README."""
     model = gpt.GPT(context=32, vocabulary=257, **config["model"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
 

@@ -47,11 +47,7 @@ class RecordFiles(dict[str, RecordColumns]):
         return made
 
     def read(self, corpus: PreparedCorpus, number: int) -> RecordColumns:
-        """The records of a part.
-
-        Raises:
-            CouldNotCheck: None were made here that have its digest.
-        """
+        """The records of a part."""
         part = corpus.parts[number]
         try:
             return self[part.records_digest]
@@ -68,7 +64,6 @@ FILES = RecordFiles()
 
 
 def split(entries: Sequence[bytes], tokens: Sequence[int], reserve: Reserve) -> RecordColumns:
-    """Records with these entries and tokens, as ``reserve`` splits them."""
     each = np.frombuffer(b"".join(entries), np.uint8).reshape(-1, 32)
     counts = np.array(tokens, np.int64)
     return RecordColumns(each, counts, reserve.splits(each, counts))
@@ -109,5 +104,4 @@ def make_manifest(
 
 
 def records_of(manifest: Manifest) -> PreparedRecords:
-    """The records of a manifest of such corpora."""
     return FILES.of(manifest)

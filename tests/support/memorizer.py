@@ -1,9 +1,4 @@
-"""An entrypoint whose runs report a made-up memorization: as much as a hyperparameter says.
-
-It stands for the monitor. What a trial reports grows with its steps, as memorization does. With
-`SECONDS` in the environment, the trial that memorizes most takes so long for each step between its
-two commits.
-"""
+"""An entrypoint whose runs report a made-up memorization: as much as a hyperparameter says."""
 
 from __future__ import annotations
 

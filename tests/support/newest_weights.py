@@ -9,7 +9,6 @@ from govray.train.state.snapshot import latest
 
 
 def newest_weights(run: Place) -> bytes:
-    """Their file, byte for byte."""
     found = latest(run)
     assert found is not None
     return bytes(commit_folder.load(found[0]).files[model_folder.WEIGHTS])

@@ -30,10 +30,6 @@ def in_node(body: str, given: object) -> Any:
 
     It is JSON there and back. ``known`` is what the server tells the verifiers. Where there is no
     node the test is skipped, except in CI, which installs it.
-
-    Args:
-        body: It imports the scripts as ``./verify.js``.
-        given: JSON.
     """
     node = shutil.which("node")
     if node is None:

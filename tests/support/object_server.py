@@ -70,7 +70,6 @@ class Server(Process):
         super().__init__("tests.support.s3_server", "{port}", MOTO_S3_DEFAULT_MAX_KEYS=str(PAGE))
 
     def bucket(self, name: str) -> str:
-        """The URL of a new bucket."""
         _, _, options = self.url(name).partition("?")
         maker, _ = fs.FileSystem.from_uri(f"s3://{name}?{options}&allow_bucket_creation=true")
         maker.create_dir(name)

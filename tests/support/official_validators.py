@@ -1,8 +1,4 @@
-"""Each format's own tool, as a function: it returns what the tool read, or raises `NotValid`.
-
-Nothing here asks the network. D&TA's standard has a schema and no tool: its fields stand in
-``data_provenance_fields.py``.
-"""
+"""Each format's own tool, as a function: it returns what the tool read, or raises `NotValid`."""
 
 from __future__ import annotations
 
@@ -23,9 +19,6 @@ class NotValid(Exception):
     """What the tool said."""
 
 
-# OpenSSF model signing
-
-
 def check_model_signing(model: Path, signature: Path, public_key: Path, *words: str) -> str:
     """``model_signing verify key``, as a user runs it."""
     given = ["--signature", str(signature), "--public_key", str(public_key), *words]
@@ -39,9 +32,6 @@ def check_model_signing(model: Path, signature: Path, public_key: Path, *words: 
     if done.returncode or "Verification succeeded" not in said:
         raise NotValid(said)
     return said
-
-
-# Sigstore
 
 
 def check_sigstore(data: bytes) -> Any:
@@ -59,9 +49,6 @@ def check_sigstore(data: bytes) -> Any:
     if json.loads(bundle.to_json()) != json.loads(data):
         raise NotValid("the tool writes another document")
     return bundle
-
-
-# CycloneDX
 
 
 def check_cyclonedx(data: bytes) -> Any:
@@ -96,12 +83,10 @@ def members(value: Any) -> Iterator[tuple[str, Any]]:
             yield from members(each)
 
 
-# SPDX
-
-
 def check_spdx(data: bytes) -> Any:
     """The classes of spdx-python-model read the document, which checks types and values, and write
-    it again, which checks what is required. They write the same, and no element is missing."""
+    it again, which checks what is required. They write the same, and no element is missing.
+    """
     from spdx_python_model import v3_0_1 as spdx
 
     value = json.loads(data)
@@ -131,8 +116,6 @@ def graph(document: Any) -> list[str]:
 
     return sorted(json.dumps(plain(each), sort_keys=True) for each in document["@graph"])
 
-
-# Croissant
 
 RECOMMENDED = ("citeAs", "datePublished", "schema.org/version")
 """What the specification asks for and no record states: mlcroissant warns of each."""
@@ -164,7 +147,8 @@ def check_croissant(data: bytes) -> Any:
 
 def unboxed(value: Any) -> Any:
     """JSON-LD has one meaning for a value and a list of it alone. mlcroissant writes no zone, and
-    no time that is midnight."""
+    no time that is midnight.
+    """
     if isinstance(value, dict):
         return {key: unboxed(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -174,12 +158,10 @@ def unboxed(value: Any) -> Any:
     return value
 
 
-# OpenLineage
-
-
 def check_openlineage(data: bytes, written: Path) -> list[Any]:
     """Events built of the client's own classes, sent by its file transport to ``written``: the
-    file is the same, byte for byte."""
+    file is the same, byte for byte.
+    """
     from openlineage.client.transport.file import FileConfig, FileTransport
 
     transport = FileTransport(FileConfig(str(written), append=True))
@@ -277,9 +259,6 @@ def facet(name: str, value: dict[str, Any]) -> Any:
     return made
 
 
-# Data provenance metadata
-
-
 def check_data_provenance(data: bytes) -> Any:
     """The fields of D&TA's standard 1.0.0, and no other."""
     value = json.loads(data)
@@ -288,9 +267,6 @@ def check_data_provenance(data: bytes) -> Any:
     except jsonschema.ValidationError as error:
         raise NotValid(error.message) from error
     return value
-
-
-# Model cards
 
 
 def check_model_card(path: Path) -> Any:

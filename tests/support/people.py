@@ -1,8 +1,4 @@
-"""A service with people: a store, one user and token of every kind, and clients for each.
-
-`Service` is the double that the service's tests share. Its time is set, not read, and its
-application is the real one over a real store.
-"""
+"""A service with people: a store, one user and token of every kind, and clients for each."""
 
 from __future__ import annotations
 
@@ -72,13 +68,7 @@ def serve(
     near: NearSearch | None = None,
     **settings: object,
 ) -> Iterator[Service]:
-    """A service over the store at ``url``.
-
-    Args:
-        supplier: The authority that the kind ``supplier`` is.
-        other: The one that ``other supplier`` is.
-        near: What finds near copies for cases.
-    """
+    """A service over the store at ``url``."""
     clock = [NOW]
     app = create_app(
         Settings(store=url, rate=rate, burst=burst, **settings),  # type: ignore[arg-type]

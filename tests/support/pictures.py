@@ -99,6 +99,5 @@ def test_picture_of_a_view(tmp_path: Path) -> None:
 
 
 def sizes() -> None:
-    """No picture is large."""
     for picture in FOLDER.glob("*.png"):
         assert picture.stat().st_size <= LARGEST, picture

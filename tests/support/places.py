@@ -1,9 +1,4 @@
-"""A library whose runs lie in projects, and people with roles bound to parts of it.
-
-``vision`` and ``speech`` are projects of the workspace ``research``, ``payroll`` one of
-``finance``. The run of ``first`` lies in vision, that of ``guarded`` in speech, that of ``second``
-in payroll; ``narrow``, which is public, lies nowhere.
-"""
+"""A library whose runs lie in projects, and people with roles bound to parts of it."""
 
 from __future__ import annotations
 

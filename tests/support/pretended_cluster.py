@@ -14,16 +14,7 @@ RUNS_FOR = 3
 
 @dataclass
 class PretendedCluster:
-    """Jobs that go on by `tick`, and a run for each submission that several jobs may work on.
-
-    Attributes:
-        done: Submission → ticks of work. Each is done once, as the run's ledger would have it.
-        trained_by: Submission → for each tick of work, the jobs that were at it.
-        down: The head does not answer.
-        refuses: Submissions that are not accepted.
-        loses: Submissions whose start gets no answer.
-        at_call: Called before and after the effect of each call: raise there.
-    """
+    """Jobs that go on by `tick`, and a run for each submission that several jobs may work on."""
 
     jobs: dict[str, Job] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)

@@ -1,7 +1,4 @@
-"""An identity provider as a process: its keys over HTTPS, as the file in docs/service.md names it.
-
-`provided` starts one. Its certificate is its own; who is to believe it sets SSL_CERT_FILE.
-"""
+"""An identity provider as a process: its keys over HTTPS, as docs/service.md names it."""
 
 from __future__ import annotations
 

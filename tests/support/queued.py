@@ -42,7 +42,6 @@ class Queued:
         self.process = self.reconciler()
 
     def reconciler(self, made: type[Reconciler] = Reconciler) -> Reconciler:
-        """Another process."""
         self._processes += 1
         return made(
             self.engine,
@@ -84,7 +83,6 @@ class Queued:
             return session.get_one(Submission, id)
 
     def states(self) -> list[str]:
-        """In order of submission."""
         with Session(self.engine) as session:
             rows = session.exec(select(Submission).order_by(col(Submission.submitted)))
             return [str(row.state) for row in rows]

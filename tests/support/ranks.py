@@ -58,12 +58,7 @@ class Hung(AssertionError):
 
 
 class RankPool:
-    """A fixed number of rank processes.
-
-    Args:
-        size: World size.
-        timeout: Seconds that one call may take on the slowest rank.
-    """
+    """A fixed number of rank processes."""
 
     def __init__(self, size: int, *, timeout: float = 120.0) -> None:
         self.size = size
@@ -108,7 +103,6 @@ class RankPool:
         return in_order
 
     def close(self) -> None:
-        """End the processes."""
         self._end()
         self._folder.cleanup()
 
@@ -225,7 +219,6 @@ def one_rank() -> Iterator[RankPool]:
 
 @pytest.fixture(scope="session")
 def two_ranks() -> Iterator[RankPool]:
-    """Two persistent rank processes."""
     pool = RankPool(2)
     yield pool
     pool.close()

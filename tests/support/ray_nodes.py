@@ -1,9 +1,4 @@
-"""A head and worker nodes on this machine, each started again when it ends, as systemd would do.
-
-A node is ``ray start --block`` in a process of its own, and its workers are forks. Ray Jobs answer
-at the head's dashboard. When the head is killed, all that ran on it is killed too, and what the
-cluster knew is gone: the next head begins with nothing at the same address.
-"""
+"""A head and worker nodes on this machine, each started again when it ends, as systemd would do."""
 
 from __future__ import annotations
 

@@ -13,14 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Receiver:
-    """What came, and how it is answered.
-
-    Attributes:
-        url: Where it listens.
-        statuses: The next answers, first to last; then 204.
-        slow: Seconds before each answer.
-        dribble: Instead of an answer, a byte of it every so many seconds.
-    """
+    """What came, and how it is answered."""
 
     url: str = ""
     got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)

@@ -1,9 +1,4 @@
-"""A stand-in for CUDA graphs where there is no GPU: its launch runs the work again.
-
-As a graph does, it fills the tensors that the capture returned, and reads what the captured ones
-hold. Unlike a graph it starts kernels one by one, and it runs Python, so it does not show what
-Python does besides.
-"""
+"""A stand-in for CUDA graphs where there is no GPU: its launch runs the work again."""
 
 from __future__ import annotations
 
@@ -18,11 +13,7 @@ from govray.engine.graphs.cuda_graph import Holding
 
 
 class RerunCapture:
-    """Captures work that it does again at each launch.
-
-    Attributes:
-        captured, launched: How often.
-    """
+    """Captures work that it does again at each launch."""
 
     def __init__(self, *_: object) -> None:
         self.captured = self.launched = 0

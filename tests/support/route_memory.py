@@ -1,9 +1,4 @@
-"""What FastAPI reads of a route, read once for all applications of a process.
-
-Whoever includes a router makes FastAPI read two hundred functions and the types of their answers
-again, for half a second of processor time. A service has one application; its tests make some
-hundred, of the same routes. Each application gets dependants of its own.
-"""
+"""What FastAPI reads of a route, read once for all applications of a process."""
 
 from __future__ import annotations
 

@@ -93,7 +93,6 @@ def begin_run(
 
 
 def begin_search(folder: Path) -> SearchRecord:
-    """A search's folder with its record and no trial."""
     search = {"space": {"optimizer.lr": {"log": [1e-4, 1.0]}}, "max_trials": 4}
     folder.mkdir(parents=True)
     file = parse_search(EXPERIMENT | {"search": search}, where="test")

@@ -1,9 +1,4 @@
-"""A store that every page has something to show of, and the names of what stands in it.
-
-The models are real: signed, verified, indexed, their ledgers as tiles. Experiments, trials and
-their numbers are rows made by hand. One model, one experiment and one registered name are called
-what an attacker would call them.
-"""
+"""A store that every page has something to show of, and the names of what stands in it."""
 
 from __future__ import annotations
 
@@ -110,7 +105,6 @@ def index(
 
 
 def add_version(session: Session, name: str, attestation: str) -> None:
-    """A registered name with one version."""
     session.add(
         tables.Model(name=name, description=name, labels={}, created=STARTED, user="somebody")
     )
@@ -244,7 +238,6 @@ def add_experiment(
     *,
     why: str | None = None,
 ) -> None:
-    """One experiment."""
     session.add(
         tables.Experiment(
             id=id_,
@@ -265,7 +258,6 @@ def add_experiment(
 def add_decision(
     session: Session, trial: str, number: int, kind: str, reason: str, corpus: str | None = None
 ) -> None:
-    """One decision after step 100."""
     session.flush()
     session.add(
         tables.Decision(
@@ -324,7 +316,6 @@ def add_trial(
 
 
 def add_number(session: Session, trial: str, group: str, step: int, value: float) -> None:
-    """One loss."""
     session.add(
         tables.Metric(trial=trial, group=group, name="loss", step=step, attempt=1, value=value)
     )

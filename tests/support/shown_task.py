@@ -56,7 +56,6 @@ def entry(engine: Engine, *, kind: str = "notebook", user: str = "engineer") -> 
 
 
 def ended(engine: Engine, task: str) -> None:
-    """The task has ended, as the reconciler says."""
     with Session(engine) as session:
         row = session.get_one(submissions.Submission, task)
         assert submissions.move(session, row, SubmissionState.COMPLETED)

@@ -83,11 +83,7 @@ def served(
 def sited(
     folder: Path, url: str | None = None, *, demo: Path | None = None, hostile_too: bool = True
 ) -> Iterator[Site]:
-    """The site over a store, with the model of a finished demo if one is given.
-
-    Args:
-        folder: Where tiles lie, and the store's file if there is no ``url``.
-    """
+    """The site over a store, with the model of a finished demo if one is given."""
     url = url or f"sqlite:///{folder / 'store.db'}"
     engine = open_store(url, create=True)
     shown = fill(engine, url, folder, hostile_too=hostile_too)

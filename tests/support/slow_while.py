@@ -1,8 +1,4 @@
-"""The built-in GPT whose steps take a while as long as a file is there.
-
-The file is ``slow`` in the folder that GOVRAY_TEST_PACE names. Nodes have the variable from their
-start, so it is no part of an experiment.
-"""
+"""The built-in GPT whose steps take a while as long as a file is there."""
 
 from __future__ import annotations
 

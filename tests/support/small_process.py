@@ -1,8 +1,4 @@
-"""A process that has imported little, for tests that fork again and again.
-
-The process of the tests holds a gigabyte by then. Each fork of it copies the tables of those
-pages and, as either side writes, the pages; that takes longer than what the fork is to do.
-"""
+"""A process that has imported little, for tests that fork again and again."""
 
 from __future__ import annotations
 

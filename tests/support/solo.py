@@ -1,8 +1,4 @@
-"""A governed run in this process: one rank, no Ray, seconds.
-
-Everything is real but for who calls whom: records are packed in a loop instead of by Ray Data,
-and the training loop is called here instead of on a worker.
-"""
+"""A governed run in this process: one rank, no Ray, seconds."""
 
 from __future__ import annotations
 

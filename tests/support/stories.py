@@ -24,13 +24,7 @@ _told: dict[str, set[str]] = {RUN: set(), LEFT: set()}
 
 
 def chosen(stories: Sequence[str], which: str | None, commits: int = 0) -> list[str]:
-    """Of the names of all stories, in order, those to run.
-
-    Args:
-        stories: Node ids.
-        which: None for none, "turn" for a part, else a word in the name; "" is in every name.
-        commits: The number of commits that the checkout stands on.
-    """
+    """Of the names of all stories, in order, those to run."""
     if which is None:
         return []
     if which == "turn":

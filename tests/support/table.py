@@ -1,7 +1,4 @@
-"""A table of cases as one test, where a case costs less than a test of its own.
-
-``pytest.mark.parametrize`` is for cases that take fixtures or time, or that may be skipped.
-"""
+"""A table of cases as one test, where a case costs less than a test of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +11,7 @@ from typing import Any
 def each_row(
     names: str | tuple[str, ...], rows: Iterable[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test for each row. What fails names its row, and ends the test.
-
-    Args:
-        names: The arguments that a row gives; of several, a row is a tuple.
-        rows: Read when the test runs, in order.
-    """
+    """Run a test for each row. What fails names its row, and ends the test."""
     given = (names,) if isinstance(names, str) else names
 
     def over_rows(test: Callable[..., None]) -> Callable[..., None]:

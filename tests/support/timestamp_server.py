@@ -78,7 +78,6 @@ class Tsa:
         return TimestampAuthority(name=self.name, certificates=(certificate,))
 
     def answer(self, query: bytes) -> bytes:
-        """The response to a ``TimeStampReq``."""
         asked, told = self.folder / "query", self.folder / "reply"
         asked.write_bytes(query)
         subprocess.run(
@@ -106,7 +105,6 @@ class Tsa:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """Its address."""
         tsa = self
 
         class Handler(BaseHTTPRequestHandler):

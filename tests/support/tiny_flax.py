@@ -1,8 +1,4 @@
-"""A tiny Flax model with dropout, three classes of rows, and a plan over them: numpy and JAX only.
-
-``open`` may train everything and ends after three steps, ``weak`` the upper half, ``notes`` an
-adapter alone.
-"""
+"""A tiny Flax model with dropout, three classes of rows, and a plan: numpy and JAX only."""
 
 from __future__ import annotations
 
@@ -133,7 +129,6 @@ def tiny_step(
     optimizer: optax.GradientTransformation | None = None,
     **settings: Any,
 ) -> RoutedStep:
-    """A governed step over these corpora, each with its route."""
     terms = Terms(
         policy_digest=DIGEST, plan_digest=plan(corpora).digest, corpora=tuple(sorted(corpora))
     )

@@ -109,7 +109,6 @@ def flax_step(
 
 
 def in_numpy(batch: StepBatch) -> StepBatch:
-    """The same batch for JAX."""
     return StepBatch(
         batch.step,
         tuple(

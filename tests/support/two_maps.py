@@ -1,8 +1,4 @@
-"""Two linear maps in a row, y = B A x, in plain numpy, and batches for them.
-
-The lower map is the group ``lower``, the upper one ``upper``. Errors are squared, and gradients are
-written down by hand.
-"""
+"""Two linear maps in a row, y = B A x, in plain numpy, and batches for them."""
 
 from __future__ import annotations
 

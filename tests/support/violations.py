@@ -15,8 +15,6 @@ from govray.engine.collective.gradient_clip import GradientClip
 
 
 def global_clip(patch: pytest.MonkeyPatch) -> None:
-    """Clip all domains by one norm."""
-
     def clip(self, norms):
         live = [p for p in self._routed.parameters.values() if p.grad is not None]
         clip_grads_with_norm_(live, self._clip_norm, get_total_norm([p.grad for p in live]))

@@ -1,7 +1,4 @@
-"""Finished runs that tests read, or copy, and never change.
-
-Tests for a GPU run below this folder where there is no Ray: what needs it is imported when it runs.
-"""
+"""Finished runs that tests read, or copy, and never change."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def trainer_of(experiment: dict[str, Any]) -> GovernedTrainer:
-    """The trainer of an experiment's fields."""
     from govray.train.driver.trainer import from_experiment
     from govray.train.inputs.experiment_config import parse_experiment
 

@@ -1,8 +1,4 @@
-"""Ray's schedulers over the governed order, driven with synthetic results: no cluster.
-
-The fake controller does what Ray's does with a scheduler and a searcher: it asks the searcher for
-trials, starts what the scheduler chooses and all that is pending, and acts on decisions.
-"""
+"""Ray's schedulers over the governed order, driven with synthetic results: no cluster."""
 
 from __future__ import annotations
 

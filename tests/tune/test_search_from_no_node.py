@@ -1,8 +1,4 @@
-"""A loop of one's own in a search by validation accuracy, on a cluster that begins with no node.
-
-The search's driver is killed, and the autoscaler takes the nodes away. So the search goes on from
-no node too.
-"""
+"""A loop of one's own in a search by validation accuracy, on a cluster that begins with no node."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ texts = st.lists(st.sampled_from("abcdef"), max_size=400)
 
 
 def passages(text: list[str], stride: int) -> list[frozenset[str]]:
-    """The shingles of each passage, as a set."""
     return [shingles(text[at : at + PASSAGE]) for at in passage_starts(len(text), stride)]
 
 

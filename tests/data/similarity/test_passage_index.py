@@ -59,7 +59,6 @@ def linear_scan(passages: CorpusPassages, asked: Signatures) -> dict[int, float]
 
 
 def written(folder: Path, passages: CorpusPassages, root: str = ROOT) -> PassageIndex:
-    """An index of some passages."""
     rows = np.empty(len(passages.owners), ROW)
     rows["record"], rows["signature"] = passages.owners, passages.signatures
     numbers = np.arange(len(rows), dtype=np.uint64)

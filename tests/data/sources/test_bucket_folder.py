@@ -214,8 +214,6 @@ def test_an_e_tag_is_the_same_with_and_without_its_quotes(listed: str, same: boo
 
 @dataclass(frozen=True)
 class Counted(BucketFolder):
-    """Notes what is asked for."""
-
     sizes: list[int] = field(default_factory=list, compare=False)
 
     def read(self, name: str, start: int, stop: int) -> Any:

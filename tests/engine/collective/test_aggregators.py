@@ -1,8 +1,4 @@
-"""DDP and FSDP2 give what the governed reducer gives, and stop as it does.
-
-The reference is the governed aggregator over ``explicit_sum.sum_over_ranks``: explicit,
-after the last backward.
-"""
+"""DDP and FSDP2 give what the governed reducer gives, and stop as it does."""
 
 from __future__ import annotations
 
@@ -339,9 +335,6 @@ def test_the_first_step_may_leave_a_rank_without_any_row(two_ranks: RankPool, ho
         assert_close(weights, expected)
 
 
-# Non-interference.
-
-
 def without_notes(counts: Counts) -> Counts:
     return {name: rows for name, rows in counts.items() if name != "notes"}
 
@@ -434,9 +427,6 @@ def unweighed(patch: pytest.MonkeyPatch) -> None:
 
 
 VIOLATIONS = {"global clip": global_clip, "unweighed": unweighed}
-
-
-# Failures.
 
 
 def raising(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:

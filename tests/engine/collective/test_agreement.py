@@ -1,8 +1,4 @@
-"""Whatever goes wrong on one rank up to the optimizer stops all with one error; no weight moves.
-
-Each fault is planted on one rank of real processes after a good step. All ranks
-must raise the same error, in time, and hold the weights that they held before.
-"""
+"""Whatever goes wrong on one rank up to the optimizer stops all with one error; no weight moves."""
 
 from __future__ import annotations
 
@@ -51,8 +47,6 @@ START = datetime(2026, 11, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Stopped:
-    """What one rank saw."""
-
     error: GovrayError | None
     cause: str
     moved: bool
@@ -231,9 +225,6 @@ def test_the_odd_one_of_four_is_named_even_if_it_is_rank_0(four_ranks: RankPool)
         assert stopped.error.where == "rank 0"
 
 
-# The agreement by itself.
-
-
 def agreement(**changed: Any) -> Agreement:
     settings: dict[str, Any] = {
         "groups": ("a", "b"),
@@ -379,9 +370,6 @@ def test_ranks_with_different_routes_are_refused(two_ranks: RankPool) -> None:
     first, second = two_ranks.run(different_routes)
     assert first == second
     assert "digest of model, routes and settings differs between ranks" in first
-
-
-# How to lose it.
 
 
 def without_second_status(fault: Fault, faulty: tuple[int, ...]) -> Stopped:

@@ -1,9 +1,4 @@
-"""The overlapped reducer: the explicit reference's bits, sent earlier, and never left waiting.
-
-Its sums are compared with ``explicit_sum.sum_over_ranks`` in real processes, at two ranks
-and at four, for drawn routes, rows, passes and buckets. Then each way in which a rank
-can fail while gradients are under way, and what the next step makes of it.
-"""
+"""The overlapped reducer: the explicit reference's bits, sent earlier, and never left waiting."""
 
 from __future__ import annotations
 
@@ -119,20 +114,9 @@ def sends_counted() -> Iterator[list[int]]:
         yield sizes
 
 
-# The same bits.
-
-
 @dataclass(frozen=True)
 class Case:
-    """Some steps to take.
-
-    Attributes:
-        routes: Of the run, with rows or without.
-        rows: Of each step and rank: rows of each route.
-        max_rows: Of a pass.
-        bucket: Parameters of a bucket.
-        tries_rows: Whether rows are tried before they train.
-    """
+    """Some steps to take."""
 
     routes: tuple[Route, ...]
     rows: tuple[tuple[tuple[int, ...], ...], ...]
@@ -277,9 +261,6 @@ def test_only_buckets_with_targets_on_some_rank_are_sent(two_ranks: RankPool) ->
         assert sent == [[head], [sum(block)], []]
 
 
-# Early.
-
-
 def events(rows: Mapping[Route, int], max_rows: int | None, deaf: bool) -> list[str]:
     """What happens in one step on this rank, in order."""
     log: list[str] = []
@@ -331,7 +312,6 @@ def test_a_domains_buckets_leave_while_the_next_domain_computes(two_ranks: RankP
 
 
 def test_without_its_hooks_everything_is_sent_afterwards(two_ranks: RankPool) -> None:
-    """The control."""
     for log in two_ranks.run(events, {ALL: 3}, 1, True):
         assert "send" not in log[: len(log) - log[::-1].index("backward ends")]
         assert "send" in log
@@ -342,16 +322,7 @@ def test_without_its_hooks_everything_is_sent_afterwards(two_ranks: RankPool) ->
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong on one rank.
-
-    Attributes:
-        loss_fn: In place of the good one, given the number of its calls in this step.
-        error: The type that all ranks raise.
-        message: What it says, as a regular expression.
-        under_way: Whether gradients have been sent when it happens.
-        rows: Of this step, on all ranks.
-        max_rows: Of a pass.
-    """
+    """What goes wrong on one rank."""
 
     loss_fn: Callable[[int, nn.Module, Mapping[str, Tensor]], Tensor]
     error: type[GovrayError]
@@ -471,8 +442,6 @@ FAULTS: dict[str, Fault] = {
 
 @dataclass(frozen=True)
 class Stopped:
-    """What one rank saw."""
-
     error: GovrayError | None
     moved: bool
     left_gradients: bool
@@ -594,9 +563,6 @@ def test_no_gradient_is_sent_before_the_ranks_agree(
     assert goes_on
 
 
-# A rank that dies.
-
-
 def dying(rank: int, store: str, at: int, report: Any) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -647,9 +613,6 @@ def test_a_rank_that_dies_is_reported_not_waited_for(tmp_path: Path) -> None:
         for process in processes:
             process.kill()
             process.join()
-
-
-# How to lose it.
 
 
 class AsReady(Reducer):

@@ -1,10 +1,4 @@
-"""Leaving a corpus out from one step on: the same weights as if the plan had never read it since.
-
-Three streams of a small GPT, two of them in one domain and an adapter in another. A credential
-ends, or is revoked, between two steps. Every rank does that step again without the corpus, and
-all that follow; the weights are those of a run whose plan has tombstones from that step on, bit
-for bit, at 2 and at 4 ranks. What the corpus shares no domain with is moved by none of this.
-"""
+"""Leaving a corpus out from one step on: the weights as if the plan had never read it since."""
 
 from __future__ import annotations
 
@@ -293,8 +287,6 @@ def test_rows_that_stay_are_those_of_the_other_corpora(corpora: list[str], left_
         assert part.positions == tuple(kept)
         assert torch.equal(part.tensors["targets"], rows[kept])
 
-
-# The decision itself
 
 TIMES = st.integers(0, 20).map(lambda seconds: START + timedelta(seconds=seconds))
 DATES = st.dictionaries(st.sampled_from("abcdef"), TIMES, max_size=6)

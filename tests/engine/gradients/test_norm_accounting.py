@@ -1,7 +1,4 @@
-"""Gradient-norm share: each piece's norm is that of the gradient of its rows alone.
-
-The oracle takes ``torch.autograd.grad`` of each piece's loss on the plain model.
-"""
+"""Gradient-norm share: each piece's norm is that of the gradient of its rows alone."""
 
 from __future__ import annotations
 
@@ -126,9 +123,6 @@ def cut(model: nn.Module, *lengths: int) -> list[Piece]:
 
 def expected_of(model: nn.Module, rows: Mapping[str, Tensor], pieces: Sequence[Piece]):
     return oracle(dict(model.named_parameters()), model, rows, pieces, groups_by_name(model))
-
-
-# Equal to the oracle.
 
 
 @given(
@@ -275,9 +269,6 @@ def test_activation_checkpointing(reentrant, tied):
     close(numbers(accounting), expected_of(model, rows, pieces))
 
 
-# Absent, not wrong.
-
-
 class RawPositions(Net):
     """Adds a position table that it reads as a tensor."""
 
@@ -362,7 +353,6 @@ def test_a_group_with_an_unexplained_parameter_is_absent(kind):
 
 
 def test_without_the_check_an_unexplained_parameter_gives_a_wrong_number(monkeypatch):
-    """The control."""
     monkeypatch.setattr(accounting_module._Tally, "measured", lambda self: torch.tensor(True))
     model = double(RawHead())
     rows, pieces, group_of = rows_of(5), cut(model, 2, 3), opaque_groups(model)
@@ -394,9 +384,6 @@ def test_a_failed_pass_counts_nothing():
         fail()
     assert numbers(accounting) == {}
     assert not any(module._forward_hooks for module in model.modules())
-
-
-# It observes.
 
 
 def trained(measured: bool) -> list[Tensor]:
@@ -446,9 +433,6 @@ def test_samples_favour_no_phase_of_a_stride(stride):
     accounting = Accounting(nn.Linear(1, 1), {}, every=50)
     assert chi_squared([step for step in range(100_000) if accounting.due(step)]) < bound
     assert chi_squared(range(0, 100_000, 50)) > bound  # the control: every fiftieth exactly
-
-
-# What is refused.
 
 
 @each_row("bounds", [[(1, 2)], [(0, 2), (3, 4)], [(0, 2), (1, 4)], [(0, 0)]])

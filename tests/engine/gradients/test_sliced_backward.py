@@ -1,9 +1,4 @@
-"""Sliced backward: what each row may train equals an oracle that takes rows one at a time.
-
-The oracle knows nothing of slices: it runs the plain model on one row, takes
-torch's gradients, and adds them up by that row's weight. Layers, shapes, row
-permissions, which rows pass a gradient on, and dtypes are drawn.
-"""
+"""Sliced backward: what each row may train equals an oracle that takes rows one at a time."""
 
 from __future__ import annotations
 
@@ -44,8 +39,6 @@ def nothing(rows: int, *, flows: bool = True) -> RowWeights:
 def everything(rows: int) -> RowWeights:
     return RowWeights(((0, rows, 1.0),), ((0, rows),))
 
-
-# One layer.
 
 LAYERS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda: nn.Linear(6, 4), (3, 6)),
@@ -184,8 +177,6 @@ def test_the_oracle_sees_rows_shifted_by_one(name, monkeypatch):
             name, 4, [[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0]], [False, True, True, True]
         )
 
-
-# A transformer.
 
 ORDER = ("embedding", "block.0", "block.1", "block.2", "final_norm", "head")
 
@@ -439,9 +430,6 @@ def test_ddp_hosts_ranks_with_no_permitted_row(two_ranks):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-# What is kept.
-
-
 def saved_by(layer: nn.Module, inputs: Tensor, permitted: Mapping[str, RowWeights]) -> list[Tensor]:
     saved: list[Tensor] = []
 
@@ -492,9 +480,6 @@ def test_work_that_no_row_permits_is_not_done():
     del passed[:]
     backward_sliced(model, batch, permissions(model, weights_of(4, head=[1.0] * 4)))
     assert passed == []
-
-
-# What is refused.
 
 
 def test_names_and_state_are_those_of_the_plain_model():
@@ -578,7 +563,6 @@ def test_a_restricted_tensor_that_is_used_past_its_layer_is_refused(call):
 
 
 def test_without_the_check_such_a_tensor_learns_from_all_rows(monkeypatch):
-    """The control."""
     monkeypatch.setattr(sliced_module._Use, "check", lambda self, gradient: None)
     model = RawUse(call=True)
     with sliced(model, 4, {"layer.weight": RowWeights(((0, 2, 1.0),), ())}):
@@ -710,9 +694,6 @@ def test_a_pure_gradient_of_some_rows_writes_nothing():
     assert all(parameter.grad is None for parameter in layer.parameters())
     with pytest.raises(UsageError, match="no gradient by rows for Scaled"):
         parameter_gradients(Scaled(), inputs, grad)
-
-
-# Rows.
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.booleans()), min_size=1))

@@ -88,7 +88,6 @@ def take(
     max_rows: int | None = None,
     **options: object,
 ) -> tuple[Gradients, GovernedStep, list[str]]:
-    """The gradients of the last step."""
     model = fresh(kind, **options)
     run, seen = prepare(model, routes, max_rows=max_rows)
     if not slicing:

@@ -1,8 +1,4 @@
-"""Passes that are graphs train as passes that run, and are graphs only if they do.
-
-Where there is no GPU, `RerunCapture` stands in for CUDA graphs. Tests marked ``gpu`` in
-`test_on_gpu.py` have the graphs themselves.
-"""
+"""Passes that are graphs train as passes that run, and are graphs only if they do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A policy that allows everything, against plain loops of JAX: which have the same bits.
-
-The loop that has them compiles two functions, one for gradients and one for the optimizer, and
-divides the sum by the number of loss targets between them.
-"""
+"""A policy that allows everything, against plain loops of JAX: which have the same bits."""
 
 from __future__ import annotations
 

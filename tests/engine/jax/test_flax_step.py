@@ -82,7 +82,8 @@ def test_zeros_instead_of_nothing_would_move_it() -> None:
 
 def test_a_policy_that_allows_everything_is_plain_training() -> None:
     """Gradient sums are those of plain JAX bit for bit. Weights differ by rounding alone: XLA
-    rounds otherwise where it fuses otherwise, and plain training is one program."""
+    rounds otherwise where it fuses otherwise, and plain training is one program.
+    """
     model = Tiny(dropout=0.0)
     weights = {n: v.get_value() for n, v in named_parameters(model).items()}
     shape, rest = model_shape(model)
@@ -189,8 +190,6 @@ def test_layer_groups_of_the_built_in_model() -> None:
 
 
 class Tied(nnx.Module):
-    """Its embedding is its head."""
-
     def __init__(self, extra: bool = False) -> None:
         rngs = nnx.Rngs(0)
         if extra:
@@ -279,7 +278,6 @@ def test_rows_that_learn_from_each_other_are_refused(model, loss_fn, says: str) 
 
 
 def test_without_the_trial_they_would_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
     monkeypatch.setattr(RowTrial, "due", lambda *_: False)
     step = tiny_step(Centred(), OPEN)
     before = digests(step)

@@ -1,12 +1,4 @@
-"""A class that may update only its adapter leaves no bit of any other array changed, over JAX too.
-
-A tiny model with dropout, clipping, AdamW with weight decay, and three classes: everything, upper
-half, adapter only. It is trained with the adapter class and without it, in one process and in two.
-Base weights and their optimizer states must have equal SHA-256.
-
-Beside it stand the ways to lose the property, one small replacement each. Every one must change the
-hashes.
-"""
+"""A class that may update only its adapter leaves no bit of other arrays changed, over JAX too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Torch, JAX and an oracle that knows nothing of govray: the same gradients, counts and leaf.
-
-The oracle takes rows one at a time: one backward over the whole torch model in float64, adapters
-merged into the weights (W + 2BA), weights applied to finished gradients, and one division.
-"""
+"""Torch, JAX and an oracle that knows nothing of govray: the same gradients, counts and leaf."""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ def of(ours: Tensor, theirs: Tensor, low: float = 0.0, high: float = 0.0) -> flo
 
 
 def enumerated(values: list[float], count: int) -> float:
-    """By its definition, band [0, 0]."""
     rows = torch.tensor(values, dtype=torch.float64)
     spread = rows.std() * (count * (len(rows) - count) / len(rows)) ** 0.5
     rows = (rows - rows.mean()) / spread

@@ -135,15 +135,12 @@ def test_a_parametrized_head_is_no_list_of_blocks() -> None:
 
 
 class Block(nn.Module):
-    """A composite, as blocks are."""
-
     def __init__(self, width: int = 4) -> None:
         super().__init__()
         self.up = nn.Linear(width, width)
 
 
 def model_of(**modules: nn.Module) -> nn.Module:
-    """A module with these children, in this order."""
     model = nn.Module()
     for name, module in modules.items():
         model.add_module(name, module)

@@ -1,8 +1,4 @@
-"""The start-up trial refuses none of the architectures that people train, mixed routes included.
-
-Small models of transformers with fresh weights, two recurrent nets and a ResNet: what each
-does with rows is its own code, so a false refusal would show here.
-"""
+"""The start-up trial refuses none of the architectures that people train, mixed routes included."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The start-up trial: what mixes rows or leaves something behind is refused, and by its name.
-
-Each construct trains without a word if the trial is switched off (the control), and is
-refused with it. The models of the zoo are in ``test_model_zoo.py``.
-"""
+"""The start-up trial: what mixes rows or leaves something behind is refused, and by its name."""
 
 from __future__ import annotations
 
@@ -272,7 +268,6 @@ def test_it_is_refused_by_name(named: str) -> None:
 
 @each_row("named", sorted(REFUSED.keys() - {"buffer in place"}))
 def test_without_the_trial_it_trains(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control."""
     monkeypatch.setattr(StartupTrial, "__call__", lambda *_: None)
     change, make_loss, _ = REFUSED[named]
     train(gpt(change), make_loss())
@@ -318,9 +313,6 @@ def test_known_constructs_are_refused_before_any_row(named: str) -> None:
 
 def test_batch_norm_with_its_statistics_in_evaluation_is_not_refused() -> None:
     refuse_inexact(nn.Sequential(nn.BatchNorm1d(8).eval()))
-
-
-# Draws.
 
 
 class Noise(Changed):
@@ -390,9 +382,6 @@ def test_python_s_and_numpy_s_generators_belong_to_a_stream(
     else:
         with pytest.raises(Refused, match="another loss when it comes again"):
             drawn(LEFT)
-
-
-# The trial itself.
 
 
 def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
@@ -546,9 +535,6 @@ def test_all_ranks_hear_of_it_from_the_one_that_has_rows(two_ranks: Any) -> None
     assert first.startswith("rank 1, step 0: blocks.0: a row's loss differs")
 
 
-# Optimizers.
-
-
 class GlobalNorm(torch.optim.SGD):
     """Divides by the norm of all gradients that it sees."""
 
@@ -619,8 +605,6 @@ def by_wrapper(optimizer: torch.optim.Optimizer) -> None:
 
 
 def after_it(optimizer: torch.optim.Optimizer) -> None:
-    """Moves what has no gradient."""
-
     def decay(*_: Any) -> None:
         for group in optimizer.param_groups:
             torch._foreach_mul_([p.data for p in group["params"]], 0.999)

@@ -1,8 +1,4 @@
-"""Where one of two ranks fails, both raise its error, whatever part of the step it fails in.
-
-The ranks are threads, and their framework is plain numpy. A rank that waits for another gives up
-after a second.
-"""
+"""Where one of two ranks fails, both raise its error, whatever part of the step it fails in."""
 
 from __future__ import annotations
 

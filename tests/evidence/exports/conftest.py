@@ -29,7 +29,6 @@ def stated_world() -> Stated:
 
 @pytest.fixture(scope="package")
 def stated_model(stated_world: Stated, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Likewise."""
     return stated_world.model(tmp_path_factory.mktemp("stated") / "model")
 
 

@@ -34,7 +34,6 @@ def only(files: dict[str, bytes]) -> str:
 
 
 def table(card: str, heading: str) -> list[list[str]]:
-    """The cells of the table under a heading."""
     section = card.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")][2:]
     return [

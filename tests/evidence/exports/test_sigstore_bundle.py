@@ -1,7 +1,4 @@
-"""Sigstore bundles: the attestation's own bytes and signatures, one bundle for each of its keys.
-
-Whether Sigstore's verifier accepts the signatures is seen in ``test_second_implementation.py``.
-"""
+"""Sigstore bundles: the attestation's own bytes and signatures, one bundle for each of its keys."""
 
 from __future__ import annotations
 

@@ -78,7 +78,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Packed:
 
 @pytest.fixture
 def changed(made: Packed, tmp_path: Path) -> Packed:
-    """The same, to change."""
     copy = object.__new__(Packed)
     copy.__dict__.update(vars(made))
     copy.open = tmp_path / "open"

@@ -104,9 +104,6 @@ def test_a_file_that_changed_after_verifying_is_refused(tmp_path: Path) -> None:
         read_files(model)
 
 
-# Counting
-
-
 def test_counted_on_the_meta_device_as_on_real_tensors() -> None:
     torch.manual_seed(0)
     model = GPT(**GPT_CONFIG["hyperparameters"])

@@ -92,9 +92,6 @@ def test_tokens_are_those_that_train(described: Deployed) -> None:
     assert f"{tokens:,} tokens" in line
 
 
-# Domains
-
-
 def test_the_largest_tenth_of_the_domains_is_listed(described: Deployed) -> None:
     found = field(eu_summary(described.model), "2.3 domains by records")
     assert found.state == "filled"
@@ -133,9 +130,6 @@ def test_too_short_a_list_of_domains_is_missing_the_rest(tmp_path: Path) -> None
     assert "list 2 of the 10 domains asked for" in found.source
     assert found.grid is not None
     assert found.grid.rows == (("b.example", "7"), ("a.example", "5"))
-
-
-# Parts that lack
 
 
 @pytest.mark.parametrize(
@@ -184,9 +178,6 @@ def test_fields_of_earlier_credentials_count(tmp_path: Path) -> None:
     grid = field(draft, "2.1 list").grid
     assert grid is not None
     assert grid.rows[0][1] == "https://old.example/b"
-
-
-# The provider
 
 
 def test_the_provider_answers_what_lacks_and_no_more(described: Deployed) -> None:

@@ -97,9 +97,6 @@ def test_golden_statement() -> None:
     assert len(ASKED) == len(set(ASKED)) == len(ProviderStatement.model_fields) - 4
 
 
-# The file to fill in
-
-
 def test_it_asks_for_what_lacks_and_nothing_else(described: Deployed, plain: Deployed) -> None:
     def asks(deployed: Deployed) -> set[str]:
         model = deployed.model

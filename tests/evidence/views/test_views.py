@@ -35,9 +35,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> ViewShelf:
     return ViewShelf(tmp_path_factory.mktemp("shelf") / "model")
 
 
-# What is shown
-
-
 def test_a_view_shows_what_the_attestation_states(shelf: ViewShelf) -> None:
     found = shelf.verified(shelf.view(names=("*",)))
     stated = {
@@ -87,9 +84,6 @@ def test_corpora_groups_and_fields_choose(shelf: ViewShelf) -> None:
 def test_what_fits_nothing_is_refused(shelf: ViewShelf, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said.partition("; ")[0])):
         shelf.view(**asked)
-
-
-# Names
 
 
 def stands(names: Sequence[str], text: str) -> set[str]:
@@ -175,9 +169,6 @@ def test_names_are_found_beside_signs_and_not_within_words() -> None:
     assert shows(Fact("run.name", "acmes"), ["acme"]) is None
 
 
-# What commitments tell
-
-
 def test_the_root_follows_from_the_page_alone(shelf: ViewShelf) -> None:
     """docs/formats.md, read by other code: hmac, json, and the tree by recursion."""
     key = hmac.digest(SECRET, b"govray disclosure v1\0" + shelf.model.digest.encode(), "sha256")
@@ -227,9 +218,6 @@ def test_nothing_repeats_from_which_a_guess_could_be_tested(shelf: ViewShelf) ->
     ):
         assert not salts & {leaf.salt for leaf in other.leaves}
         assert not set(other.pseudonyms.values()) & set(shelf.facts.pseudonyms.values())
-
-
-# What is refused
 
 
 @pytest.mark.parametrize("what", ALTERED)

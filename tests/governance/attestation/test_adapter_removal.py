@@ -1,8 +1,4 @@
-"""Removing an adapter leaves the old folder or the new one, whatever interrupts it.
-
-The crash is real: a forked process dies by `os._exit` at its n-th act on the file system, for
-every n, and what it left is verified.
-"""
+"""Removing an adapter leaves the old folder or the new one, whatever interrupts it."""
 
 from __future__ import annotations
 

@@ -119,8 +119,6 @@ def test_weighted_tokens_are_exact_and_have_one_spelling(tokens: int, weight: fl
     assert not (("." in text) and text.endswith(("0", ".")))
 
 
-# Gradient-norm shares
-
 Samples = list[dict[str, dict[str, float]]]
 squares = st.dictionaries(
     st.sampled_from(["a", "b", "c"]),
@@ -187,8 +185,6 @@ def test_a_corpus_that_no_sample_saw_has_coverage_and_no_share() -> None:
     assert found["alpha", "head"] is not None
     assert found == {place: coverage.norm_shares(norms).get(place) for place in found}
 
-
-# Taint
 
 corpora_names = ("a", "b", "c")
 
@@ -290,9 +286,6 @@ def test_a_tombstone_taints_nothing_but_its_domain_stays() -> None:
         "head": {"a"},
         "adapter:b": {"a"},
     }
-
-
-# Levels
 
 
 @pytest.mark.parametrize(

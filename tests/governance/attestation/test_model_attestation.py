@@ -115,9 +115,6 @@ def test_a_run_cannot_finish_before_it_starts() -> None:
         )
 
 
-# Levels as a run gains evidence
-
-
 def replay(verified: VerifiedModel, corpus: str, *files: str) -> Replay:
     digests = {s.name: s.sha256 for s in verified.subjects}
     return Replay(

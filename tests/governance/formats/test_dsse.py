@@ -243,9 +243,6 @@ def test_any_bytes_give_an_envelope_or_malformed(data: bytes) -> None:
         Envelope.parse(data)
 
 
-# Nothing but the frame is parsed
-
-
 def parsed_whole(data: bytes) -> Envelope:
     """The definition: the whole is one canonical JSON value, payload and all."""
     value = canonical_json.parse_canonical(data)

@@ -17,7 +17,6 @@ from tests.support.table import each_row
 
 
 def file(header: object, content: int = 0) -> bytes:
-    """A file of this header and that many zero bytes."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + bytes(content)

@@ -47,7 +47,8 @@ def put(model: Path, *names: str, note: bytes | None = None, at: datetime = SEEN
 
 def test_the_example_of_the_standard_verifies() -> None:
     """Its second signature line is a cosignature; its key follows from none that it prints. So the
-    bytes that are signed are compared with the page's, and the line with one made by hand."""
+    bytes that are signed are compared with the page's, and the line with one made by hand.
+    """
     text = "example.com/behind-the-sofa\n20852163\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n"
     private = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     signed = private.sign(f"cosignature/v1\ntime 1679315147\n{text}".encode())
@@ -187,9 +188,6 @@ def test_what_is_no_note_is_refused(world: World, model: Path, data: bytes) -> N
     (model / model_folder.WITNESSED).write_bytes(data)
     with pytest.raises(VerificationFailed, match=r"step 16 \(witnesses\)|larger than"):
         checked(world, model)
-
-
-# The policy
 
 
 @each_row(

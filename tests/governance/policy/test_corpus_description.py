@@ -54,9 +54,6 @@ def with_rule(rule: str, text: str = OBSERVE) -> Policy:
     return read_policy(found)
 
 
-# The document
-
-
 def test_json_round_trips() -> None:
     assert described().to_json() == CRAWLED
 
@@ -128,9 +125,6 @@ def test_golden_class_of_a_described_corpus() -> None:
     assert str(stated).endswith(
         "use=commercial, source=crawled, modality=text, code, languages=en, opt_out=honoured"
     )
-
-
-# What policies see
 
 
 @each_row(
@@ -211,9 +205,6 @@ def test_a_run_reads_and_trains_the_same_rows_with_a_description(tmp_path: Path)
     assert found[0] == found[1]
 
 
-# Reserved rights
-
-
 @pytest.mark.parametrize("text", [OBSERVE, LICENCES])
 def test_reserved_rights_reach_no_layer_unless_a_rule_names_them(text: str) -> None:
     reserved = cls(opt_out="reserved")
@@ -252,9 +243,6 @@ def test_whoever_builds_or_verifies_an_attestation_decides_the_same(tmp_path: Pa
     assert model.routes["beta"].groups == tuple(BASE)
     with pytest.raises(Refused, match="rights in it are reserved"):
         world.deploy(tmp_path / "refused", credentials=credential)
-
-
-# Advice
 
 
 def test_lint_tells_of_a_rule_that_admits_reserved_rights() -> None:

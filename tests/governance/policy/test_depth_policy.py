@@ -44,9 +44,6 @@ def policy(rules: list[dict[str, Any]], profiles: dict[str, Any], **changes: Any
     )
 
 
-# The source
-
-
 def test_the_default_policy_is_what_is_signed() -> None:
     """The JSON form of the source, whose bytes leave the process when it is signed."""
     document = read_policy(LICENCES)
@@ -203,9 +200,6 @@ def test_short_forms_are_written_out() -> None:
     assert document.profiles["everything"].layers == {"all": 0.5, "head": 1.0}
 
 
-# YAML
-
-
 @each_row(
     ("text", "value"),
     [
@@ -253,8 +247,6 @@ def test_any_text_is_yaml_or_malformed(text: str) -> None:
     canonical_json.encode(value)
 
 
-# Globs
-
 PATTERNS = st.text(alphabet="ab*?", min_size=1, max_size=5)
 TEXTS = ["".join(letters) for size in range(6) for letters in product("ab", repeat=size)]
 
@@ -272,8 +264,6 @@ def test_globs_overlap_and_cover(a: str, b: str) -> None:
     assert globs.covers(a, a)
     assert globs.covers("*", a)
 
-
-# Two adapters in one meet
 
 A, B = {"layers": {}, "adapter": "a", "rank": 8}, {"layers": {}, "adapter": "b", "rank": 8}
 PER_CORPUS = {"layers": {}, "adapter": "{corpus}", "rank": 8}
@@ -367,9 +357,6 @@ def test_a_policy_that_reads_never_meets_two_adapters(drawn: list[tuple[Any, str
             document.decide(one)
 
 
-# Labels
-
-
 @each_row(
     ("profiles", "label"),
     [
@@ -397,9 +384,6 @@ def test_labels_name_the_strictest(profiles: list[str], label: str) -> None:
     }
     rules = [{"name": f"r{i}", "match": {}, "profile": p} for i, p in enumerate(profiles)]
     assert policy(rules, known).decide(cls()).label == label
-
-
-# Who may sign
 
 
 class Deployment:

@@ -182,9 +182,6 @@ def test_a_policy_that_does_not_succeed_the_previous() -> None:
     assert codes(*lint(renamed, previous=previous)) == [("not_a_successor", "others")]
 
 
-# explain
-
-
 def test_explain_names_the_rules_that_decided() -> None:
     policy = with_rule("{name: careful, match: {jurisdiction: NO}, profile: upper_half}")
     explanation = explain(policy, cls(), GROUPS)
@@ -209,9 +206,6 @@ def test_explain_an_adapter_and_a_quarantine() -> None:
 def test_explain_refuses_a_class_without_a_rule() -> None:
     with pytest.raises(Refused, match="no rule"):
         explain(read_policy(LICENCES), cls(license_category="commercial"), GROUPS)
-
-
-# diff
 
 
 def test_diff() -> None:

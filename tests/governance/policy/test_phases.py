@@ -121,8 +121,6 @@ def test_a_selector_of_a_phase_must_mean_something() -> None:
     ]
 
 
-# A gate's fallback
-
 GATED = """
 memorization:
   every: 100
@@ -155,8 +153,6 @@ def test_a_fallback_that_a_phase_equals_is_refused() -> None:
     with pytest.raises(Refused, match="all that the class's own route does from step 300 on"):
         resolve_all({"notes": read_policy(text).decide(CLASS)}, GROUPS)
 
-
-# Pure functions
 
 WEIGHTS = st.dictionaries(
     st.sampled_from(("all", "embedding", "block.*", "blocks[0.5:]", "head")),
@@ -239,9 +235,6 @@ def test_a_gate_goes_before_a_phase(found: Profile, step: int, since: int) -> No
     )
     gone = changed_routes([gate], {"notes": fallback}, 0, step, own.phased)
     assert gone.get("notes") == (fallback.route if step >= since else route.later_at(step))
-
-
-# What its author is told
 
 
 def test_explain_names_the_rules_of_each_phase() -> None:

@@ -42,9 +42,6 @@ def decide(*profiles: dict[str, Any], groups: dict[str, Any] | None = None) -> P
     return Policy.from_json(value | ({"groups": groups} if groups else {})).decide(CLS)
 
 
-# Selectors
-
-
 @each_row(
     ("text", "blocks", "selected"),
     [
@@ -115,9 +112,6 @@ def test_control_rounding_outward_takes_in_a_block_that_lies_partly_outside() ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("govray.governance.policy.selector.math.ceil", math.floor)
         assert parse_selector("blocks[0.5:]").select(groups) == strict | {"block.2"}
-
-
-# Resolving
 
 
 def test_golden_route() -> None:
@@ -191,8 +185,6 @@ def test_no_route_without_anything_to_train() -> None:
     with pytest.raises(Refused, match="rank"):
         Route({"head": 1.0}, adapter="a")
 
-
-# The laws of the meet
 
 SELECTORS = ["all", "head", "embedding", "block.*", "blocks[0.5:]", "blocks[:2]", "blocks[-1]"]
 WEIGHTS = st.sampled_from([0, 0.25, 0.5, 1])
@@ -277,9 +269,6 @@ def test_comparing_profiles_by_text_agrees_with_every_model(
     if one.layers_within(two):
         mine, other = (profile_weights(p, groups, where="") for p in (one, two))
         assert all(mine[group] <= other[group] for group in groups)
-
-
-# Domains
 
 
 def test_domains_are_linked_by_routes() -> None:

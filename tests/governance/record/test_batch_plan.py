@@ -89,9 +89,6 @@ def all_rows(plan: BatchPlan) -> list[tuple[int, str, int, str, int]]:
     ]
 
 
-# The plan
-
-
 @few
 @given(plans())
 def test_every_row_is_read_once_per_epoch(plan: BatchPlan) -> None:
@@ -315,9 +312,6 @@ def test_golden_digest_with_a_phase() -> None:
     )
 
 
-# Many small streams
-
-
 def customers(count: int, every: int, *, beside: int = 0) -> BatchPlan:
     """One stream for each of ``count`` customers, and others of another profile."""
     routes = {
@@ -356,7 +350,8 @@ def test_other_streams_move_none(count: int, every: int, beside: int) -> None:
 
 def test_three_hundred_streams_do_not_come_together() -> None:
     """At every 100th step they are 3 a step on average, as balls thrown into bins: the fullest of
-    100 bins holds 12 or more in one case of a hundred."""
+    100 bins holds 12 or more in one case of a hundred.
+    """
     plan = customers(300, 100)
     loads = [len(plan.positions(step)) for step in range(100)]
     assert sum(loads) == 300
@@ -377,9 +372,6 @@ def test_a_step_costs_what_it_reads_not_what_there_is(monkeypatch: pytest.Monkey
     monkeypatch.setattr(StreamPlan, "positions", counted)
     found = plan.positions(57)
     assert sorted(found) == sorted(asked) == list(found)
-
-
-# Streams from routes
 
 
 def test_equal_routes_share_a_stream() -> None:

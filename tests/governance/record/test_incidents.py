@@ -157,7 +157,6 @@ def measures(**changes: Any) -> Change:
 
 
 def cut(leaves: list[AnyLeaf]) -> list[AnyLeaf]:
-    """Nothing follows the rollback."""
     return [leaf for leaf in leaves if leaf.branch == 0]
 
 

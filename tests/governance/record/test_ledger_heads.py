@@ -83,9 +83,6 @@ def test_what_is_no_head_of_the_run_by_an_operator_is_refused(
     assert refusal.value.where == "head 1"
 
 
-# The ledger's own bytes
-
-
 def respelt(data: bytes) -> bytes:
     """The same leaf to a reader that fills in what is left out."""
     return data.replace(b'"branch":0,', b"", 1)

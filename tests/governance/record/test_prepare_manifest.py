@@ -58,9 +58,6 @@ def test_find_gives_every_place() -> None:
     assert records.find("00" * 32, secrets) == records.find(twins) == ()
 
 
-# The reserve
-
-
 @given(
     st.floats(0, 1, exclude_max=True),
     st.binary(min_size=16, max_size=64),
@@ -89,9 +86,6 @@ def test_golden_reserve() -> None:
     """The choice leaves the process: data already split must stay split alike."""
     held = [i for i in range(24) if RESERVE.holds(hashlib.sha256(bytes([i])).digest())]
     assert held == [2, 11, 14, 15, 17, 20, 22, 23]
-
-
-# Contradictions
 
 
 @each_row(

@@ -88,9 +88,6 @@ def test_golden_digest_of_columns() -> None:
     assert columns.digest == "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-# What binds
-
-
 def other_entry(columns: RecordColumns) -> RecordColumns:
     entries = columns.entries.copy()
     entries[0, 0] ^= 1

@@ -46,11 +46,7 @@ def local(n: int, block: int, window: int, *, seed: int = 17, epoch: int = 0) ->
 
 
 def rows_of(order: EpochOrder) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """All rows, in order."""
     return plan_rows.order_rows(order, np.arange(order.n, dtype=np.uint64))
-
-
-# The permutation
 
 
 @given(keys, st.integers(1, 300))
@@ -135,9 +131,6 @@ def test_first_rows_look_drawn_at_random() -> None:
 
     assert chi_squared(8) < 37.7
     assert chi_squared(1) > 37.7
-
-
-# The local order
 
 
 @given(orders())
@@ -272,7 +265,8 @@ def test_a_window_has_blocks_of_all_the_stream() -> None:
 
 def test_a_row_may_stand_anywhere_in_its_window() -> None:
     """Chi-squared over where each window has the 64 rows of its first place, by sixteenths: mean
-    15, 99.9 % below 37.7. The control is a network of one round."""
+    15, 99.9 % below 37.7. The control is a network of one round.
+    """
 
     def chi_squared(rounds: int) -> float:
         counts = [0] * 16

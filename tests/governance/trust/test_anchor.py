@@ -64,9 +64,6 @@ def by_operator(world: World, *entries: dict[str, str], **changes: Any) -> bytes
     return revoke(*entries, issuer="operator", by=(world.keys.operator,), **changes)
 
 
-# Freshness is the root's rule
-
-
 @pytest.mark.parametrize(
     ("rule", "given", "message"),
     [
@@ -184,9 +181,6 @@ def test_a_pinned_list_or_a_feeds_of_nobody_here_is_passed_over_and_named(
             TrustAnchor(world.root, feed=(forged,)).load(at=AT)
 
 
-# Given and pinned
-
-
 def rotated(world: World, **rule: int) -> tuple[bytes, LocalSigner]:
     """The next root, in which the operator has another key, and that key."""
     key = LocalSigner.generate()
@@ -282,9 +276,6 @@ def test_a_folder_of_lists_is_read_whole(world: World, untouched: Path, tmp_path
     assert len(found.lists) == 2
 
 
-# Attestations
-
-
 def test_a_revoked_attestation_no_longer_verifies(world: World, untouched: Path) -> None:
     digest = verify(untouched, trust_root=world.root, at=AT).digest
     lists = [by_operator(world, {"attestation": digest})]
@@ -327,7 +318,6 @@ def test_only_an_operator_revokes_an_attestation(
 
 
 def team(world: World, name: str, key: LocalSigner) -> tuple[Authority, bytes]:
-    """An operator by delegation."""
     authority = world.operator.model_copy(update={"name": name, "keys": (key.public_key,)})
     delegation = Delegation(delegator="operator", authority=authority)
     return authority, sign_delegation(delegation, [world.keys.operator])
@@ -351,9 +341,6 @@ def test_an_operator_by_delegation_revokes_its_own_attestations_only(tmp_path: P
         check("operator", world.keys.operator)
     with pytest.raises(VerificationFailed, match="revokes an attestation of team-a"):
         check("team-b", others)
-
-
-# Delegations
 
 
 def delegation_digest(data: bytes) -> str:
@@ -433,9 +420,6 @@ def test_a_new_delegation_after_a_revoked_one_counts(world: World) -> None:
     trust = TrustAnchor(world.root, (lists,)).load(at=AT, delegations=[new])
     verify_credential(trust, world.issue("acme", signer=key), at=AT)
     assert format_time(AT) > AFTERWARDS
-
-
-# What is verified once
 
 
 def test_an_answer_is_kept_until_something_expires_and_no_longer(

@@ -293,9 +293,6 @@ def test_the_index_is_read_once_and_quickly() -> None:
     assert time.process_time() - start < 0.5
 
 
-# The complete list of SPDX
-
-
 def spdx_names() -> list[str]:
     """Every current and former identifier of the SPDX list that is a word."""
     found: set[str] = set()

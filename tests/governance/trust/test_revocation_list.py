@@ -62,9 +62,6 @@ def policy_digest(world: World) -> str:
     return verify_policy(world.trust, world.policy, at=AT).digest
 
 
-# The list
-
-
 def test_a_list_is_what_its_issuer_signed(world: World) -> None:
     data = revoke(world, entry())
     assert verify_revocations(world.trust, data, at=AT).document.sequence == 1
@@ -165,9 +162,6 @@ def test_an_entry_names_one_thing(names: dict[str, Any]) -> None:
         Revocation(since=AFTERWARDS, reason="x", **names)
 
 
-# It only grows
-
-
 def _load(world: World, data: bytes, previous: Revocations | None = None) -> Revocations:
     return Revocations.load(world.trust, [data], at=AT, previous=previous)
 
@@ -212,9 +206,6 @@ def test_the_trust_root_pins_the_least_sequence(world: World) -> None:
     with pytest.raises(CouldNotCheck, match="older than list 3"):
         TrustAnchor(root, (old,)).load(at=AT)
     assert TrustAnchor(root, (current,)).load(at=AT).revocations
-
-
-# A run that ended
 
 
 def test_without_a_list_nothing_is_said_of_revocations(world: World, untouched: Path) -> None:
@@ -263,9 +254,6 @@ def test_a_list_that_does_not_verify_is_not_passed_over(world: World, untouched:
     forged = revoke(world, entry(), by=(LocalSigner.generate(),))
     with pytest.raises(VerificationFailed, match="step 13"):
         verify(untouched, trust_root=world.root, revocations=[forged], at=AT)
-
-
-# A run that gated
 
 
 def test_a_gated_run_verifies_and_counts_what_it_used(
@@ -361,9 +349,6 @@ def test_a_gate_by_revocation_counts_until_it_was_revoked(world: World, tmp_path
     earlier = revoke(world, entry("2026-11-10T08:29:00Z"))
     with pytest.raises(VerificationFailed, match="step 13"):
         verify(folder, trust_root=world.root, revocations=[earlier], at=AT)
-
-
-# The file of gates
 
 
 @given(

@@ -1,8 +1,4 @@
-"""The trust root: each rule kept from TUF, and what breaks without it.
-
-The double is a simulated organisation with real keys: `Simulator` signs what a test
-asks for, right or wrong.
-"""
+"""The trust root: each rule kept from TUF, and what breaks without it."""
 
 from __future__ import annotations
 
@@ -153,9 +149,6 @@ def test_what_an_authority_signs_is_verified() -> None:
     assert verified.keyids == {signer.public_key.keyid for signer in SIM.compliance[:2]}
 
 
-# Threshold
-
-
 def test_the_root_needs_its_own_threshold() -> None:
     TrustState.load(SIM.signed_root(SIM.root_keys[1:]), at=AT)
     with pytest.raises(Untrusted, match="1 of 2 distinct keys"):
@@ -211,9 +204,6 @@ def test_the_role_is_the_callers_not_the_signers() -> None:
             SIM.trust().verify(Claim, data, role=role, at=AT)
 
 
-# Expiry
-
-
 def test_a_root_is_refused_from_its_expiry_on() -> None:
     expires = datetime(2028, 1, 1, tzinfo=UTC)
     TrustState.load(ROOT, at=expires - timedelta(seconds=1))
@@ -244,9 +234,6 @@ def test_a_time_without_zone_is_refused() -> None:
         TrustState.load(ROOT, at=naive)
     with pytest.raises(Malformed, match="time zone"):
         SIM.trust().verify(Claim, claim(SIM.operator), role="operator", at=naive)
-
-
-# Rollback and rotation
 
 
 def test_a_root_never_goes_back() -> None:
@@ -336,9 +323,6 @@ def test_separators_of_a_policys_name_are_one_and_other_names_are_others() -> No
         assert trust.minimum_policy_version(name) == 9
     for name in ("eudata", "eu-data-2", "licence"):
         assert trust.minimum_policy_version(name) == 1
-
-
-# Scope and delegation
 
 
 def test_a_delegation_chain_ends_in_an_authority() -> None:
@@ -525,9 +509,6 @@ def test_a_scope_is_the_product_of_four_restrictions(change: dict[str, Any], cov
     authority = SIM.authority("legal", "credential", SIM.issuer)
     assert NARROW.covers(**stated) is covered
     assert authority.covers(**stated) is covered
-
-
-# Form
 
 
 def test_the_payload_is_read_only_after_a_signature_verifies() -> None:

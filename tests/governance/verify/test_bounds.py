@@ -113,9 +113,6 @@ def test_both_ways_to_trace_a_record_agree(
     assert [sighting(model, "alpha", i) for i in range(records)] == inverted
 
 
-# Large envelopes
-
-
 def measured(script: str, *words: object) -> tuple[float, float, str]:
     """CPU seconds, megabytes above those of the imports, and output, of a process of its own."""
     code = (

@@ -97,9 +97,6 @@ def test_a_copy_is_of_the_bytes_that_were_checked(model: Path, tmp_path: Path) -
         Bundle(model).copy(model_folder.WEIGHTS, tmp_path / "other", sha256=digest)
 
 
-# Hashing is bounded
-
-
 def sparse(path: Path, size: int) -> None:
     with path.open("wb") as file:
         file.truncate(size)

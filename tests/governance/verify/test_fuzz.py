@@ -33,9 +33,6 @@ INSIDE = 120
 Mutation = Callable[[random.Random, Files], None]
 
 
-# Bytes
-
-
 def pick(rng: random.Random, files: Files) -> str:
     return rng.choice(sorted(files))
 
@@ -71,9 +68,6 @@ def repeat(rng: random.Random, files: Files) -> None:
     files[name] *= 2
 
 
-# Lines
-
-
 def shuffle_lines(rng: random.Random, files: Files) -> None:
     name = rng.choice(
         [
@@ -86,9 +80,6 @@ def shuffle_lines(rng: random.Random, files: Files) -> None:
     lines = files[name].splitlines(keepends=True)
     rng.choice([rng.shuffle, lambda kept: kept.pop(), lambda kept: kept.append(kept[0])])(lines)
     files[name] = b"".join(lines)
-
-
-# JSON, encoded canonically again
 
 
 def edit_envelope(rng: random.Random, data: bytes) -> bytes:
@@ -122,9 +113,6 @@ def edit_tensors(rng: random.Random, files: Files) -> None:
     change_json(rng, header)
     text = json.dumps(header).encode()
     files[name] = len(text).to_bytes(8, "little") + text + data[8 + size :]
-
-
-# Files
 
 
 def swap_files(rng: random.Random, files: Files) -> None:
@@ -186,8 +174,6 @@ def test_no_outsiders_mutation_is_accepted(small: World, tmp_path: Path) -> None
     # The mutations reached all the steps that an outsider can reach.
     assert {"step 1 (trust root)", "step 2 (signature)", "step 4 (files)", "-"} <= steps.keys()
 
-
-# An insider
 
 STATED = {"run", "environment", "pretrained", "groups"}
 """Fields with content that nothing in the folder can contradict: ``groups`` says which tensors a

@@ -151,11 +151,7 @@ def megabytes() -> float:
 
 
 def bounded(check: Callable[[], object], seconds: float, limit: float) -> None:
-    """Run ``check``, and fail when it takes more CPU or brings the process above ``limit`` MB.
-
-    Raises:
-        AssertionError: It did.
-    """
+    """Run ``check``, and fail when it takes more CPU or brings the process above ``limit`` MB."""
 
     def too_long(*_: object) -> None:
         raise AssertionError(f"more than {seconds} s of CPU")

@@ -1,7 +1,4 @@
-"""That each check is the only one that notices, and where a trust root may not come from.
-
-What is refused, and by which step: `tests/conformance`.
-"""
+"""That each check is the only one that notices, and where a trust root may not come from."""
 
 from __future__ import annotations
 
@@ -72,9 +69,6 @@ def test_without_its_check_a_replay_of_other_weights_passes(
     case.attack(world, model)
     monkeypatch.setattr(verifier, "check_replays", lambda *_, **__: {})
     verify(model, trust_root=world.root, at=AT)
-
-
-# The trust root itself
 
 
 def test_a_root_from_inside_the_folder_is_refused(world: World, model: Path) -> None:

@@ -34,9 +34,6 @@ def verified(world: World, untouched: Path) -> VerifiedModel:
     return verify(untouched, trust_root=world.root, at=AT)
 
 
-# The value
-
-
 def test_who_signed_what(world: World, untouched: Path, verified: VerifiedModel) -> None:
     assert verified.path == untouched
     assert verified.signer == "operator"
@@ -103,9 +100,6 @@ def test_coverage_of_the_unknown_is_an_error(
 ) -> None:
     with pytest.raises(KeyError):
         verified.coverage[place]
-
-
-# Asking
 
 
 def test_a_file_verifies_with_its_folder(world: World, untouched: Path) -> None:
@@ -254,9 +248,6 @@ def test_the_clock_is_read_when_no_time_is_given(
         verify(model, trust_root=world.root)
 
 
-# Nothing to check
-
-
 def test_no_such_path(world: World, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere"):
         verify(tmp_path / "nowhere", trust_root=world.root, at=AT)
@@ -272,9 +263,6 @@ def test_without_attestation_or_ledger_nothing_is_said(
     with pytest.raises(CouldNotCheck) as answer:
         verify(model, trust_root=world.root, at=AT)
     assert answer.value.exit_code == 3
-
-
-# The verifier itself
 
 
 def test_list_and_code_have_the_same_steps_in_the_same_order() -> None:
@@ -313,7 +301,8 @@ print(model.coverage["copyleft_limited", "block.0"].indirect)
 
 def test_a_real_runs_size_takes_under_three_seconds(tmp_path: Path) -> None:
     """100 corpora, 12,000 records, 300 steps of 16 rows: the demo's size. CPU time, since the
-    machine may be shared."""
+    machine may be shared.
+    """
     corpora = {"acme": (120,), **{f"corpus-{i:02}": (120,) for i in range(99)}}
     world = World(
         corpora=corpora,

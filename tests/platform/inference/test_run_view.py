@@ -21,8 +21,6 @@ ALLOWED = {"h3", "p", "figure", "figcaption", "svg", "polyline"} | {
 
 
 class Tags(HTMLParser):
-    """The tags and attributes of a text."""
-
     def __init__(self) -> None:
         super().__init__()
         self.tags: set[str] = set()

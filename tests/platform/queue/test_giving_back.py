@@ -241,9 +241,6 @@ def test_a_stopped_one_frees_what_it_held_and_its_projects_limit_counts_that(
     assert queue.told() == (1, 4)  # whoever goes on with the run by hand has all workers
 
 
-# Crashes
-
-
 class Crashed(BaseException):
     """The process is gone; nothing of it goes on."""
 

@@ -1,12 +1,4 @@
-"""The queue over a real head.
-
-`test_from_the_queue_to_a_verified_model` is the whole line: a person submits, two workers train,
-the driver is killed, the queue starts another, the run is attested and verifies.
-
-The story has jobs that are no training, so that what Ray does is seen by itself. A job adds lines
-to the file of its submission, under a lock. On SIGTERM it ends with 75, as a driver does. One gives
-way, and the head dies with all that it knew. Then two commands run as tasks do.
-"""
+"""The queue over a real head."""
 
 from __future__ import annotations
 

@@ -59,9 +59,6 @@ def holds(
     )
 
 
-# Order
-
-
 def test_priority_comes_before_order() -> None:
     line = [waits("1"), waits("2", priority=5), waits("3", priority=1)]
     assert decide(line, [], FOUR).start == ("2", "3", "1")
@@ -115,9 +112,6 @@ def test_who_is_not_due_yet_is_in_nobody_s_way() -> None:
     assert found.waits == {"1": "its next try is not due yet"}
 
 
-# Preemption
-
-
 def test_the_lowest_then_the_newest_is_preempted_and_none_without_need() -> None:
     held = [holds("1", priority=1), holds("2"), holds("3"), holds("4", priority=1)]
     assert decide([waits("9", priority=2)], held, FOUR).preempt == ("3",)
@@ -142,9 +136,6 @@ def test_where_the_project_s_limit_is_in_the_way_its_own_entries_go() -> None:
     limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=2)})
     held = [holds("1", slots=2), holds("2", project="b")]
     assert decide([waits("9", priority=1)], held, limits).preempt == ("1",)
-
-
-# Giving back
 
 
 def test_an_elastic_entry_gives_back_what_is_needed_and_no_more() -> None:
@@ -242,9 +233,6 @@ def test_what_comes_again_stays_within_the_projects_limit() -> None:
     assert decide(line, [replace(small, project="b")], limits).start == ("9",)
 
 
-# Refusal
-
-
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
@@ -264,9 +252,6 @@ def test_what_can_never_start_is_refused_and_is_in_nobody_s_way(entry: Waiting, 
     found = decide([entry, waits("2")], [], limits)
     assert found.refuse == {"1": why}
     assert found.start == ("2",)
-
-
-# Whatever the queue
 
 
 PROJECTS = ("a", "b", "c")

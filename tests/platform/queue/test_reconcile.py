@@ -94,9 +94,6 @@ def test_what_can_never_start_ends_at_once_with_the_reason(queue: Queued) -> Non
     assert queue.row(id).why == "it needs 5 slots, and pool 'default' has 4"
 
 
-# Ends
-
-
 @pytest.mark.parametrize(
     ("state", "job", "after", "failure"),
     [
@@ -346,9 +343,6 @@ def test_a_start_that_does_not_arrive_is_asked_for_again_and_holds_up_nobody(
     assert {job.name for job in queue.cluster.live()} == {f"{lost}-1", f"{other}-1"}
 
 
-# What people ask
-
-
 def test_stop_kill_and_resume(queue: Queued) -> None:
     stopped, killed = queue.put(), queue.put()
     queue.passed()
@@ -362,9 +356,6 @@ def test_stop_kill_and_resume(queue: Queued) -> None:
     queue.ask(stopped, "resume")
     queue.until_rest()
     assert (queue.state(stopped), queue.row(stopped).attempt) == (S.COMPLETED, 2)
-
-
-# Heads
 
 
 def test_while_no_head_answers_nothing_moves_and_a_head_without_jobs_gets_them_again(
@@ -403,9 +394,6 @@ def test_an_entry_is_told_of_once_and_not_when_a_pass_has_placed_it(queue: Queue
     assert process.submitted()
 
 
-# Two processes
-
-
 @on_both
 def test_only_the_holder_of_the_lease_makes_passes(queue: Queued) -> None:
     id = queue.put()
@@ -431,9 +419,6 @@ def test_a_job_that_nobody_follows_is_stopped_and_somebody_else_s_is_not(queue: 
     queue.wait(SWEEP_S)
     assert queue.passed().stray == [f"{id}-0"]
     assert queue.cluster.told == {f"{id}-0"}
-
-
-# Crashes
 
 
 class Crashed(BaseException):

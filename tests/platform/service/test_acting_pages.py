@@ -101,9 +101,6 @@ def hidden(page: str) -> dict[str, str]:
     return {name: unescape(value) for name, value in found}
 
 
-# The queue.
-
-
 def test_the_page_says_who_works_on_the_queue(service: Service) -> None:
     assert "Nobody has worked on this queue yet" in html(service, "/queue")
     assert "Nothing waits and nothing runs" in html(service, "/queue")
@@ -170,9 +167,6 @@ def test_a_long_queue_goes_on(service: Service) -> None:
     assert len(seen) == 60
 
 
-# Starting an experiment.
-
-
 def test_a_text_is_checked_shown_and_then_submitted_once(service: Service) -> None:
     engineer = client(service)
     given = {"file": FILE.replace("\n", "\r\n"), "project": "p", "pool": "gpu", "priority": "3"}
@@ -199,7 +193,6 @@ def test_a_text_is_checked_shown_and_then_submitted_once(service: Service) -> No
 
 
 def test_without_a_key_a_second_press_submits_a_second_time(service: Service) -> None:
-    """Negative control."""
     engineer = client(service)
     sent = hidden(engineer.post("/new", data={"file": FILE}).text) | {"key": ""}
     for _ in range(2):
@@ -284,8 +277,6 @@ def test_what_a_project_does_not_allow_is_said_in_the_form(service: Service, vis
     assert rows(service) == []
 
 
-# What is asked of a submission.
-
 BUTTONS = r'action="/submissions/[^"]+/(\w+)"|href="\?ask=(\w+)"'
 
 
@@ -356,9 +347,6 @@ def test_a_submission_leads_to_its_run_once_that_is_indexed(service: Service) ->
         )
         session.commit()
     assert 'href="/trials/run-1"' in html(service, f"/submissions/{id_}")
-
-
-# The pure parts.
 
 
 @pytest.mark.parametrize("state", S)

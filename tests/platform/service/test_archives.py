@@ -198,7 +198,6 @@ def test_without_the_checks_it_would_have_a_name(
     module: ModuleType,
     check: str,
 ) -> None:
-    """Negative control."""
     data = HOSTILE[how][0]
     monkeypatch.setattr(module, check, lambda *_: None)
     assert sender.client("engineer").put(url(data), content=data).status_code == 201

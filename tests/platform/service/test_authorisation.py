@@ -1,7 +1,4 @@
-"""Every route × everyone who may knock, own and others' resources, against a table.
-
-A route that is not in the table fails the test: whoever adds one says who may use it.
-"""
+"""Every route × everyone who may knock, own and others' resources, against a table."""
 
 from __future__ import annotations
 
@@ -572,7 +569,6 @@ def test_a_read_of_a_confidential_corpus_is_in_the_audit_log(place: Place, path:
 def test_without_the_check_of_roles_the_table_does_not_hold(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     monkeypatch.setattr(access, "permitted", lambda *_: True)
     assert any("by engineer" in each for each in differences(place, "/v1/audit"))
     found = differences(place, "/v1/trials/done/decisions")
@@ -583,7 +579,6 @@ def test_without_the_check_of_roles_the_table_does_not_hold(
 def test_without_the_condition_on_corpora_the_table_does_not_hold(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     for module in (visibility, corpora, record_index):
         monkeypatch.setattr(module, "own_corpora", lambda _: true())
     for module in (visibility, visible_corpora, visible_models):

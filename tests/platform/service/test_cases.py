@@ -41,7 +41,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CaseWorld]:
 
 
 def answered(world: CaseWorld, case: str, key: dict[str, str]) -> CaseAnswer:
-    """The answer as its requester verifies it."""
     data = world.get("public", f"/{case}/answer", **key).content
     return verify_case_answer(world.deployed.world.trust, data, at=NOW).document
 
@@ -52,9 +51,6 @@ def found(world: CaseWorld, corpus: str, **asked: Any) -> tuple[str, dict[str, s
     case, key = world.opened(text=text, **asked)
     world.done(case, ("search", None), ("answer", {}))
     return case, key
-
-
-# What is found
 
 
 def test_changed_words_are_traced_to_layers_and_a_name_is_withheld(world: CaseWorld) -> None:
@@ -170,9 +166,6 @@ def test_the_service_says_the_overlap_that_is_looked_for() -> None:
     assert data.LEAST_OVERLAP == LEAST_OVERLAP
 
 
-# Who may what
-
-
 def test_only_the_key_shows_a_case_to_who_is_nobody(world: CaseWorld) -> None:
     case, key = found(world, "beta")
     _, others = world.opened(text="something else")
@@ -196,7 +189,6 @@ def test_only_the_key_shows_a_case_to_who_is_nobody(world: CaseWorld) -> None:
 def test_without_the_comparison_any_key_would_do(
     world: CaseWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     case, _ = world.opened(text="something")
     monkeypatch.setattr(store.hmac, "compare_digest", lambda *_: True)
     assert world.get("public", f"/{case}/standing", **WRONG).status_code == 200
@@ -290,7 +282,6 @@ def test_a_data_steward_decides_and_an_engineer_sees_nothing(world: CaseWorld) -
 def test_without_the_condition_an_auditor_of_one_case_reads_all(
     world: CaseWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     case, _ = world.opened(text="one")
     other, _ = world.opened(text="other")
     bind(world, "engineer", "auditor", "case", case, "2026-11-21T18:00:00Z")
@@ -325,9 +316,6 @@ def test_everything_is_in_the_audit_log_and_nothing_secret(world: CaseWorld) -> 
     ]
     told = " ".join(str(each) for each in entries)
     assert not [word for word in ("somebody", "govc_", secret[:20]) if word in told]
-
-
-# What may be sent
 
 
 @pytest.mark.parametrize(
@@ -418,9 +406,6 @@ def test_one_search_at_a_time(world: CaseWorld) -> None:
     assert world.post("admin", f"/{case}:search").status_code == 200
 
 
-# What is signed
-
-
 def test_an_answer_that_nobody_could_verify_is_not_kept(
     world: CaseWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,9 +432,6 @@ def test_steps_are_taken_in_order(world: CaseWorld) -> None:
     for wrong in ("removed", "revoked"):
         body = {"decision": wrong, "reason": "No."}
         assert "nothing was found" in world.post("admin", f"/{case}:decide", body).text
-
-
-# What a link must show
 
 
 def link(world: CaseWorld, case: str, version: str) -> Any:
@@ -509,7 +491,6 @@ def test_records_under_another_name_and_a_corpus_that_nobody_revoked_are_seen(
 def test_without_the_check_any_version_could_be_linked(
     world: CaseWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     case, _ = found(world, "alpha")
     world.done(case, ("decide", {"decision": "revoked", "reason": "It is revoked."}))
     assert link(world, case, "2.0.0").status_code == 409

@@ -1,7 +1,4 @@
-"""The service against its own description: generated requests, by everyone, on real resources too.
-
-No answer is a 5xx, contradicts the description, or tells one supplier of the other's corpora.
-"""
+"""The service against its own description: generated requests, by everyone."""
 
 from __future__ import annotations
 

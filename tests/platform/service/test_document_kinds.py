@@ -17,7 +17,6 @@ NAMED = ("$defs", "properties", "patternProperties")
 
 
 def keywords(schema: Any) -> Iterator[str]:
-    """Every keyword of a schema and of those in it."""
     if isinstance(schema, list):
         for each in schema:
             yield from keywords(each)

@@ -1,7 +1,4 @@
-"""``serve/haproxy``: what Ray writes for HAProxy, with the bounds that strangers need.
-
-The configuration is the one that the installed Ray makes; HAProxy is the one that it brings.
-"""
+"""``serve/haproxy``: what Ray writes for HAProxy, with the bounds that strangers need."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ class Echo(http.server.BaseHTTPRequestHandler):
     """Answers with the addresses that it was told."""
 
     def do_GET(self) -> None:
-        """Answer."""
         told = ", ".join(self.headers.get_all("X-Forwarded-For") or ["nobody"]).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(told)))

@@ -174,7 +174,6 @@ def test_a_script_in_gzip_has_a_weak_tag_that_leads_to_a_304(shelf: Library) -> 
 
 
 def test_without_the_layer_head_is_a_405(shelf: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control."""
 
     async def through(self: methods.HeadMethod, scope, receive, send) -> None:  # type: ignore[no-untyped-def]
         await self.app(scope, receive, send)

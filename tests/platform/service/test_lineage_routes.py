@@ -36,9 +36,6 @@ def kept(library: Library) -> list[tuple[str, str, str]]:
     return [(row.user, row.action, row.subject) for row in rows]
 
 
-# Lineage
-
-
 def test_staff_gets_the_bytes_that_were_stored(shelf: Library) -> None:
     expected = encode(lineage(shelf.model("first").attestation, shelf.digest("first"), {}))
     for kind in STAFF:
@@ -80,9 +77,6 @@ def test_what_is_public_is_whole_for_everyone(shelf: Library) -> None:
     staff = shelf.get("admin", "/models/narrow/versions/1.0.0/lineage").content
     for kind in ("public", ACME, ARCHIVE):
         assert shelf.get(kind, "/models/narrow/versions/1.0.0/lineage").content == staff
-
-
-# Corpora
 
 
 def test_a_corpus_tells_which_models_layers_and_steps(shelf: Library) -> None:
@@ -128,9 +122,6 @@ def test_what_a_supplier_asks_for_in_vain_is_kept_there_or_not(shelf: Library) -
 def test_others_adapters_do_not_show_in_a_corpus(shelf: Library) -> None:
     assert "acme" not in shelf.get(ARCHIVE, "/corpora/beta").text
     assert "adapter:acme" in shelf.get("admin", "/corpora/beta").text  # the control
-
-
-# Records
 
 
 def trained(shelf: Library, corpus: str) -> int:
@@ -252,6 +243,3 @@ def test_nobody_else_can_confirm_a_guess(shelf: Library) -> None:
         assert there.status_code == absent.status_code == 200
         assert there.text.replace(hidden, "") == absent.text.replace("0" * 64, "")
     assert shelf.get("public", f"/records/{shelf.record('alpha', 0)}").status_code == 401
-
-
-# All at once

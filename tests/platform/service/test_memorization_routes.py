@@ -143,7 +143,6 @@ def test_the_page_shows_the_audits_of_the_route_and_no_more(shelf: Library) -> N
 def test_without_the_rule_it_would_read_everything(
     shelf: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     monkeypatch.setattr(memorization, "own_audit", lambda document, _: document)
     assert "beta" in shelf.get("supplier", PATH).text
 

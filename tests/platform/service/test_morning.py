@@ -1,7 +1,4 @@
-"""A person's morning in Chromium: sign in at the provider, start, follow, promote, take evidence.
-
-The cluster is the test: it moves the entry of the queue, and its run is one that was prepared.
-"""
+"""A person's morning in Chromium: sign in, start, follow, promote, take evidence."""
 
 from __future__ import annotations
 
@@ -111,7 +108,6 @@ def looked_at(page: Page, name: str) -> None:
 
 
 def works(office: Office) -> None:
-    """A reconciler has the lease."""
     now = datetime.now(UTC)
     until = format_time(now + timedelta(minutes=30))
     with Session(office.engine) as session:

@@ -63,7 +63,6 @@ def test_what_is_answered_has_an_example_that_fits(description: dict[str, Any]) 
 
 
 def test_a_wrong_example_would_be_found(description: dict[str, Any]) -> None:
-    """Negative control."""
     trial = description["components"]["schemas"]["Trial"]
     wrong = {**trial["examples"][0], "state": "DONE"}
     schemas = {"components": {"schemas": description["components"]["schemas"]}}

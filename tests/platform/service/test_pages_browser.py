@@ -1,7 +1,4 @@
-"""A page of each kind in Chromium, over PostgreSQL, and checks that tick what holds and no more.
-
-No console error, nothing from elsewhere, no serious finding of axe-core.
-"""
+"""A page of each kind in Chromium, over PostgreSQL, and checks that tick what holds and no more."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Every page × every role × a store with nothing and with many.
-
-A page that a role may read is whole, and no link of it leads to a refusal. What a role may not
-read, or what is not there, is a page too. `test_pages_browser` has a page of each kind in Chromium.
-"""
+"""Every page × every role × a store with nothing and with many."""
 
 from __future__ import annotations
 
@@ -120,7 +116,6 @@ class Filled:
 
 
 def filled(folder: Path, shelf: Shelf, how_many: int) -> Filled:
-    """A store with ``how_many`` of everything."""
     url = f"sqlite:///{folder / f'store-{how_many}.db'}"
     engine = open_store(url, create=True)
     try:

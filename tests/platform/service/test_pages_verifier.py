@@ -1,7 +1,4 @@
-"""The pages' scripts in node: what they say of steps, and that they read as Python does.
-
-The conformance vectors (`tests/conformance`) say what the verifier refuses.
-"""
+"""The pages' scripts in node: what they say of steps, and that they read as Python does."""
 
 from __future__ import annotations
 

@@ -61,9 +61,6 @@ def test_a_program_gets_problem_details_and_v1_never_a_page(shelf: Library) -> N
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-# Headers and forms
-
-
 def test_every_page_has_a_policy_without_inline_code(shelf: Library) -> None:
     for kind, path in (("admin", "/"), ("public", "/sign-in"), ("public", "/nothing")):
         answer = shelf.service.client(kind, **PAGE).get(path)
@@ -127,9 +124,6 @@ def test_hostile_text_is_escaped_and_the_escaping_is_what_does_it() -> None:
     assert "\"'" not in safe
     bare = rendering._TEMPLATES.overlay(autoescape=False)
     assert "<script>" in bare.from_string(source).render(x=hostile)  # the control
-
-
-# The pure parts
 
 
 def test_the_heat_map_has_the_lineages_numbers_and_folds(shelf: Library) -> None:

@@ -193,9 +193,6 @@ def test_an_empty_store_says_what_to_do(store_url: str) -> None:
         assert "No run is like that" in running.client("admin", **PAGE).get("/runs?tag=x").text
 
 
-# Tags
-
-
 @on_both
 def test_tags_are_replaced_as_a_whole_and_it_is_in_the_audit_log(service: Service) -> None:
     client = service.client("engineer")

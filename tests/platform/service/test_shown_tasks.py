@@ -1,7 +1,4 @@
-"""Real Jupyter and TensorBoard, started as a task's process, through the real proxy.
-
-Each starts, answers with a session, refuses without, and is gone after its idle time.
-"""
+"""Real Jupyter and TensorBoard, started as a task's process, through the real proxy."""
 
 from __future__ import annotations
 
@@ -87,7 +84,6 @@ def client(url: str, **more: Any) -> httpx.Client:
 
 
 def entered(url: str) -> tuple[httpx.Client, str]:
-    """A client with a session, and its cookie."""
     session = client(url)
     parts = urlsplit(url)
     answer = session.get(f"{parts.path}?{parts.query}")

@@ -34,9 +34,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
         yield running
 
 
-# Attestations
-
-
 def test_an_attestation_is_byte_for_byte_the_file_and_verifies(
     shelf: Library, tmp_path: Path
 ) -> None:
@@ -112,9 +109,6 @@ def test_a_file_leads_to_its_attestations(shelf: Library) -> None:
     assert shelf.get("admin", f"/attestations:by-subject?sha256={'0' * 64}").json()["items"] == []
 
 
-# An uploaded envelope
-
-
 def uploaded(shelf: Library, kind: str, data: bytes):  # type: ignore[no-untyped-def]
     answer = shelf.post(
         kind,
@@ -164,9 +158,6 @@ def test_a_supplier_learns_from_an_upload_what_is_public(shelf: Library) -> None
     told = uploaded(shelf, SUPPLIER, shelf.envelope("guarded"))
     assert told["indexed"] is False
     assert told["outcome"] == "partlyChecked"  # the shelf's one root is public by ``narrow``
-
-
-# Ledgers
 
 
 def test_proofs_and_checkpoint_verify_with_the_operators_key(shelf: Library) -> None:
@@ -270,9 +261,6 @@ def test_damaged_tiles_give_no_proof(shelf: Library) -> None:
         assert (proof.status_code, proof.json()["title"]) == (422, "Could not check")
     finally:
         path.write_bytes(whole)
-
-
-# Policies and trust roots
 
 
 def test_policies_and_roots_are_exact_and_public_where_an_attestation_is(shelf: Library) -> None:

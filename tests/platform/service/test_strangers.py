@@ -50,7 +50,6 @@ def test_a_guess_costs_its_address_before_it_costs_a_query(service: Service) -> 
 def test_without_that_each_guess_is_a_query(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control."""
     monkeypatch.setattr(Buckets, "take", lambda *_: None)
     queries, _ = looks(service, 4 * BURST)
     assert queries == 4 * BURST

@@ -42,7 +42,6 @@ def made(store_url: str) -> Engine:
 
 @pytest.fixture
 def empty(service: Service) -> Service:
-    """The service of the module, with an empty queue."""
     with Session(service.engine) as session:
         session.execute(delete(Submission))
         session.commit()
@@ -260,7 +259,6 @@ def test_of_requests_at_once_with_one_key_one_writes(served: Service) -> None:
 def test_without_the_key_each_of_them_writes(
     empty: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     monkeypatch.setattr(acting, "keyed", lambda *_: None)
     for _ in range(2):
         submitted(empty, key="monday")
@@ -362,7 +360,6 @@ def test_an_engineer_acts_on_its_own_and_an_admin_on_all(empty: Service) -> None
 def test_without_the_seam_an_engineer_stops_what_is_anothers(
     empty: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     theirs = submitted(empty, "admin")["id"]
     monkeypatch.setattr(acting, "may_act", lambda *_: None)
     assert act(empty, "engineer", theirs, "stop")[0] == 200

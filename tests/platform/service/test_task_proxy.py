@@ -138,7 +138,6 @@ class Proxy:
         return self.client.websocket_connect(f"{origin}{self.base}s", headers=headers, **more)
 
     def refused(self, headers: dict[str, str]) -> int:
-        """The status of a WebSocket that is refused."""
         with pytest.raises(WebSocketDenialResponse) as raised:
             self.socket(headers).__enter__()
         return raised.value.status_code

@@ -85,9 +85,6 @@ def test_what_shows_nothing_is_not_opened(shown: Service, service: Service) -> N
     assert "--tasks-port" in answer.json()["do"]
 
 
-# Projects
-
-
 @pytest.fixture(scope="module")
 def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Members with roles in the projects vision and speech, and a task of eve in vision."""

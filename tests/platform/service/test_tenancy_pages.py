@@ -24,7 +24,6 @@ HOSTILE = "<img src=x onerror=window.hacked=1>"
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a token."""
     monkeypatch.setattr(access, "REMEMBERED", 0.0)
 
 

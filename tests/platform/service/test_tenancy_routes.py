@@ -96,7 +96,6 @@ def test_roles_are_given_by_admins_of_the_place_alone(org: Service) -> None:
 def test_without_the_check_of_the_place_anyone_gives_roles(
     org: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     monkeypatch.setattr(routes, "demand_manage", lambda *_, **__: None)
     assert bind(org, "lea", "lea", "admin", "", scope="organisation").status_code == 201
 
@@ -245,7 +244,6 @@ def test_who_submits_has_a_role_in_the_project(org: Service) -> None:
 def test_without_the_rules_of_a_project_its_limits_do_not_hold(
     org: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control of the test below."""
     settings(org, max_slots_per_submission=1)
     assert submit(org, "engineer").status_code == 409
     monkeypatch.setattr(project_rules, "settings_of", lambda _: project_rules.ProjectSettings())
@@ -374,7 +372,6 @@ def test_a_task_keeps_to_the_limits_of_its_project(org: Service) -> None:
 def test_without_the_project_s_check_a_task_goes_anywhere(
     org: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     settings(org, pools=["cpu"], default_pool="cpu")
     monkeypatch.setattr(
         project_rules, "check_task", lambda *_, pool, priority, **__: (pool or "gpu", priority or 0)
@@ -406,7 +403,6 @@ def test_a_lent_admin_makes_no_token_and_no_member_that_outlives_the_role(org: S
 def test_without_the_check_a_lent_admin_stays_for_ever(
     org: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     monkeypatch.setattr(token_routes, "check_lent", lambda *_: None)
     monkeypatch.setattr(routes, "check_lent", lambda *_: None)
     assert _gives_what_lasts(org) == [201, 201, 200]

@@ -91,7 +91,6 @@ def written(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def storage(written: Path, tmp_path: Path) -> Path:
-    """A copy, to be changed."""
     return Path(shutil.copytree(written, tmp_path / "runs"))
 
 

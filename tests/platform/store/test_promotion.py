@@ -92,9 +92,6 @@ def found(
     return changed(evidence, memorization=findings)
 
 
-# Each gate
-
-
 def test_a_level_is_asked_of_each_selected_corpus(evidence: GateEvidence) -> None:
     asked = "{{gate: level, at_least: {}, {}}}"
     assert failing(evidence, asked.format(1, "categories: [copyleft_limited, commercial]")) == []
@@ -199,9 +196,6 @@ def test_a_metric_is_asked_of_validation_data(evidence: GateEvidence) -> None:
     assert failing(measured(2.5, "a", metric="validation/loss"), low) == [("validated", run)]
 
 
-# All of them
-
-
 def test_every_gate_that_failed_is_told(evidence: GateEvidence) -> None:
     policy = read_promotion_policy(
         written("monitored", "{gate: quarantined, at_most: 0}", "{gate: replayed, corpora: [acme]}")
@@ -234,9 +228,6 @@ def test_a_further_gate_never_lets_more_through(
     fewer = failing(evidence, *gates)
     more = failing(evidence, *gates, forms.get(further, further))
     assert more[: len(fewer)] == fewer
-
-
-# The document
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def verified(world: World, tmp_path_factory: pytest.TempPathFactory) -> Verified
 
 @pytest.fixture
 def attestation(store: Engine, world: World, verified: VerifiedModel) -> str:
-    """The digest of the one attestation that the store holds."""
     with Session(store) as session:
         row = index_model(session, verified, trust_root=world.root, key=bytes(32))
         session.commit()
@@ -63,9 +62,6 @@ def make(session: Session, attestation: str, *versions: str, model: str = "gpt")
 def stages(store: Engine, model: str = "gpt") -> dict[str, str]:
     with Session(store) as session:
         return {each.version: each.stage for each in registry.versions(session, model)}
-
-
-# Versions
 
 
 def test_a_version_holds_what_it_was_made_of(store: Engine, attestation: str) -> None:
@@ -154,9 +150,6 @@ def test_what_is_not_there_is_named(store: Engine, attestation: str) -> None:
             registry.latest(session, "other")
 
 
-# Stages
-
-
 def move(store: Engine, version: str, stage: str, policy: PromotionPolicy = OPEN) -> object:
     with Session(store) as session:
         done = registry.promote(
@@ -231,7 +224,8 @@ RACING = policy("{gate: quarantined, at_most: 1}")
 @pytest.fixture
 def meeting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> threading.Barrier:
     """The gates wait for each other, for a while: both promotions then stand between reading and
-    writing, if nothing keeps them apart."""
+    writing, if nothing keeps them apart.
+    """
     patience = getattr(request, "param", 0.7)
     barrier = threading.Barrier(2)
     asked = promotion_gates.failures
@@ -267,9 +261,6 @@ def test_without_the_hold_two_promotions_meet(
     monkeypatch.setattr(registry, "_hold", lambda session, name: None)
     race(store, attestation)
     assert not meeting.broken, "both stood before the gates at once"
-
-
-# Gates
 
 
 def test_a_refused_promotion_names_every_gate_and_changes_nothing(
@@ -337,9 +328,6 @@ def test_a_missing_credential_fails_the_share(store: Engine, attestation: str) -
     assert promotion_gates.failures(gates, found) == ()
     assert len(promotion_gates.failures(gates, fewer)) == 1
     assert promotion_gates.failures(gates, replace(fewer, records=found.records)) == ()
-
-
-# Who and when
 
 
 def test_every_change_is_in_the_audit_log_with_its_transaction(

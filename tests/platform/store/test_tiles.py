@@ -61,9 +61,6 @@ def large() -> tuple[Memory, bytes]:
     return folder, write_tiles(folder, LEAVES, NOTE)
 
 
-# Bytes that leave the process
-
-
 def test_the_bytes_of_a_small_log_are_these() -> None:
     folder = Memory()
     write_tiles(folder, [b"", b"\x00", b"\x10", b" !"], NOTE)
@@ -158,9 +155,6 @@ def test_a_bundle_comes_back_whole_or_not_at_all(entries: list[bytes], cut: int)
             decode_bundle(name, data[:cut])
 
 
-# Proofs
-
-
 @settings(max_examples=40)
 @given(st.data())
 def test_roots_and_proofs_are_those_of_the_whole_tree(data: st.DataObject) -> None:
@@ -217,9 +211,6 @@ def test_what_the_tree_does_not_have_is_refused(ask) -> None:  # type: ignore[no
         ask(TileReader(written(10), 10, merkle.root(LEAVES[:10])))
 
 
-# Nothing is taken on trust
-
-
 def flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 
@@ -268,9 +259,6 @@ def test_a_missing_tile_is_no_answer() -> None:
         TileReader(folder, 300, root).entry(3)
     with pytest.raises(CouldNotCheck, match=r"tile/1/000\.p/1"):
         TileReader(folder, 300, root).root()
-
-
-# Writing
 
 
 @settings(max_examples=20)

@@ -1,7 +1,4 @@
-"""An audit by several ranks: each holds its rows of the model, and the evidence is the same.
-
-No Ray: the run is trained here, and the ranks are those that torchrun would start.
-"""
+"""An audit by several ranks: each holds its rows of the model, and the evidence is the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""An audit of a small run: canaries that were planted, one that was not, and a run without them.
-
-One rank, no Ray: the runs are trained here, once for all tests.
-"""
+"""An audit of a small run: canaries that were planted, one that was not, and a run without them."""
 
 from __future__ import annotations
 

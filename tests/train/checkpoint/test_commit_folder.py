@@ -39,9 +39,6 @@ def everything_below(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-# Round trip and bytes
-
-
 def test_what_was_committed_is_loaded(tmp_path):
     folder = tmp_path / "runs" / "a" / "checkpoint"
     digest = commit(folder, FILES)
@@ -96,9 +93,6 @@ def test_tied_and_sliced_tensors_are_stored_whole(tmp_path):
     assert torch.equal(fresh.head.weight, model.head.weight)
     slices = loaded.tensors("slices")
     assert [slices[name].tolist() for name in "xyt"] == [[0, 1, 2], [1, 2, 3], [0, 40, 80]]
-
-
-# Refused
 
 
 @given(data=st.data())
@@ -244,9 +238,6 @@ def test_a_missing_folder_is_named(tmp_path):
         load(tmp_path / "nowhere")
 
 
-# Interrupted
-
-
 @pytest.mark.parametrize("exception", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
 @pytest.mark.parametrize("call", ["open", "fsync", "rename"])
 def test_an_exception_at_any_point_leaves_nothing(tmp_path, monkeypatch, exception, call):
@@ -327,9 +318,6 @@ def test_a_kill_leaves_nothing_that_loads(tmp_path, kill_at):
         assert load(partial.rename(tmp_path / "renamed")).files == {"a": b"1", "b": b"2"}
 
 
-# Deleted
-
-
 @pytest.mark.parametrize("kill_at", ["manifest", "files"])
 def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
     unlink, seen = os.unlink, []
@@ -354,9 +342,6 @@ def test_a_kill_in_a_deletion_leaves_nothing_that_loads(committed, kill_at):
         load(committed)
     commit_folder.remove(committed)
     assert not committed.exists()
-
-
-# Read when asked for
 
 
 def test_an_opened_commit_checks_a_file_when_it_is_read(committed):

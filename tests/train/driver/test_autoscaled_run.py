@@ -1,8 +1,4 @@
-"""A run on a cluster that begins with no node, whose autoscaler may bring two.
-
-An elastic run of one to two workers gets its nodes; one of them is taken, as a cloud takes spot
-nodes, and the run goes on; the autoscaler brings another.
-"""
+"""A run on a cluster that begins with no node, whose autoscaler may bring two."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A run that loses a node and gets another: 2 → 1 → 2 workers, beside one that always has one.
-
-What must hold: every row of the plan is in the ledger once, the ledger says which step had how many
-workers, a verifier accepts it, and the weights are those of the fixed run but for the rounding of
-sums. The cluster is real: its nodes are processes here, and the lost one is killed.
-"""
+"""A run that loses a node and gets another: 2 → 1 → 2 workers, beside one that always has one."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""An elastic run under a queue: 3 → 1 → 3 workers, for another job has a higher priority meanwhile.
-
-The queue's passes, the run and the cluster are real. The other job is an actor that takes a CPU,
-which Ray has not got until the run has given two workers back.
-
-What must hold: no step is done twice, and the ledger and the weights are those of a run that nobody
-disturbed, but for the rounding of sums.
-"""
+"""An elastic run under a queue: 3 → 1 → 3 workers, for another job has a higher priority."""
 
 from __future__ import annotations
 

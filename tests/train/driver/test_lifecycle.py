@@ -1,7 +1,4 @@
-"""A run that is interrupted, and whose driver dies, and the same command given again.
-
-It ends with the bytes of one that nothing happened to.
-"""
+"""A run that is interrupted, and whose driver dies, and the same command given again."""
 
 from __future__ import annotations
 

@@ -23,7 +23,6 @@ from tests.support.solo import run_here
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No cluster."""
     run_here(monkeypatch)
 
 

@@ -1,7 +1,4 @@
-"""A run whose operator has two of three keys, one of them encrypted: trained, cosigned, replayed.
-
-One rank, no Ray. Each step is what another person does on another machine.
-"""
+"""A run whose operator has two of three keys, one encrypted: trained, cosigned, replayed."""
 
 from __future__ import annotations
 
@@ -40,7 +37,6 @@ class Committee(Deployment):
 
 @pytest.fixture(autouse=True)
 def here() -> Iterator[None]:
-    """No cluster."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         run_here(monkeypatch)
         yield

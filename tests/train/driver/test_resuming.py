@@ -1,7 +1,4 @@
-"""Stopping and resuming by the same command, in this process: one rank, no Ray.
-
-`test_lifecycle.py` does it with processes that die.
-"""
+"""Stopping and resuming by the same command, in this process: one rank, no Ray."""
 
 from __future__ import annotations
 

@@ -45,7 +45,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
 
 
 def job(here: Deployment, submission: Submission | None, **more: Any) -> GovernedTrainer:
-    """What the driver of a job makes."""
     experiment = parse_experiment(here.experiment(max_steps=4), where="test")
     return new_or_unfinished(experiment, submission=submission, **more)
 

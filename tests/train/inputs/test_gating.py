@@ -53,9 +53,6 @@ def no_longer_valid(*names: str, reason: str = "expired") -> NoLongerValid:
     return NoLongerValid.of(found, step=4, time=START + timedelta(seconds=1))
 
 
-# The decision
-
-
 def test_a_policy_that_stops_stops() -> None:
     with pytest.raises(NoLongerValid, match="credential a expired"):
         newly_left_out(no_longer_valid(NAMES["a"]), "stop", NAMES, ())
@@ -121,9 +118,6 @@ def test_what_a_run_decided_is_read_from_its_folder(tmp_path: Path) -> None:
 
 def a_leaf(step: int) -> Leaf:
     return Leaf(step=step, world_size=1, policy=ZERO, plan=ZERO, streams={}, corpora={})
-
-
-# Following lists
 
 
 @pytest.fixture(scope="module")
@@ -295,9 +289,6 @@ def test_nothing_holds_longer_than_who_signed_it(tmp_path: Path) -> None:
     inputs = load_inputs(here.corpora, here.policy, here.root, [], at=here.at)
     # Policy and credential would hold for longer than the authorities, 30 days.
     assert set(inputs.expiries(["acme"]).values()) == {here.at + timedelta(days=30)}
-
-
-# A run
 
 
 @pytest.mark.story

@@ -1,7 +1,4 @@
-"""Host frameworks on a worker with a device: theirs is the worker's, or they are refused.
-
-There is no GPU here; `tests/support/fake_device.py` stands for one.
-"""
+"""Host frameworks on a worker with a device: theirs is the worker's, or they are refused."""
 
 from __future__ import annotations
 
@@ -129,11 +126,7 @@ def lightning(config: dict[str, Any]) -> None:
 
 
 def trained(here: Deployment, loop: Any, device: torch.device, *, on_cpu: bool) -> Any:
-    """The last commit's tensors of a run of four steps on a worker with this device.
-
-    Args:
-        on_cpu: Whether the host is told to stay on the CPU.
-    """
+    """The last commit's tensors of a run of four steps on a worker with this device."""
 
     def on_worker(config: dict[str, Any]) -> None:
         assignment = current.get()

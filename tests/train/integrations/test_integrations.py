@@ -212,8 +212,6 @@ def test_fewer_than_ten_lines_change(host: str) -> None:
     assert 4 < changed < 10
 
 
-# What is refused, without a cluster.
-
 LLAMA = LlamaConfig(
     vocab_size=8,
     hidden_size=8,

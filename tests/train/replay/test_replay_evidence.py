@@ -1,8 +1,4 @@
-"""What `attest` takes for level 2: outcomes that an operator or a witness signed, and nothing else.
-
-One run is trained and replayed once without a corpus; its outcome is then signed, forged and moved
-about. No Ray.
-"""
+"""What `attest` takes for level 2: outcomes that an operator or a witness signed."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ from tests.support.solo import run_here
 
 @pytest.fixture(scope="module", autouse=True)
 def here() -> Iterator[None]:
-    """No cluster."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         run_here(monkeypatch)
         yield

@@ -1,7 +1,4 @@
-"""Replays: identical where nothing changed, and named where something did. One rank, no Ray.
-
-Each command of docs/replay.md is run here.
-"""
+"""Replays: identical where nothing changed, and named where something did. One rank, no Ray."""
 
 from __future__ import annotations
 
@@ -56,7 +53,6 @@ def test_this_module_runs_every_command_of_the_page() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def here() -> Iterator[None]:
-    """No cluster."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         run_here(monkeypatch)
         yield

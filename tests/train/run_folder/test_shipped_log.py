@@ -97,7 +97,6 @@ def test_bytes_that_are_no_text_are_shown_as_such(tmp_path: Path) -> None:
 def test_without_the_filter_a_token_would_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     monkeypatch.setattr(ShippedLog, "_clean", lambda _self, line: line)
     assert ship(tmp_path, b"token govr_0123\n") == ["token govr_0123"]
 

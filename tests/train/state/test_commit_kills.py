@@ -1,7 +1,4 @@
-"""SIGKILL at any moment of committing and deleting: what loads is right, and a resume ends alike.
-
-Real processes, forked: a process's own imports would take longer than the run.
-"""
+"""SIGKILL at any moment of committing and deleting: what loads is right, a resume ends alike."""
 
 from __future__ import annotations
 

@@ -110,7 +110,6 @@ def assert_same(found: Gathered, expected: Gathered) -> None:
 def commits(
     two_ranks: RankPool, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Path, Gathered]]:
-    """A commit in the parts of two ranks, and a whole one."""
     shared, alone = (tmp_path_factory.mktemp(name) for name in ("shared", "alone"))
     return {
         "shared": (shared / COMMIT, two_ranks.run(trained, shared)[0]),

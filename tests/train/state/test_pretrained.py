@@ -66,9 +66,6 @@ def same(one: nn.Module, other: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in pairs)
 
 
-# Loading
-
-
 def test_a_file_a_folder_and_shards_fill_the_model_alike(tmp_path: Path) -> None:
     source = gpt(1)
     save(source, tmp_path / model_folder.WEIGHTS)
@@ -279,9 +276,6 @@ def test_what_rank_zero_refuses_every_rank_refuses(two_ranks: RankPool, tmp_path
     assert "changed since" in first
 
 
-# What a start brings
-
-
 @pytest.fixture(scope="module")
 def world() -> World:
     return World()
@@ -332,9 +326,6 @@ def test_a_file_put_into_a_model_folder_does_not_borrow_its_attestation(
     (copy / "notes").mkdir()
     path = save(gpt(1), copy / "notes" / "start.safetensors")
     assert brought(path, world.root, {"head": ("head.weight",)}) == {"head": ("unknown",)}
-
-
-# In a run
 
 
 class Reopened(GPT):

@@ -370,7 +370,6 @@ def test_a_rank_that_dies_before_the_manifest_leaves_what_never_loads(
 
 
 def _folders_as_needed() -> None:
-    """As object stores do, which have none."""
     fsspec.config.conf["file"] = {"auto_mkdir": True}
 
 

@@ -96,9 +96,6 @@ def objects(run: Path) -> set[str]:
     return set(store.files_below(store.root, store.url))
 
 
-# One behaviour
-
-
 def test_what_was_committed_is_resumed(run: Path) -> None:
     training = trained(run)
     found = latest(run)
@@ -414,9 +411,6 @@ def test_deleting_leaves_no_object_of_the_commit(remote: Path) -> None:
     assert objects(remote) == {"run.json"}
 
 
-# Storage that is not there
-
-
 @pytest.mark.story
 def test_a_server_that_died_is_not_taken_for_an_empty_store(
     tmp_path: Path,
@@ -472,9 +466,6 @@ def test_a_bucket_that_does_not_exist_is_named(
     with pytest.raises(UsageError, match="NO_SUCH_BUCKET"):
         storage.choose(run, store_server.url("nowhere"))
     assert not list(run.iterdir()), "nothing says that the run commits there"
-
-
-# Where a run commits
 
 
 def test_a_run_keeps_the_place_that_it_began_with(remote: Path, bucket: str) -> None:

@@ -1,8 +1,4 @@
-"""``compile: true`` with torch's own compiler, from the experiment file to the weights.
-
-Other tests of it use graphs without kernels, which take no time to make. Here inductor writes C++
-and a compiler builds it: for tiny blocks, in a process of its own. One rank, no Ray.
-"""
+"""``compile: true`` with torch's own compiler, from the experiment file to the weights."""
 
 from __future__ import annotations
 

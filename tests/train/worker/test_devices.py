@@ -1,8 +1,4 @@
-"""A worker with a device: the model, its optimizer, batches and commits are there, and stay there.
-
-There is no GPU here. A fake device stands for it (`tests/support/fake_device.py`), whose tensors
-fail where they meet one of the CPU, and compute the same bits.
-"""
+"""A worker with a device: model, optimizer, batches and commits are there, and stay there."""
 
 from __future__ import annotations
 

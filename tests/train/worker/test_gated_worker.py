@@ -1,9 +1,4 @@
-"""A worker's run through an expiry, a crash behind it and a restart, without a cluster.
-
-The clock is the test's. What a restarted worker repeats is what was recorded: the ledger has the
-same leaves and the model the same bytes as in a run that nothing disturbed. Also where batches lie
-on the device before it is known what their step leaves out.
-"""
+"""A worker's run through an expiry, a crash behind it and a restart, without a cluster."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A corpus that a tiny model really learns by heart: caught, gated or rolled back, and forgotten.
-
-The engine's own monitor measures; nothing is scripted. One corpus of random digits is read again
-and again, beside others that no model could know by heart in so few steps.
-"""
+"""A corpus that a tiny model learns by heart: caught, gated or rolled back, and forgotten."""
 
 from __future__ import annotations
 

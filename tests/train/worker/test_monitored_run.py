@@ -1,7 +1,4 @@
-"""Runs under a monitor: gated, rolled back, killed and replayed. One rank, no Ray.
-
-The scorer says what the test wants it to; the engine's own is in the last tests.
-"""
+"""Runs under a monitor: gated, rolled back, killed and replayed. One rank, no Ray."""
 
 from __future__ import annotations
 
@@ -120,7 +117,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 @pytest.fixture(scope="module")
 def undisturbed(shared: Deployment) -> Path:
-    """A run in which nothing deviates."""
     with pytest.MonkeyPatch.context() as patch:
         for _ in scripted_here(patch):
             run = trainer_of(shared).train()

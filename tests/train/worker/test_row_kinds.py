@@ -62,7 +62,6 @@ def chat_rows(step: int, rank: int) -> StepRows:
 
 
 def image_rows(step: int, rank: int) -> StepRows:
-    """From 0 to 3 images."""
     draw = np.random.default_rng((step, rank))
     count = (step + 2 * rank) % 4
     records = [

@@ -142,7 +142,6 @@ def unseen(build: Callable[[], nn.Module], seeds: tuple[int, ...]) -> dict[str, 
 
 
 def test_without_the_sums_they_would_begin_with_a_mixture(two_ranks: RankPool) -> None:
-    """The control."""
     weights, _ = two_ranks.run(unseen, gpt, (5, 6))
     assert not torch.equal(weights["head.weight"], plain(5)["head.weight"])
     assert torch.equal(weights["head.weight"][:6], plain(5)["head.weight"][:6])

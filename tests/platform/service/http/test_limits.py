@@ -167,9 +167,6 @@ def test_buckets_are_bounded() -> None:
     assert len(buckets._left) == MAX_BUCKETS
 
 
-# Strangers, and uploads that are checked
-
-
 @pytest.fixture
 def narrow(tmp_path: Path) -> Iterator[Service]:
     url = f"sqlite:///{tmp_path / 'store.db'}"

@@ -68,7 +68,6 @@ def test_a_role_is_required(service: Service) -> None:
 def test_without_the_check_the_role_is_not_required(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     monkeypatch.setattr(access, "permitted", lambda *_: True)
     assert statuses(service, "GET", "/staff")["supplier"] == 200
 
@@ -209,9 +208,6 @@ def test_without_authentication_only_this_machine_asks(
 ) -> None:
     answer = open_service.client("public", **headers).get("/metrics")
     assert answer.status_code == status
-
-
-# The pure parts.
 
 
 def test_only_its_supplier_and_staff_read_a_corpus(service: Service) -> None:

@@ -112,7 +112,6 @@ def test_who_has_a_role_somewhere_reads_that_and_nothing_elsewhere(held: Places)
 def test_without_the_condition_on_projects_elsewhere_is_read(
     held: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control."""
     for module in (places, visibility, visible_runs):
         monkeypatch.setattr(module, "in_projects", lambda *_: true())
     found = leaks(held, ("viewer",))
@@ -250,8 +249,6 @@ def test_an_engineer_of_a_project_promotes_its_models_alone(held: Places) -> Non
     body = {"version": "4.0.0", "attestation": first}
     assert viewer.post("/v1/models/first/versions", json=body).status_code == 403
 
-
-# The pure parts.
 
 PLACES = [
     Project(name=name, workspace=space, settings={}, created="", user="")

@@ -47,7 +47,6 @@ def _now(service: Service) -> Iterator[None]:
 
 
 def holding(service: Service, cookie: str, **headers: str) -> TestClient:
-    """A browser with this session."""
     client = service.client("public", **headers)
     client.cookies.set(COOKIE, cookie)
     return client

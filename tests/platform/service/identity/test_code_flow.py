@@ -325,9 +325,6 @@ def test_a_provider_that_says_no_iss_need_not(served: Service, provider: Identit
     assert signed_in(served, provider)[1].status_code == 200
 
 
-# Errors, in plain words.
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -492,9 +489,6 @@ def test_without_an_address_to_come_back_to_there_is_no_button(
     with serve(url, oidc=settings) as service:
         assert "/sign-in/provider" not in browser(service).get("/sign-in").text
         assert browser(service).get("/sign-in/provider").status_code == 404
-
-
-# The pure parts.
 
 
 def test_one_secret_gives_three_that_tell_nothing_of_each_other() -> None:
