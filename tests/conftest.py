@@ -65,7 +65,6 @@ ON_RAY = (
     "tests/train/worker/test_memorizing_run.py::test_a_planted_corpus_is_rolled_back",
     "tests/train/driver/test_storage_on_cluster.py",
     "tests/train/watching/test_metrics_endpoint.py",
-    "tests/tune/test_search_from_no_node.py",
     "tests/tune/test_search_on_cluster.py",
 )
 """Tests that start a Ray cluster, here or in a process of their own. They get the mark ``ray``."""
@@ -73,7 +72,6 @@ ON_RAY = (
 OWN_PORTS = (
     "tests/platform/queue/test_queue_on_cluster.py",
     "tests/train/driver/test_autoscaled_run.py",
-    "tests/tune/test_search_from_no_node.py",
 )
 """Of these, those whose cluster takes free ports alone: it can stand beside another."""
 

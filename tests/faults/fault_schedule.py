@@ -79,7 +79,7 @@ class Schedule:
     seed: int
     faults: tuple[Fault, ...]
     keep: int = 1
-    control: str | None = None
+    weakened: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Schedule:

@@ -141,8 +141,8 @@ class Saboteur:
 
     def wrap(self) -> None:
         """Put this process's own functions under watch, and take out what a control takes out."""
-        if self._schedule.control:
-            weaken(self._schedule.control)
+        if self._schedule.weakened:
+            weaken()
         self._wrap_step()
         self._wrap_collectives()
         self._wrap_files()

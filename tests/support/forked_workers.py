@@ -72,9 +72,6 @@ FOR_COMMANDS = (
 )
 """What commands import that start no cluster."""
 
-FORGOTTEN_S = "RAY_TESTS_FORGOTTEN_S"
-"""The variable with the seconds after which a killed run's request for nodes ends. Ray has 180."""
-
 RESIZED_S = "RAY_TESTS_RESIZED_S"
 """The variable with the seconds between looks for room for more workers. Ray has 60."""
 
@@ -289,11 +286,6 @@ def fork(asked: socket.socket, environment: Mapping[str, str]) -> None:
         patch.setattr(ray.actor, "ActorClassID", drawn)
         preload(ON_RAY)
     fix_salt(pytest.MonkeyPatch())  # for good: of commands, which are forks of this
-    if FORGOTTEN_S in environment:
-        from ray.train.v2._internal.execution.scaling_policy import autoscaling_coordinator_client
-
-        seconds = float(environment[FORGOTTEN_S])
-        autoscaling_coordinator_client.AUTOSCALING_REQUESTS_EXPIRE_TIME_S = seconds
     assert draw_of_fork() != draw_of_fork(), "forks draw the same random numbers"
     if RESIZED_S in environment:
         look_for_room_every(float(environment[RESIZED_S]))

@@ -1,11 +1,10 @@
-"""Runs, comparisons and searches by hand in Chromium: ticked, zoomed, smoothed, sent to others."""
+"""Charts of a comparison by hand in Chromium: zoomed, smoothed, sent to others."""
 
 from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.support.shown import LIVE
 from tests.support.site import Site, reading, settled
 
 pytestmark = [pytest.mark.story, pytest.mark.browser]
@@ -27,30 +26,6 @@ def drag(page: Page, chart: Locator, start: float, end: float) -> None:
     page.mouse.down()
     page.mouse.move(box["x"] + end * box["width"], height, steps=3)
     page.mouse.up()
-
-
-def test_runs_are_found_ticked_and_compared(site: Site) -> None:
-    with reading(site) as page:
-        page.goto(f"{site.open}/runs")
-        page.get_by_label("Name contains").fill("run-")
-        page.get_by_label("Project").fill("research")
-        page.keyboard.press("Enter")
-        page.get_by_role("link", name="Loss").click()
-        for part in ("named=run-", "project=research", "sort=loss", "order=up"):
-            assert part in page.url
-        names = page.locator("tbody th a").all_inner_texts()
-        assert names == ["run-first", "run-monitored", LIVE, "run-bad"]
-        # By keyboard alone: each box is in the order of reading, and says what it is for.
-        page.get_by_label("Compare run-first").focus()
-        page.keyboard.press("Space")
-        page.get_by_label("Compare run-bad").focus()
-        page.keyboard.press("Space")
-        page.get_by_role("button", name="Compare").press("Enter")
-        expect(page.get_by_role("heading", name="Comparison")).to_be_visible()
-        expect(page.locator("#charts polyline")).to_have_count(2)
-        expect(page.locator("#settings + .scroll tbody tr").first).to_contain_text("differs")
-        assert page.evaluate("window.hacked") is None
-        assert page.wrong == []  # type: ignore[attr-defined]
 
 
 def test_a_chart_is_zoomed_smoothed_and_the_view_is_its_address(site: Site) -> None:
