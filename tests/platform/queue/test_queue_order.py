@@ -254,6 +254,7 @@ def test_what_can_never_start_is_refused_and_is_in_nobody_s_way(entry: Waiting, 
     assert found.start == ("2",)
 
 
+Queue = tuple[list[Waiting], list[Holding], SlotLimits]
 PROJECTS = ("a", "b", "c")
 POOLS = {"default": 6, "gpu": 3}
 SLOTS = st.integers(1, 7)
@@ -261,7 +262,7 @@ PRIORITY = st.integers(0, 3)
 
 
 @st.composite
-def queues(draw: st.DrawFn) -> tuple[list[Waiting], list[Holding], SlotLimits]:
+def queues(draw: st.DrawFn) -> Queue:
     """A queue whose holders are within the limits, as every pass leaves it."""
     limits = SlotLimits(
         pools=POOLS,
@@ -345,17 +346,13 @@ def settled(line: list[Waiting], held: list[Holding], found: Decision) -> list[E
 
 
 @given(queues())
-def test_slots_and_limits_are_never_exceeded(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits],
-) -> None:
+def test_slots_and_limits_are_never_exceeded(queue: Queue) -> None:
     line, held, limits = queue
     assert within(limits, after(line, held, decide(line, held, limits)))
 
 
 @given(queues())
-def test_every_entry_starts_or_waits_or_is_refused(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits],
-) -> None:
+def test_every_entry_starts_or_waits_or_is_refused(queue: Queue) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
     ids = [*found.start, *found.refuse, *(id for order in found.order.values() for id in order)]
@@ -366,9 +363,7 @@ def test_every_entry_starts_or_waits_or_is_refused(
 
 
 @given(queues())
-def test_no_lower_priority_starts_while_a_higher_one_that_fits_waits(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits],
-) -> None:
+def test_no_lower_priority_starts_while_a_higher_one_that_fits_waits(queue: Queue) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
     now = after(line, held, found)
@@ -384,9 +379,7 @@ def test_no_lower_priority_starts_while_a_higher_one_that_fits_waits(
 
 
 @given(queues())
-def test_only_strictly_lower_priorities_give_way_and_each_slot_is_needed(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits],
-) -> None:
+def test_only_strictly_lower_priorities_give_way_and_each_slot_is_needed(queue: Queue) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
     rest = settled(line, held, found)
@@ -420,7 +413,7 @@ def test_only_strictly_lower_priorities_give_way_and_each_slot_is_needed(
 
 @given(queues())
 def test_nobody_is_told_to_keep_less_than_its_least_or_to_hold_more_than_it_asked_for(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits],
+    queue: Queue,
 ) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
@@ -438,9 +431,7 @@ def test_nobody_is_told_to_keep_less_than_its_least_or_to_hold_more_than_it_aske
 
 
 @given(queues())
-def test_nothing_comes_again_before_what_waits_with_as_high_a_priority(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits],
-) -> None:
+def test_nothing_comes_again_before_what_waits_with_as_high_a_priority(queue: Queue) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
     for one in held:
@@ -458,9 +449,7 @@ def test_nothing_comes_again_before_what_waits_with_as_high_a_priority(
 
 
 @given(queues())
-def test_a_pass_after_a_pass_takes_nothing_back(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits],
-) -> None:
+def test_a_pass_after_a_pass_takes_nothing_back(queue: Queue) -> None:
     line, held, limits = queue
     found = decide(line, held, limits)
     told = told_so(line, held, found)
@@ -502,9 +491,7 @@ def told_so(line: list[Waiting], held: list[Holding], found: Decision) -> list[H
 
 
 @given(queues(), st.randoms(use_true_random=False))
-def test_the_order_in_which_entries_are_read_changes_nothing(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits], random: object
-) -> None:
+def test_the_order_in_which_entries_are_read_changes_nothing(queue: Queue, random: object) -> None:
     line, held, limits = queue
     mixed, others = line.copy(), held.copy()
     random.shuffle(mixed)  # type: ignore[attr-defined]
@@ -513,9 +500,7 @@ def test_the_order_in_which_entries_are_read_changes_nothing(
 
 
 @given(queues())
-def test_slots_are_left_unused_only_behind_a_head_or_a_limit(
-    queue: tuple[list[Waiting], list[Holding], SlotLimits],
-) -> None:
+def test_slots_are_left_unused_only_behind_a_head_or_a_limit(queue: Queue) -> None:
     """What fits and does not start has somebody before it who waits, in the pool or project."""
     line, held, limits = queue
     found = decide(line, held, limits)
@@ -528,7 +513,7 @@ def test_slots_are_left_unused_only_behind_a_head_or_a_limit(
 
 
 @given(queues())
-def test_passes_come_to_rest(queue: tuple[list[Waiting], list[Holding], SlotLimits]) -> None:
+def test_passes_come_to_rest(queue: Queue) -> None:
     """What was decided, done, and what leaves gone: nobody is told something new for ever."""
     line, held, limits = queue
     for _ in range(40):

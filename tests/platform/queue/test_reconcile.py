@@ -310,16 +310,6 @@ def test_waits_double_up_to_the_longest() -> None:
     assert waits == [0, 10, 20, 40, 60, 60]
 
 
-def test_a_refusal_is_not_tried_again(queue: Queued) -> None:
-    id = queue.put()
-    queue.passed()
-    message = "step 1\ngovray: policies/x.json: no such file. Sign one\n"
-    queue.cluster.end(f"{id}-1", J.FAILED, code=2, message=message)
-    queue.passed()
-    assert queue.state(id) is S.ERROR
-    assert queue.row(id).why == "policies/x.json: no such file. Sign one"
-
-
 def test_who_is_not_accepted_ends_with_the_reason(queue: Queued) -> None:
     id = queue.put()
     queue.cluster.refuses.add(id)

@@ -29,7 +29,7 @@ from govray.platform.service.identity import (
 )
 from govray.platform.service.identity.access import REMEMBERED
 from govray.platform.service.identity.code_flow import CodeFlow
-from govray.platform.service.identity.discovery import PATH, ProviderDiscovery, read_metadata
+from govray.platform.service.identity.discovery import PATH, ProviderDiscovery
 from govray.platform.service.identity.oidc import Oidc
 from govray.platform.service.identity.provider_address import NoAnswer, ask, is_safe
 from govray.platform.service.identity.session_cookie import ATTEMPT, COOKIE, SECURE
@@ -107,6 +107,9 @@ def test_whoever_signs_in_there_is_signed_in_here(
     assert (asked["response_type"], asked["client_id"]) == ("code", CLIENT)
     assert (asked["redirect_uri"], asked["scope"]) == (BACK, "openid")
     assert asked["code_challenge_method"] == "S256"
+    secret = client.cookies[ATTEMPT]
+    assert secret not in urlencode(asked)
+    assert Attempt(secret).verifier not in urlencode(asked)
     answer = came_back(client, provider, asked)
     assert answer.status_code == 200
     assert 'content="0; url=/models"' in answer.text
@@ -535,20 +538,6 @@ def test_one_address_begins_a_tenth_of_all_sign_ins_at_most(
     monkeypatch.setattr(bucket, "_left", OrderedDict())
     client = browser(served)
     assert [client.get("/sign-in/provider").status_code for _ in range(3)] == [303, 429, 429]
-
-
-def test_the_secret_goes_to_the_provider_alone(served: Service, provider: IdentityProvider) -> None:
-    client = browser(served)
-    asked = begun(client)
-    assert client.cookies[ATTEMPT] not in urlencode(asked)
-    assert Attempt(client.cookies[ATTEMPT]).verifier not in urlencode(asked)
-
-
-def test_metadata_is_read(provider: IdentityProvider) -> None:
-    found = read_metadata(provider.metadata(), provider.issuer)
-    assert found.token_endpoint == f"{provider.issuer}/token"
-    assert found.states_issuer
-    assert found.secret_in_header
 
 
 def test_a_token_of_the_provider_that_is_typed_keeps_no_role_that_is_bound(
