@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,9 +20,7 @@ from govray.platform.store.tables import Submission
 from tests.support.command import Run
 from tests.support.listening import listening
 from tests.support.people import Service, serve
-from tests.support.process import COMMAND, serving
 from tests.support.runs import FILE
-from tests.support.world import World
 from tests.support.zips import entry, zipped
 
 PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
@@ -122,39 +116,6 @@ def test_a_client_tells_how_far_it_is(address: str, service: Service) -> None:
     assert client.send_archive(data, told=lambda *at: seen.clear()) == digest
     assert seen
     assert CountedBody(b"abc", lambda *_: None).read() == b"abc"
-
-
-@pytest.mark.story
-@pytest.mark.timeout(120)
-def test_a_command_sends_to_a_service_that_is_another_process(
-    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("GOVRAY_TOKEN")
-    root, kept = tmp_path / "root.json", tmp_path / "runs"
-    root.write_bytes(World().root)
-    kept.mkdir()
-    store = f"sqlite:///{tmp_path / 'govray.db'}"
-    (work / "big.bin").write_bytes(os.urandom(20 << 20))  # more than another request may have
-    words = ("--no-auth", "--storage", str(kept), "--trust-root", str(root), "--store", store)
-    with serving(tmp_path, *words) as (process, address):
-        line = ("train", str(work / "train.yaml"), "--working-dir", str(work), "--json")
-        done = subprocess.run(
-            [sys.executable, "-c", COMMAND, "--server", address, *line],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        made = json.loads(done.stdout)
-        process.terminate()
-        process.communicate(timeout=60)
-    digest = canonical_json.sha256(packed(work))
-    engine = open_store(store)
-    with Session(engine) as session:
-        assert session.get_one(Submission, made["id"]).archive == digest
-    engine.dispose()
-    assert packed(open_archive(kept, digest, tmp_path / "out")) == packed(work)
 
 
 @pytest.mark.parametrize("stalls", [False, True], ids=["cut off", "stalled"])

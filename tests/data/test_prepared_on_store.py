@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 
 from govray.data import admission, corpus, step_reader
 from govray.data.admission import Prepared
@@ -23,7 +18,6 @@ from govray.data.records_file import find_prepared, open_records
 from govray.data.rows import chat, tensor_record
 from govray.data.rows.row_words import load_words
 from govray.data.step_reader import StepReader, StepRows
-from govray.data.tokenizer import ByteTokenizer
 from govray.errors import Refused, UsageError
 from govray.governance.formats.row_schema import CHAT, RowKind, image_schema
 from govray.governance.policy.record_commitment import SECRET_FILE
@@ -38,7 +32,6 @@ from govray.train.worker.planned_shard import PlannedRows
 from tests.support import object_server
 from tests.support.object_server import Bucket, Server
 from tests.support.shelf import Shelf
-from tests.support.tree import ROOT
 
 CONTEXT = 64
 STREAM = "sha256:" + "a" * 64
@@ -332,35 +325,6 @@ def bucket_path_module() -> Any:
     return bucket_path
 
 
-class Slow(ByteTokenizer):
-    """So slow that a kill comes between two parts."""
-
-    def encode(self, content: bytes | memoryview) -> Any:
-        time.sleep(0.01)
-        return super().encode(content)
-
-
-KILLED = """
-import os, signal, sys, threading, time
-from pathlib import Path
-from govray.storage.place import place
-from govray.governance.formats.keys import LocalSigner
-from tests.data.test_prepared_on_store import Slow
-from tests.support.shelf import Shelf
-
-folder, at, key = sys.argv[1:]
-shelf = Shelf(Path(folder), LocalSigner.from_pem(Path(key).read_bytes()))
-
-def die():
-    while len(list((place(at) / ".draft").glob("class*"))) < 2:
-        time.sleep(0.05)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-threading.Thread(target=die).start()
-shelf.prepare(context=64, at=place(at), salt=b"\\x07" * 32, tokenizer=Slow())
-"""
-
-
 def goes_on(shelf: Shelf, on_disk: Prepared, at: Place, draft: Place) -> None:
     """What a preparation left is used by the next; what is damaged of it is packed again."""
     assert not (at / MANIFEST_FILE).exists()
@@ -393,25 +357,6 @@ def test_a_preparation_that_was_cut_short_goes_on(
     with pytest.raises(KeyboardInterrupt):
         shelf.prepare(context=CONTEXT, at=at, salt=b"\x07" * 32, progress=interrupt)
     goes_on(shelf, on_disk, at, tmp_path / ".prepared.partial" if where == "disk" else at)
-
-
-@pytest.mark.story
-def test_a_killed_preparation_goes_on(
-    shelf: Shelf, on_disk: Prepared, bucket: BucketPath, tmp_path: Path
-) -> None:
-    at = bucket / "prepared"
-    key = tmp_path / "key.pem"
-    key.write_bytes(shelf.signer.to_pem())
-    gcs = ray.get_runtime_context().gcs_address
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(shelf.folder), str(at), str(key)],
-        env=os.environ | {"RAY_ADDRESS": gcs},
-        cwd=ROOT,
-        capture_output=True,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    goes_on(shelf, on_disk, at, at)
 
 
 def written(path: Place) -> object:
