@@ -287,13 +287,10 @@ def key_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_signer_is_loaded_from_a_path(key_file: Path) -> None:
-    assert load_signer(str(key_file)).public_key == SIGNERS["ed25519"].public_key
-
-
-def test_a_signer_is_loaded_from_the_environment(
+def test_a_signer_is_loaded_from_a_path_or_the_environment(
     key_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert load_signer(str(key_file)).public_key == SIGNERS["ed25519"].public_key
     for value in (str(key_file), SIGNERS["ed25519"].to_pem().decode()):
         monkeypatch.setenv("GOVRAY_TEST_KEY", value)
         assert load_signer("env:GOVRAY_TEST_KEY").public_key == SIGNERS["ed25519"].public_key

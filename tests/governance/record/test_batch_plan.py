@@ -299,19 +299,6 @@ def test_excluding_what_is_not_there_is_an_error() -> None:
         make_plan(stream("s", {"a": 1})).without("zeta")
 
 
-def test_golden_digest_with_an_order() -> None:
-    plan = make_plan(stream("s", {"a": 3}), order=RowOrder(block=2, window=6))
-    text = canonical_json.encode(plan.to_json())
-    assert b'"maxSteps":40,"order":{"block":2,"window":6},"seed":17,"streams":[' in text
-
-
-def test_golden_digest_with_a_phase() -> None:
-    plan = make_plan(stream("s", {"a": 3}, every=5, phase=2))
-    assert b'"id":"' + plan.streams[0].id.encode() + b'","phase":2,"profile":"s"' in (
-        canonical_json.encode(plan.to_json())
-    )
-
-
 def customers(count: int, every: int, *, beside: int = 0) -> BatchPlan:
     """One stream for each of ``count`` customers, and others of another profile."""
     routes = {

@@ -170,6 +170,13 @@ def late(leaves: list[AnyLeaf]) -> list[AnyLeaf]:
     return [leaf for leaf in leaves if leaf.branch == 0 or leaf.step >= 10]
 
 
+def signed_blindly(world: Monitored, folder: Path, **changes: Any) -> Path:
+    """A run whose signer does not look at what follows from its profiles."""
+    with pytest.MonkeyPatch.context() as lenient:
+        lenient.setattr(attesting, "findings", lambda *_: None)
+        return world.run(folder, **changes)
+
+
 GATING = from_step("alpha", 6)
 ROLLING = from_step("acme", 8)
 
@@ -200,7 +207,6 @@ ROLLING = from_step("acme", 8)
 )
 def test_another_story_is_refused(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     deviations: Deviations,
     change: Change,
     message: str,
@@ -213,9 +219,7 @@ def test_another_story_is_refused(
         moved = [gate.model_copy(update=fitting.get(change, {})) for gate in made]
         return [gate for gate in moved if gate.step < 99]
 
-    with monkeypatch.context() as lenient:  # whoever signs does not look
-        lenient.setattr(attesting, "findings", lambda *_: None)
-        folder = world.run(tmp_path, change=change, gates=gates)
+    folder = signed_blindly(world, tmp_path, change=change, gates=gates)
     with pytest.raises(VerificationFailed, match=message):
         verified(world, folder)
 
@@ -250,12 +254,10 @@ def of_corpora(*corpora: str) -> Change:
     [(of_corpora("alpha"), "beta"), (of_corpora("acme", "alpha", "beta"), "acme")],
 )
 def test_a_profile_of_other_corpora_than_the_named_rules_have_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Change, differing: str
+    tmp_path: Path, change: Change, differing: str
 ) -> None:
     world = Monitored().under(LIMITED)
-    with monkeypatch.context() as lenient:  # whoever signs does not look
-        lenient.setattr(attesting, "findings", lambda *_: None)
-        folder = world.run(tmp_path, change=change)
+    folder = signed_blindly(world, tmp_path, change=change)
     with pytest.raises(VerificationFailed, match=f"than were due: {differing}"):
         verified(world, folder)
 
@@ -378,16 +380,13 @@ ROWS = RowValues(probe=(0.5,) * 8, reserve=(0.0,) * 8, unit=1.0)
 )
 def test_row_scores_are_there_exactly_where_the_policy_asks(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     asked: bool,
     scores: RowValues | None,
     message: str | None,
 ) -> None:
     world = Monitored().under(POLICY + SECTION + "  row_scores: true\n" * asked)
-    with monkeypatch.context() as lenient:
-        if message:
-            lenient.setattr(attesting, "findings", lambda *_: None)
-        folder = world.run(tmp_path, change=scored(scores))
+    signed = signed_blindly if message else Monitored.run
+    folder = signed(world, tmp_path, change=scored(scores))
     if message is None:
         found = verified(world, folder)
         assert found.policy.document.memorization.row_scores
@@ -397,13 +396,9 @@ def test_row_scores_are_there_exactly_where_the_policy_asks(
         verified(world, folder)
 
 
-def test_an_e_value_without_a_band_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_e_value_without_a_band_is_refused(tmp_path: Path) -> None:
     world = Monitored().under((POLICY + SECTION).replace('"*": [-2, 2]', '"block.*": [-2, 2]'))
-    with monkeypatch.context() as lenient:
-        lenient.setattr(attesting, "findings", lambda *_: None)
-        folder = world.run(tmp_path)
+    folder = signed_blindly(world, tmp_path)
     with pytest.raises(VerificationFailed, match="though its layer has no band at head"):
         verified(world, folder)
 

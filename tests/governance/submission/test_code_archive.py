@@ -143,23 +143,27 @@ def test_a_changed_archive_is_written_again_and_never_opened(
 PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
 
 
-def test_a_key_is_not_archived(tmp_path: Path) -> None:
-    work = folder(tmp_path / "work", FILES | {"deep/operator.txt": PEM})
-    with pytest.raises(Refused, match="private key") as refused:
+@pytest.mark.parametrize(
+    ("file", "content", "ignored", "says"),
+    [
+        ("deep/operator.txt", PEM, {".gitignore": b"operator.txt\n"}, "private key"),
+        (
+            f"data/corpora/notes/{SECRET_FILE}",
+            b"s" * 32,
+            {".rayignore": b"data/\n"},
+            "corpus with its secret.*absolute path",
+        ),
+    ],
+)
+def test_a_key_or_a_secret_of_a_corpus_is_not_archived(
+    tmp_path: Path, file: str, content: bytes, ignored: dict[str, bytes], says: str
+) -> None:
+    work = folder(tmp_path / "work", FILES | {file: content})
+    with pytest.raises(Refused, match=says) as refused:
         archive_folder(work, tmp_path / "runs")
-    assert refused.value.where == str(work / "deep" / "operator.txt")
+    assert str(refused.value.where) in str(work / file)
     assert not (tmp_path / "runs").exists()
-    folder(work, {".gitignore": b"operator.txt\n"})  # the control: what stays here is no danger
-    archive_folder(work, tmp_path / "runs")
-
-
-def test_a_secret_of_a_corpus_is_not_archived(tmp_path: Path) -> None:
-    work = folder(tmp_path / "work", FILES | {f"data/corpora/notes/{SECRET_FILE}": b"s" * 32})
-    with pytest.raises(Refused, match="corpus with its secret") as refused:
-        archive_folder(work, tmp_path / "runs")
-    assert "absolute path" in (refused.value.do or "")
-    assert not (tmp_path / "runs").exists()
-    folder(work, {".rayignore": b"data/\n"})  # the control: what stays here is no danger
+    folder(work, ignored)  # the control: what stays here is no danger
     archive_folder(work, tmp_path / "runs")
 
 

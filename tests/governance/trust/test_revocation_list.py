@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import CouldNotCheck, Malformed, Untrusted, VerificationFailed
+from govray.errors import Malformed, Untrusted, VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.dsse import Envelope
@@ -24,7 +24,6 @@ from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.revoked import revoked_credential, revoked_policy
 from govray.governance.record.gates import Gate, changed_routes, encode_gates, read_gates
 from govray.governance.record.ledger import CorpusUse, Leaf
-from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.trust.revocation_list import (
     Revocation,
     RevocationList,
@@ -82,17 +81,15 @@ def test_a_credential_can_be_revoked_by_digest_and_the_earliest_counts(world: Wo
     assert format_time(revoked.since) == DURING
 
 
-def test_a_delegator_revokes_what_its_delegate_issued(world: World) -> None:
+def test_a_delegator_revokes_what_its_delegate_issued_and_a_policy_authority_a_policy(
+    world: World,
+) -> None:
     data = revoke(world, entry(), issuer="archive", by=(world.keys.archive,))
     credential = verify_credential(world.trust, world.credentials["acme"], at=AT)
     assert revoked_credential(Revocations.load(world.trust, [data], at=AT), credential)
-
-
-def test_a_policy_authority_revokes_a_policy(world: World) -> None:
-    data = revoke(
-        world, entry(policy=policy_digest(world)), issuer="compliance", by=world.keys.compliance
-    )
     policy = verify_policy(world.trust, world.policy, at=AT)
+    named = entry(policy=policy.digest)
+    data = revoke(world, named, issuer="compliance", by=world.keys.compliance)
     assert revoked_policy(Revocations.load(world.trust, [data], at=AT), policy)
 
 
@@ -140,20 +137,6 @@ def test_a_digest_out_of_scope_is_refused_where_it_would_count(world: World) -> 
         revoked_credential(lists, credential)
 
 
-def test_changed_bytes_are_refused(world: World) -> None:
-    sealed = Envelope.parse(revoke(world, entry()))
-    forged = sealed.payload.replace(b"withdrawn", b"withdrawm")
-    data = revoke(world, entry()).replace(_base64(sealed.payload), _base64(forged))
-    with pytest.raises(Untrusted):
-        verify_revocations(world.trust, data, at=AT)
-
-
-def _base64(data: bytes) -> bytes:
-    from govray.governance.formats.dsse import encode_base64
-
-    return encode_base64(data).encode()
-
-
 @pytest.mark.parametrize(
     "names", [{"corpus": "a", "policy": "sha256:" + "0" * 64}, {"credential": None}]
 )
@@ -193,19 +176,6 @@ def test_a_list_never_goes_back(
 def test_two_lists_of_one_issuer_are_refused(world: World) -> None:
     with pytest.raises(Untrusted, match="two revocation lists"):
         Revocations.load(world.trust, [revoke(world), revoke(world, sequence=2)], at=AT)
-
-
-def test_the_trust_root_pins_the_least_sequence(world: World) -> None:
-    authorities = tuple(
-        a.model_copy(update={"minimum_revocations": 3}) if a.name == "archive" else a
-        for a in world.authorities()
-    )
-    root = world.sign_root(version=2, authorities=authorities)
-    by = (world.keys.archive,)
-    old, current = (revoke(world, issuer="archive", by=by, sequence=n) for n in (2, 3))
-    with pytest.raises(CouldNotCheck, match="older than list 3"):
-        TrustAnchor(root, (old,)).load(at=AT)
-    assert TrustAnchor(root, (current,)).load(at=AT).revocations
 
 
 def test_without_a_list_nothing_is_said_of_revocations(world: World, untouched: Path) -> None:

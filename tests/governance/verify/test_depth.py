@@ -121,36 +121,24 @@ def test_an_insiders_counts_pass_a_summary_and_fail_with_the_records(
         verify(folder, trust_root=world.root, at=AT, records=world.files.read)
 
 
-def test_coverage_of_more_records_than_rows_can_hold_fails_a_summary(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("corpus", "more", "seen"), [("beta", 1000, True), ("alpha", -1, False)])
+def test_coverage_beyond_what_rows_hold_fails_a_summary_and_one_too_few_with_the_records(
+    tmp_path: Path, corpus: str, more: int, seen: bool
+) -> None:
     world = World(steps=2)
 
-    def more(document: Attestation) -> Attestation:
+    def changed(document: Attestation) -> Attestation:
         entries = tuple(
-            each.model_copy(update={"records": each.records + 1000})
-            if each.corpus == "beta"
-            else each
+            each.model_copy(update={"records": each.records + more * (each.corpus == corpus)})
             for each in document.coverage
         )
         return document.model_copy(update={"coverage": entries})
 
-    folder = world.deploy(tmp_path / "m", attestation=more)
-    with pytest.raises(VerificationFailed, match=r"step 11 .*rows that were read hold"):
-        verify(folder, trust_root=world.root, at=AT)
-
-
-def test_coverage_of_a_record_too_few_fails_with_the_records(tmp_path: Path) -> None:
-    world = World(steps=2)
-
-    def fewer(document: Attestation) -> Attestation:
-        entries = tuple(
-            each.model_copy(update={"records": each.records - 1})
-            if each.corpus == "alpha"
-            else each
-            for each in document.coverage
-        )
-        return document.model_copy(update={"coverage": entries})
-
-    folder = world.deploy(tmp_path / "m", attestation=fewer)
+    folder = world.deploy(tmp_path / "m", attestation=changed)
+    if seen:
+        with pytest.raises(VerificationFailed, match=r"step 11 .*rows that were read hold"):
+            verify(folder, trust_root=world.root, at=AT)
+        return
     assert verify(folder, trust_root=world.root, at=AT).depth == "summary"
     with pytest.raises(VerificationFailed, match="step 11"):
         verify(folder, trust_root=world.root, at=AT, records=world.files.read)

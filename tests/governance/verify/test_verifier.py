@@ -64,6 +64,9 @@ def test_coverage_by_corpus(verified: VerifiedModel) -> None:
     # A removable corpus reaches nothing but its adapter, not even indirectly.
     assert not table["acme", "embedding"].indirect
     assert table["acme", "adapter:acme"].tokens > 0
+    for unknown in (("zeta", "head"), ("copyleft", "head"), ("alpha", "block.7")):
+        with pytest.raises(KeyError):
+            table[unknown]
 
 
 def test_coverage_by_category_sums_and_counts_steps_once(verified: VerifiedModel) -> None:
@@ -92,14 +95,6 @@ def test_shares_of_a_layer_group_add_up_to_one(verified: VerifiedModel) -> None:
     assert gamma is not None
     assert permissive + gamma == pytest.approx(1)
     assert 0 < gamma < permissive
-
-
-@pytest.mark.parametrize("place", [("zeta", "head"), ("copyleft", "head"), ("alpha", "block.7")])
-def test_coverage_of_the_unknown_is_an_error(
-    verified: VerifiedModel, place: tuple[str, str]
-) -> None:
-    with pytest.raises(KeyError):
-        verified.coverage[place]
 
 
 def test_a_file_verifies_with_its_folder(world: World, untouched: Path) -> None:
