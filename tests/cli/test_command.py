@@ -52,7 +52,9 @@ def test_a_result_is_one_json_document_or_text_wherever_the_option_stands(run: R
     text = run("keys", "new", "text.pem").out
     assert text.startswith("New ed25519 key ")
     assert "{" not in text
-    assert run("schema", "policy", "--json").out == run("schema", "policy").out
+    assert run("schema", "policy", "--json").out == (schema := run("schema", "policy").out)
+    assert schema.endswith("}\n")
+    assert json.loads(schema)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,7 @@ def test_bytes_that_are_no_envelope_are_refused(
 def test_before_the_first_run_the_listing_says_how_to_start_one(run: Run) -> None:
     assert run("runs", "ls").out == "No run lies below runs. Start one: govray train FILE\n"
     assert run("runs", "ls", "--json").json == []
+    assert run("runs", "ls", ".").out.startswith("No run lies below this folder. ")
 
 
 @pytest.mark.parametrize("content", [b"{}", b"{ }", b'{"run":', b"\xff", b"[]"])
@@ -153,10 +156,6 @@ def test_nor_does_one_whose_record_is_no_file(
     assert "root.json" in said
     assert "root.json" in shown
     assert "bug" not in shown
-
-
-def test_a_listing_of_this_folder_says_so(run: Run) -> None:
-    assert run("runs", "ls", ".").out.startswith("No run lies below this folder. ")
 
 
 def test_json_asked_for_is_json_given_even_for_an_error(run: Run) -> None:
@@ -377,9 +376,3 @@ def test_control_characters_are_shown_not_obeyed(run: Run, tmp_path: Path) -> No
     done = run("corpus", "ls", "corpora")
     assert "missing" in done.out
     assert printable("a\x1b[31mb\u202ec\n") == "a\\x1b[31mb\\u202ec\\n"
-
-
-def test_every_json_document_ends_with_one_newline(run: Run) -> None:
-    out = run("schema", "policy").out
-    assert out.endswith("}\n")
-    assert json.loads(out)

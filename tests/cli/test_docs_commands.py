@@ -225,24 +225,25 @@ def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
     assert "classes are treated differently" in told
 
 
-def test_a_gate_that_routes_is_asked_about_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "memorization.md").read_text().partition("### A gate that routes")[2]
-    [policy] = re.findall(r"```yaml\n(schema:.*?)```", page, re.S)
-    (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "gates.yaml").write_text(policy)
-    [asks] = re.findall(r"```bash\n(govray policy lint.*?)```", page, re.S)
-    told = shell(asks)
+def asked(shell: Any, folder: Path, page: str, heading: str, name: str) -> str:
+    """What the commands of a section say of the policy in it."""
+    section = (ROOT / "docs" / page).read_text().partition(heading)[2]
+    [policy] = re.findall(r"```yaml\n(schema:.*?)```", section, re.S)
+    (folder / "policies").mkdir()
+    (folder / "policies" / name).write_text(policy)
+    [asks] = re.findall(r"```bash\n(govray policy lint.*?)```", section, re.S)
+    return str(shell(asks))
+
+
+def test_gates_that_route_and_phases_are_asked_about_as_their_pages_say(
+    shell: Any, tmp_path: Path
+) -> None:
+    told = asked(shell, tmp_path, "memorization.md", "### A gate that routes", "gates.yaml")
     assert "gates v1: nothing found" in told
     assert re.search(r"fallback +own_adapter: after a gate its rows train adapter:", told)
-
-
-def test_phases_are_asked_about_as_the_page_says(shell: Any, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "policies.md").read_text().partition("## Phases")[2]
-    [policy] = re.findall(r"```yaml\n(schema:.*?)```", page, re.S)
-    (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "phases.yaml").write_text(policy)
-    [asks] = re.findall(r"```bash\n(govray policy lint.*?)```", page, re.S)
-    first, later = shell(asks).split("From step 1000 on:")
+    shutil.rmtree(tmp_path / "policies")
+    told = asked(shell, tmp_path, "policies.md", "## Phases", "phases.yaml")
+    first, later = told.split("From step 1000 on:")
     assert "phases v1: nothing found" in first
     assert re.search(r"^block\.1 +0 +weak", first, re.M)
     assert re.search(r"^block\.1 +1 +weak", later, re.M)

@@ -282,23 +282,21 @@ def test_a_changed_envelope_states_the_same_or_is_refused_without_a_traceback(
         assert code in (1, 3), told
 
 
-def test_an_attestation_alone_could_not_be_checked(
-    run: Run, untouched: Path, root: Path, tmp_path: Path, at: str
+def test_what_cannot_be_checked_alone_or_with_these_options_is_said(
+    run: Run, untouched: Path, world: World, root: Path, tmp_path: Path, at: str
 ) -> None:
-    data = (untouched / "governance" / "attestation.dsse.json").read_bytes()
-    (tmp_path / "a.json").write_bytes(data)
-    done = run("verify", "a.json", "--trust-root", root, "--at", at, code=3)
-    assert "its model folder" in done.err
-
-
-def test_a_root_is_not_a_document_to_verify(run: Run, root: Path, at: str) -> None:
-    done = run("verify", root, "--trust-root", root, "--at", at, code=3)
-    assert "nothing here verifies" in done.err
-
-
-def test_delegations_beside_a_model_are_usage(run: Run, untouched: Path, root: Path) -> None:
-    done = run("verify", untouched, "--trust-root", root, "--delegation", root, code=2)
-    assert "already contains its delegations" in done.err
+    alone = tmp_path / "a.json"
+    alone.write_bytes((untouched / "governance" / "attestation.dsse.json").read_bytes())
+    check = ("--trust-root", root, "--at", at)
+    (tmp_path / "policy.dsse.json").write_bytes(world.policy)
+    run("verify", "policy.dsse.json", *check)
+    for words, code, said in (
+        ((alone, *check), 3, "its model folder"),
+        ((root, *check), 3, "nothing here verifies"),
+        ((untouched, *check, "--delegation", root), 2, "already contains its delegations"),
+        (("policy.dsse.json", *check, "--allow-uncovered", "*"), 2, "model folder"),
+    ):
+        assert said in run("verify", *words, code=code).err
 
 
 def corpus(run: Run, world: World, tmp_path: Path, name: str = "alpha") -> Path:
@@ -333,32 +331,18 @@ def test_a_corpus_verifies_down_to_its_records(
     assert "Merkle root" in run(*check, code=1).err
 
 
-def test_a_corpus_under_another_name_is_refused(
+def test_a_corpus_of_another_name_a_stranger_s_or_unsigned_is_refused(
     run: Run, world: World, root: Path, tmp_path: Path, at: str
 ) -> None:
     folder = corpus(run, world, tmp_path)
+    check = ("--trust-root", root, "--at", at)
     renamed = folder.rename(folder.with_name("beta"))
-    done = run("verify", renamed, "--trust-root", root, "--at", at, code=1)
-    assert "'alpha'" in done.err
-
-
-def test_an_unsigned_corpus_could_not_be_checked(
-    run: Run, world: World, root: Path, tmp_path: Path, at: str
-) -> None:
-    folder = corpus(run, world, tmp_path)
-    (folder / "credential.dsse.json").unlink()
-    assert "no signed credential" in run("verify", folder, "--trust-root", root, code=3).err
-
-
-def test_a_stranger_s_credential_is_refused(
-    run: Run, world: World, root: Path, tmp_path: Path, at: str
-) -> None:
-    folder = corpus(run, world, tmp_path)
-    (folder / "credential.dsse.json").unlink()
+    assert "'alpha'" in run("verify", renamed, *check, code=1).err
+    (renamed / "credential.dsse.json").unlink()
+    assert "no signed credential" in run("verify", renamed.rename(folder), *check, code=3).err
     stranger = write_key(tmp_path / "stranger.pem", LocalSigner.generate())
     run("sign", folder / "credential.yaml", "--key", stranger)
-    done = run("verify", folder, "--trust-root", root, "--at", at, code=1)
-    assert "no signature verifies" in done.err
+    assert "no signature verifies" in run("verify", folder, *check, code=1).err
 
 
 def test_trace_without_the_corpora_says_what_it_did_not_search(
@@ -460,12 +444,3 @@ def test_every_verb_that_verifies_a_folder_follows_the_same_rule(
     allowed = (*command, "--allow-uncovered", "tokenizer.json")
     assert "tokenizer.json" not in run(*allowed).err
     assert (model / "tokenizer.json").exists()
-
-
-def test_without_a_model_folder_the_option_is_usage(
-    run: Run, root: Path, world: World, tmp_path: Path, at: str
-) -> None:
-    (tmp_path / "policy.dsse.json").write_bytes(world.policy)
-    check = ("verify", "policy.dsse.json", "--trust-root", root, "--at", at)
-    run(*check)
-    assert "model folder" in run(*check, "--allow-uncovered", "*", code=2).err

@@ -143,7 +143,7 @@ def test_the_manifest_states_what_was_read(full_shelf: Shelf, prepared: Prepared
     }
 
 
-def test_shards_are_partitioned_by_class(prepared: Prepared) -> None:
+def test_shards_are_partitioned_by_class_and_quarantine_is_counted(prepared: Prepared) -> None:
     for c in prepared.manifest.corpora:
         for k, part in enumerate(c.parts):
             assert part.file == f"class={c.class_digest[7:19]}/{c.corpus}-{k:05}.parquet"
@@ -154,10 +154,7 @@ def test_shards_are_partitioned_by_class(prepared: Prepared) -> None:
     assert on_disk == {p.file for p in parts} | {p.records_file for p in parts} | {
         p.reserve.file for p in parts if p.reserve
     }
-
-
-def test_quarantine_is_counted_and_never_read(prepared: Prepared) -> None:
-    (refused,) = prepared.manifest.quarantine
+    [refused] = prepared.manifest.quarantine
     assert (refused.corpus, refused.rule, refused.records) == ("unknown", "unknown-licence", 20)
     assert "NOASSERTION" in refused.reason
 
@@ -320,20 +317,17 @@ def test_a_bad_tokenizer_file_is_named(tmp_path: Path) -> None:
 # give another error (and there is no cluster to read with).
 
 
-def no_rule(shelf: Shelf) -> dict[str, Any]:
-    shelf.sign(corpus.build(shelf.corpora, "odd", [("a", b"1")]), "GPL-3.0-only")
-    return {}
+PAST = Period(from_="2025-01-01T00:00:00Z", until="2026-01-01T00:00:00Z")
 
 
-def expired(shelf: Shelf) -> dict[str, Any]:
-    past = Period(from_="2025-01-01T00:00:00Z", until="2026-01-01T00:00:00Z")
-    shelf.sign(corpus.build(shelf.corpora, "odd", [("a", b"1")]), valid=past)
-    return {}
+def signed(*license: str, **fields: Any) -> Callable[[Shelf], dict[str, Any]]:
+    """A corpus of one record, under a credential that says this of it."""
 
+    def arrange(shelf: Shelf) -> dict[str, Any]:
+        shelf.sign(corpus.build(shelf.corpora, "odd", [("a", b"1")]), *license, **fields)
+        return {}
 
-def out_of_scope(shelf: Shelf) -> dict[str, Any]:
-    shelf.sign(corpus.build(shelf.corpora, "odd", [("a", b"1")]), sensitivity="restricted")
-    return {}
+    return arrange
 
 
 def self_signed(shelf: Shelf) -> dict[str, Any]:
@@ -380,9 +374,13 @@ def test_a_description_of_rights_that_are_not_reserved_refuses_nothing(shelf: Sh
     ("arrange", "kind", "says"),
     [
         (reserved_rights, Refused, r"'odd'.*rights in it are reserved \(opt_out: reserved\)"),
-        (no_rule, Refused, r"'odd'.*no rule of policy licences v1 matches"),
-        (expired, Untrusted, r"odd/credential\.dsse\.json: expired at 2026-01-01"),
-        (out_of_scope, Untrusted, r"odd/credential\.dsse\.json: outside the scope of .*librarian"),
+        (signed("GPL-3.0-only"), Refused, r"'odd'.*no rule of policy licences v1 matches"),
+        (signed(valid=PAST), Untrusted, r"odd/credential\.dsse\.json: expired at 2026-01-01"),
+        (
+            signed(sensitivity="restricted"),
+            Untrusted,
+            r"odd/credential\.dsse\.json: outside the scope of .*librarian",
+        ),
         (self_signed, Untrusted, r"odd/credential\.dsse\.json: no signature verifies"),
         (without_credential, Refused, r"odd/credential\.dsse\.json: no readable credential"),
         (of_another, Refused, r"odd/credential\.dsse\.json: the credential is for corpus 'good'"),

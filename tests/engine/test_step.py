@@ -456,33 +456,9 @@ def test_batch_norm_switched_on_later_and_any_written_buffer_are_refused() -> No
         assert moved(model, before) == set()
 
 
-def lacks_a_parameter(model: GPT) -> dict[str, Any]:
-    return {"optimizer": adamw(*model.blocks.parameters())}
-
-
-def holds_a_stranger(model: GPT) -> dict[str, Any]:
-    return {"optimizer": adamw(*model.parameters(), nn.Parameter(torch.zeros(3)))}
-
-
-def routes_to_a_missing_group(model: GPT) -> dict[str, Any]:
-    return {"routes": [Route({"block.7": 1.0})]}
-
-
-def routes_to_a_missing_adapter(model: GPT) -> dict[str, Any]:
-    return {"routes": [NOTES]}
-
-
 def routes_to_frozen_layers_only(model: GPT) -> dict[str, Any]:
     model.head.weight.requires_grad_(False)
     return {"routes": [Route({"head": 1.0})]}
-
-
-def drops_a_parameter_from_the_buckets(model: GPT) -> dict[str, Any]:
-    return {"layout": lambda parameters: [list(parameters)[1:]]}
-
-
-def repeats_a_parameter_in_the_buckets(model: GPT) -> dict[str, Any]:
-    return {"layout": lambda parameters: [list(parameters), list(parameters)[:1]]}
 
 
 def mixes_dtypes_in_a_bucket(model: GPT) -> dict[str, Any]:
@@ -490,33 +466,39 @@ def mixes_dtypes_in_a_bucket(model: GPT) -> dict[str, Any]:
     return {"layout": lambda parameters: [list(parameters)]}
 
 
-def clips_at_zero(model: GPT) -> dict[str, Any]:
-    return {"clip_norm": 0.0}
+STRANGER = nn.Parameter(torch.zeros(3))
 
 
-def takes_no_rows(model: GPT) -> dict[str, Any]:
-    return {"max_rows": 0}
-
-
-SET_UPS: dict[Callable[[GPT], dict[str, Any]], tuple[type[GovrayError], str]] = {
-    lacks_a_parameter: (UsageError, r"does not hold parameter embedding\.tokens\.weight"),
-    holds_a_stranger: (Refused, "neither the model's nor an adapter's"),
-    routes_to_a_missing_group: (Refused, "layer group block.7, which the model lacks"),
-    routes_to_a_missing_adapter: (Refused, "layer group adapter:notes, which the model lacks"),
-    routes_to_frozen_layers_only: (Refused, "permits no parameter that can learn"),
-    drops_a_parameter_from_the_buckets: (UsageError, "domain block.1: the buckets do not hold"),
-    repeats_a_parameter_in_the_buckets: (UsageError, "domain block.1: the buckets do not hold"),
-    mixes_dtypes_in_a_bucket: (UsageError, "domain block.1: a bucket mixes dtypes"),
-    clips_at_zero: (UsageError, "clip_norm is 0.0"),
-    takes_no_rows: (UsageError, "max_rows is 0"),
-}
-
-
-@each_row("fault", SET_UPS)
+@each_row(
+    ("fault", "kind", "message"),
+    [
+        (
+            lambda model: {"optimizer": adamw(*model.blocks.parameters())},
+            UsageError,
+            r"does not hold parameter embedding\.tokens\.weight",
+        ),
+        (
+            lambda model: {"optimizer": adamw(*model.parameters(), STRANGER)},
+            Refused,
+            "neither the model's nor an adapter's",
+        ),
+        (lambda _: {"routes": [Route({"block.7": 1.0})]}, Refused, "block.7, which the model lack"),
+        (lambda _: {"routes": [NOTES]}, Refused, "group adapter:notes, which the model lacks"),
+        (routes_to_frozen_layers_only, Refused, "permits no parameter that can learn"),
+        (lambda _: {"layout": lambda p: [list(p)[1:]]}, UsageError, "1: the buckets do not hold"),
+        (
+            lambda _: {"layout": lambda p: [list(p), list(p)[:1]]},
+            UsageError,
+            "domain block.1: the buckets do not hold",
+        ),
+        (mixes_dtypes_in_a_bucket, UsageError, "domain block.1: a bucket mixes dtypes"),
+        (lambda _: {"clip_norm": 0.0}, UsageError, "clip_norm is 0.0"),
+        (lambda _: {"max_rows": 0}, UsageError, "max_rows is 0"),
+    ],
+)
 def test_a_set_up_that_cannot_work_is_refused_by_name(
-    fault: Callable[[GPT], dict[str, Any]],
+    fault: Callable[[GPT], dict[str, Any]], kind: type[GovrayError], message: str
 ) -> None:
-    kind, message = SET_UPS[fault]
     model = gpt()
     changed = fault(model)
     optimizer = changed.pop("optimizer", None) or adamw(*model.parameters())

@@ -28,7 +28,7 @@ from govray.platform.store.store_secret import KEY_BYTES, load_key
 from govray.platform.store.tile_storage import LocalTileFolder
 from govray.platform.store.tiles import CHECKPOINT, TileReader, write_tiles
 from govray.storage import atomic_file, staged_folder
-from govray.storage.atomic_file import make_folder, stage_file, sync_folder, write_whole
+from govray.storage.atomic_file import make_folder, sync_folder, write_whole
 from govray.storage.folder_lock import folder_lock
 from govray.train.run_folder import events
 from tests.support.small_process import small_process
@@ -150,15 +150,6 @@ def write_new(path: Path) -> None:
         write_whole(path, NEW, replace=False)
 
 
-def test_a_killed_write_of_what_is_never_replaced_leaves_all_or_nothing(
-    kills: Kills, tmp_path: Path
-) -> None:
-    path = tmp_path / "file"
-    act = partial(write_new, path)
-    found = kills.found_after_each(path, act, lambda: content(path), lambda: None)
-    assert_old_then_new(found, None, NEW)
-
-
 def write_in_place(path: Path) -> None:
     with path.open("wb") as file:
         file.write(NEW[:20])
@@ -190,11 +181,13 @@ def stage(path: Path, *, replace: bool = False) -> None:
             fill(folder)
 
 
-def test_a_killed_staging_leaves_the_whole_folder_or_none(kills: Kills, tmp_path: Path) -> None:
-    path = tmp_path / "folder"
-    act = partial(stage, path)
-    found = kills.found_after_each(path, act, lambda: content(path), lambda: None)
-    assert_old_then_new(found, None, NEW_FOLDER)
+@pytest.mark.parametrize(("act", "new"), [(write_new, NEW), (stage, NEW_FOLDER)])
+def test_a_kill_where_nothing_is_replaced_leaves_all_or_nothing(
+    kills: Kills, tmp_path: Path, act: Callable[[Path], None], new: Found
+) -> None:
+    path = tmp_path / "it"
+    found = kills.found_after_each(path, partial(act, path), lambda: content(path), lambda: None)
+    assert_old_then_new(found, None, new)
 
 
 def test_a_killed_replacement_leaves_the_old_folder_or_the_new_one(
@@ -521,13 +514,6 @@ def test_a_name_of_any_length_that_the_system_takes_is_written(tmp_path: Path) -
     for name in ("x" * 255, "é" * 127):
         write_whole(tmp_path / name, NEW)
         assert (tmp_path / name).read_bytes() == NEW
-
-
-def test_a_staged_file_is_beside_its_place(tmp_path: Path) -> None:
-    staged = stage_file(tmp_path / "file", NEW)
-    assert staged.parent == tmp_path
-    assert staged.name.startswith(".file.")
-    assert staged.read_bytes() == NEW
 
 
 @pytest.mark.parametrize(("number", "raises"), [(errno.EINVAL, False), (errno.EIO, True)])

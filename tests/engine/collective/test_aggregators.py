@@ -470,10 +470,17 @@ def make(plan: Plan) -> None:
     governed(model, optimizer, plan.routes, adapters=adapters, aggregator=plan.aggregator)
 
 
-def test_ddp_refuses_two_domains_of_the_base_model(two_ranks: RankPool) -> None:
-    for error in two_ranks.outcomes(make, Plan("ddp", (), routes=PARTED)):
-        assert isinstance(error, Refused)
-        assert "2 domains (block.0, head)" in str(error)
+@pytest.mark.parametrize(
+    ("plan", "kind", "says"),
+    [
+        (Plan("ddp", (), routes=PARTED), Refused, "2 domains (block.0, head)"),
+        (Plan("fsdp2", ()), UsageError, "is not sharded"),
+    ],
+)
+def test_a_host_refuses_what_it_cannot_hold(two_ranks: RankPool, plan, kind, says: str) -> None:
+    for error in two_ranks.outcomes(make, plan):
+        assert isinstance(error, kind)
+        assert says in str(error)
 
 
 def test_fsdp2_serves_two_domains_of_the_base_model(two_ranks: RankPool) -> None:
@@ -484,12 +491,6 @@ def test_fsdp2_serves_two_domains_of_the_base_model(two_ranks: RankPool) -> None
 
 
 NAMES |= {"lower": PARTED[0], "top": PARTED[1]}
-
-
-def test_fsdp2_refuses_a_model_that_is_not_sharded(two_ranks: RankPool) -> None:
-    for error in two_ranks.outcomes(make, Plan("fsdp2", ())):
-        assert isinstance(error, UsageError)
-        assert "is not sharded" in str(error)
 
 
 @pytest.mark.parametrize("host", HOSTS)

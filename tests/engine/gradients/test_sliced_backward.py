@@ -594,9 +594,6 @@ def test_every_parameter_needs_an_entry_and_every_entry_a_parameter():
         sliced(layer, 4, {"weight": everything(4), "wieght": everything(4)}),
     ):
         pass
-
-
-def test_rows_past_the_end_are_an_error():
     with (
         pytest.raises(UsageError, match="weight: rows up to 5 in a pass of 4"),
         sliced(nn.Linear(4, 4, bias=False), 4, {"weight": everything(5)}),

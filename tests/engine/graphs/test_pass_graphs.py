@@ -80,10 +80,10 @@ class Training:
         self.norms.append(self.run(step_batch(step, parts), loss_fn).norms)
 
 
-def trained(**settings: Any) -> Training:
+def trained(loss_fn: Callable[..., Tensor] = loss, **settings: Any) -> Training:
     training = Training(**settings)
     for step in range(STEPS):
-        training.step(step)
+        training.step(step, loss_fn)
     return training
 
 
@@ -264,14 +264,8 @@ def test_what_the_host_draws_is_refused(
     def choosing(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
         return loss(model, rows) * (1.0 if draw() < 2 else 0.0)
 
-    training = Training(cuda_graphs=True)
-
-    def steps() -> None:
-        for step in range(STEPS):
-            training.step(step, choosing)
-
     with pytest.raises(Refused, match=f"draws from the generator of {whose}"):
-        steps()
+        trained(choosing, cuda_graphs=True)
 
 
 def test_rows_elsewhere_run_as_ever(captures: list[RerunCapture]) -> None:
@@ -286,44 +280,27 @@ def test_rows_elsewhere_run_as_ever(captures: list[RerunCapture]) -> None:
 
 
 def test_a_step_under_autocast_is_refused(captures: list[RerunCapture]) -> None:
-    training = Training(cuda_graphs=True)
-
-    def steps() -> None:
-        for step in range(STEPS):
-            training.step(step)
-
-    with (
-        torch.autocast("cpu", torch.bfloat16),
-        pytest.raises(UsageError, match=r"under torch\.autocast"),
-    ):
-        steps()
-
-
-def silence(model: GPT) -> None:
-    model.blocks[0].eval()
-
-
-def replace_a_tensor(model: GPT) -> None:
-    model.blocks[0].extra = torch.zeros(3)
-
-
-def replace_one_in_a_list(model: GPT) -> None:
-    model.blocks[0].kept = [torch.ones(3), {"scale": torch.zeros(3)}]
-
-
-def replace_a_number(model: GPT) -> None:
-    model.blocks[0].scale = 0.5
+    refused = pytest.raises(UsageError, match=r"under torch\.autocast")
+    with torch.autocast("cpu", torch.bfloat16), refused:
+        trained(cuda_graphs=True)
 
 
 @pytest.mark.parametrize(
-    "change", [silence, replace_a_tensor, replace_one_in_a_list, replace_a_number]
+    "change",
+    [
+        lambda block: block.eval(),
+        lambda block: setattr(block, "extra", torch.zeros(3)),
+        lambda block: setattr(block, "kept", [torch.ones(3), {"scale": torch.zeros(3)}]),
+        lambda block: setattr(block, "scale", 0.5),
+    ],
+    ids=["mode", "tensor", "tensor in a list", "number"],
 )
 def test_a_module_that_changes_is_captured_anew(
-    captures: list[RerunCapture], change: Callable[[GPT], None]
+    captures: list[RerunCapture], change: Callable[[nn.Module], object]
 ) -> None:
     training, same, ran = trained(cuda_graphs=True), trained(cuda_graphs=True), trained()
     for each in (training, ran):
-        change(each.model)
+        change(each.model.blocks[0])
     for step in range(STEPS, STEPS + 5):
         for each in (training, same, ran):
             each.step(step)

@@ -132,10 +132,12 @@ def test_what_leaves_already_is_waited_for() -> None:
     assert decide([waits("8", priority=1, slots=2)], held, FOUR).preempt == ("2",)
 
 
-def test_where_the_project_s_limit_is_in_the_way_its_own_entries_go() -> None:
+def test_where_the_project_s_limit_is_in_the_way_its_own_go_or_give() -> None:
     limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=2)})
     held = [holds("1", slots=2), holds("2", project="b")]
     assert decide([waits("9", priority=1)], held, limits).preempt == ("1",)
+    held = [holds("1", slots=2, least=1), holds("2", project="b", least=1)]
+    assert decide([waits("9", priority=1)], held, limits).shrink == {"1": Gift(1, "9")}
 
 
 def test_an_elastic_entry_gives_back_what_is_needed_and_no_more() -> None:
@@ -187,12 +189,6 @@ def test_a_second_one_gets_more_of_it_and_never_below_its_least() -> None:
     held[1] = replace(held[1], slots=3)
     found = decide([waits("9", priority=1)], held, FOUR)
     assert (found.shrink, found.preempt) == ({}, ("1",))
-
-
-def test_where_the_projects_limit_is_in_the_way_its_own_gives() -> None:
-    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=3)})
-    held = [holds("1", slots=3, least=1), holds("2", project="b", least=1)]
-    assert decide([waits("9", priority=1)], held, limits).shrink == {"1": Gift(2, "9")}
 
 
 def test_slots_come_again_when_nothing_of_its_priority_waits() -> None:

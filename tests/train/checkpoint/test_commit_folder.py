@@ -125,18 +125,6 @@ def test_any_truncation_or_growth_is_refused(tmp_path_factory, data):
         load(folder)
 
 
-def remove(folder):
-    (folder / "empty").unlink()
-
-
-def add(folder):
-    (folder / "state" / "more").write_bytes(b"")
-
-
-def rename(folder):
-    (folder / "empty").rename(folder / "void")
-
-
 def link(folder):
     content = (folder / "state/plan.json").rename(folder.parent / "elsewhere")
     (folder / "state/plan.json").symlink_to(content)
@@ -152,10 +140,6 @@ def pipe(folder):
     os.mkfifo(folder / "empty")
 
 
-def forget_manifest(folder):
-    (folder / MANIFEST).unlink()
-
-
 def edit_manifest(change):
     def mutate(folder):
         manifest = json.loads((folder / MANIFEST).read_bytes())
@@ -165,32 +149,30 @@ def edit_manifest(change):
     return mutate
 
 
+def named(name):
+    return edit_manifest(
+        lambda manifest: manifest["files"].update({name: manifest["files"]["empty"]})
+    )
+
+
 def loose_manifest(folder):
     manifest = json.loads((folder / MANIFEST).read_bytes())
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
 
-def outside(manifest):
-    manifest["files"]["../secret"] = manifest["files"]["empty"]
-
-
-def absolute(manifest):
-    manifest["files"]["/etc/hostname"] = manifest["files"]["empty"]
-
-
 @pytest.mark.parametrize(
     ("mutate", "message"),
     [
-        (remove, "empty: missing"),
-        (add, "more: not in manifest.json"),
-        (rename, "empty: missing"),
+        (lambda folder: (folder / "empty").unlink(), "empty: missing"),
+        (lambda folder: (folder / "state" / "more").touch(), "more: not in manifest.json"),
+        (lambda folder: (folder / "empty").rename(folder / "void"), "empty: missing"),
         (link, "plan.json: is not a regular file"),
         (link_folder, "state: is not a regular file"),
         (pipe, "empty: is not a regular file"),
-        (forget_manifest, "never committed"),
+        (lambda folder: (folder / MANIFEST).unlink(), "never committed"),
         (loose_manifest, "canonical"),
-        (edit_manifest(outside), "entry of '../secret' is malformed"),
-        (edit_manifest(absolute), "entry of '/etc/hostname' is malformed"),
+        (named("../secret"), "entry of '../secret' is malformed"),
+        (named("/etc/hostname"), "entry of '/etc/hostname' is malformed"),
         (edit_manifest(lambda m: m["files"].pop("empty")), "empty: not in manifest.json"),
         (edit_manifest(lambda m: m.update(extra=1)), "expected the fields"),
         (edit_manifest(lambda m: m.update(schema="v2")), "not a govray.dev/checkpoint/v1"),

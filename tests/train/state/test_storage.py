@@ -498,12 +498,6 @@ def test_no_credential_is_written_or_travels(remote: Path) -> None:
             assert secret.encode() not in stream.read()
 
 
-def test_a_url_that_is_none_is_refused_before_it_is_reached() -> None:
-    with pytest.raises(UsageError, match="no place in a URL") as told:
-        storage.require_reachable("s3://AKIA:hush@bucket/p")
-    assert "hush" not in str(told.value)
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"storage":"s3://b"}', '{"commits":1,"storage":"s"}'])
 def test_a_storage_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     """It must not be taken for a run that commits in its folder."""
