@@ -108,17 +108,13 @@ def test_a_level_is_asked_of_each_selected_corpus(evidence: GateEvidence) -> Non
     assert failing(evidence, asked.format(3, 'corpora: ["no-such-*"]')) == []
 
 
-def test_a_corpus_that_is_kept_out_of_nothing_has_no_level(evidence: GateEvidence) -> None:
-    # Everywhere or nowhere would both be an empty list of levels below the gate's.
-    whole = changed(evidence, levels={})
-    assert failing(whole, "{gate: level, at_least: 1, corpora: [gamma]}") == [("level", "gamma")]
-
-
-def test_level_zero_fails_level_one(evidence: GateEvidence) -> None:
+def test_no_level_and_level_zero_fail_level_one(evidence: GateEvidence) -> None:
+    gate = "{gate: level, at_least: 1, corpora: [gamma]}"
     levels = dict(evidence.attestation.levels)
-    levels["gamma"] = dict.fromkeys(levels["gamma"], 0)
-    gate = "{gate: level, at_least: 1, categories: [copyleft_limited]}"
-    assert failing(changed(evidence, levels=levels), gate) == [("level", "gamma")]
+    zero = levels | {"gamma": dict.fromkeys(levels["gamma"], 0)}
+    # Everywhere or nowhere would both be an empty list of levels below the gate's.
+    for held in ({}, zero):
+        assert failing(changed(evidence, levels=held), gate) == [("level", "gamma")]
 
 
 def test_replayed_means_without_that_corpus(evidence: GateEvidence) -> None:
