@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from govray.errors import Malformed, Untrusted
 from govray.governance.formats.document import Document
-from govray.governance.formats.dsse import Envelope, sign_payload
+from govray.governance.formats.dsse import IN_TOTO, Envelope, Signature, pae, sign_payload
 from govray.governance.formats.keys import LocalSigner, PublicKey, Signer
 from govray.governance.formats.statement import Subject, read, seal
 from govray.governance.trust.authority import (
@@ -154,6 +154,25 @@ def test_the_root_needs_its_own_threshold() -> None:
         TrustState.load(SIM.signed_root(SIM.root_keys[:1]), at=AT)
     with pytest.raises(Untrusted, match="1 of 2 distinct keys"):
         TrustState.load(SIM.signed_root([SIM.root_keys[0], *keys(3)]), at=AT)
+
+
+def test_two_signatures_by_one_key_are_one() -> None:
+    """ECDSA gives two different signatures of one key; the keyids beside them differ too."""
+    signer = SIM.compliance[1]
+    payload = Envelope.parse(claim([signer])).payload
+    message = pae(IN_TOTO, payload)
+    envelope = Envelope(
+        IN_TOTO,
+        payload,
+        (
+            Signature(signer.sign(message), signer.public_key.keyid),
+            Signature(signer.sign(message), SIM.compliance[0].public_key.keyid),
+        ),
+    )
+    with pytest.raises(Untrusted, match="1 of 2 distinct keys of the policy authority 'compl"):
+        SIM.trust().verify(Claim, envelope.encode(), role="policy", at=AT)
+    # Control: who counts signatures instead of keys would have accepted.
+    assert len(envelope.signatures) == 2
 
 
 @each_row(
