@@ -134,11 +134,6 @@ def register(
     return row
 
 
-def models(session: Session) -> list[Model]:
-    """The models, by name."""
-    return list(session.exec(select(Model).order_by(col(Model.name))))
-
-
 def model(session: Session, name: str) -> Model:
     found = session.get(Model, name)
     if found is None:
