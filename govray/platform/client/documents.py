@@ -20,8 +20,8 @@ class Answered(BaseModel):
     )
 
 
-class QueueEntry(Answered):
-    """A submission: what was asked for, and where it stands."""
+class SubmissionItem(Answered):
+    """A submission in a listing: what was asked for, and where it stands."""
 
     id: str
     kind: str
@@ -46,6 +46,11 @@ class QueueEntry(Answered):
     why: str | None = None
     archived: bool
     tags: list[str]
+
+
+class QueueEntry(SubmissionItem):
+    """A submission, with its file."""
+
     config: str | None = None
 
 

@@ -25,6 +25,7 @@ from govray.platform.client.documents import (
     Model,
     Promoted,
     QueueEntry,
+    SubmissionItem,
     Trial,
     Version,
 )
@@ -141,7 +142,7 @@ class Experiments(Namespace):
 
     check = Call("POST", "/v1/experiments:check", ExperimentCheck)
     submit = Call("POST", "/v1/experiments", QueueEntry)
-    list = Pages("/v1/submissions", QueueEntry)
+    list = Pages("/v1/submissions", SubmissionItem)
     get = Call("GET", "/v1/submissions/{submission}", QueueEntry)
     tag = Call("PATCH", "/v1/submissions/{submission}", QueueEntry)
     stop = Call("POST", "/v1/submissions/{submission}:stop", QueueEntry)
