@@ -170,7 +170,10 @@ def test_an_elastic_run_and_no_experiment_are_no_job(
     (file := tmp_path / "train.yaml").write_text(
         text.replace("num_workers: 2", "num_workers: [1, 2]")
     )
-    for path, said in ((file, "Kueue admits a job with one number"), (tmp_path, "cannot be read")):
+    for path, said in (
+        (file, "Kueue admits a job with one number"),
+        (tmp_path, "this is a folder"),
+    ):
         assert main(["queue", "helm", str(path), "--project", "research"]) == 2
         assert said in capsys.readouterr().err
 

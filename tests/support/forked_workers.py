@@ -1,4 +1,20 @@
-"""Ray's workers as forks of one process that has imported what they need."""
+"""Ray's workers as forks of one process that has imported what they need.
+
+A worker of Ray Train imports for about seven seconds of CPU time, and a run starts six. Here the
+raylet starts a small program instead of Python; it hands its arguments, environment and open files
+to a server. Ray reads its variables when it is imported, the job's number among them. So the server
+forks once for each set of them, and that fork imports Ray and forks the workers. From there on all
+is Ray's: a worker runs ``default_worker.py``.
+
+The elastic run's nodes do so too, and clusters of commands that get `Forked.command` in place of
+``govray``, the demo's among them. Those of the interrupted run, of the key and of benchmarks start
+workers as Ray does. They show what forks can't: a missing import, or sets in another order in each
+process.
+
+`Forked.govray` stands for ``govray`` too: the whole command is a fork, which saves five seconds
+where it trains and one where it verifies. It has its own process, words, variables and streams.
+`forked_commands` are those alone, of a server that imports neither Ray nor torch.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from govray.platform.service.identity import access
 from govray.platform.service.identity.bound_roles import bound
 from govray.platform.service.identity.caller import SCOPES, Caller, PlaceRole, Role
 from govray.platform.service.identity.roles import ACTIONS, NEEDS, may, role_in
-from govray.platform.service.visible import places, visibility, visible_runs
+from govray.platform.service.visible import reach, visibility, visible_runs
 from govray.platform.store import role_bindings
 from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import ROLES, Grant
@@ -112,7 +112,7 @@ def test_who_has_a_role_somewhere_reads_that_and_nothing_elsewhere(held: Places)
 def test_without_the_condition_on_projects_elsewhere_is_read(
     held: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (places, visibility, visible_runs):
+    for module in (reach, visibility, visible_runs):
         monkeypatch.setattr(module, "in_projects", lambda *_: true())
     found = leaks(held, ("viewer",))
     for address in ("/v1/experiments", "/v1/trials", "/v1/attestations", "/v1/submissions"):
@@ -340,7 +340,7 @@ ASKS = (
 def rights(caller: Caller) -> set[str]:
     """What a caller may do in the whole organisation, and what may be open to it at all."""
     return {
-        *(f"{action} everywhere" for action in ACTIONS if places.everywhere(caller, action)),  # type: ignore[arg-type]
+        *(f"{action} everywhere" for action in ACTIONS if reach.everywhere(caller, action)),  # type: ignore[arg-type]
         *(asks.__name__ for asks in ASKS if asks(caller)),
     }
 
