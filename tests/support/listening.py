@@ -18,7 +18,9 @@ def listening(app: FastAPI) -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(128)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        # uvicorn's own settings would close every handler, and absl's closes the stream it holds.
+        config = uvicorn.Config(app, log_config=None, log_level="error", lifespan="off")
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
         thread.start()
         while not server.started:

@@ -65,7 +65,7 @@ def served(
     port = port or free_port()
     settings = Settings(store=url, auth=auth, rate=1e6, burst=1_000_000, **more)
     app = create_app(settings, check=experiment_cost, near=near)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -32,7 +32,7 @@ def served(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Library, dict[str, str], Path]]:
     with library(tmp_path_factory.mktemp("library")) as shelf:
-        config = uvicorn.Config(shelf.service.app, port=0, log_level="error", lifespan="off")
+        config = uvicorn.Config(shelf.service.app, port=0, log_config=None, lifespan="off")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)
         thread.start()

@@ -48,7 +48,9 @@ async def small(scope: Any, receive: Any, send: Any) -> None:
 def server(http: Any = None, config: uvicorn.Config | None = None) -> Iterator[tuple[str, int]]:
     """A running server of `small`, or of ``config``, and its address."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    config = config or uvicorn.Config(small, http=http, ws="none", log_level="critical")
+    config = config or uvicorn.Config(
+        small, http=http, ws="none", log_config=None, log_level="critical"
+    )
     running = uvicorn.Server(config)
     thread = Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -103,7 +105,7 @@ class Heard:
 def sockets(bounds: Bounds, ws: type[Any] = BoundedSocket) -> Iterator[str]:
     """The address of a server of `echo`."""
     http = bounded(bounds)
-    config = uvicorn.Config(echo, http=http, ws=ws, lifespan="off", log_level="critical")
+    config = uvicorn.Config(echo, http=http, ws=ws, lifespan="off", log_config=None)
     with server(config=config) as (host, port):
         yield f"ws://{host}:{port}/"
 
