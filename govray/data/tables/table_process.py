@@ -130,8 +130,13 @@ class _Process:
 
     def __init__(self, limit: int) -> None:
         self._like = self._now(limit)
-        # The system's allocator reserves no more than it is asked for.
-        environ = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+        # The system's allocator reserves no more than it is asked for, and gives back what is freed
+        # if large pieces are always mapped: glibc else raises that size as it goes.
+        environ = os.environ | {
+            "ARROW_DEFAULT_MEMORY_POOL": "system",
+            "MALLOC_ARENA_MAX": "1",
+            "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
+        }
         self._process = subprocess.Popen(  # noqa: S603 - this Python, our module, no shell
             # -P: a folder that govray was started in brings no modules.
             [sys.executable, "-P", "-c", _START, str(_most(limit))],
