@@ -372,6 +372,7 @@ class _Journal:
 def _fit(trainer: Trainer, folder: Place, received: list[str]) -> ray.train.Result:
     """``trainer.fit()`` in a thread of its own: in the main one Ray would take SIGINT over."""
     outcome: list[Callable[[], ray.train.Result]] = []
+    done = threading.Event()  # Python 3.11 takes a thread whose join was interrupted for ended
 
     def run() -> None:
         try:
@@ -380,18 +381,18 @@ def _fit(trainer: Trainer, folder: Place, received: list[str]) -> ray.train.Resu
             outcome.append(_raiser(error))
         else:
             outcome.append(lambda: result)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=run, name="govray-fit", daemon=True)
-    thread.start()
+    threading.Thread(target=run, name="govray-fit", daemon=True).start()
     try:
-        while thread.is_alive():
-            thread.join(_POLL_S)
+        while not done.wait(_POLL_S):
             if received:
                 stop_request.request(folder, received[0])
     except KeyboardInterrupt:
         run_lock.take_over(folder)  # what still runs may no longer write
         trainer.interrupted.set()
-        thread.join(_END_S)
+        done.wait(_END_S)
         raise
     return outcome[0]()
 
