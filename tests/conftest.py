@@ -124,7 +124,13 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """A million objects of imported packages never go: no collection need look at them again."""
+    """A million objects of imported packages never go: no collection need look at them again.
+
+    absl, which JAX's libraries import, took the stream that pytest captures while it collects. It
+    would close it as soon as somebody sets up logging anew, and all later tests with it.
+    """
+    if "absl.logging" in sys.modules:
+        sys.modules["absl.logging"].get_absl_handler().python_handler.setStream(sys.__stderr__)
     gc.freeze()
     gc.enable()
 
