@@ -96,8 +96,7 @@ def test_the_loss_of_every_step_is_the_fixed_run_s(folder: Path) -> None:
 def test_a_loss_repeats_steps_and_a_growth_does_not(folder: Path) -> None:
     times = Counter(step for step, _ in ran(folder, "elastic"))
     again = {step for step, count in times.items() if count > 1}
-    assert again
-    assert len(again) <= EVERY
+    assert len(again) <= EVERY  # none, where the node went between a commit and the next step
     leaves = leaves_of(folder / "runs" / "elastic")
     assert {leaves[step].world_size for step in again} == {1}
 
