@@ -130,8 +130,8 @@ class _Process:
 
     def __init__(self, limit: int) -> None:
         self._like = self._now(limit)
-        # The system's allocator reserves no more than it is asked for, and gives back what is freed
-        # if large pieces are always mapped: glibc else raises that size as it goes.
+        # The system's allocator reserves no more than it is asked for. It gives back what is freed
+        # if large pieces are mapped: glibc raises that size as it goes unless it is set.
         environ = os.environ | {
             "ARROW_DEFAULT_MEMORY_POOL": "system",
             "MALLOC_ARENA_MAX": "1",
