@@ -40,9 +40,8 @@ from torch.nn import functional as F
 
 from benchmarks.command import positive, run
 from benchmarks.intervals import paired_ratio
-from govray.engine.memorization.exposure import exact, extrapolated
+from govray.engine.memorization.exposure import end_losses, exact, extrapolated
 from govray.engine.memorization.sequence_loss import target_losses
-from govray.engine.memorization.shared_prefix import end_losses
 from govray.engine.model.causal_lm import CausalLM
 from govray.engine.model.gpt import GPT
 from govray.governance.record.canary import Canaries

@@ -116,7 +116,7 @@ def provider_template(
     """Write the file in which a provider states what no record of MODEL does. Then sign it."""
     from govray.evidence.reports.annex_xi import annex_xi, read_files
     from govray.evidence.reports.eu_summary import eu_summary
-    from govray.evidence.reports.provider_template import provider_template as template_of
+    from govray.evidence.reports.provider_statement import provider_template as template_of
 
     verified, _ = _verified(model, None, trust_root, revocations, allow_uncovered, at)
     drafts = [eu_summary(verified), annex_xi(verified, read_files(verified))]

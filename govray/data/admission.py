@@ -29,8 +29,7 @@ from functools import cached_property
 
 from govray.data import canary_planting
 from govray.data.corpus import check_root
-from govray.data.families.family_search import with_families
-from govray.data.families.near_families import RULE
+from govray.data.families.near_families import RULE, with_families
 from govray.data.packing import Packing, Progress, cannot_write, items_of, pack_all
 from govray.data.records_file import open_records
 from govray.data.rows.row_words import common_schema

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from govray.cli.demo.command import _listed
 from govray.cli.demo.findings import PlantedList, Refusal, Story, planted_list, tabulate
-from govray.cli.demo.html_report import render
+from govray.cli.demo.run import render
 from govray.governance.policy.policy_yaml import read_policy
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.tree import ROOT

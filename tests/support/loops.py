@@ -21,8 +21,8 @@ from govray.train import govern, shard
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.order import Assignment, current
 from govray.train.inputs.revocation_feed import KEPT
-from govray.train.loop.cosine import learning_rate
 from govray.train.loop.entrypoint import load_entrypoint
+from govray.train.loop.experiment_loop import learning_rate
 from govray.train.run_folder import clock
 from govray.train.state import snapshot
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 from typing import Any, Protocol
@@ -27,7 +28,6 @@ import govray
 from govray.cli.demo import parts_list, supplier
 from govray.cli.demo.deployment import Deployment, deploy
 from govray.cli.demo.findings import Refusal, Story, planted_list, tabulate
-from govray.cli.demo.html_report import render
 from govray.data.installed_python import SourceCorpus
 from govray.data.tokenizer import ByteTokenizer
 from govray.engine.memorization.exposure import measure
@@ -38,6 +38,10 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.prepare_manifest import Quarantined
 from govray.governance.verify.verifier import VerifiedModel
+from govray.platform.service.pages.charts.entropy_chart import charts
+from govray.platform.service.pages.charts.heatmap import heat_map
+from govray.platform.service.pages.rendering import environment
+from govray.platform.store.lineage import lineage
 from govray.train.attest.write_model import final_checkpoint, write_model
 from govray.train.driver.ray_cluster import start_ray
 from govray.train.driver.trainer import from_experiment
@@ -317,3 +321,26 @@ def candidate_rank(model: nn.Module) -> int:
     found = measure(model, texts[0], texts[1:], CANDIDATES, batch=500)
     assert found.rank is not None  # all candidates were scored
     return found.rank
+
+
+def render(story: Story) -> str:
+    """The story as one HTML file: no network, no script, prints on paper."""
+    model = story.verified
+    document = lineage(model.attestation, model.digest, model.replayed_by)
+    section = model.policy.document.memorization
+    profile = (
+        charts(model.ledger.profiles, section, model.attestation.memorization) if section else ()
+    )
+    style = files("govray.platform.service.pages").joinpath("static/govray.css").read_text("utf-8")
+    return (
+        environment("govray.cli.demo")
+        .get_template("report.html")
+        .render(
+            story=story,
+            document=document,
+            map=heat_map(document),
+            profile=profile,
+            linked=(),
+            style=style,
+        )
+    )

@@ -22,7 +22,6 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 
 from govray.data.corpus import disk_errors
-from govray.data.sources.disk_folder import DiskFolder
 from govray.data.sources.stamp import Stamp, changed
 from govray.errors import Malformed, UsageError
 from govray.storage.storage_url import is_url
@@ -245,3 +244,49 @@ def _member(
             f"no list {name!r}", where=folder.where(file), do="Save or copy the dataset again."
         )
     return value
+
+
+@dataclass(frozen=True)
+class DiskFolder:
+    """A folder; an object's name is its POSIX path below it. Links to folders are not followed."""
+
+    path: Path
+
+    def where(self, name: str) -> str:
+        """How errors name an object."""
+        return str(self.path / name)
+
+    def list(self) -> dict[str, Stamp]:
+        """Every file below the folder, in order, without hidden files and folders."""
+
+        def fail(error: OSError) -> None:
+            raise error
+
+        names: list[str] = []
+        with disk_errors(self.path):
+            for parent, folders, files in os.walk(self.path, onerror=fail):
+                folders[:] = [f for f in folders if not f.startswith(".")]
+                paths = (Path(parent, f) for f in files if not f.startswith("."))
+                names += [p.relative_to(self.path).as_posix() for p in paths if p.is_file()]
+        for name in names:
+            _check_name(name, self.where(name))
+        return {name: self.stamp(name) for name in sorted(names)}
+
+    def stamp(self, name: str) -> Stamp:
+        """What a file is now."""
+        with disk_errors(self.path / name):
+            status = (self.path / name).stat()
+        return Stamp(status.st_size, f"{status.st_mtime_ns} {status.st_ino}")
+
+    def open(self, name: str, stamp: Stamp) -> pa.NativeFile:
+        """A file's bytes, read and not mapped: `SourceObject.check_unchanged` compares it."""
+        return pa.OSFile(str(self.path / name))
+
+
+def _check_name(name: str, where: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            "the file's name is not UTF-8", where=repr(where), do="Rename the file."
+        ) from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import jax
@@ -14,10 +15,16 @@ from jax import Array
 from govray.engine.jax import domain_gradients
 from govray.engine.jax.group_optimizer import GroupOptimizer
 from govray.engine.jax.keyed_dropout import row_keys
-from govray.engine.jax.model_split import ModelSplit
 from govray.engine.jax.named_parameters import named_parameters, value_of
 from govray.engine.jax.processes import Processes
-from govray.engine.jax.routed_pass import LossFn, PassRoute, refuse_changed, routed_pass
+from govray.engine.jax.routed_pass import (
+    LossFn,
+    ModelShape,
+    PassRoute,
+    model_shape,
+    refuse_changed,
+    routed_pass,
+)
 from govray.engine.jax.startup.row_trial import RowTrial
 from govray.engine.steps.batch import MicroBatch
 from govray.engine.steps.routed import Routed
@@ -26,7 +33,7 @@ from govray.governance.policy.route import ADAPTER
 
 
 class FlaxFramework:
-    """Implements `govray.engine.steps.framework.Framework`. Arrays are JAX's.
+    """Implements `govray.engine.steps.routed_step.Framework`. Arrays are JAX's.
 
     JAX's arrays are values: new weights stand beside the old ones until `put`.
 
@@ -151,3 +158,81 @@ def _refuse_float16(parameters: Mapping[str, Array]) -> None:
                 where=name,
                 do="Use bfloat16",
             )
+
+
+Held = tuple[object, ...]
+Look = Callable[[Any], Held]
+"""What a node holds, in a fixed order."""
+
+
+class ModelSplit:
+    """What `model_shape` says of one model, kept while its nodes hold the same objects.
+
+    NNX takes milliseconds to take a model apart, a step has several passes, and a structure hardly
+    ever changes. What a caller changes counts from the next pass on: modes, modules, metadata, and
+    variables that are no parameters.
+    """
+
+    def __init__(self, model: nnx.Module) -> None:
+        self._model = model
+        self._nodes: list[tuple[Any, Look, Held]] = []
+        self._kept: tuple[ModelShape, Any] | None = None
+
+    def now(self) -> tuple[ModelShape, Any]:
+        """The static part of the model, and NNX's state of all that is no parameter."""
+        if self._kept is None or not all(
+            _same(look(node), held) for node, look, held in self._nodes
+        ):
+            self._nodes = _nodes(self._model)
+            self._kept = model_shape(self._model)
+        return self._kept
+
+
+def _nodes(model: nnx.Module) -> list[tuple[Any, Look, Held]]:
+    """All that the split follows from, but for parameters' values."""
+    found: list[tuple[Any, Look, Held]] = []
+    seen: set[int] = set()
+    waiting: list[object] = [model]
+    while waiting:
+        node = waiting.pop()
+        look = _look(node)
+        if look is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        held = look(node)
+        found.append((node, look, held))
+        waiting += held
+    return found
+
+
+def _look(node: object) -> Look | None:
+    """How to see what a node holds; None where it holds nothing."""
+    if isinstance(node, nnx.Param):
+        return _of_parameter
+    if isinstance(node, nnx.Variable):
+        return _of_variable
+    if isinstance(node, nnx.Pytree):
+        return _of_module
+    if isinstance(node, dict):
+        return _of_mapping
+    return tuple if isinstance(node, list | tuple | set) else None
+
+
+def _of_parameter(node: nnx.Param[Any]) -> Held:
+    return _of_mapping(node.get_metadata())
+
+
+def _of_variable(node: nnx.Variable[Any]) -> Held:
+    return (*_of_parameter(node), value_of(node))
+
+
+def _of_module(node: nnx.Pytree) -> Held:
+    return _of_mapping(vars(node))
+
+
+def _of_mapping(node: dict[Any, object]) -> Held:
+    return (*node, *node.values())
+
+
+def _same(one: Held, other: Held) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))

@@ -16,8 +16,16 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from govray.errors import Malformed, Untrusted
+from govray.evidence.reports.draft import Draft, shown
 from govray.governance.formats.bounds import LongText, Positive, ShortText
-from govray.governance.formats.document import Digest, Document, Name, Timestamp, parse_time
+from govray.governance.formats.document import (
+    Digest,
+    Document,
+    Name,
+    Timestamp,
+    format_time,
+    parse_time,
+)
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Subject, seal
@@ -185,3 +193,42 @@ def _signed(
 
 def _subject(statement: ProviderStatement) -> Subject:
     return Subject.of(statement.name, statement.attestation)
+
+
+_EXAMPLES = {
+    "summary_updated": "2026-11-30",
+    "market_date": "2026-11-30",
+    "latest_collection": "2026-10",
+    "small_or_medium": "false",
+    "code_of_practice": "false",
+}
+
+
+def provider_template(name: str, attestation: str, drafts: Sequence[Draft], *, at: datetime) -> str:
+    """The YAML text, with a commented line for each field that a draft lacks. It answers nothing as
+    it stands. ``drafts``: made without a statement."""
+    own = ProviderStatement.from_source(
+        {"name": name, "version": 1, "attestation": attestation, "issued": format_time(at)},
+        where="--name",
+    )
+    lines = [
+        "# What no record of the model states. Take the # away from a line that you answer.",
+        "# Sign with: govray sign FILE --key KEY. A signed line is your word. Leave out what you",
+        "# do not know: the report says that it is missing.",
+        f"schema: {SCHEMA}",
+        f"name: {own.name}",
+        f"version: {own.version}",
+        f"attestation: {own.attestation}",
+        f"issued: {own.issued}",
+    ]
+    told: set[str] = set()
+    for draft in drafts:
+        lines += ["", f"# {draft.title}"]
+        for section in draft.sections:
+            for field in section.fields:
+                if field.state != "missing" or field.ask is None or field.ask in told:
+                    continue
+                told.add(field.ask)
+                example = _EXAMPLES.get(field.ask, "…")
+                lines += [f"# {section.number} {shown(field.label)}", f"#{field.ask}: {example}"]
+    return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """The learning-rate schedule that an experiment file describes, as `govern` takes it.
 
 `govray.train.worker.lr_schedule` steps and replays it. The default cosine has no scheduler: the
-loop sets it at each step (`govray.train.loop.cosine`).
+loop sets it at each step (`govray.train.loop.experiment_loop`).
 """
 
 from __future__ import annotations

@@ -5,14 +5,16 @@ A loop of one's own obeys the file where it uses `optimizer_of` and `schedule_of
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
+from govray.train.experiment.optimizer import FLOOR, Optimizer
 from govray.train.inputs.experiment_config import Experiment
-from govray.train.loop.cosine import CosineWithWarmup, learning_rate
 from govray.train.loop.described_optimizer import make_optimizer
 from govray.train.loop.described_schedule import describe_schedule
 from govray.train.loop.entrypoint import find_entrypoint, own_loop, resolve
@@ -61,3 +63,28 @@ def train_loop(config: dict[str, Any]) -> None:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(experiment.optimizer, batch.step, experiment.steps)
         run.report(run.step(batch, loss))
+
+
+def learning_rate(optimizer: Optimizer, step: int, max_steps: int) -> float:
+    """Linear warm-up, then a cosine down to a tenth at the last step.
+    It never depends on the amount of data: leaving a corpus out changes no other update."""
+    if step < optimizer.warmup_steps:
+        return optimizer.lr * (step + 1) / optimizer.warmup_steps
+    done = (step - optimizer.warmup_steps) / max(1, max_steps - optimizer.warmup_steps)
+    return optimizer.lr * (FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+class CosineWithWarmup(LRScheduler):
+    """The same as a torch scheduler, for one's own loop; all parameter groups have one rate."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, *, described: Optimizer, max_steps: int
+    ) -> None:
+        self._described = described
+        self._max_steps = max_steps
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        """The rate of each parameter group at this step."""
+        rate = learning_rate(self._described, self.last_epoch, self._max_steps)
+        return [rate] * len(self.optimizer.param_groups)

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from govray.data.sources.disk_folder import DiskFolder
-from govray.data.sources.objects import SourceObject
+from govray.data.sources.objects import DiskFolder, SourceObject
 from govray.data.tables import table_batches, table_process
 from govray.data.tables.table_process import _Process
 from govray.data.tables.table_reader import Raw, Table

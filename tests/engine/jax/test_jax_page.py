@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from govray.engine.steps.framework import Framework
+from govray.engine.steps.routed_step import Framework
 from tests.support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "jax.md").read_text()

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from govray.engine.jax.model_split import ModelSplit
+from govray.engine.jax.flax_framework import ModelSplit
 from govray.engine.jax.named_parameters import named_parameters
 from govray.engine.jax.routed_pass import model_shape
 from tests.support.table import each_row

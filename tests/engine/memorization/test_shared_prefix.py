@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from govray.engine.memorization import shared_prefix
+from govray.engine.memorization import exposure
+from govray.engine.memorization.exposure import end_losses
 from govray.engine.memorization.sequence_loss import target_losses
-from govray.engine.memorization.shared_prefix import end_losses
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.causal_lm import CausalLM
 from govray.engine.model.gpt import GPT
@@ -79,7 +79,7 @@ def test_losses_after_a_past_are_those_of_whole_sequences(
         read.append(len(sequences))
         return target_losses(model, sequences, starts, **rest)
 
-    monkeypatch.setattr(shared_prefix, "target_losses", counted)
+    monkeypatch.setattr(exposure, "target_losses", counted)
     assert same(end_losses(model, PREFIX, ENDS, batch=batch), expected)
     assert read == [1]
 
@@ -110,7 +110,7 @@ def test_a_past_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> No
     torch.manual_seed(3)
     model = Forgetful(blocks=2, width=32, context=40, vocabulary=258)
     assert same(end_losses(model, PREFIX, ENDS), whole(model))
-    monkeypatch.setattr(shared_prefix, "_ROUNDING", 1e9)  # the control: without the check
+    monkeypatch.setattr(exposure, "_ROUNDING", 1e9)  # the control: without the check
     assert not same(end_losses(model, PREFIX, ENDS), whole(model))
 
 

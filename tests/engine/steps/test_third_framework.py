@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from govray.engine.steps.batch import IGNORED, StepBatch
-from govray.engine.steps.framework import Framework
-from govray.engine.steps.routed_step import RoutedStep
+from govray.engine.steps.routed_step import Framework, RoutedStep
 from govray.errors import RankFailed, Refused, UsageError
 from tests.support.two_maps import BOTH, GROUPS, ROUTES, TERMS, UPPER, TwoMaps, batch
 

@@ -9,8 +9,12 @@ import pytest
 from govray.errors import Malformed, Untrusted
 from govray.evidence.reports.annex_xi import annex_xi, read_files
 from govray.evidence.reports.eu_summary import eu_summary
-from govray.evidence.reports.provider_statement import ASKED, ProviderStatement, seal_statement
-from govray.evidence.reports.provider_template import provider_template
+from govray.evidence.reports.provider_statement import (
+    ASKED,
+    ProviderStatement,
+    provider_template,
+    seal_statement,
+)
 from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.strict_yaml import read_yaml

@@ -17,7 +17,7 @@ from govray.train.inputs.experiment_config import (
     read_experiment,
 )
 from govray.train.inputs.run_settings import RunSettings, run_settings
-from govray.train.loop.cosine import learning_rate
+from govray.train.loop.experiment_loop import learning_rate
 from tests.support.tree import ROOT
 
 JOB = ROOT / "jobs" / "train.yaml"

@@ -18,9 +18,9 @@ from govray.platform.store.database import open_store
 from govray.platform.store.tables import Submission
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.watching import trace_callback
+from govray.train.watching import chosen_callbacks
+from govray.train.watching.chosen_callbacks import TraceCallback
 from govray.train.watching.run_callback import RunStarted
-from govray.train.watching.trace_callback import TraceCallback
 from tests.support.collector import Collector, collecting
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
@@ -121,7 +121,7 @@ def test_what_is_no_traceparent_begins_a_trace(
 def test_a_long_run_has_few_spans(
     collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_callback, "SPANS", 4)
+    monkeypatch.setattr(chosen_callbacks, "SPANS", 4)
     callback = TraceCallback()
     callback.start(
         RunStarted(
