@@ -1,8 +1,7 @@
 """``govray checkpoint``: what a run has committed and why it stays; copy it, delete the rest.
 
 `gc` applies the rules that the run itself applies after each commit, and also deletes what a crash
-left behind. It does not touch a run that is being driven. `export` is for programs that know torch
-and not govray.
+left behind. It does not touch a run that is being driven.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from govray.cli.output import field, line, print_table, report, table
 from govray.cli.place_argument import Given, Run, given_place
 from govray.errors import Malformed, UsageError
 
-app = typer.Typer(help="List a run's checkpoints, pin, copy or export one, delete the rest.")
+app = typer.Typer(help="List a run's checkpoints, pin or copy one, delete the rest.")
 
 
 Checkpoint = Annotated[
@@ -213,44 +212,6 @@ def copy(
     for what in done.missing:
         field("not here", f"{what}: put the folder into {storage} before the run is resumed")
     line(f"Next  govray runs resume {quote(str(done.run))} --carried --trust-root TRUSTED_ROOT")
-
-
-@app.command("export")
-def export(
-    checkpoint: Checkpoint,
-    dcp: Annotated[
-        Given,
-        typer.Option("--dcp", metavar="OUT", parser=given_place, help="The folder to write."),
-    ],
-) -> None:
-    """Write weights, adapters and optimizer of a checkpoint for torch.distributed.checkpoint.
-
-    Every byte is compared with the checkpoint's digests. torch loads OUT into any number of ranks.
-    """
-    from govray.train.state.dcp_export import export_dcp
-
-    if not isinstance(dcp, Path):
-        raise UsageError(
-            "torch writes its checkpoints to a disk here",
-            where=str(dcp),
-            do="Name a folder of a disk, and copy it to the store",
-        )
-    done = export_dcp(checkpoint, dcp)
-    report(
-        {
-            "checkpoint": str(checkpoint),
-            "digest": done.digest,
-            "dcp": str(done.folder),
-            "tensors": done.tensors,
-            "removed": list(done.removed),
-            "bytes": done.size,
-        }
-    )
-    for name, count in done.tensors.items():
-        field(name, f"{count} tensors")
-    for name in done.removed:
-        field("left out", f"adapter {name}, which was removed from the run's model")
-    line(f"wrote  {done.folder}  {_bytes(done.size)}")
 
 
 def _of_a_disk(checkpoint: Any) -> Path:

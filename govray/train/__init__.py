@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, ResultTable
     from govray.train.watching.mlflow_callback import MLflowCallback
     from govray.train.watching.run_callback import RunCallback
-    from govray.train.watching.run_view import run_view
     from govray.train.watching.tensorboard_callback import TensorBoardCallback
     from govray.train.watching.wandb_callback import WandbCallback
     from govray.train.worker.run import Run
@@ -34,7 +33,6 @@ __all__ = [
     "WandbCallback",
     "govern",
     "optimizer_of",
-    "run_view",
     "schedule_of",
     "shard",
 ]
@@ -48,7 +46,6 @@ _HOMES = {
     "WandbCallback": "watching.wandb_callback",
     "govern": "worker.run_start",
     "optimizer_of": "loop.experiment_loop",
-    "run_view": "watching.run_view",
     "schedule_of": "loop.experiment_loop",
     "shard": "worker.shard_model",
 }

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 
 from govray.governance.attestation.model_folder import WEIGHTS
 from govray.governance.formats import canonical_json
@@ -188,10 +187,9 @@ def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
         for line in PAGE.read_text().splitlines()
         if line.startswith("govray checkpoint ")
     ]
-    assert [words[1] for words in commands] == ["ls", "gc", "copy", "export"]
+    assert [words[1] for words in commands] == ["ls", "gc", "copy"]
     for words in commands:
         run(*words)
-    assert (folder.parent.parent / "tiny-dcp" / ".metadata").is_file()
     assert left(folder.parent.parent / "elsewhere" / "tiny") == [50]
 
 
@@ -236,33 +234,3 @@ def test_ls_has_the_time_of_the_event_log_and_not_of_a_file(run: Run, folder: Pa
     (folder / events.FILE).write_bytes(b"{}\n")
     told = run("checkpoint", "ls", folder, "--json").json
     assert [row["committed"] for row in told["commits"]] == [None] * 5
-
-
-def test_export_says_what_it_wrote_and_refuses_what_it_cannot(
-    run: Run, folder: Path, tmp_path: Path
-) -> None:
-    commit = folder / folder_name(50)
-    told = run("checkpoint", "export", commit, "--dcp", tmp_path / "a", "--json").json
-    assert told["tensors"] == {"model": 1}
-    assert told["digest"] == commit_folder.open_commit(commit).digest
-    assert told["bytes"] == sum(each.stat().st_size for each in (tmp_path / "a").iterdir())
-    assert "already exists" in run("checkpoint", "export", commit, "--dcp", tmp_path, code=2).err
-    url = "s3://bucket/dcp"
-    assert "to a disk" in run("checkpoint", "export", commit, "--dcp", url, code=2).err
-    (commit / "w").write_bytes(b"2" * 2000)
-    refused = run("checkpoint", "export", commit, "--dcp", tmp_path / "b", code=1)
-    assert "differs from its digest" in refused.err
-    assert not (tmp_path / "b").exists()
-
-
-def test_a_checkpoint_elsewhere_is_exported_by_its_name_in_the_run(
-    run: Run, tmp_path: Path
-) -> None:
-    choose(tmp_path, "fsspec+memory:///exported")
-    weights = {"w": torch.arange(3.0)}
-    commit_folder.commit(storage_of(tmp_path).place(10, (1, 1)), {WEIGHTS: weights})
-    out = tmp_path / "out"
-    run("checkpoint", "export", tmp_path / folder_name(10), "--dcp", out)
-    found = {"model": {"w": torch.zeros(3)}}
-    dcp.load(found, checkpoint_id=out, no_dist=True)
-    assert torch.equal(found["model"]["w"], weights["w"])

@@ -34,7 +34,7 @@ from govray.storage.staged_folder import staged_folder
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.commit_reader import Committed
 from govray.train.checkpoint.object_store import ObjectStore
-from govray.train.checkpoint.storage import RunFolder, folder_name
+from govray.train.checkpoint.storage import RunFolder, folder_name, storage_of
 from govray.train.checkpoint.whole_file import HashedFile
 from govray.train.inputs.recorded_inputs import code_storage, prepared_folder
 from govray.train.inputs.run_record import FILES, RECORD, SUMMARY, RunRecord, write_files
@@ -45,7 +45,6 @@ from govray.train.state.carried_governance import (
     carried,
     refuse_other_record,
 )
-from govray.train.state.dcp_export import find_commit
 from govray.train.state.snapshot import latest
 
 _RUN = re.compile(r"[^./\\\0][^/\\\0]*")
@@ -124,7 +123,7 @@ def copy_checkpoint(named: Place, storage: Place, *, rows: bool = True) -> Copie
 def _found(named: Place) -> tuple[Committed, Place]:
     """The commit, and the place that it lies in."""
     if named.name.startswith("checkpoint_"):
-        return find_commit(named), named.parent
+        return _find_commit(named), named.parent
     newest = latest(named)
     if newest is None:
         raise UsageError(
@@ -142,6 +141,20 @@ def _summary(source: Place, found: CarriedGovernance) -> bytes:
         return found.read(f"{RECORD}/{SUMMARY}")
     refuse_other_record(source, found)
     return own.read_bytes()
+
+
+def _find_commit(named: Place) -> Committed:
+    """The commit that a user names as ``RUN/checkpoint_000000100``, wherever the run commits."""
+    if isinstance(named, Path) and os.path.lexists(named):
+        return commit_folder.open_commit(named)
+    for _, folder in storage_of(named.parent).commits():
+        if folder.name == named.name:
+            return commit_folder.open_commit(folder)
+    raise UsageError(
+        "no such checkpoint",
+        where=str(named),
+        do="Name one as RUN/checkpoint_000000100; `govray checkpoint ls RUN --json` has the names",
+    )
 
 
 def _fill(run: Place, committed: Committed, found: CarriedGovernance, summary: bytes) -> None:
