@@ -8,55 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shlex import quote
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from govray.cli import source_files, user_files
-from govray.cli.credential_options import (
-    DescriptionOption,
-    LicenseCategory,
-    OptOutAgentOption,
-    OptOutsOption,
-    Sensitivity,
-    Use,
-    ValidFromOption,
-    ValidUntilOption,
-)
-from govray.cli.opt_out_options import opt_out_lookup, unreserved
+from govray.cli.corpus_source import CorpusSource, FlawOption, SourceArgument
+from govray.cli.credential_options import LicenseCategory, Sensitivity, Use
+from govray.cli.option_group import option_groups
 from govray.cli.output import field, line, print_table, report, table
-from govray.cli.pii_options import PiiEntityOption, PiiOption, PiiScoreOption, pii_scan, scanned
-from govray.cli.source_options import (
-    ClassesOption,
-    ColumnOption,
-    FlawOption,
-    FormatOption,
-    ImageShapeOption,
-    LimitOption,
-    NewlinesOption,
-    NfcOption,
-    ParallelOption,
-    RowsOption,
-    SourceArgument,
-    SplitOption,
-    normalisation,
-    row_schema,
-)
-from govray.cli.time_option import given_time
 from govray.errors import Malformed, UsageError
 
 if TYPE_CHECKING:
-    from govray.cli.opt_out_options import OptOutLookup
     from govray.data import corpus
     from govray.data.similarity.index_build import BuildParts
     from govray.data.sources.quarantine import RecordFilter
     from govray.governance.formats.document import Document
-    from govray.governance.policy.corpus_description import CorpusDescription
-    from govray.governance.policy.credential import Credential, Period
+    from govray.governance.policy.credential import Credential
     from govray.governance.policy.pii_scan import PiiScan
 
 app = typer.Typer(help="Build corpora, list, compare and index them, and open single records.")
@@ -68,6 +38,7 @@ _SHOWN = 20  # rows of the quarantine that go to the terminal; the file has all
 
 
 @app.command()
+@option_groups
 def build(
     source: SourceArgument,
     name: Annotated[str, typer.Option("--name", help="The corpus's name.")],
@@ -80,6 +51,7 @@ def build(
     jurisdiction: Annotated[
         str, typer.Option("--jurisdiction", metavar="CC", help="ISO 3166-1; ZZ if none is known.")
     ],
+    made_of: CorpusSource,
     out_folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder of corpora.")
     ] = Path("data/corpora"),
@@ -97,40 +69,13 @@ def build(
         Use | None,
         typer.Option("--use", help="What the terms allow. Default: what follows from the licence."),
     ] = None,
-    description: DescriptionOption = None,
-    opt_outs: OptOutsOption = None,
-    opt_out_agent: OptOutAgentOption = None,
-    valid_from: ValidFromOption = None,
-    valid_until: ValidUntilOption = None,
-    format: FormatOption = None,
-    column: ColumnOption = None,
-    only_split: SplitOption = None,
-    max_record_bytes: LimitOption = None,
-    normalise_newlines: NewlinesOption = False,
-    normalise_nfc: NfcOption = False,
     on_flaw: FlawOption = "refuse",
-    parallel: ParallelOption = False,
-    rows: RowsOption = "text",
-    image_shape: ImageShapeOption = None,
-    classes: ClassesOption = None,
-    pii: PiiOption = False,
-    pii_entity: PiiEntityOption = None,
-    pii_score: PiiScoreOption = None,
 ) -> None:
     """Hash the records of SRC into a corpus and write its unsigned credential."""
     from govray.data import corpus
-    from govray.data.sources import reader
-    from govray.data.sources.columns import ColumnMapping
     from govray.data.sources.objects import find
     from govray.data.sources.quarantine import RecordFilter, one_corpus
 
-    period = _period(valid_from, valid_until)
-    steps = normalisation(normalise_newlines, normalise_nfc)
-
-    schema = row_schema(rows, image_shape, classes)
-    scan = pii_scan(pii, pii_entity, pii_score)
-    described = _description(description)
-    lookup = opt_out_lookup(opt_outs, opt_out_agent, described)
     languages: set[str] = set()
 
     def credential(built: corpus.Built) -> Credential:
@@ -138,15 +83,11 @@ def build(
             built,
             license=license,
             issuer=issuer,
-            valid=period,
             license_category=license_category,
             use=use,
             jurisdiction=jurisdiction,
             sensitivity=sensitivity,
-            **_described(described, languages, lookup),
-            normalisation=steps,
-            rows=_fields(schema),
-            pii_scan=_fields(scan),
+            **made_of.stated(languages),
         )
 
     # A wrong option is found before an hour of hashing, not after.
@@ -154,30 +95,20 @@ def build(
     if license_category is None:
         _check_known(license)
     credential(corpus.Built(out_folder / name, name, _NO_DIGEST, 1, 0, _NO_DIGEST))
-    found = find(source, format)
-    columns = ColumnMapping.parse(column or (), rows)
-    refuse = on_flaw == "refuse"
-    selection = RecordFilter(refuse_flaws=refuse, only_split=only_split)
-    if parallel:
-        with _several(scan, lookup) as several:
-            reading = several.Reading(columns, max_record_bytes, steps, schema, refuse, only_split)
-            built = several.build(out_folder, name, found, reading, selection, languages)
+    found = find(source, made_of.format)
+    selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=made_of.only_split)
+    if made_of.parallel:
+        with made_of.several(selection) as reading:
+            from govray.data.sources import parallel_split
+
+            built = parallel_split.build(out_folder, name, found, reading, selection, languages)
     else:
-        read = reader.read(
-            found,
-            columns,
-            limit=max_record_bytes,
-            normalisation=steps,
-            schema=schema,
-            seen=selection.columns,
-        )
-        taken = unreserved(selection.of(read), lookup, selection)
-        records = scanned(taken, scan, selection, refuse=refuse, rows=rows)
-        built = corpus.build(out_folder, name, one_corpus(records, languages))
+        records = one_corpus(made_of.records(found, selection), languages)
+        built = corpus.build(out_folder, name, records)
     stated = credential(built)
     path = built.folder / SOURCE
     user_files.write(path, _yaml(stated))
-    kept_out = _write_quarantine(out_folder, name, selection, scan)
+    kept_out = _write_quarantine(out_folder, name, selection, made_of.scan)
     report(
         {
             "corpus": built.name,
@@ -193,42 +124,22 @@ def build(
     field("folder", built.folder)
     field("root", built.root)
     field("licence", f"{stated.license} ({stated.license_category})")
-    if schema is not None:
-        field("rows", schema.run_kind)
+    if made_of.schema is not None:
+        field("rows", made_of.schema.run_kind)
     _tell_kept_out(kept_out)
     line()
     line(f"Next  read {path}, complete it, then: govray sign {quote(str(path))} --key KEY")
 
 
-@contextmanager
-def _several(scan: PiiScan | None, lookup: OptOutLookup | None) -> Iterator[ModuleType]:
-    """What reads with several processes, as long as the context lasts."""
-    if lookup is not None:
-        raise UsageError(
-            "opt-outs are looked up in one process",
-            where="--parallel",
-            do="Leave one of the two out.",
-        )
-    if scan is not None:
-        raise UsageError(
-            "a scan for personal data reads in order, in processes of its own",
-            where="--parallel",
-            do="Leave one of the two out.",
-        )
-    from govray.data.sources import parallel_split
-    from govray.train.driver.ray_cluster import ray_running
-
-    with ray_running():
-        yield parallel_split
-
-
 @app.command()
+@option_groups
 def split(
     source: SourceArgument,
     name: Annotated[str, typer.Option("--name", help="What the names of the corpora begin with.")],
     issuer: Annotated[
         str, typer.Option("--issuer", help="The authority that will sign the credentials.")
     ],
+    made_of: CorpusSource,
     out_folder: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder of corpora.")
     ] = Path("data/corpora"),
@@ -254,25 +165,7 @@ def split(
         Path | None,
         typer.Option("--values", metavar="FILE", help="YAML: what words of the source mean."),
     ] = None,
-    description: DescriptionOption = None,
-    opt_outs: OptOutsOption = None,
-    opt_out_agent: OptOutAgentOption = None,
-    valid_from: ValidFromOption = None,
-    valid_until: ValidUntilOption = None,
-    format: FormatOption = None,
-    column: ColumnOption = None,
-    only_split: SplitOption = None,
-    max_record_bytes: LimitOption = None,
-    normalise_newlines: NewlinesOption = False,
-    normalise_nfc: NfcOption = False,
     on_flaw: FlawOption = "quarantine",
-    parallel: ParallelOption = False,
-    rows: RowsOption = "text",
-    image_shape: ImageShapeOption = None,
-    classes: ClassesOption = None,
-    pii: PiiOption = False,
-    pii_entity: PiiEntityOption = None,
-    pii_score: PiiScoreOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and count only; write nothing.")
     ] = False,
@@ -282,8 +175,6 @@ def split(
     Records whose terms are unclear go into quarantine. DIR/NAME.quarantine.json counts them.
     """
     from govray.data import corpus
-    from govray.data.sources import reader
-    from govray.data.sources.columns import ColumnMapping
     from govray.data.sources.objects import find
     from govray.data.sources.quarantine import RecordFilter
     from govray.data.sources.split import corpus_name, count_terms
@@ -291,13 +182,7 @@ def split(
     from govray.data.sources.terms import RecordTerms, TermsReader
     from govray.governance.trust import license as spdx
 
-    period = _period(valid_from, valid_until)
-    steps = normalisation(normalise_newlines, normalise_nfc)
-    schema = row_schema(rows, image_shape, classes)
-    scan = pii_scan(pii, pii_entity, pii_score)
     defaults = {"license": license, "jurisdiction": jurisdiction, "sensitivity": sensitivity}
-    described = _description(description)
-    lookup = opt_out_lookup(opt_outs, opt_out_agent, described)
     terms = TermsReader(
         {attribute: value for attribute, value in defaults.items() if value is not None},
         _values(values),
@@ -310,14 +195,10 @@ def split(
             built,
             license=of.license,
             issuer=issuer,
-            valid=period,
             license_category=license_category if reference else None,
             jurisdiction=of.jurisdiction,
             sensitivity=of.sensitivity,
-            **_described(described, languages, lookup),
-            normalisation=steps,
-            rows=_fields(schema),
-            pii_scan=_fields(scan),
+            **made_of.stated(languages),
         )
 
     def check(target: str, of: RecordTerms) -> None:
@@ -336,37 +217,27 @@ def split(
         }
 
     corpus.check_name(name)
-    columns = ColumnMapping.parse(column or (), rows)
-    found = find(source, format)
-    refuse = on_flaw == "refuse"
-    selection = RecordFilter(refuse_flaws=refuse, only_split=only_split)
-    read = reader.read(
-        found,
-        columns,
-        limit=max_record_bytes,
-        normalisation=steps,
-        schema=schema,
-        seen=selection.columns,
-    )
-    taken = unreserved(selection.of(read), lookup, selection)
-    records = scanned(taken, scan, selection, refuse=refuse, rows=rows)
+    made_of.stated(set())
+    found = find(source, made_of.format)
+    selection = RecordFilter(refuse_flaws=on_flaw == "refuse", only_split=made_of.only_split)
     told: list[dict[str, Any]] = []
     if dry_run:
+        records = made_of.records(found, selection)
         for each, (count, size) in count_terms(records, terms, selection.quarantine).items():
             target = corpus_name(name, each, terms.defaults)
             built = corpus.Built(out_folder / target, target, _NO_DIGEST, count, size, _NO_DIGEST)
             told.append(row(built, credential(built, each, set())))
-        kept_out = _kept_out(selection, scan)
+        kept_out = _kept_out(selection, made_of.scan)
     else:
-        if parallel:
-            with _several(scan, lookup) as several:
-                reading = several.Reading(
-                    columns, max_record_bytes, steps, schema, refuse, only_split
-                )
-                corpora = several.split(
+        if made_of.parallel:
+            with made_of.several(selection) as reading:
+                from govray.data.sources import parallel_split
+
+                corpora = parallel_split.split(
                     out_folder, name, found, reading, terms, selection, check=check
                 )
         else:
+            records = made_of.records(found, selection)
             corpora = split_source(
                 out_folder, name, records, terms, selection.quarantine, check=check
             )
@@ -375,7 +246,7 @@ def split(
             path = made.folder / SOURCE
             user_files.write(path, _yaml(stated))
             told.append(row(made.built, stated, root=made.built.root, credential=str(path)))
-        kept_out = _write_quarantine(out_folder, name, selection, scan)
+        kept_out = _write_quarantine(out_folder, name, selection, made_of.scan)
     report({"corpora": told, **kept_out})
     grid = table(
         "corpus", "records", "licence", "category", "jurisdiction", "sensitivity",
@@ -657,35 +528,6 @@ def _stated_credential(built: corpus.Built, **stated: Any) -> Credential:
         raise UsageError(error.what, where=error.where, do=error.do) from None
 
 
-def _description(path: Path | None) -> CorpusDescription | None:
-    from govray.governance.formats.strict_yaml import read_yaml
-    from govray.governance.policy.corpus_description import CorpusDescription
-
-    if path is None:
-        return None
-    source = read_yaml(user_files.read(path), name=str(path))
-    return CorpusDescription.from_source(source.value, where=source.where)
-
-
-def _described(
-    stated: CorpusDescription | None, languages: set[str], lookup: OptOutLookup | None
-) -> dict[str, Any]:
-    """The description as a field of a credential's source, with the languages that its records
-    state; those alone without a description."""
-    found = tuple(sorted(languages))
-    if stated is None:
-        return {"languages": found}
-    fields = _fields(stated) or {}
-    looked = lookup.stated() if lookup else {}
-    return {"description": ({"languages": found} if found else {}) | fields | looked}
-
-
-def _fields(stated: Document | None) -> dict[str, Any] | None:
-    if stated is None:
-        return None
-    return stated.model_dump(mode="json", by_alias=False, exclude_none=True)
-
-
 def _kept_out(selection: RecordFilter, scan: PiiScan | None) -> dict[str, Any]:
     return ({"piiScan": scan.to_json()} if scan else {}) | {
         "quarantined": selection.quarantine.records,
@@ -730,19 +572,6 @@ def _tell_kept_out(told: dict[str, Any]) -> None:
             each.get("suggestion", ""),
         )  # fmt: skip
     print_table(grid)
-
-
-def _period(start: str | None, stop: str | None) -> Period:
-    from govray.governance.formats.document import format_time
-    from govray.governance.policy.credential import Period
-
-    first = given_time(start, "--valid-from") if start else datetime.now(UTC)
-    last = given_time(stop, "--valid-until") if stop else first + timedelta(days=365)
-    try:
-        period = {"from": format_time(first), "until": format_time(last)}
-        return Period.from_json(period)
-    except Malformed as error:
-        raise UsageError(error.what, where="--valid-from, --valid-until", do=error.do) from None
 
 
 def _yaml(credential: Credential) -> bytes:

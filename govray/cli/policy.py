@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from govray.cli import curve_view, user_files
+from govray.cli.corpus_source import OptOutAgentOption, OptOutsOption
 from govray.cli.credential_options import (
     LicenseCategory,
     OptOut,
-    OptOutAgentOption,
-    OptOutsOption,
     PersonalData,
     Sensitivity,
     Source,

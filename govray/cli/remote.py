@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +22,7 @@ from govray.cli import (
     webhook,
     workspace,
 )
+from govray.cli.option_group import option_groups
 from govray.cli.output import Overrides, field, line, note, report
 from govray.cli.progress import StageBar
 from govray.cli.served import service
@@ -40,70 +42,57 @@ app = typer.Typer(
 )
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file, here.")]
-Project = Annotated[
-    str | None, typer.Option("--project", metavar="NAME", help="What it counts for.")
-]
-Pool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Where it runs.")]
-Priority = Annotated[
-    int | None, typer.Option("--priority", help="Of a pool's queue the highest goes first.")
-]
-TagList = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="WORD", help="To find it by. Repeatable.")
-]
-Archive = Annotated[
-    str | None,
-    typer.Option("--archive", metavar="DIGEST", help="A working directory on the cluster."),
-]
-WorkingDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--working-dir", metavar="DIR", help="A folder here that the job gets; sent if needed."
-    ),
-]
-PolicyDigest = Annotated[
-    str | None,
-    typer.Option("--policy", metavar="DIGEST", help="The depth policy that it has to have."),
-]
-Check = Annotated[bool, typer.Option("--check", help="Submit nothing: say what it would take.")]
-Follow = Annotated[bool, typer.Option("--follow", help="Wait until it has ended.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """What an experiment is submitted with."""
+
+    overrides: Overrides = None
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="NAME", help="What it counts for.")
+    ] = None
+    pool: Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Where it runs.")] = (
+        None
+    )
+    priority: Annotated[
+        int | None, typer.Option("--priority", help="Of a pool's queue the highest goes first.")
+    ] = None
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="WORD", help="To find it by. Repeatable.")
+    ] = None
+    archive: Annotated[
+        str | None,
+        typer.Option("--archive", metavar="DIGEST", help="A working directory on the cluster."),
+    ] = None
+    working_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--working-dir", metavar="DIR", help="A folder here that the job gets; sent if needed."
+        ),
+    ] = None
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="DIGEST", help="The depth policy that it has to have."),
+    ] = None
+    check: Annotated[
+        bool, typer.Option("--check", help="Submit nothing: say what it would take.")
+    ] = False
+    follow: Annotated[bool, typer.Option("--follow", help="Wait until it has ended.")] = False
 
 
 @app.command("train")
-def train(
-    config: Config,
-    overrides: Overrides = None,
-    project: Project = None,
-    pool: Pool = None,
-    priority: Priority = None,
-    tag: TagList = None,
-    archive: Archive = None,
-    working_dir: WorkingDir = None,
-    policy: PolicyDigest = None,
-    check: Check = False,
-    follow: Follow = False,
-) -> None:
+@option_groups
+def train(config: Config, submission: Submission) -> None:
     """Submit an experiment to the service's cluster."""
-    asked = _asked(overrides, project, pool, priority, tag, archive, policy)
-    _submit("train", config, asked, working_dir, check=check, follow=follow)
+    _submit("train", config, submission)
 
 
 @app.command("tune")
-def tune(
-    config: Config,
-    overrides: Overrides = None,
-    project: Project = None,
-    pool: Pool = None,
-    priority: Priority = None,
-    tag: TagList = None,
-    archive: Archive = None,
-    working_dir: WorkingDir = None,
-    policy: PolicyDigest = None,
-    check: Check = False,
-    follow: Follow = False,
-) -> None:
+@option_groups
+def tune(config: Config, submission: Submission) -> None:
     """Submit a search: an experiment file with a search section."""
-    asked = _asked(overrides, project, pool, priority, tag, archive, policy)
-    _submit("tune", config, asked, working_dir, check=check, follow=follow)
+    _submit("tune", config, submission)
 
 
 app.add_typer(queue.remote, name="queue")
@@ -120,43 +109,24 @@ app.command("login")(login.login)
 app.command("logout")(login.logout)
 
 
-def _asked(
-    overrides: list[str] | None,
-    project: str | None,
-    pool: str | None,
-    priority: int | None,
-    tags: list[str] | None,
-    archive: str | None,
-    policy: str | None,
-) -> dict[str, Any]:
-    return {
-        "set": overrides or [],
-        "project": project,
-        "pool": pool,
-        "priority": priority,
-        "tags": tags or [],
-        "archive": archive,
-        "policy": policy,
-    }
-
-
-def _submit(
-    verb: str,
-    config: Path,
-    asked: dict[str, Any],
-    working_dir: Path | None,
-    *,
-    check: bool,
-    follow: bool,
-) -> None:
+def _submit(verb: str, config: Path, given: Submission) -> None:
     import secrets
 
     from govray.governance.submission.code_archive import packed
 
+    asked = {
+        "set": given.overrides or [],
+        "project": given.project,
+        "pool": given.pool,
+        "priority": given.priority,
+        "tags": given.tag or [],
+        "archive": given.archive,
+        "policy": given.policy,
+    }
     text = user_files.read_text(config)
-    if working_dir is not None and asked["archive"] is not None:
+    if given.working_dir is not None and given.archive is not None:
         raise UsageError("--archive and --working-dir both name a folder", do="Give one of them")
-    folder = None if working_dir is None else packed(working_dir)
+    folder = None if given.working_dir is None else packed(given.working_dir)
     client = service()
     cost = client.experiments.check(file=text, **asked)
     if cost.kind != verb:
@@ -165,14 +135,14 @@ def _submit(
             where=str(config),
             do=f"Say govray {cost.kind} {config}",
         )
-    if check:
+    if given.check:
         _tell_cost(cost)
         return
     if folder is not None:
         asked["archive"] = _send(client, folder)
     # One key for one command: if the answer is lost on the way, the same request is safe.
     made = client.experiments.submit(file=text, **asked, idempotency_key=secrets.token_urlsafe(24))
-    if follow:
+    if given.follow:
         for now in client.follow(made.id):
             note(f"{now.id}  {now.state}{f': {now.why}' if now.why else ''}")
             made = now

@@ -95,13 +95,14 @@ class RecordFilter:
         quarantine: What was wrong with others.
         other_splits: How many are of splits that were not asked for.
         columns: Which objects have which columns.
+        refuse_flaws: Whether a record that is none ends the reading.
     """
 
     def __init__(self, *, refuse_flaws: bool = False, only_split: str | None = None) -> None:
         self.quarantine = Quarantine()
         self.other_splits = 0
         self.columns = ColumnsSeen()
-        self._refuse_flaws, self._only_split = refuse_flaws, only_split
+        self.refuse_flaws, self._only_split = refuse_flaws, only_split
 
     def merge(self, other: RecordFilter) -> None:
         """Count what another process left out behind this one."""
@@ -113,7 +114,7 @@ class RecordFilter:
         """The records that are taken."""
         for each in found:
             if isinstance(each, Flaw):
-                if self._refuse_flaws:
+                if self.refuse_flaws:
                     raise UsageError(each.what, where=each.where, do=each.do)
                 self.quarantine.put(each.where, "record", "", each.what)
             elif self._only_split and each.stated.get("split") != (self._only_split,):
