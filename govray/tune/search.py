@@ -36,7 +36,7 @@ from govray.storage.storage_url import check_path
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_run_id
 from govray.train.driver.waiting_line import WaitingLine
-from govray.train.experiment.validation import GROUP
+from govray.train.experiment.sections import GROUP
 from govray.train.inputs import run_listing
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.loop.entrypoint import own_loop

@@ -22,7 +22,7 @@ from pydantic import Field, Tag, ValidationError, model_validator
 from govray.errors import UsageError, suggestion
 from govray.governance.formats.bounds import Positive
 from govray.governance.formats.strict_yaml import Source
-from govray.train.experiment.section import Section
+from govray.train.experiment.sections import Section
 from govray.train.inputs.experiment_config import (
     DATA,
     DiskPath,

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from govray.governance.formats.bounds import Positive
-from govray.train.experiment.section import Section
+from govray.train.experiment.sections import Section
 
 _POINTS = Field(None, description="points of a grid, evenly spaced, both ends included")
 

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from govray.errors import UsageError
 from govray.governance.formats.bounds import Positive
-from govray.train.experiment.section import Section
+from govray.train.experiment.sections import Section
 from govray.tune.objective import TrialReport
 
 

@@ -12,7 +12,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.train.checkpoint.retention import Rules
 from govray.train.checkpoint.tensor_shards import shard, whole
-from govray.train.experiment.ema import Ema
+from govray.train.experiment.sections import Ema
 from govray.train.state.committer import Commits
 from govray.train.state.snapshot import TrainingState, folder_name
 from govray.train.state.trained_model import TorchModel

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from govray.printable import holds_key
-from govray.train.experiment.places import DiskPath
-from govray.train.experiment.section import Section
+from govray.train.experiment.sections import DiskPath, Section
 
 LONGEST_VALUE = 4096
 

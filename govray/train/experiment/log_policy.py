@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from govray.train.experiment.section import Section
+from govray.train.experiment.sections import Section
 
 LONGEST_PATTERN = 200
 MOST_POLICIES = 20

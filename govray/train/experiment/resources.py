@@ -15,7 +15,7 @@ from pydantic import (
 
 from govray.governance.formats.bounds import Positive
 from govray.governance.submission.submission import PRIORITY
-from govray.train.experiment.section import Section
+from govray.train.experiment.sections import Section
 
 ACCELERATOR: Final = "accelerator_type:"
 """What Ray's name of a resource begins with, of which each node with such a GPU has 1."""

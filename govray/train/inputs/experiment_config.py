@@ -45,20 +45,24 @@ from govray.governance.record.canary import (
 from govray.governance.record.prepare_manifest import ReserveShare
 from govray.governance.submission.yaml_overrides import overridden, read_mapping
 from govray.storage.storage_url import check_path
-from govray.train.experiment.checkpoint import CheckpointEvery
-from govray.train.experiment.ema import Ema
 from govray.train.experiment.environment import JobEnvironment
 from govray.train.experiment.log_policy import LogPolicies
-from govray.train.experiment.optimizer import Optimizer
-from govray.train.experiment.places import DiskPath as DiskPath
-from govray.train.experiment.places import PlaceText as PlaceText
-from govray.train.experiment.profiling import Profiling
 from govray.train.experiment.resources import QUEUED, Resources
-from govray.train.experiment.schedule import COSINE, Schedule
-from govray.train.experiment.section import Section
-from govray.train.experiment.sharding import Sharding, check_copies
-from govray.train.experiment.tracking import Tracking
-from govray.train.experiment.validation import Validation
+from govray.train.experiment.sections import (
+    COSINE,
+    CheckpointEvery,
+    Ema,
+    Optimizer,
+    Profiling,
+    Schedule,
+    Section,
+    Sharding,
+    Tracking,
+    Validation,
+    check_copies,
+)
+from govray.train.experiment.sections import DiskPath as DiskPath
+from govray.train.experiment.sections import PlaceText as PlaceText
 
 SEEN_ONLY = frozenset({"log_policies", "profiling", "tensorboard", "tracking"})
 """Fields that say what people see of a run. They change nothing about it, so a run that goes on may

@@ -22,7 +22,7 @@ from govray.governance.submission.submission import Submission
 from govray.storage.atomic_file import make_folder, write_whole
 from govray.storage.place import Place
 from govray.storage.regular_file import MOST, read_regular
-from govray.train.experiment.ema import Ema
+from govray.train.experiment.sections import Ema
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.inputs.pretrained_start import Start
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from govray.engine.collective.step_settings import SHARDING, StepSettings
 from govray.errors import UsageError
 from govray.train.checkpoint.retention import DEFAULT, Rules
-from govray.train.experiment.ema import Ema
+from govray.train.experiment.sections import Ema
 from govray.train.inputs.experiment_config import Experiment
 
 

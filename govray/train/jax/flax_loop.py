@@ -15,8 +15,7 @@ from flax import nnx
 from jax import Array
 
 from govray.errors import UsageError
-from govray.train.experiment.optimizer import ADAMW, FLOOR, Optimizer
-from govray.train.experiment.schedule import COSINE
+from govray.train.experiment.sections import ADAMW, COSINE, FLOOR, Optimizer
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.jax.run_start import govern
 

@@ -16,7 +16,7 @@ from torch import nn
 from govray.engine.startup.optimizer_kinds import refuse_undriven
 from govray.engine.startup.without_compiler import without_compiler
 from govray.errors import GovrayError, UsageError
-from govray.train.experiment.optimizer import ADAMW, Optimizer
+from govray.train.experiment.sections import ADAMW, Optimizer
 from govray.train.loop.imported_class import check_arguments, imported_class
 
 _WHERE = "optimizer"

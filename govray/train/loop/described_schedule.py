@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialLR
 
 from govray.errors import GovrayError, UsageError
-from govray.train.experiment.schedule import COSINE, Schedule
+from govray.train.experiment.sections import COSINE, Schedule
 from govray.train.loop.imported_class import check_arguments, imported_class
 from govray.train.worker.lr_schedule import MakeScheduler, learning_rates, make_schedule, replay
 

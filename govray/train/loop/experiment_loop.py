@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from govray.train.experiment.optimizer import FLOOR, Optimizer
+from govray.train.experiment.sections import FLOOR, Optimizer
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.loop.described_optimizer import make_optimizer
 from govray.train.loop.described_schedule import describe_schedule

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from govray.train.checkpoint.tensor_shards import local_shard
-from govray.train.experiment.ema import Ema
+from govray.train.experiment.sections import Ema
 
 
 class WeightAverage:

@@ -16,7 +16,7 @@ from typing import Any
 from govray.governance.formats import canonical_json
 from govray.storage.place import Place
 from govray.train.checkpoint.commit_folder import open_commit
-from govray.train.experiment.validation import Validation
+from govray.train.experiment.sections import Validation
 from govray.train.state import snapshot
 
 LARGEST = 2.0**53

@@ -27,7 +27,7 @@ from govray.errors import CouldNotCheck, Refused
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.record.prepare_manifest import MANIFEST_FILE, Manifest
 from govray.storage.place import Place, place
-from govray.train.experiment.validation import Validation
+from govray.train.experiment.sections import Validation
 from govray.train.inputs.run_record import RunRecord
 from govray.train.inputs.shared_inputs import ValidationData
 from govray.train.inputs.verified_inputs import Inputs, check_unrevoked

@@ -13,7 +13,7 @@ from govray.errors import GovrayError
 from govray.governance.record.gates import Gate
 from govray.governance.record.ledger import AnyLeaf, GradientNorms, Leaf
 from govray.storage.place import Place
-from govray.train.experiment.validation import GROUP
+from govray.train.experiment.sections import GROUP
 from govray.train.run_folder import figures
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.events import EndedEarly, Gated, Memorized, Reported, append

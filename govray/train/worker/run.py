@@ -32,7 +32,7 @@ from govray.storage.bucket import StoreFailed
 from govray.storage.place import place
 from govray.train.checkpoint.commit_folder import Folder
 from govray.train.checkpoint.storage import shown_to_ray
-from govray.train.experiment.validation import GROUP, Validation
+from govray.train.experiment.sections import GROUP, Validation
 from govray.train.inputs.gating import Gating
 from govray.train.inputs.order import Assignment
 from govray.train.inputs.revocation_feed import RevocationFeed

@@ -16,7 +16,7 @@ from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.train import govern
 from govray.train.driver.trainer import GovernedTrainer, from_experiment
-from govray.train.experiment.ema import Ema
+from govray.train.experiment.sections import Ema
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.replay.replayed_run import replay

@@ -152,7 +152,7 @@ import torch
 from govray.engine.model.gpt import GPT
 from govray.train import govern
 from govray.train.loop.until_govern import discover
-from govray.train.experiment.optimizer import Optimizer
+from govray.train.experiment.sections import Optimizer
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.watching.model_size import _state_share
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from govray.errors import UsageError
-from govray.train.experiment.optimizer import Optimizer
+from govray.train.experiment.sections import Optimizer
 from govray.train.inputs.experiment_config import (
     Experiment,
     Quota,

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from govray.errors import GovrayError, UsageError
-from govray.train.experiment.optimizer import Optimizer
+from govray.train.experiment.sections import Optimizer
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.loop.described_optimizer import check_optimizer, make_optimizer
 from tests.support.tree import ROOT

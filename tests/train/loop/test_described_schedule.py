@@ -11,8 +11,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from govray.errors import UsageError
-from govray.train.experiment.optimizer import Optimizer
-from govray.train.experiment.schedule import Schedule
+from govray.train.experiment.sections import Optimizer, Schedule
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule, describe_schedule

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from govray.train.driver.trainer import from_experiment
-from govray.train.experiment.optimizer import Optimizer
+from govray.train.experiment.sections import Optimizer
 from govray.train.inputs.experiment_config import read_experiment
 from tests.support.deployment import Deployment
 from tests.support.tree import ROOT

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from govray.train.experiment.ema import Ema
+from govray.train.experiment.sections import Ema
 from govray.train.state.weight_average import WeightAverage
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from govray.train.experiment.validation import Validation
+from govray.train.experiment.sections import Validation
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.validation.best_so_far import BestSoFar
 

@@ -18,7 +18,7 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.row_order import RowOrder
-from govray.train.experiment.ema import Ema
+from govray.train.experiment.sections import Ema
 from govray.train.state.weight_average import WeightAverage
 from govray.train.watching.attention_products import attention_products
 from govray.train.watching.flops import row_flops
