@@ -9,7 +9,8 @@ has no folders: a path is one if there is an object below it.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -22,7 +23,11 @@ from govray.storage.bucket import Replaced, bucket_store, reaching
 from govray.storage.storage_url import check_url
 
 _RANGE = 1 << 22
-"""Bytes of one request of a reader."""
+"""Bytes of one request of a reader that takes few at a time."""
+_MOST = 1 << 25
+"""Bytes of the largest request of a reader: a broken connection loses at most these."""
+_PART = 1 << 24
+"""Bytes of each part of an object that is sent piece by piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class BucketPath:
     @classmethod
     def parse(cls, url: str) -> BucketPath:
         """The path that a URL names."""
-        parts = urlsplit(check_url(url, fsspec=False))
+        parts = urlsplit(check_url(url))
         mark = "?" if parts.query else ""
         bucket = f"{parts.scheme}://{parts.netloc}{mark}{parts.query}"
         return cls(bucket, parts.path.strip("/"))
@@ -239,6 +244,17 @@ class BucketPath:
         with reaching(str(self)):
             obstore.put(self._store, self.key, file)
 
+    @contextmanager
+    def writer(self) -> Iterator[Callable[[bytes | memoryview], object]]:
+        """What takes the object's bytes, piece by piece, and sends them in parts.
+        There is no object unless the context ends without an exception."""
+        import obstore
+
+        with reaching(str(self)):
+            sink = obstore.open_writer(self._store, self.key, buffer_size=_PART)
+            yield sink.write
+            sink.close()
+
     def create(self, data: bytes) -> Tag:
         """Write the object. Returns its tag. Raises ``FileExistsError``: one is there."""
         return self._put(data, "create")
@@ -313,7 +329,7 @@ class _Ranges(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        count = min(len(view), self._size - self._position)
+        count = min(len(view), self._size - self._position, _MOST)
         if count <= 0:
             return 0
         view[:count] = self._path.read_range(self._position, self._position + count)

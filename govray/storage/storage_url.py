@@ -14,10 +14,7 @@ from typing import TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
-"""Schemes of pyarrow's own object stores."""
-
-FSSPEC = "fsspec+"
-"""pyarrow's prefix for file systems of fsspec."""
+"""Schemes of object stores."""
 
 _OPTIONS = frozenset({"region", "scheme", "endpoint_override"})
 """What may follow the ``?``: where the store is, never credentials."""
@@ -48,8 +45,8 @@ def check_path(path: _P) -> _P:
     return path
 
 
-def check_url(url: str, *, fsspec: bool = True) -> str:
-    """Return ``url`` if it is one of an object store; with ``fsspec`` of its file systems too.
+def check_url(url: str) -> str:
+    """Return ``url`` if it is one of an object store.
 
     Raises:
         ValueError: It is not a URL of an object store, or may hold a secret. Then the message does
@@ -57,9 +54,8 @@ def check_url(url: str, *, fsspec: bool = True) -> str:
     """
     parts = urlsplit(url)
     scheme, slashes = _split(url)
-    known = ", ".join(SCHEMES) + (f" or {FSSPEC}…" if fsspec else "")
-    fsspec = fsspec and scheme.startswith(FSSPEC) and scheme != FSSPEC
-    if slashes < 2 or (not fsspec and scheme not in SCHEMES):
+    if slashes < 2 or scheme not in SCHEMES:
+        known = ", ".join(SCHEMES)
         raise ValueError(f"give an object store's URL ({known}://bucket/prefix){_meant(scheme)}")
     user, has_user, _ = parts.netloc.rpartition("@")
     container = scheme.startswith("abfs")  # where others have a user
@@ -67,7 +63,7 @@ def check_url(url: str, *, fsspec: bool = True) -> str:
         raise ValueError(
             "a user or a key has no place in a URL: give it by the store's environment variables"
         )
-    if not parts.netloc and not (fsspec and parts.path.strip("/")):
+    if not parts.netloc:
         raise ValueError("the URL names no bucket")
     if "//" in parts.path.strip("/"):
         raise ValueError("the URL's key has an empty part: write one slash where it has two")

@@ -20,6 +20,7 @@ from govray.train.state.carried_governance import keep
 from govray.train.state.garbage_collection import pin
 from govray.train.state.snapshot import folder_name
 from tests.support.command import Run
+from tests.support.object_server import Server
 from tests.support.runs_on_storage import begin_run
 from tests.support.tree import ROOT
 from tests.support.world import World
@@ -160,8 +161,10 @@ def test_gc_leaves_a_driven_run_alone(run: Run, folder: Path) -> None:
     assert left(folder) == [10, 20, 50]
 
 
-def test_a_run_that_commits_elsewhere_is_listed_and_collected(run: Run, tmp_path: Path) -> None:
-    choose(tmp_path, "fsspec+memory:///verbs")
+def test_a_run_that_commits_elsewhere_is_listed_and_collected(
+    run: Run, tmp_path: Path, store_server: Server
+) -> None:
+    choose(tmp_path, store_server.bucket("verbs"))
     storage = storage_of(tmp_path)
     for step in (10, 20):
         state = {"step": step, "keep": {"best": 1, "latest": 1}, "governance": {}, "ledger": {}}

@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import S3Store
 from pyarrow import fs
 
+from govray.storage.bucket_path import BucketPath
 from govray.train.checkpoint.commit_folder import Folder
-from govray.train.checkpoint.object_store import ObjectFolder, ObjectStore
+from govray.train.checkpoint.object_store import ObjectFolder
 from tests.support.tree import ROOT
 
 # moto lets everybody in; pyarrow wants to have something to say.
@@ -169,24 +170,19 @@ class Raw:
     def read(self, name: str) -> bytes:
         if isinstance(self.folder, Path):
             return (self.folder / name).read_bytes()
-        store, path = self._object(name)
-        with store.filesystem.open_input_stream(path) as stream:
-            return bytes(stream.read())
+        return self._object(name).read_bytes()
 
     def write(self, name: str, data: bytes) -> None:
         if isinstance(self.folder, Path):
             (self.folder / name).write_bytes(data)
-            return
-        store, path = self._object(name)
-        with store.filesystem.open_output_stream(path, compression=None) as stream:
-            stream.write(data)
+        else:
+            self._object(name).write_bytes(data)
 
     def delete(self, name: str) -> None:
         if isinstance(self.folder, Path):
             (self.folder / name).unlink()
-            return
-        store, path = self._object(name)
-        store.filesystem.delete_file(path)
+        else:
+            self._object(name).unlink()
 
     def delete_all(self) -> None:
         if isinstance(self.folder, Path):
@@ -194,7 +190,6 @@ class Raw:
         else:
             self.folder.remove()
 
-    def _object(self, name: str) -> tuple[ObjectStore, str]:
+    def _object(self, name: str) -> BucketPath:
         assert isinstance(self.folder, ObjectFolder)
-        store: Any = self.folder.store
-        return store, f"{store.root}/{self.folder.folder}/{name}"
+        return self.folder.path / name

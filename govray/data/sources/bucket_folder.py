@@ -163,7 +163,7 @@ class Ranges(io.RawIOBase):
 def open_bucket(url: str) -> tuple[BucketFolder, str | None]:
     """The folder that a URL names; or the folder and the one object, if it names an object."""
     try:
-        check_url(url, fsspec=False)
+        check_url(url)
     except ValueError as error:
         raise UsageError(str(error), where="SRC", do="See docs/corpora.md.") from None
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Commits on an object store, by pyarrow's file systems: S3, Google Cloud Storage, Azure, fsspec.
+"""Commits on an object store: S3, Google Cloud Storage, Azure.
 
 An object store has no rename, so a commit is written in place and its manifest last: that
 one PUT is the commit point. Objects without a manifest beside them never load.
@@ -13,11 +13,8 @@ Two properties are assumed: an object appears whole or not at all, and every lis
 PUT or DELETE sees it. S3, Google Cloud Storage and Azure document both. If an object appeared in
 part, a cut manifest would not parse, and a cut file would differ in size.
 
-The upload of a killed process is not aborted, for pyarrow can't. Its parts are in no listing; a
-lifecycle rule of the bucket deletes them.
-
-Source: pyarrow.fs; https://github.com/apache/arrow/issues/40502 for why a failed stream is closed
-and its object deleted.
+An upload that failed or was killed leaves no object. Its parts are in no listing; a lifecycle rule
+of the bucket deletes them.
 """
 
 from __future__ import annotations
@@ -26,21 +23,16 @@ import io
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from pyarrow import fs
-
-from govray.errors import GovrayError, InfrastructureFailed, UsageError
+from govray.errors import InfrastructureFailed, UsageError
 from govray.governance.formats import canonical_json
-from govray.train.checkpoint import commit_manifest, safetensors_stream
+from govray.storage.bucket_path import BucketPath
+from govray.train.checkpoint import commit_manifest
 from govray.train.checkpoint.commit_manifest import MANIFEST
 from govray.train.checkpoint.commit_reader import Committed, Content, opened, pour
 
-PIECE = 32 << 20
-"""Bytes of one read request of a whole file: a broken connection loses at most these."""
-RETRY_S = 30
-"""How long a request to Google Cloud Storage is retried. S3's client gives up sooner."""
 ASIDE = "aside"
 OBJECTS = "governance"
 """Folder of the objects that commits share, beside them."""
@@ -56,31 +48,22 @@ _DO = (
 
 
 class ObjectStore:
-    """The place of one run's commits. Pickled as its URL alone; credentials never travel.
+    """The place of one run's commits. Pickled without credentials, which never travel.
     ``url``: as `govray.storage.storage_url.check_url` accepts."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        with _reaching(url):
-            self.filesystem, self.root = fs.FileSystem.from_uri(_impatient(url))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (ObjectStore, (self.url,))
+        self.root = BucketPath.parse(url)
 
     def require_bucket(self) -> None:
-        """Check that the URL's bucket exists; a listing below it would not show that. A file system
-        of fsspec may create its root on writing.
-        """
-        bucket = self.root.lstrip("/").partition("/")[0]
+        """Check that the URL's bucket exists."""
         with _reaching(self.url):
-            found = self.filesystem.get_file_info(bucket).type != fs.FileType.NotFound
-            if not found and not isinstance(self.filesystem, fs.PyFileSystem):
-                raise FileNotFoundError(f"there is no bucket {bucket!r}")
+            self.root.is_dir()
 
     def begin(self, run: str) -> None:
         """Write the label of a new run."""
         try:
-            self.write(f"{self.root}/{LABEL}", canonical_json.encode({"run": run}), self.url)
+            self.write(self.root / LABEL, canonical_json.encode({"run": run}), self.url)
         except InfrastructureFailed as error:
             raise UsageError(error.what, where=self.url, do=_DO) from error
 
@@ -106,7 +89,7 @@ class ObjectStore:
 
     def objects(self) -> Mapping[str, int]:
         """SHA-256 in hex → bytes of the objects that commits share."""
-        found = self.files_below(f"{self.root}/{OBJECTS}", self.url)
+        found = self.files_below(self.root / OBJECTS, self.url)
         return {name: size for name, size in found.items() if OBJECT_NAME.fullmatch(name)}
 
     def write_object(self, name: str, data: bytes) -> None:
@@ -119,33 +102,22 @@ class ObjectStore:
 
     def remove_object(self, name: str) -> None:
         """As `govray.train.checkpoint.storage.Storage`."""
-        with _reaching(self.url), suppress(FileNotFoundError):
-            self.filesystem.delete_file(f"{self.root}/{OBJECTS}/{name}")
+        with _reaching(self.url):
+            (self.root / OBJECTS / name).unlink(missing_ok=True)
 
     def __str__(self) -> str:
         return self.url.partition("?")[0]
 
-    def files_below(self, path: str, where: str) -> dict[str, int]:
+    def files_below(self, path: BucketPath, where: str) -> dict[str, int]:
         """Relative name → bytes of every object below a path; empty if there is none."""
         with _reaching(where):
-            found = self.filesystem.get_file_info(
-                fs.FileSelector(path, recursive=True, allow_not_found=True)
-            )
-        return {
-            info.path[len(path) :].lstrip("/"): info.size
-            for info in found
-            if info.type == fs.FileType.File  # pyarrow's "directory" is a marker
-        }
+            return {name: stat.st_size for name, stat in path.walk_files().items()}
 
-    def write(self, path: str, content: Content, where: str) -> commit_manifest.FileEntry:
+    def write(self, path: BucketPath, content: Content, where: str) -> commit_manifest.FileEntry:
         """Write one object. Its digest is of the bytes as they are sent.
-        Raises ``InfrastructureFailed``: the store refuses. An object that is cut may be there."""
-        # Parts are sent in the background, so a failure shows when the stream closes.
-        with (
-            _reaching(where),
-            self.filesystem.open_output_stream(path, compression=None) as stream,
-        ):
-            return pour(content, stream.write, where=where)
+        Raises ``InfrastructureFailed``: the store refuses."""
+        with _reaching(where), path.writer() as sink:
+            return pour(content, sink, where=where)
 
     def _folders(self) -> dict[str, dict[str, int]]:
         """Folder with a commit's name → its files and their bytes. Other objects here are not
@@ -167,7 +139,7 @@ class ObjectFolder:
         self.store = store
         self.folder = folder
         self.name = folder.partition(".")[0]
-        self._path = f"{store.root}/{folder}"
+        self.path = store.root / folder
         self._where = f"{store.url.partition('?')[0]}/{folder}"
 
     def __str__(self) -> str:
@@ -181,7 +153,7 @@ class ObjectFolder:
 
     def write(self, name: str, content: Content) -> commit_manifest.FileEntry:
         """As `govray.train.checkpoint.commit_folder.write`."""
-        return self.store.write(f"{self._path}/{name}", content, f"{self}/{name}")
+        return self.store.write(self.path / name, content, f"{self}/{name}")
 
     def publish(
         self, entries: Mapping[str, commit_manifest.FileEntry], check: Callable[[], None]
@@ -191,7 +163,7 @@ class ObjectFolder:
         commit_manifest.require_whole(entries, self._sizes(), str(self))
         manifest = commit_manifest.encode(entries)
         check()
-        self.store.write(f"{self._path}/{MANIFEST}", manifest, f"{self}/{MANIFEST}")
+        self.store.write(self.path / MANIFEST, manifest, f"{self}/{MANIFEST}")
         return canonical_json.sha256(manifest)
 
     def open_commit(self) -> Committed:
@@ -202,50 +174,42 @@ class ObjectFolder:
 
     def open_file(self, name: str) -> BinaryIO:
         """As `govray.train.checkpoint.commit_folder.open_file`."""
-        return io.BufferedReader(self._open(name), safetensors_stream.PIECE)
+        where = f"{self}/{name}"
+        with _reaching(where):
+            return io.BufferedReader(_Named((self.path / name).open(), where))
 
     def committed_at(self) -> float | None:
         """As `govray.train.checkpoint.commit_folder.committed_at`."""
         with _reaching(str(self)):
-            info = self.store.filesystem.get_file_info(f"{self._path}/{MANIFEST}")
-        if info.type != fs.FileType.File:
-            return None
-        return info.mtime.timestamp() if info.mtime else 0.0
+            try:
+                return (self.path / MANIFEST).stat().modified.timestamp()
+            except FileNotFoundError:
+                return None
 
     def remove(self) -> None:
         """As `govray.train.checkpoint.commit_folder.remove`."""
         with _reaching(str(self)):
-            with suppress(FileNotFoundError):
-                self.store.filesystem.delete_file(f"{self._path}/{MANIFEST}")
-            with suppress(FileNotFoundError):
-                self.store.filesystem.delete_dir(self._path)
+            (self.path / MANIFEST).unlink(missing_ok=True)
+            for name in self.path.walk_files():
+                (self.path / name).unlink(missing_ok=True)
 
     def put_aside(self, suffix: str) -> None:
         """As `govray.train.checkpoint.commit_folder.put_aside`."""
-        self.store.write(f"{self._path}/{ASIDE}{suffix}", b"", str(self))
+        self.store.write(self.path / f"{ASIDE}{suffix}", b"", str(self))
 
     def _sizes(self) -> dict[str, int]:
-        return self.store.files_below(self._path, str(self))
+        return self.store.files_below(self.path, str(self))
 
     def read(self, name: str, size: int) -> bytes:
         """The object's bytes; one more than ``size`` at most, so that growth shows."""
-        buffer = io.BytesIO()
-        with self._open(name) as file:
-            while piece := file.read(min(PIECE, size + 1 - buffer.tell())):
-                buffer.write(piece)
-        return buffer.getvalue()
-
-    def _open(self, name: str) -> _Requests:
-        where = f"{self}/{name}"
-        with _reaching(where):
-            stream = self.store.filesystem.open_input_file(f"{self._path}/{name}")
-        return _Requests(stream, where)
+        with self.open_file(name) as file:
+            return file.read(size + 1)
 
 
-class _Requests(io.RawIOBase):
-    """Reads of one object, one request each."""
+class _Named(io.RawIOBase):
+    """One object, whose reads raise errors that name it."""
 
-    def __init__(self, stream: Any, where: str) -> None:
+    def __init__(self, stream: BinaryIO, where: str) -> None:
         self._stream = stream
         self._where = where
 
@@ -254,30 +218,16 @@ class _Requests(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with _reaching(self._where):
-            return int(self._stream.readinto(buffer))
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self._stream.close()
-        super().close()
-
-
-def _impatient(url: str) -> str:
-    """The URL with a bound on how long Google's client tries: its own is 15 minutes."""
-    if not url.startswith(("gs:", "gcs:")):
-        return url
-    return f"{url}{'&' if '?' in url else '?'}retry_limit_seconds={RETRY_S}"
+            return self._stream.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
 
 
 @contextmanager
 def _reaching(where: str) -> Iterator[None]:
-    """Turn any error of a file system into one that names the storage."""
+    """Turn a store's errors into one that names the storage."""
     try:
         yield
-    except GovrayError:
-        raise
-    except Exception as error:  # those of fsspec raise their libraries' errors
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except OSError as error:
+        text = str(error.strerror or error).removeprefix("the storage failed: ")
         raise InfrastructureFailed(f"the storage failed: {text}", where=where, do=_DO) from error
 
 

@@ -1,1 +1,1 @@
-"""The sections of the experiment file, one module each."""
+"""The sections of the experiment file."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec.config
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,6 +33,7 @@ from govray.train.state.snapshot import (
     folder_name,
     latest,
 )
+from tests.support.object_server import CREDENTIALS, Server
 from tests.support.ranks import Hung, RankPool
 from tests.support.shared_training import Shared
 
@@ -369,12 +369,8 @@ def test_a_rank_that_dies_before_the_manifest_leaves_what_never_loads(
     assert [each.name for each in tmp_path.glob("checkpoint_*")] == [folder_name(1)]
 
 
-def _folders_as_needed() -> None:
-    fsspec.config.conf["file"] = {"auto_mkdir": True}
-
-
 def _train_remotely(run: Path) -> dict[str, dict[str, Tensor]]:
-    _folders_as_needed()
+    os.environ.update(CREDENTIALS)
     training = Shared(run)
     for step in (1, 2):
         training.step()
@@ -387,11 +383,12 @@ def _train_remotely(run: Path) -> dict[str, dict[str, Tensor]]:
     return training.gathered()
 
 
-def test_ranks_upload_their_parts_to_remote_storage(two: RankPool, tmp_path: Path) -> None:
+def test_ranks_upload_their_parts_to_remote_storage(
+    two: RankPool, tmp_path: Path, store_server: Server
+) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    _folders_as_needed()
-    storage.choose(run, f"fsspec+file://{tmp_path}/bucket")
+    storage.choose(run, store_server.bucket("parts"))
     expected = two.run(_train_remotely, run)[0]
     found = latest(run)
     assert found is not None
