@@ -45,7 +45,7 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment fi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submission:
+class SubmitOptions:
     """What an experiment is submitted with."""
 
     overrides: Overrides = None
@@ -83,14 +83,14 @@ class Submission:
 
 @app.command("train")
 @option_groups
-def train(config: Config, submission: Submission) -> None:
+def train(config: Config, submission: SubmitOptions) -> None:
     """Submit an experiment to the service's cluster."""
     _submit("train", config, submission)
 
 
 @app.command("tune")
 @option_groups
-def tune(config: Config, submission: Submission) -> None:
+def tune(config: Config, submission: SubmitOptions) -> None:
     """Submit a search: an experiment file with a search section."""
     _submit("tune", config, submission)
 
@@ -109,7 +109,7 @@ app.command("login")(login.login)
 app.command("logout")(login.logout)
 
 
-def _submit(verb: str, config: Path, given: Submission) -> None:
+def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
     import secrets
 
     from govray.governance.submission.code_archive import packed

@@ -205,13 +205,20 @@ class BucketPath:
         Raises:
             Replaced: There is another version.
         """
+        return self.read_part(start, stop, tag=tag)[0]
+
+    def read_part(
+        self, start: int, stop: int, *, tag: Tag | None = None
+    ) -> tuple[memoryview, ObjectStat]:
+        """As `read_range`, and what the object was when it was read."""
         import obstore
 
         options: Any = {"range": (start, stop)}
         if tag is not None and tag.e_tag is not None:
             options["if_match"] = tag.e_tag
         with reaching(str(self)):
-            return memoryview(obstore.get(self._store, self.key, options=options).bytes())
+            found = obstore.get(self._store, self.key, options=options)
+            return memoryview(found.bytes()), _stat(found.meta)
 
     def read_end(self, count: int) -> tuple[memoryview, ObjectStat]:
         """The last ``count`` bytes, or all of fewer, and what the object was then."""

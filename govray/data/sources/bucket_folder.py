@@ -3,9 +3,6 @@
 Every response carries the e-tag of the object that it was read from. Each is compared with the
 listing, so an object that is replaced meanwhile is noticed at the next request. Objects are read in
 ranges; a range doubles while reading goes straight on, up to ``_MOST``. That bounds the memory.
-
-Credentials come from the environment, in the variables of the store's own tools, or from the
-machine's or pod's role. Profiles of the AWS command line are not read.
 """
 
 from __future__ import annotations
@@ -14,22 +11,14 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from dataclasses import dataclass
+from typing import Any
 
-import obstore
 import pyarrow as pa
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from govray.data.sources.stamp import Stamp, changed
-from govray.errors import GovrayError, InfrastructureFailed, UsageError
-from govray.storage.bucket import asks_roles, bucket_store
-from govray.storage.storage_url import check_url
-
-if TYPE_CHECKING:
-    from obstore import ObjectMeta
+from govray.errors import InfrastructureFailed, UsageError
+from govray.storage.bucket_path import BucketPath, ObjectStat
 
 _LEAST, _MOST = 1 << 16, 1 << 23
 """Bytes of the first and of the largest request."""
@@ -45,42 +34,26 @@ _CREDENTIALS = {
 
 @dataclass(frozen=True)
 class BucketFolder:
-    """What lies below a URL; an object's name is its key without ``prefix``.
+    """What lies below a URL; an object's name is its key below ``path``."""
 
-    Attributes:
-        url: The bucket's or container's, with its options.
-        prefix: Of the keys; empty, or with a slash at its end.
-    """
-
-    url: str
-    prefix: str
-    _shown: str = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_shown", f"{self.url.partition('?')[0]}/{self.prefix}")
+    path: BucketPath
 
     def where(self, name: str) -> str:
         """How errors name an object."""
-        return self._shown + name
+        shown = f"{self.path.bucket.partition('?')[0]}/{self.path.key}"
+        return f"{shown}/{name}" if self.path.key else f"{shown}{name}"
 
     def list(self) -> dict[str, Stamp]:
-        """Every object below, in order of names, without those that are hidden.
-        Markers that consoles store as folders are no objects."""
-        with _reaching(self._shown):
-            listed = (meta for page in self._store.list(self.prefix or None) for meta in page)
-            found = {meta["path"][len(self.prefix) :]: _stamp(meta) for meta in listed}
+        """Every object below, in order of names, without those that are hidden."""
         hidden = re.compile(r"(^|/)\.")
-        folders = {name.rpartition("/")[0] for name in found}
-        return {
-            name: stamp
-            for name, stamp in sorted(found.items())
-            if name and not hidden.search(name) and (stamp.size or name not in folders)
-        }
+        with _reaching(self.where("")):
+            found = self.path.walk_files()
+        return {name: _stamp(stat) for name, stat in found.items() if not hidden.search(name)}
 
     def stamp(self, name: str) -> Stamp:
         """What an object is now. Raises ``FileNotFoundError`` if it or the bucket is gone."""
         with _reaching(self.where(name)):
-            return _stamp(obstore.head(self._store, self.prefix + name))
+            return _stamp((self.path / name).stat())
 
     def open(self, name: str, stamp: Stamp) -> pa.NativeFile:
         """An object's bytes. Reads raise what `Ranges` says."""
@@ -89,14 +62,8 @@ class BucketFolder:
     def read(self, name: str, start: int, stop: int) -> tuple[memoryview, Stamp]:
         """A range of an object, and what the object was when it was read."""
         with _reaching(self.where(name)):
-            options: Any = {"range": (start, stop)}
-            found = obstore.get(self._store, self.prefix + name, options=options)
-            return memoryview(found.bytes()), _stamp(found.meta)
-
-    @cached_property
-    def _store(self) -> Any:
-        with _reaching(self.url.partition("?")[0]):
-            return bucket_store(self.url)
+            data, stat = (self.path / name).read_part(start, stop)
+            return data, _stamp(stat)
 
 
 class Ranges(io.RawIOBase):
@@ -163,62 +130,47 @@ class Ranges(io.RawIOBase):
 def open_bucket(url: str) -> tuple[BucketFolder, str | None]:
     """The folder that a URL names; or the folder and the one object, if it names an object."""
     try:
-        check_url(url)
+        path = BucketPath.parse(url)
     except ValueError as error:
         raise UsageError(str(error), where="SRC", do="See docs/corpora.md.") from None
-    parts = urlsplit(url)
-    bucket = f"{parts.scheme}://{parts.netloc}{'?' if parts.query else ''}{parts.query}"
-    key = parts.path.strip("/")
-    below = BucketFolder(bucket, key and f"{key}/")
-    if not key or parts.path.endswith("/"):
+    below = BucketFolder(path)
+    if not path.key or url.partition("?")[0].endswith("/"):
         return below, None
-    above, _, name = key.rpartition("/")
-    folder = BucketFolder(bucket, above and f"{above}/")
+    folder = BucketFolder(path.parent)
     try:
-        size = folder.stamp(name).size
+        size = folder.stamp(path.name).size
     except FileNotFoundError:
         return below, None
     # A console's marker of a folder is an empty object.
-    return (folder, name) if size or not below.list() else (below, None)
+    return (folder, path.name) if size or not below.list() else (below, None)
 
 
-def _stamp(meta: ObjectMeta) -> Stamp:
-    tag = (meta["e_tag"] or "").strip('"')  # Azure lists e-tags without their quotes
-    return Stamp(meta["size"], tag or str(meta["last_modified"]))
+def _stamp(stat: ObjectStat) -> Stamp:
+    tag = (stat.tag.e_tag or "").strip('"')  # Azure lists e-tags without their quotes
+    return Stamp(stat.st_size, tag or str(stat.modified))
 
 
 @contextmanager
 def _reaching(where: str) -> Iterator[None]:
-    """Turn a store's errors into one that names the place. ``FileNotFoundError`` passes."""
+    """Turn a store's errors into one that names the place. That an object is not there passes."""
     try:
         yield
-    except (GovrayError, FileNotFoundError):
-        raise
-    except (BaseError, OSError, ValueError) as error:
-        # The first line names the request. Signed URLs hold a secret behind the question mark.
-        text = re.sub(r"\?\S*", "", str(error).partition("\n")[0])
-        variables = _CREDENTIALS[where.partition(":")[0]]
-        credentials = f"Set {variables}, or run where a role gives them."
-        if asks_roles(text):
-            what = "no credentials for the store were found"
-            raise UsageError(what, where=where, do=credentials) from error
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-            what = "the store refuses these credentials"
-            raise UsageError(
-                what, where=where, do=f"Ask for the right to read. {credentials}"
+    except OSError as error:
+        what = str(error.strerror)
+        if isinstance(error, PermissionError):
+            variables = _CREDENTIALS[where.partition(":")[0]]
+            do = f"Set {variables}, or run where a role gives them, with the right to read."
+        elif what == "no such bucket":
+            do = "Check its name, region and endpoint."
+        elif isinstance(error, FileNotFoundError):
+            raise
+        elif "empty path segment" in what:
+            what = f"a key below it has an empty name between two slashes: {what}"
+            do = "Rename that object, or name a folder beside it."
+        else:
+            raise InfrastructureFailed(
+                what,
+                where=where,
+                do="Check the network, region and endpoint, then run the command again.",
             ) from error
-        if "empty path segment" in text:
-            what = "a key below it has an empty name between two slashes, so it can't be listed"
-            raise UsageError(
-                f"{what}: {text}", where=where, do="Rename that object, or name a folder beside it."
-            ) from error
-        if "status code: 404" in text:
-            what = "no such bucket"
-            raise UsageError(
-                what, where=where, do="Check its name, region and endpoint."
-            ) from error
-        raise InfrastructureFailed(
-            f"the storage failed: {text}",
-            where=where,
-            do="Check the network, region and endpoint, then run the command again.",
-        ) from error
+        raise UsageError(what, where=where, do=do) from error

@@ -218,7 +218,7 @@ class _Named(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with _reaching(self._where):
-            return self._stream.readinto(buffer)  # type: ignore[attr-defined, no-any-return]
+            return self._stream.readinto(buffer)  # type: ignore[attr-defined]
 
 
 @contextmanager
