@@ -34,8 +34,7 @@ def export(
         str,
         typer.Argument(
             metavar="FORMAT",
-            help="model-signing, sigstore, cyclonedx, spdx, croissant, openlineage, "
-            "data-provenance or model-card.",
+            help="model-signing, sigstore, cyclonedx, spdx, croissant, openlineage or model-card.",
         ),
     ],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],

@@ -32,9 +32,6 @@ def export_all(run: Run, model: Path, out: Path, *check: object) -> dict[str, An
         "openlineage": tools.check_openlineage(
             (out / "openlineage.ndjson").read_bytes(), out / "sent.ndjson"
         ),
-        "data-provenance": [
-            tools.check_data_provenance(file.read_bytes()) for file in each["data-provenance"]
-        ],
         "model-card": tools.check_model_card(out / "README.md"),
     }
 

@@ -10,10 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
-from tests.support.data_provenance_fields import FIELDS
-
 
 class NotValid(Exception):
     """What the tool said."""
@@ -257,16 +253,6 @@ def facet(name: str, value: dict[str, Any]) -> Any:
     if made._schemaURL != value["_schemaURL"]:
         raise ValueError(f"{name}: the client's schema is {made._schemaURL}")
     return made
-
-
-def check_data_provenance(data: bytes) -> Any:
-    """The fields of D&TA's standard 1.0.0, and no other."""
-    value = json.loads(data)
-    try:
-        jsonschema.Draft202012Validator(FIELDS).validate(value)
-    except jsonschema.ValidationError as error:
-        raise NotValid(error.message) from error
-    return value
 
 
 def check_model_card(path: Path) -> Any:

@@ -9,7 +9,6 @@ from typing import Literal
 from govray.errors import UsageError
 from govray.evidence.exports.croissant import croissant
 from govray.evidence.exports.cyclonedx import cyclonedx
-from govray.evidence.exports.data_provenance import data_provenance
 from govray.evidence.exports.model_card import model_card
 from govray.evidence.exports.model_signing import model_signing
 from govray.evidence.exports.openlineage import openlineage
@@ -63,7 +62,6 @@ FORMATS: Mapping[str, ExportFormat] = {
     "spdx": _one("model.spdx3.json", spdx),
     "croissant": _each("corpus", "croissant", ".croissant.json", croissant),
     "openlineage": _one("openlineage.ndjson", openlineage),
-    "data-provenance": _each("corpus", "data-provenance", ".provenance.json", data_provenance),
     "model-card": _one("README.md", model_card),
 }
 """Those that need no key."""

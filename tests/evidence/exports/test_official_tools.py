@@ -11,7 +11,6 @@ import pytest
 
 from govray.evidence.exports.croissant import croissant, licence
 from govray.evidence.exports.cyclonedx import cyclonedx
-from govray.evidence.exports.data_provenance import data_provenance
 from govray.evidence.exports.model_card import escaped, model_card
 from govray.evidence.exports.openlineage import openlineage
 from govray.evidence.exports.spdx import spdx
@@ -20,7 +19,6 @@ from tests.support.official_validators import (
     NotValid,
     check_croissant,
     check_cyclonedx,
-    check_data_provenance,
     check_model_card,
     check_openlineage,
     check_spdx,
@@ -42,8 +40,6 @@ def test_all_documents_are_accepted(given: VerifiedFacts, tmp_path: Path) -> Non
     check_spdx(spdx(given))
     for data in croissant(given).values():
         check_croissant(data)
-    for data in data_provenance(given).values():
-        check_data_provenance(data)
     check_openlineage(openlineage(given), tmp_path / "sent")
     (tmp_path / "README.md").write_bytes(model_card(given))
     check_model_card(tmp_path / "README.md")
@@ -104,9 +100,6 @@ BROKEN: Mapping[str, Callable[[Any], object]] = {
     "croissant, times that are none": lambda doc: doc.update(
         {"rai:dataCollectionTimeFrame": ["yesterday"]}
     ),
-    "data provenance, a field that is none": lambda doc: doc["use"].update(colour="red"),
-    "data provenance, no issuer": without("source/issuer"),
-    "data provenance, no origin": lambda doc: doc["provenance"].update({"origin-geography": []}),
     "openlineage, a run without a UUID": lambda event: event["run"].update(runId="run"),
     "openlineage, a time without one": lambda event: event.update(eventTime="2026-11-10"),
     "openlineage, an unknown state": lambda event: event.update(eventType="DONE"),
@@ -129,8 +122,6 @@ def check(kind: str, facts: VerifiedFacts, change: Callable[[Any], object], sent
             check_spdx(altered(spdx(facts), change))
         case "croissant":
             check_croissant(altered(croissant(facts)["alpha"], change))
-        case "data provenance":
-            check_data_provenance(altered(data_provenance(facts)["alpha"], change))
         case "openlineage":
             line = openlineage(facts).splitlines(keepends=True)[0]
             check_openlineage(altered(line, change) + b"\n", sent)
@@ -177,9 +168,6 @@ def test_what_is_stated_reaches_the_documents(stated: VerifiedFacts) -> None:
     assert alpha["url"] == "https://data.example/alpha?q=a%20b&x=%C3%BC%7C%3Cy%3E"
     assert alpha["license"] == "https://spdx.org/licenses/MIT.html"
     assert alpha["rai:dataCollectionTimeFrame"] == ["2024-01-01T00:00:00Z", "2025-06-01T00:00:00Z"]
-    provenance = json.loads(data_provenance(stated)["alpha"])
-    assert provenance["provenance"]["generation-method"][0]["code"] == "web-scraping-crawling"
-    assert provenance["use"]["classification"][0]["evaluated"] is True
     bom = json.loads(cyclonedx(stated))
     assert bom["metadata"]["timestamp"] == REMOVED
     card = bom["metadata"]["component"]["modelCard"]
@@ -217,12 +205,6 @@ def test_what_is_not_stated_is_left_out_or_unknown(facts: VerifiedFacts) -> None
     absent = {"url", "inLanguage", "version", "datePublished", "distribution", "citeAs"}
     assert not absent & alpha.keys()
     assert not {key for key in alpha if key.startswith("rai:dataCollection")}
-    provenance = json.loads(data_provenance(facts)["alpha"])
-    assert provenance["provenance"]["origin-geography"] == [{"country": "unknown"}]
-    assert provenance["provenance"]["date"] == "unknown"
-    assert provenance["provenance"]["generation-method"][0]["code"] == "unknown"
-    assert provenance["use"]["classification"][0]["evaluated"] is False
-    assert provenance["use"]["intended-purpose"][0]["code"] == "unknown"
     bom = json.loads(cyclonedx(facts))
     assert "licenses" not in bom["metadata"]["component"]  # of the model
     assert "quantitativeAnalysis" not in bom["metadata"]["component"]["modelCard"]
