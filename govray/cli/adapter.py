@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import signing_key, trust, user_files, verified_block
+from govray.cli import signing_key, user_files, verified_block
+from govray.cli.option_group import option_groups
 from govray.cli.output import (
     DEFAULT_KEY,
-    AllowUncovered,
-    At,
     Key,
     PasswordFile,
-    RevocationLists,
-    TrustRoot,
     field,
     line,
     note,
     report,
 )
+from govray.cli.trust import ModelTrust
 from govray.errors import GovrayError, Refused, Untrusted, UsageError
 
 if TYPE_CHECKING:
@@ -43,13 +41,13 @@ Adapter = Annotated[str, typer.Argument(metavar="ADAPTER", help="The adapter's n
 
 
 @app.command()
+@option_groups
 def remove(
     model: Model,
     adapter: Adapter,
+    trusted: ModelTrust,
     key: Key = DEFAULT_KEY,
     password_file: PasswordFile = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
     revoke: Annotated[
         Path | None,
         typer.Option(
@@ -58,8 +56,6 @@ def remove(
             help="Revoke the old attestation in this list of the operator, or in a new list.",
         ),
     ] = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
 ) -> None:
     """Delete an adapter's files and sign an attestation of what is left.
 
@@ -81,9 +77,9 @@ def remove(
     from govray.train.checkpoint.pins import locked
 
     signer = signing_key.load(key, password_file)
-    anchor = trust.anchor(trust_root, revocations)
-    now = trust.reference_time(at)
-    allowed = allow_uncovered or []
+    anchor = trusted.anchor()
+    now = trusted.time()
+    allowed = trusted.allow_uncovered or []
     before = verify(model, trust_root=anchor, at=now, allow_uncovered=allowed)
     operator = _operator(before, signer.public_key)
     folder = find_model(model) or model
@@ -260,22 +256,18 @@ def _listed(
 
 
 @app.command()
+@option_groups
 def export(
     model: Model,
     adapter: Adapter,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
+    trusted: ModelTrust,
 ) -> None:
     """Copy an adapter, in peft's layout, into the new folder DIR, after verifying the model."""
     from govray.governance.attestation import model_folder
     from govray.storage.staged_folder import staged_folder
 
-    verified = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
-    )
+    verified = trusted.verify(model)
     subjects = {each.name: each.sha256 for each in verified.subjects}
     _require(verified, adapter)
     names = model_folder.adapter_files(adapter)

@@ -32,7 +32,6 @@ from govray.cli import (
     disclose,
     evidence,
     export,
-    group,
     influence,
     init,
     interactive,
@@ -40,12 +39,10 @@ from govray.cli import (
     login,
     model,
     policy,
-    project,
     queue,
     remote,
     replay,
     report,
-    role,
     runs,
     schema,
     serve,
@@ -53,7 +50,6 @@ from govray.cli import (
     show,
     sign,
     store,
-    template,
     timestamp,
     token,
     trace,
@@ -62,9 +58,7 @@ from govray.cli import (
     usage,
     verify,
     view,
-    webhook,
     witness,
-    workspace,
 )
 from govray.cli.demo import command as demo
 from govray.errors import UsageError
@@ -129,15 +123,11 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(model.app, name="model")
 app.command("serve")(serve.serve)
 app.add_typer(token.app, name="token")
-app.add_typer(workspace.app, name="workspace")
-app.add_typer(project.app, name="project")
-app.add_typer(template.app, name="template")
-app.add_typer(group.app, name="group")
-app.add_typer(role.app, name="role")
+for _name, _family in remote.FAMILIES.items():
+    app.add_typer(_family, name=_name)
 app.add_typer(store.app, name="store")
 app.command("login")(login.login)
 app.command("logout")(login.logout)
-app.add_typer(webhook.app, name="webhook")
 app.add_typer(alerts.app, name="alerts")
 app.command("usage")(usage.usage)
 app.command("notebook")(interactive.notebook)

@@ -8,29 +8,25 @@ from typing import Annotated
 
 import typer
 
-from govray.cli import signing_key, trust, user_files
+from govray.cli import signing_key, user_files
+from govray.cli.option_group import option_groups
 from govray.cli.output import (
     DEFAULT_KEY,
-    AllowUncovered,
-    At,
     Key,
     PasswordFile,
-    RevocationLists,
-    TrustRoot,
     field,
     line,
     report,
 )
+from govray.cli.trust import ModelTrust
 
 
+@option_groups
 def cosign(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
+    trusted: ModelTrust,
     key: Key = DEFAULT_KEY,
     password_file: PasswordFile = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
 ) -> None:
     """Verify MODEL except for missing signatures, then sign it with another key of its operator.
 
@@ -44,9 +40,9 @@ def cosign(
     done = cosign_model(
         model,
         signer,
-        anchor=trust.anchor(trust_root, revocations),
-        at=trust.reference_time(at),
-        allow_uncovered=allow_uncovered or [],
+        anchor=trusted.anchor(),
+        at=trusted.time(),
+        allow_uncovered=trusted.allow_uncovered or [],
     )
     folder = find_model(model) or model
     for name, envelope in done.files.items():

@@ -10,25 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import signing_key, trust, user_files
+from govray.cli import signing_key, user_files
+from govray.cli.option_group import option_groups
 from govray.cli.output import (
     DEFAULT_KEY,
-    AllowUncovered,
-    At,
     Key,
     PasswordFile,
-    RevocationLists,
-    TrustRoot,
     field,
     line,
     report,
 )
+from govray.cli.trust import ModelTrust
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
     pass
 
 
+@option_groups
 def disclose(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
     secret: Annotated[
@@ -39,15 +38,12 @@ def disclose(
             help="The secret behind all salts; made if it is not there. Outside of MODEL.",
         ),
     ],
+    trusted: ModelTrust,
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="The signed disclosure, a new file.")
     ] = Path("disclosure.dsse.json"),
     key: Key = DEFAULT_KEY,
     password_file: PasswordFile = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
 ) -> None:
     """Verify MODEL, and sign salted commitments to the parts of its attestation.
 
@@ -59,9 +55,7 @@ def disclose(
     from govray.evidence.views.view import verify_disclosure
     from govray.governance.verify.cosign import missing_signatures
 
-    found = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
-    )
+    found = trusted.verify(model)
     for path in (secret, out):
         user_files.require_outside(path, found.path)
     if os.path.lexists(out):
@@ -72,7 +66,7 @@ def disclose(
     envelope = sign_disclosure(found, used, signer)
     # As others will, so that nothing is handed out that they refuse.
     one_key = found.trust_root.each_key_counts("operator")
-    signed = verify_disclosure(one_key, envelope, at=trust.reference_time(at), where=str(out))
+    signed = verify_disclosure(one_key, envelope, at=trusted.time(), where=str(out))
     missing = missing_signatures(found.trust_root, envelope)
     if made:
         user_files.write(secret, used, mode=0o600, replace=False)

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from govray.cli import trust
-from govray.cli.output import AllowUncovered, At, RevocationLists, TrustRoot, field, line, report
+from govray.cli.option_group import option_groups
+from govray.cli.output import field, line, report
 from govray.cli.place_argument import Given, given_place
+from govray.cli.trust import ModelTrust
 from govray.errors import UsageError
 
 
+@option_groups
 def evidence(
     path: Annotated[
         Given,
@@ -21,16 +23,13 @@ def evidence(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The archive, a new .zip.")],
+    trusted: ModelTrust,
     case: Annotated[
         str | None, typer.Option("--for", metavar="CASE", help="What it is for; stands in it.")
     ] = None,
     weights: Annotated[
         bool, typer.Option("--weights", help="With the model's weights, however large.")
     ] = False,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
 ) -> None:
     """Verify a model, and pack what that rests on, with what verifies it.
 
@@ -50,11 +49,11 @@ def evidence(
     verified, digests = write_pack(
         path,
         out,
-        trust=trust.anchor(trust_root, revocations),
-        at=trust.reference_time(at),
+        trust=trusted.anchor(),
+        at=trusted.time(),
         case=case,
         weights=weights,
-        allow_uncovered=allow_uncovered or (),
+        allow_uncovered=trusted.allow_uncovered or (),
     )
     root = verified.trust_root
     report({"pack": str(out), "attestation": verified.digest, "files": digests})

@@ -13,22 +13,21 @@ from typing import Annotated
 
 import typer
 
-from govray.cli import signing_key, trust, user_files
+from govray.cli import signing_key, user_files
+from govray.cli.option_group import option_groups
 from govray.cli.output import (
     DEFAULT_KEY,
-    AllowUncovered,
-    At,
     Force,
     PasswordFile,
-    RevocationLists,
-    TrustRoot,
     field,
     line,
     report,
 )
+from govray.cli.trust import ModelTrust
 from govray.errors import UsageError
 
 
+@option_groups
 def export(
     name: Annotated[
         str,
@@ -38,6 +37,7 @@ def export(
         ),
     ],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
+    trusted: ModelTrust,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -57,10 +57,6 @@ def export(
         ),
     ] = None,
     password_file: PasswordFile = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
 ) -> None:
     """Verify MODEL, then write what its records state in another format.
 
@@ -72,9 +68,7 @@ def export(
     signing = name == SIGNED or key is not None or password_file is not None
     signer = signing_key.load(key or DEFAULT_KEY, password_file) if signing else None
     chosen = export_format(name, signer)
-    verified = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
-    )
+    verified = trusted.verify(model)
     if out is None:
         folder = Path(str(verified.path)).resolve()
         out = folder.with_name(f"{folder.name}.exports")

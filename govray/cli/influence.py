@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from govray.cli import trust
-from govray.cli.output import At, RevocationLists, TrustRoot, field, line, print_table, report
+from govray.cli.option_group import option_groups
+from govray.cli.output import field, line, print_table, report
 from govray.cli.output import table as new_table
+from govray.cli.trust import Trust
 
 if TYPE_CHECKING:
     from govray.governance.verify.verifier import VerifiedModel
 
 
+@option_groups
 def influence(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
     output: Annotated[str, typer.Option("--output", metavar="TEXT", help="The output to explain.")],
+    trusted: Trust,
     prompt: Annotated[
         str, typer.Option("--prompt", metavar="TEXT", help="What stands before the output.")
     ] = "",
@@ -34,9 +37,6 @@ def influence(
             help="A model class that is not one of govray's own, and may run here. Repeatable.",
         ),
     ] = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    at: At = None,
 ) -> None:
     """Read one output with and without each adapter, and compare its loss.
 
@@ -46,13 +46,13 @@ def influence(
     from govray.platform.inference.output_loss import output_losses
     from govray.platform.inference.served_model import load
 
-    checked = trust.anchor(trust_root, revocations)
+    checked = trusted.anchor()
     served = load(
         model,
         trust_root=checked,
         tokenizer=tokenizer,
         entrypoints=entrypoint or (),
-        at=trust.reference_time(at),
+        at=trusted.time(),
     )
     losses = output_losses(served, prompt, output)
     base, adapters = losses[None], {name: loss for name, loss in losses.items() if name}

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from govray.cli import trust, user_files
+from govray.cli.option_group import option_groups
 from govray.cli.output import (
-    At,
-    RevocationLists,
-    TrustRoot,
     field,
     line,
     print_table,
@@ -28,9 +26,12 @@ from govray.cli.output import (
 from govray.cli.run_records import run_corpora, run_records
 from govray.cli.served import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
+from govray.cli.trust import Trust
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from govray.governance.trust.anchor import TrustAnchor
     from govray.governance.verify.verifier import VerifiedModel
     from govray.platform.store.tables import ModelVersion
@@ -42,14 +43,14 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The model's name.")]
 
 
 @app.command()
+@option_groups
 def register(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A model folder.")],
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The model's name.")],
     version: Annotated[
         str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
     ],
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
+    trusted: Trust,
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
     ] = None,
@@ -61,7 +62,6 @@ def register(
         bool, typer.Option("--public", help="Let anyone read the attestation.")
     ] = False,
     store: Store = DEFAULT_STORE,
-    at: At = None,
 ) -> None:
     """Verify FOLDER, index it, and make a version of it.
 
@@ -78,7 +78,7 @@ def register(
     from govray.platform.store.secret_fingerprint import indexing_key
     from govray.platform.store.semantic_version import parse_version
 
-    anchor = trust.anchor(trust_root, revocations)
+    anchor = trusted.anchor()
     registry.check_name(name)
     number = str(parse_version(version))
     labels = _pairs(label or [], "--label")
@@ -86,7 +86,7 @@ def register(
     verified = verify(
         folder,
         trust_root=anchor,
-        at=trust.reference_time(at),
+        at=trusted.time(),
         records=run_records(folder),
     )
     stated = {name: each.document.records for name, each in verified.credentials.items()}
@@ -166,16 +166,15 @@ def promote(
 
 
 @app.command()
+@option_groups
 def download(
     name: Name,
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
+    trusted: Trust,
     version: Annotated[
         str | None, typer.Argument(metavar="[VERSION]", help="Default: the one in production.")
     ] = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
     store: Store = DEFAULT_STORE,
-    at: At = None,
 ) -> None:
     """Copy a version's model folder to the new folder DIR, and verify the copy.
 
@@ -184,7 +183,7 @@ def download(
     from govray.platform.store import registry
     from govray.platform.store.tables import Attestation
 
-    anchor = trust.anchor(trust_root, revocations)
+    anchor = trusted.anchor()
     with opened_session(store) as session:
         if version is None:
             row = registry.latest(session, name, stage="production")
@@ -204,7 +203,7 @@ def download(
             where=f"{name} {number}",
             do="Put the folder back, or index it where it lies now: govray store index.",
         )
-    verified = copy(Path(held), folder, digest=digest, anchor=anchor, at=at)
+    verified = copy(Path(held), folder, digest=digest, anchor=anchor, at=trusted.time())
     report(
         {
             "model": name,
@@ -220,7 +219,7 @@ def download(
 
 
 def copy(
-    source: Path, folder: Path, *, digest: str, anchor: TrustAnchor, at: str | None
+    source: Path, folder: Path, *, digest: str, anchor: TrustAnchor, at: datetime
 ) -> VerifiedModel:
     """Copy a model folder beside its place, verify the copy, and give it the name ``folder``.
 
@@ -244,7 +243,7 @@ def copy(
                 target = staged / each
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source / each, target, follow_symlinks=False)
-            verified = verify(staged, trust_root=anchor, at=trust.reference_time(at))
+            verified = verify(staged, trust_root=anchor, at=at)
             if verified.digest != digest:
                 raise Refused(
                     "the folder holds a different attestation from the registered one",

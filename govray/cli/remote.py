@@ -41,6 +41,16 @@ app = typer.Typer(
     help="What acts through a service. Say govray login first, or set GOVRAY_TOKEN.",
 )
 
+FAMILIES = {
+    "workspace": workspace.app,
+    "project": project.app,
+    "template": template.app,
+    "group": group.app,
+    "role": role.app,
+    "webhook": webhook.app,
+}
+"""What only a service does, with ``--server`` or by the variable."""
+
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="An experiment file, here.")]
 
 
@@ -98,12 +108,8 @@ def tune(config: Config, submission: SubmitOptions) -> None:
 app.add_typer(queue.remote, name="queue")
 app.add_typer(runs.remote, name="runs")
 app.add_typer(model.remote, name="model")
-app.add_typer(workspace.app, name="workspace")
-app.add_typer(project.app, name="project")
-app.add_typer(template.app, name="template")
-app.add_typer(group.app, name="group")
-app.add_typer(role.app, name="role")
-app.add_typer(webhook.app, name="webhook")
+for _name, _family in FAMILIES.items():
+    app.add_typer(_family, name=_name)
 app.add_typer(token.remote, name="token")
 app.command("login")(login.login)
 app.command("logout")(login.logout)

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from govray.cli import trust, user_files
+from govray.cli import user_files
+from govray.cli.option_group import option_groups
 from govray.cli.output import (
-    AllowUncovered,
-    At,
     Force,
-    RevocationLists,
-    TrustRoot,
     field,
     line,
 )
 from govray.cli.output import report as print_report
+from govray.cli.trust import ModelTrust
 from govray.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,15 +46,13 @@ Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to wr
 
 
 @app.command("eu-summary")
+@option_groups
 def eu_summary(
     model: Model,
     out: Out,
+    trusted: ModelTrust,
     provider: Provider = None,
     form: FormOption = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
     force: Force = False,
 ) -> None:
     """Draft the public summary of training content, by the Commission's template.
@@ -65,14 +61,16 @@ def eu_summary(
     """
     from govray.evidence.reports.eu_summary import eu_summary as draft_of
 
-    verified, statement = _verified(model, provider, trust_root, revocations, allow_uncovered, at)
+    verified, statement = _verified(model, provider, trusted)
     _write(draft_of(verified, statement), out, form, force)
 
 
 @app.command("annex-xi")
+@option_groups
 def annex_xi(
     model: Model,
     out: Out,
+    trusted: ModelTrust,
     provider: Provider = None,
     form: FormOption = None,
     count_flops: Annotated[
@@ -83,34 +81,28 @@ def annex_xi(
             "architectures alone.",
         ),
     ] = False,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
     force: Force = False,
 ) -> None:
     """Draft the technical documentation of Annex XI, section 1, of the EU's AI Act."""
     from govray.evidence.reports.annex_xi import annex_xi as draft_of
     from govray.evidence.reports.annex_xi import read_files
 
-    verified, statement = _verified(model, provider, trust_root, revocations, allow_uncovered, at)
+    verified, statement = _verified(model, provider, trusted)
     files = read_files(verified)
     flops = _count(files.config) if count_flops else None
     _write(draft_of(verified, files, statement, flops), out, form, force)
 
 
 @app.command("provider-template")
+@option_groups
 def provider_template(
     model: Model,
     out: Out,
+    trusted: ModelTrust,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="The model's name. Default: its run's."),
     ] = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
     force: Force = False,
 ) -> None:
     """Write the file in which a provider states what no record of MODEL does. Then sign it."""
@@ -118,13 +110,13 @@ def provider_template(
     from govray.evidence.reports.eu_summary import eu_summary
     from govray.evidence.reports.provider_statement import provider_template as template_of
 
-    verified, _ = _verified(model, None, trust_root, revocations, allow_uncovered, at)
+    verified, _ = _verified(model, None, trusted)
     drafts = [eu_summary(verified), annex_xi(verified, read_files(verified))]
     text = template_of(
         name or verified.attestation.run.id,
         verified.digest,
         drafts,
-        at=trust.reference_time(at),
+        at=trusted.time(),
     )
     user_files.write(out, text.encode(), replace=force)
     asked = sum(each.startswith("#") and each[1:2].isalpha() for each in text.splitlines())
@@ -136,25 +128,18 @@ def provider_template(
 
 
 def _verified(
-    path: Path,
-    provider: Path | None,
-    root: Path | None,
-    revocations: list[Path] | None,
-    allow_uncovered: list[str] | None,
-    at: str | None,
+    path: Path, provider: Path | None, trusted: ModelTrust
 ) -> tuple[VerifiedModel, Verified[ProviderStatement] | None]:
     from govray.evidence.reports.provider_statement import verify_statement
 
-    model = trust.verify_model(
-        path, root=root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
-    )
+    model = trusted.verify(path)
     if provider is None:
         return model, None
     statement = verify_statement(
         model.trust_root,
         user_files.read(provider),
         attestation=model.digest,
-        at=trust.reference_time(at),
+        at=trusted.time(),
     )
     return model, statement
 

@@ -41,9 +41,9 @@ def timestamp(
     from govray.governance.formats.document import format_time
     from govray.governance.notary.timestamp import check_timestamps
 
-    found = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=None
-    )
+    found = trust.ModelTrust(
+        trust_root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered
+    ).verify(model)
     folder = Path(str(found.path))
     authorities = found.trust_root.root.timestamp_authorities
     if not authorities:

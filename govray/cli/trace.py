@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import trust, user_files
+from govray.cli import user_files
+from govray.cli.option_group import option_groups
 from govray.cli.output import (
-    AllowUncovered,
-    At,
     Records,
-    RevocationLists,
-    TrustRoot,
     field,
     line,
     report,
 )
 from govray.cli.run_records import given_records, run_corpora, run_records
+from govray.cli.trust import ModelTrust
 from govray.errors import CouldNotCheck, GovrayError, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -35,11 +33,13 @@ if TYPE_CHECKING:
     from govray.governance.verify.verifier import VerifiedModel
 
 
+@option_groups
 def trace(
     path: Annotated[
         Path, typer.Argument(metavar="FILE", help="The record, with exactly the bytes of training.")
     ],
     model: Annotated[Path, typer.Option("--model", metavar="MODEL", help="A model folder.")],
+    trusted: ModelTrust,
     corpora: Annotated[
         Path | None,
         typer.Option(
@@ -66,10 +66,6 @@ def trace(
         int, typer.Option("--limit", min=1, max=1000, help="Show at most this many near copies.")
     ] = 20,
     records: Records = None,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
 ) -> None:
     """Say whether a model's recorded data has a record or a near copy of it, and where.
 
@@ -80,14 +76,8 @@ def trace(
     from govray.governance.verify.trace import trace as find
 
     digest = user_files.sha256(path)
-    verified = trust.verify_model(
-        model,
-        root=trust_root,
-        revocations=revocations,
-        allow_uncovered=allow_uncovered,
-        at=at,
-        records=run_records(model) if records is None else given_records(records),
-    )
+    told = run_records(model) if records is None else given_records(records)
+    verified = trusted.verify(model, records=told)
     if opening is not None:
         if corpora is not None:
             raise UsageError("give --opening or --corpora, not both", where="trace")

@@ -9,11 +9,13 @@ with the pinned root, and with a given root of the same name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from govray.cli import user_files
+from govray.cli.output import AllowUncovered, At, RevocationLists, TrustRoot
 from govray.cli.time_option import given_time
 from govray.errors import CouldNotCheck, Damaged, Refused, UsageError
 
@@ -60,25 +62,38 @@ def anchor(root: Path | None, revocations: Sequence[Path] | None = None) -> Trus
     return TrustAnchor.read(root, revocations or ())
 
 
-def verify_model(
-    model: Path,
-    *,
-    root: Path | None,
-    revocations: Sequence[Path] | None,
-    allow_uncovered: Sequence[str] | None,
-    at: str | None,
-    records: ReadPart | None = None,
-) -> VerifiedModel:
-    """The model folder, verified against the options of a verb. Raises as `anchor` and `verify`."""
-    from govray.governance.verify.verifier import verify
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """The options that say what a verb checks against, and as of when."""
 
-    return verify(
-        model,
-        trust_root=anchor(root, revocations),
-        at=reference_time(at),
-        allow_uncovered=allow_uncovered or (),
-        records=records,
-    )
+    trust_root: TrustRoot = None
+    revocations: RevocationLists = None
+    at: At = None
+
+    def anchor(self) -> TrustAnchor:
+        return anchor(self.trust_root, self.revocations)
+
+    def time(self) -> datetime:
+        return reference_time(self.at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTrust(Trust):
+    """The options by which verbs verify a model folder."""
+
+    allow_uncovered: AllowUncovered = None
+
+    def verify(self, model: Path, *, records: ReadPart | None = None) -> VerifiedModel:
+        """The model folder, verified. Raises as `anchor` and `govray.verify`."""
+        from govray.governance.verify.verifier import verify
+
+        return verify(
+            model,
+            trust_root=self.anchor(),
+            at=self.time(),
+            allow_uncovered=self.allow_uncovered or (),
+            records=records,
+        )
 
 
 def lists(given: Sequence[Path] | None) -> tuple[tuple[bytes, ...], PinnedLists]:

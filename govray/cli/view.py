@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import trust, user_files
+from govray.cli import user_files
+from govray.cli.option_group import option_groups
 from govray.cli.output import (
-    AllowUncovered,
-    At,
-    RevocationLists,
-    TrustRoot,
     field,
     line,
     report,
 )
+from govray.cli.trust import ModelTrust, Trust
 from govray.errors import Refused
 from govray.printable import json_text
 
@@ -35,6 +33,7 @@ ViewFile = Annotated[Path, typer.Argument(metavar="VIEW", help="A view, as JSON.
 
 
 @app.command()
+@option_groups
 def make(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
     audience: Annotated[
@@ -43,13 +42,10 @@ def make(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The view, a new file.")],
     secret: Secret,
+    trusted: ModelTrust,
     disclosure: Annotated[
         Path, typer.Option("--disclosure", metavar="FILE", help="What govray disclose signed.")
     ] = Path("disclosure.dsse.json"),
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
 ) -> None:
     """Verify MODEL, and write what one audience is shown of its attestation.
 
@@ -64,10 +60,8 @@ def make(
     from govray.governance.attestation.model_folder import Bundle
 
     asked = Audience.read(user_files.read(audience), name=str(audience))
-    anchor, time = trust.anchor(trust_root, revocations), trust.reference_time(at)
-    found = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
-    )
+    anchor, time = trusted.anchor(), trusted.time()
+    found = trusted.verify(model)
     user_files.require_outside(out, found.path)
     envelope = user_files.read(disclosure)
     signed = verify_disclosure(found.trust_root, envelope, at=time, where=str(disclosure))
@@ -104,17 +98,13 @@ def make(
 
 
 @app.command()
-def verify(
-    path: ViewFile,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    at: At = None,
-) -> None:
+@option_groups
+def verify(path: ViewFile, trusted: Trust) -> None:
     """Verify a view by itself, and print what it shows.
 
     It shows what its signer stated. What is not in it was withheld, or was never there.
     """
-    found = _verified(path, trust_root, revocations, at)
+    found = _verified(path, trusted)
     report(_json(path, found))
     line(f"VERIFIED view   {found.leaves} leaves, signer {found.disclosure.authority.name}", "bold")
     for subject in found.disclosure.subjects:
@@ -129,14 +119,12 @@ def verify(
 
 
 @app.command()
+@option_groups
 def check(
     path: ViewFile,
     model: Annotated[Path, typer.Option("--model", metavar="MODEL", help="The model folder.")],
     secret: Secret,
-    trust_root: TrustRoot = None,
-    revocations: RevocationLists = None,
-    allow_uncovered: AllowUncovered = None,
-    at: At = None,
+    trusted: ModelTrust,
 ) -> None:
     """Verify a view, and that its signer stated what MODEL's attestation states.
 
@@ -145,10 +133,8 @@ def check(
     from govray.evidence.views.disclosure import disclosed_facts, weights_of
     from govray.evidence.views.disclosure_secret import read_secret
 
-    found = _verified(path, trust_root, revocations, at)
-    whole = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=at
-    )
+    found = _verified(path, trusted)
+    whole = trusted.verify(model)
     if found.disclosure.subjects != (weights_of(whole),):
         raise Refused("it is about other weights than this model's", where=str(path))
     facts = disclosed_facts(whole, read_secret(secret))
@@ -159,14 +145,12 @@ def check(
     field("signer", found.disclosure.authority.name)
 
 
-def _verified(
-    path: Path, trust_root: Path | None, revocations: list[Path] | None, at: str | None
-) -> VerifiedView:
+def _verified(path: Path, trusted: Trust) -> VerifiedView:
     from govray.evidence.views.view import View, verify_view
 
-    anchor = trust.anchor(trust_root, revocations)
+    anchor = trusted.anchor()
     view = View.read(user_files.read(path), where=str(path))
-    return verify_view(view, anchor, at=trust.reference_time(at), where=str(path))
+    return verify_view(view, anchor, at=trusted.time(), where=str(path))
 
 
 def _json(path: Path, found: VerifiedView) -> dict[str, Any]:

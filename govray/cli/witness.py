@@ -56,9 +56,9 @@ def ask(
     from govray.governance.formats.signed_note import TreeHead
     from govray.governance.notary.cosignature import check_cosignatures, missing_witnesses
 
-    found = trust.verify_model(
-        model, root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered, at=None
-    )
+    found = trust.ModelTrust(
+        trust_root=trust_root, revocations=revocations, allow_uncovered=allow_uncovered
+    ).verify(model)
     policy = found.trust_root.root.witness_policy
     if policy is None:
         raise UsageError(

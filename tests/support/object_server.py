@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -14,8 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from obstore.store import S3Store
 from pyarrow import fs
 
@@ -82,35 +79,6 @@ class Server(Process):
             f"s3://{name}/commits?endpoint_override=127.0.0.1:{self.port}"
             "&scheme=http&region=us-east-1"
         )
-
-
-class Google(Process):
-    """An emulator of Google Cloud Storage, with one bucket."""
-
-    def __init__(self, folder: Path) -> None:
-        # It asks for no token, but Google's client makes one from an account of a service.
-        key = rsa.generate_private_key(65537, 2048).private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        account = {
-            "type": "service_account",
-            "project_id": "test",
-            "private_key_id": "test",
-            "private_key": key.decode(),
-            "client_email": "test@test.iam.gserviceaccount.com",
-            "client_id": "1",
-            "token_uri": "https://oauth2.googleapis.com/token",
-        }
-        (folder / "account.json").write_text(json.dumps(account))
-        os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = str(folder / "account.json")
-        super().__init__(
-            "gcp_storage_emulator",
-            *("start", "--host=127.0.0.1", "--port={port}", "--in-memory"),
-            "--default-bucket=bucket",
-        )
-        self.url = f"gs://bucket/commits?scheme=http&endpoint_override=127.0.0.1:{self.port}"
 
 
 @dataclass(frozen=True)

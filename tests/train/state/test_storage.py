@@ -49,22 +49,13 @@ def remote(tmp_path: Path, bucket: str) -> Path:
     return run
 
 
-@pytest.fixture(scope="module")
-def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    started = object_server.Google(tmp_path_factory.mktemp("google"))
-    yield started.url
-    started.stop()
-
-
-@pytest.fixture(params=["folder", "s3", pytest.param("gs", marks=pytest.mark.story)])
+@pytest.fixture(params=["folder", "s3"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The folder of a run, over each kind of storage."""
     if request.param == "s3":
         return Path(request.getfixturevalue("remote"))
     folder = tmp_path / "run"
     folder.mkdir()
-    if request.param == "gs":
-        storage.choose(folder, request.getfixturevalue("google"))
     return folder
 
 
