@@ -77,10 +77,9 @@ from govray.engine.startup.optimizer_trial import OptimizerTrial
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.startup.whole_mesh import refuse_other_meshes
 from govray.engine.steps.first_exchange import Terms
-from govray.engine.steps.rank_failure import FirstFailure, RankFailure
-from govray.engine.steps.step_gates import StepGates
+from govray.engine.steps.rank_failure import FirstFailure
+from govray.engine.steps.step_gates import GatedStep
 from govray.engine.steps.step_result import StepResult, loss_per_target
-from govray.errors import InfrastructureFailed, RankFailed, Refused
 from govray.governance.policy.route import Route
 
 _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyType(
@@ -88,7 +87,7 @@ _AGGREGATORS: Mapping[AggregatorName, Callable[..., Governed]] = MappingProxyTyp
 )
 
 
-class GovernedStep:
+class GovernedStep(GatedStep):
     """Performs governed steps on one rank; call it with a batch and a loss function.
 
     `build_step` makes one. Making one is collective, as is calling it. Without an initialised
@@ -113,6 +112,7 @@ class GovernedStep:
         try_optimizer: OptimizerTrial,
         try_rows: StartupTrial | None,
     ) -> None:
+        super().__init__(agreement.leave_out)
         self.routed = routed
         self.optimizer = optimizer
         self.accumulation = accumulation
@@ -121,40 +121,6 @@ class GovernedStep:
         self._clip = clip
         self._try_optimizer = try_optimizer
         self._try_rows = try_rows
-        self._gates = StepGates()
-        self._over: str | None = None
-
-    def require_sound(self) -> None:
-        """Refuse to use weights that an earlier failure may have left different on the ranks.
-
-        Raises:
-            RankFailed: It has. Equal on all ranks.
-        """
-        if self._over is not None:
-            raise RankFailed(
-                self._over,
-                do="Make model, optimizer and step anew, and go on from the last checkpoint",
-            )
-
-    def leave_out(self, corpora: Mapping[str, str]) -> None:
-        """From the next step on, accept no row of these corpora. Equal on all ranks.
-
-        Args:
-            corpora: Corpus → its name in ``valid_until``, which no longer matters.
-        """
-        self._gates.left_out = dict(corpora)
-        self.agreement.leave_out(self._gates.names)
-
-    def reroute(self, corpora: Mapping[str, str]) -> None:
-        """From the next step on, accept rows of these corpora by these routes only. Equal on all
-        ranks.
-
-        Args:
-            corpora: Corpus → digest of an alternative to its stream's route;
-                `StepBatch.rerouted` sends its rows there.
-        """
-        self._gates.rerouted = dict(corpora)
-        self.agreement.leave_out(self._gates.names)
 
     def __call__(self, batch: StepBatch, loss_fn: LossFn) -> StepResult:
         """Do one step, on all ranks together. Collective.
@@ -213,15 +179,10 @@ class GovernedStep:
 
     def _plan(self, batch: StepBatch, here: FirstFailure) -> list[Pass]:
         """This rank's passes; none if it has nothing to compute with."""
-        if batch.error is not None:
-            lost = InfrastructureFailed if batch.unreachable else RankFailed
-            kind = Refused if batch.refused else lost
-            here.failure = RankFailure(f"could not load its batch: {batch.error}", kind)
-            return []
+        routed = self.routed
         with here.noted():
-            self._gates.require_accepted(batch)
-            batch.check(self.routed.streams, self.agreement.terms.corpora, self._gates.rerouted)
-            self.routed.require_planned(batch.micro_batches)
+            corpora = self.agreement.terms.corpora
+            self._require_accepted(batch, routed.streams, corpora, routed.alternatives)
             return self.accumulation.planner.passes(batch.micro_batches)
         return []
 

@@ -25,7 +25,6 @@ from govray.engine.steps.routed import (
     Routed,
     count_targets,
     named_domains,
-    require_planned,
     resolve_parameters,
 )
 from govray.errors import Refused, UsageError
@@ -82,10 +81,6 @@ class RoutedModel:
     def targets(self, micro_batches: Sequence[MicroBatch]) -> dict[str, int]:
         """Layer group → the loss targets of these rows that count there."""
         return count_targets(self.groups, self.streams, micro_batches)
-
-    def require_planned(self, micro_batches: Sequence[MicroBatch]) -> None:
-        """See that rows take their stream's route, or an alternative to it."""
-        require_planned(micro_batches, self.alternatives)
 
 
 def route_model(

@@ -35,10 +35,9 @@ from govray.engine.steps.routed import (
     Routed,
     count_targets,
     named_domains,
-    require_planned,
     resolve_parameters,
 )
-from govray.engine.steps.step_gates import StepGates
+from govray.engine.steps.step_gates import GatedStep
 from govray.engine.steps.step_result import StepResult, loss_per_target
 from govray.errors import InfrastructureFailed, RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
@@ -46,7 +45,7 @@ from govray.governance.policy.route import Route
 _TEXT_WORDS = 512
 
 
-class RoutedStep:
+class RoutedStep(GatedStep):
     """Performs governed steps in one process; call it with a batch and a loss function.
 
     Making one is collective, as is calling it.
@@ -98,9 +97,8 @@ class RoutedStep:
         self._clip_norm = clip_norm
         self._max_rows = max_rows
         self._terms = terms
-        self._gates = StepGates()
-        self._over: str | None = None
         self._first = FirstExchange(terms, tuple(groups), numbers=2)
+        super().__init__(self._first.leave_out)
         facts = {
             "groups": {group: list(names) for group, names in groups.items()},
             "streams": {name: dict(routed.weights) for name, routed in self._streams.items()},
@@ -109,22 +107,6 @@ class RoutedStep:
             "framework": setup,
         }
         self._first.require_one_setup(framework.gather(self._first.setup_row(facts)))
-
-    def leave_out(self, corpora: Mapping[str, str]) -> None:
-        """From the next step on, accept no row of these corpora. Equal on all ranks.
-        ``corpora``: corpus → its name in ``valid_until``, which no longer matters."""
-        self._gates.left_out = dict(corpora)
-        self._first.leave_out(self._gates.names)
-
-    def reroute(self, corpora: Mapping[str, str]) -> None:
-        """From the next step on, accept rows of these corpora by these routes only.
-
-        Args:
-            corpora: Corpus → digest of an alternative to its stream's route;
-                `StepBatch.rerouted` sends its rows there. Equal on all ranks.
-        """
-        self._gates.rerouted = dict(corpora)
-        self._first.leave_out(self._gates.names)
 
     def __call__(self, batch: StepBatch, loss_fn: Callable[..., Any]) -> StepResult:
         """Do one step, on all ranks together. Collective.
@@ -190,15 +172,6 @@ class RoutedStep:
             pause=bool(pause),
         )
 
-    def require_sound(self) -> None:
-        """Refuse to use weights that a failure may have left different on the ranks.
-        Raises ``RankFailed``: it has, on this rank."""
-        if self._over is not None:
-            raise RankFailed(
-                self._over,
-                do="Make model, optimizer and step anew, and go on from the last checkpoint",
-            )
-
     def _put(self, moved: Sequence[Moved]) -> None:
         """All ranks have computed theirs; from here on a failure leaves this rank behind."""
         try:
@@ -208,15 +181,8 @@ class RoutedStep:
             raise
 
     def _check(self, batch: StepBatch) -> None:
-        """See that the batch is loaded, and is one of this run."""
-        where = f"step {batch.step}"
-        if batch.error is not None:
-            lost = InfrastructureFailed if batch.unreachable else RankFailed
-            kind = Refused if batch.refused else lost
-            raise kind(f"could not load its batch: {batch.error}")
-        self._gates.require_accepted(batch)
-        batch.check(self._streams, self._terms.corpora, self._gates.rerouted)
-        require_planned(batch.micro_batches, self._alternatives)
+        """See that the batch is one of this run, and counts its targets rightly."""
+        self._require_accepted(batch, self._streams, self._terms.corpora, self._alternatives)
         for each in batch.micro_batches:
             targets = each.tensors["targets"].reshape(len(each.positions), -1)
             counted = (targets != IGNORED).sum(1).tolist()
@@ -224,7 +190,7 @@ class RoutedStep:
                 raise Refused(
                     f"a micro-batch of stream {each.stream} holds {sum(counted)} loss "
                     f"targets, row_targets says {each.targets}",
-                    where=where,
+                    where=f"step {batch.step}",
                     do="Count the targets that are not −100",
                 )
 
