@@ -17,8 +17,7 @@ from govray.cli.time_option import given_time
 from govray.errors import Malformed, UsageError, suggestion
 
 if TYPE_CHECKING:
-    from govray.data.opt_outs.snapshot import OptOuts
-    from govray.data.opt_outs.unreserved_records import OptOutFilter
+    from govray.data.opt_outs.snapshot import OptOutFilter, OptOuts
     from govray.data.sources.columns import ColumnMapping
     from govray.data.sources.objects import RecordSource
     from govray.data.sources.parallel_split import Reading
@@ -332,7 +331,7 @@ class CorpusSource:
         )
         taken = selection.of(read)
         if self.lookup is not None:
-            from govray.data.opt_outs.unreserved_records import OptOutFilter
+            from govray.data.opt_outs.snapshot import OptOutFilter
 
             self.lookup.filter = OptOutFilter(self.lookup.snapshot, selection.quarantine)
             taken = self.lookup.filter.of(taken)

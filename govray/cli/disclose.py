@@ -50,8 +50,7 @@ def disclose(
     Views of it are made from that with govray view make, without the key. Whoever has the secret
     can open every part. The same model and secret give the same commitments.
     """
-    from govray.evidence.views.disclosure import sign_disclosure
-    from govray.evidence.views.disclosure_secret import read_secret
+    from govray.evidence.views.disclosure import read_secret, sign_disclosure
     from govray.evidence.views.view import verify_disclosure
     from govray.governance.verify.cosign import missing_signatures
 

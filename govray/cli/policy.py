@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from govray.cli import curve_view, user_files
+from govray.cli import observed_run, user_files
 from govray.cli.corpus_source import OptOutAgentOption, OptOutsOption
 from govray.cli.credential_options import (
     LicenseCategory,
@@ -68,7 +68,7 @@ def lint(
     key in several roles.
     """
     from govray.governance.policy.lint import lint as find
-    from govray.governance.policy.root_lint import lint_root
+    from govray.governance.policy.lint import lint_root
 
     root = _root(path)
     if root is not None:
@@ -338,7 +338,7 @@ def calibrate(
         )
     observed = [read_observed(path, corpus or ["*"]) for path in runs]
     found = bands_of(((run.profiles, run.clean) for run in observed), k=k)
-    points, reads = curve_view.curve_of(observed, [] if half_width is None else [half_width])
+    points, reads = observed_run.curve_of(observed, [] if half_width is None else [half_width])
     bands = {layer: each.band for layer, each in found.items()}
     if half_width is not None:
         bands = {"*": Band(low=-half_width, high=half_width)}
@@ -383,7 +383,7 @@ def calibrate(
             f"  # median {each.median:.3f}, MAD {each.mad:.3f}, {each.measures} measures"
         )
     if points:
-        curve_view.show(points, reads, half_width)
+        observed_run.show(points, reads, half_width)
 
 
 def _read(path: Path) -> Policy:

@@ -123,7 +123,7 @@ def _root_progress(envelope: Envelope) -> dict[str, Any]:
     """For a trust root: how many of its own keys have signed, how many must, and lint."""
     from govray.errors import Malformed
     from govray.governance.formats.statement import read
-    from govray.governance.policy.root_lint import lint_root
+    from govray.governance.policy.lint import lint_root
     from govray.governance.trust.authority import TrustRoot
 
     try:

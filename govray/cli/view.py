@@ -53,8 +53,7 @@ def make(
     """
     from govray.evidence.views.attestation_facts import names_of
     from govray.evidence.views.audience import Audience
-    from govray.evidence.views.disclosure import disclosed_facts, weights_of
-    from govray.evidence.views.disclosure_secret import read_secret
+    from govray.evidence.views.disclosure import disclosed_facts, read_secret, weights_of
     from govray.evidence.views.view import View, delegations_to, verify_disclosure, verify_view
     from govray.governance.attestation import model_folder
     from govray.governance.attestation.model_folder import Bundle
@@ -130,8 +129,7 @@ def check(
 
     That takes the whole model and the secret: for an auditor, who is shown everything.
     """
-    from govray.evidence.views.disclosure import disclosed_facts, weights_of
-    from govray.evidence.views.disclosure_secret import read_secret
+    from govray.evidence.views.disclosure import disclosed_facts, read_secret, weights_of
 
     found = _verified(path, trusted)
     whole = trusted.verify(model)

@@ -15,11 +15,11 @@ from govray.data.opt_outs.snapshot import (
     ROBOTS,
     TDMREP,
     NotLookedAt,
+    OptOutFilter,
     OptOuts,
     Reservation,
     read_opt_outs,
 )
-from govray.data.opt_outs.unreserved_records import OptOutFilter
 from govray.data.sources.quarantine import Quarantine
 from govray.data.sources.record import SourceRecord
 from govray.errors import Malformed, UsageError

@@ -27,7 +27,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +36,8 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from protego import Protego
 
+from govray.data.sources.quarantine import Quarantine
+from govray.data.sources.record import SourceRecord
 from govray.errors import Malformed, UsageError
 from govray.governance.formats.document import parse_time
 
@@ -252,3 +254,47 @@ def _as_robots(body: str) -> str:
     if len(reserved) > MOST_LOCATIONS or not all(_LOCATION.fullmatch(each) for each in reserved):
         return _ALL
     return "\n".join(["User-agent: *", *(f"Disallow: {each}" for each in reserved)])
+
+
+@dataclass
+class OptOutFilter:
+    """Leaves out records whose rights are reserved, and those of which nothing is known.
+
+    Attributes:
+        quarantine: Counts what is left out, by host.
+        reserved: How many of them are reserved.
+    """
+
+    snapshot: OptOuts
+    quarantine: Quarantine
+    reserved: int = 0
+
+    def of(self, records: Iterable[SourceRecord]) -> Iterator[SourceRecord]:
+        """The other records."""
+        for record in records:
+            urls = record.stated.get("url", ())
+            if not urls:
+                self._leave(record, "", "no URL, so nobody can tell whether rights are reserved")
+                continue
+            for url in urls:
+                try:
+                    found = self.snapshot.reservation(url)
+                except NotLookedAt as error:
+                    self._leave(record, _host(url), str(error))
+                    break
+                if found is not None:
+                    self.reserved += 1
+                    self._leave(record, _host(url), str(found))
+                    break
+            else:
+                yield record
+
+    def _leave(self, record: SourceRecord, value: str, why: str) -> None:
+        self.quarantine.put(record.where, "url", value, why)
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or url
+    except ValueError:
+        return url

@@ -24,18 +24,20 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from html import escape
 from importlib import metadata
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, TypeAlias
+from zipfile import ZIP_STORED, ZipFile
 
 from govray.errors import CouldNotCheck, Refused, UsageError
-from govray.evidence.packs.zip_archive import Files, write_zip, zipped
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
@@ -43,6 +45,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.storage.place import Place
+from govray.storage.zip_entry import zip_entry
 
 FORMAT = "govray.dev/evidence-pack/v1"
 SCRIPT = "verify_evidence.py"
@@ -306,3 +309,28 @@ def _record(found: Files, own: str) -> bytes:
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         lines.append(f"{name},sha256={digest},{len(data)}\n")
     return "".join([*lines, f"{own},,\n"]).encode()
+
+
+Content: TypeAlias = bytes | Callable[[], BinaryIO]
+"""The bytes of a file, or what opens it where it may be larger than memory."""
+
+Files: TypeAlias = dict[str, Content]
+
+
+def write_zip(out: IO[bytes], files: Mapping[str, Content]) -> None:
+    """Sorted and stored: compressors of other versions write other bytes."""
+    with ZipFile(out, "w", ZIP_STORED) as archive:
+        for name, content in sorted(files.items()):
+            with archive.open(zip_entry(name), "w", force_zip64=True) as entry:
+                if isinstance(content, bytes):
+                    entry.write(content)
+                else:
+                    with content() as stream:
+                        shutil.copyfileobj(stream, entry, 1 << 20)
+
+
+def zipped(files: Mapping[str, Content]) -> bytes:
+    """The same in memory."""
+    out = BytesIO()
+    write_zip(out, files)
+    return out.getvalue()

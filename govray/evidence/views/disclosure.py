@@ -21,11 +21,12 @@ import hmac
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, JsonValue
 
-from govray.errors import Refused
+from govray.errors import Refused, UsageError
 from govray.evidence.views.attestation_facts import Fact, facts_of, names_of
 from govray.evidence.views.withheld_names import format_words, hidden
 from govray.governance.attestation import model_folder
@@ -36,6 +37,7 @@ from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.statement import Subject, seal
 from govray.governance.verify.verifier import VerifiedModel
+from govray.storage.private_file import OpenToOthers, read_private
 
 MAX_LEAVES = 1 << 22
 NAMES = "names"
@@ -190,3 +192,30 @@ def _leaf(key: bytes, fact: Fact) -> SaltedLeaf:
 def _derived(key: bytes, use: bytes, of: str) -> str:
     """128 bits in hex that only the key's holder can compute."""
     return hmac.digest(key, use + b"\0" + of.encode(), "sha256")[:_SALT].hex()
+
+
+SECRET_BYTES = 32
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in a file: 32 bytes, which open every leaf.
+    Raises `UsageError`: it cannot be read, has another length, or others can read it."""
+    try:
+        secret = read_private(path, SECRET_BYTES + 1)
+    except OpenToOthers as error:
+        raise UsageError(
+            "the secret can be read by others", where=str(path), do=error.remedy
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"the secret cannot be read: {error.strerror}",
+            where=str(path),
+            do="Name the one that the disclosure was made with",
+        ) from None
+    if len(secret) != SECRET_BYTES:
+        raise UsageError(
+            f"a secret has {SECRET_BYTES} bytes",
+            where=str(path),
+            do="Name the one that the disclosure was made with",
+        )
+    return secret

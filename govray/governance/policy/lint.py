@@ -13,7 +13,7 @@ no model shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from string import ascii_lowercase
@@ -35,7 +35,7 @@ from govray.governance.policy.depth_policy import Match, Policy, PolicyDecision,
 from govray.governance.policy.memorization_section import ACTIONS, Action, relaxed
 from govray.governance.policy.route import ADAPTER, RoutePhase, profile_weights, resolve
 from govray.governance.policy.selector import parse_selector
-from govray.governance.trust.authority import SENSITIVITIES
+from govray.governance.trust.authority import SENSITIVITIES, Authority, TrustRoot
 from govray.governance.trust.jurisdiction import JURISDICTIONS
 from govray.governance.trust.license import (
     LICENSE_CATEGORIES,
@@ -636,3 +636,25 @@ def _layers_within(narrow: PolicyDecision, wide: PolicyDecision) -> bool:
         any(new.layers_within(old) for new in narrow.profiles.values())
         for old in wide.profiles.values()
     )
+
+
+def lint_root(root: TrustRoot, delegated: Iterable[Authority] = ()) -> tuple[Finding, ...]:
+    """Return the keys that have several roles, which the root's owner may not have meant.
+
+    Roles are kept apart so that no single key can vouch for data, decide what it may train, run the
+    training and witness it. A root with such a key is still a root.
+    """
+    return tuple(_shared_keys(root, (*root.authorities, *delegated)))
+
+
+def _shared_keys(root: TrustRoot, authorities: Iterable[Authority]) -> Iterator[Finding]:
+    held: dict[str, dict[str, str]] = {key.keyid: {"root": root.name} for key in root.keys}
+    for authority in authorities:
+        for key in authority.keys:
+            held.setdefault(key.keyid, {}).setdefault(authority.role, authority.name)
+    for keyid, roles in held.items():
+        if len(roles) > 1:
+            parts = ", ".join(f"{role} ({name})" for role, name in roles.items())
+            yield Finding(
+                "shared_key", keyid, f"one key has several roles: {parts}; give each its own"
+            )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from govray.storage.place import Place, place
-from govray.train.experiment.log_policy import LogPolicy
+from govray.train.experiment.sections import LogPolicy
 from govray.train.inputs.order import Order
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import now

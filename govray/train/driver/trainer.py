@@ -49,8 +49,7 @@ from govray.train.driver import attempts
 from govray.train.driver.gang import await_room
 from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.progress import StepCallback
-from govray.train.experiment.log_policy import LogPolicy
-from govray.train.experiment.sections import GROUP, Profiling, Validation, check_copies
+from govray.train.experiment.sections import GROUP, LogPolicy, Profiling, Validation, check_copies
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import (
     APART,

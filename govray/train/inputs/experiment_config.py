@@ -46,12 +46,12 @@ from govray.governance.record.prepare_manifest import ReserveShare
 from govray.governance.submission.yaml_overrides import overridden, read_mapping
 from govray.storage.storage_url import check_path
 from govray.train.experiment.environment import JobEnvironment
-from govray.train.experiment.log_policy import LogPolicies
 from govray.train.experiment.resources import QUEUED, Resources
 from govray.train.experiment.sections import (
     COSINE,
     CheckpointEvery,
     Ema,
+    LogPolicies,
     Optimizer,
     Profiling,
     Schedule,

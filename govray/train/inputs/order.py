@@ -21,8 +21,7 @@ from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.prepare_manifest import Manifest
-from govray.train.experiment.log_policy import LogPolicy
-from govray.train.experiment.sections import Validation
+from govray.train.experiment.sections import LogPolicy, Validation
 from govray.train.inputs import operator_key
 from govray.train.inputs.experiment_config import Reader
 from govray.train.inputs.gating import UNDECIDED, Decisions, OnExpiry

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, SequentialL
 
 from govray.errors import GovrayError, UsageError
 from govray.train.experiment.sections import COSINE, Schedule
-from govray.train.loop.imported_class import check_arguments, imported_class
+from govray.train.loop.described_optimizer import check_arguments, imported_class
 from govray.train.worker.lr_schedule import MakeScheduler, learning_rates, make_schedule, replay
 
 _WHERE = "schedule"

@@ -16,7 +16,7 @@ from govray.platform.store import run_logs
 from govray.storage.bucket_path import BucketPath
 from govray.train.driver import kept_output
 from govray.train.driver.trainer import from_experiment
-from govray.train.experiment.log_policy import LogPolicy
+from govray.train.experiment.sections import LogPolicy
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import event_rows, events, shipped_log, stop_request
