@@ -238,7 +238,7 @@ class BucketPath:
         Raises ``ValueError``: another mode: objects are written whole."""
         if mode != "rb":
             raise ValueError("objects are opened for reading only")
-        return io.BufferedReader(_Ranges(self, self.stat().st_size), _RANGE)
+        return io.BufferedReader(_Ranges(self), _RANGE)
 
     def write_bytes(self, data: bytes) -> Tag:
         """Write the object, in the place of any that is there. Returns its tag."""
@@ -312,13 +312,16 @@ def _opened(bucket: str) -> Any:
     return bucket_store(bucket)
 
 
-class _Ranges(io.RawIOBase):
-    """One object, by a request for each range."""
+class ObjectReader(io.RawIOBase):
+    """One object as a file that can seek; `read_at` says where its bytes come from."""
 
-    def __init__(self, path: BucketPath, size: int) -> None:
-        self._path = path
-        self._size = size
+    def __init__(self, size: int) -> None:
+        self.size = size
         self._position = 0
+
+    def read_at(self, start: int, stop: int) -> memoryview:
+        """Bytes from ``start`` on, at least one and none from ``stop`` on."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         return True
@@ -326,22 +329,34 @@ class _Ranges(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = (0, self._position, self._size)[whence]
-        self._position = max(0, base + offset)
+    def tell(self) -> int:
         return self._position
 
-    def tell(self) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = (0, self._position, self.size)[whence]
+        self._position = max(0, base + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        count = min(len(view), self._size - self._position, _MOST)
-        if count <= 0:
+        stop = min(self._position + len(view), self.size)
+        if stop <= self._position:
             return 0
-        view[:count] = self._path.read_range(self._position, self._position + count)
-        self._position += count
-        return count
+        data = self.read_at(self._position, stop)
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+class _Ranges(ObjectReader):
+    """An object up to its present size, by a request for each range. A log may grow meanwhile."""
+
+    def __init__(self, path: BucketPath) -> None:
+        super().__init__(path.stat().st_size)
+        self._path = path
+
+    def read_at(self, start: int, stop: int) -> memoryview:
+        return self._path.read_range(start, min(stop, start + _MOST))
 
 
 def _stat(meta: Any) -> ObjectStat:

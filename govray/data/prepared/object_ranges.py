@@ -9,7 +9,6 @@ Threads fetch, since obstore waits without the interpreter lock.
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from govray.storage.bucket_path import BucketPath
+from govray.storage.bucket_path import BucketPath, ObjectReader
 from govray.storage.place import Place
 
 T = TypeVar("T")
@@ -31,7 +30,7 @@ END = 1 << 18
 """Bytes of the first: the footer of a shard of 32 MiB of text is smaller."""
 
 
-class ObjectRanges(io.RawIOBase):
+class ObjectRanges(ObjectReader):
     """A file that can seek, over what was fetched; what was not is fetched when it is read.
 
     Raises:
@@ -40,12 +39,11 @@ class ObjectRanges(io.RawIOBase):
     """
 
     def __init__(self, path: BucketPath) -> None:
-        self._path = path
         end, status = path.read_end(END)
-        self.size, self._tag = status.st_size, status.tag
+        super().__init__(status.st_size)
+        self._path, self._tag = path, status.tag
         self._held: dict[int, memoryview] = {self.size - len(end): end}
         self._lock = threading.Lock()
-        self._position = 0
 
     @property
     def is_held(self) -> bool:
@@ -73,31 +71,7 @@ class ObjectRanges(io.RawIOBase):
         with self._lock:
             self._held.pop(start, None)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = (0, self._position, self.size)[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        stop = min(self._position + len(view), self.size)
-        if stop <= self._position:
-            return 0
-        data = self._found(self._position, stop)
-        view[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-    def _found(self, start: int, stop: int) -> memoryview:
+    def read_at(self, start: int, stop: int) -> memoryview:
         with self._lock:
             for first, data in self._held.items():
                 if first <= start and stop <= first + len(data):

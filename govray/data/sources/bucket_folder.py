@@ -7,7 +7,6 @@ ranges; a range doubles while reading goes straight on, up to ``_MOST``. That bo
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from govray.data.sources.stamp import Stamp, changed
 from govray.errors import InfrastructureFailed, UsageError
-from govray.storage.bucket_path import BucketPath, ObjectStat
+from govray.storage.bucket_path import BucketPath, ObjectReader, ObjectStat
 
 _LEAST, _MOST = 1 << 16, 1 << 23
 """Bytes of the first and of the largest request."""
@@ -66,7 +65,7 @@ class BucketFolder:
             return data, _stamp(stat)
 
 
-class Ranges(io.RawIOBase):
+class Ranges(ObjectReader):
     """One object, read by ranges, each from the object that was listed.
 
     Raises, when it reads:
@@ -75,38 +74,23 @@ class Ranges(io.RawIOBase):
     """
 
     def __init__(self, folder: BucketFolder, name: str, stamp: Stamp) -> None:
+        super().__init__(stamp.size)
         self._folder, self._name, self._stamp = folder, name, stamp
-        self._position = self._start = 0
+        self._start = 0
         self._held = memoryview(b"")
         self._next = _LEAST
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = (0, self._position, self._stamp.size)[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
     def readinto(self, buffer: Any) -> int:
         """Fill ``buffer``, or what is left of the object: pyarrow takes less for the end."""
-        view = memoryview(buffer).cast("B")[: max(0, self._stamp.size - self._position)]
-        done = 0
-        while done < len(view):
-            if not 0 <= self._position - self._start < len(self._held):
-                self._fetch(len(view) - done)
-            at = self._position - self._start
-            piece = self._held[at : at + len(view) - done]
-            view[done : done + len(piece)] = piece
-            self._position += len(piece)
-            done += len(piece)
+        view, done = memoryview(buffer).cast("B"), 0
+        while count := super().readinto(view[done:]):
+            done += count
         return done
+
+    def read_at(self, start: int, stop: int) -> memoryview:
+        if not 0 <= start - self._start < len(self._held):
+            self._fetch(stop - start)
+        return self._held[start - self._start : stop - self._start]
 
     def _fetch(self, wanted: int) -> None:
         straight_on = self._position == self._start + len(self._held)
