@@ -11,7 +11,7 @@ import typer
 from govray.cli.option_group import option_groups
 from govray.cli.output import field, line, print_table, report
 from govray.cli.output import table as new_table
-from govray.cli.trust import Trust
+from govray.cli.trust import Trusted
 
 if TYPE_CHECKING:
     from govray.governance.verify.verifier import VerifiedModel
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def influence(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.")],
     output: Annotated[str, typer.Option("--output", metavar="TEXT", help="The output to explain.")],
-    trusted: Trust,
+    trusted: Trusted,
     prompt: Annotated[
         str, typer.Option("--prompt", metavar="TEXT", help="What stands before the output.")
     ] = "",

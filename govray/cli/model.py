@@ -26,7 +26,7 @@ from govray.cli.output import (
 from govray.cli.run_records import run_corpora, run_records
 from govray.cli.served import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
-from govray.cli.trust import Trust
+from govray.cli.trust import Trusted
 from govray.errors import CouldNotCheck, Refused, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def register(
     version: Annotated[
         str, typer.Option("--version", metavar="VERSION", help="MAJOR.MINOR.PATCH.")
     ],
-    trusted: Trust,
+    trusted: Trusted,
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="NAME=TEXT", help="Repeatable.")
     ] = None,
@@ -170,7 +170,7 @@ def promote(
 def download(
     name: Name,
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder.")],
-    trusted: Trust,
+    trusted: Trusted,
     version: Annotated[
         str | None, typer.Argument(metavar="[VERSION]", help="Default: the one in production.")
     ] = None,

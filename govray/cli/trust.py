@@ -63,7 +63,7 @@ def anchor(root: Path | None, revocations: Sequence[Path] | None = None) -> Trus
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trust:
+class Trusted:
     """The options that say what a verb checks against, and as of when."""
 
     trust_root: TrustRoot = None
@@ -78,7 +78,7 @@ class Trust:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelTrust(Trust):
+class ModelTrust(Trusted):
     """The options by which verbs verify a model folder."""
 
     allow_uncovered: AllowUncovered = None

@@ -15,7 +15,7 @@ from govray.cli.output import (
     line,
     report,
 )
-from govray.cli.trust import ModelTrust, Trust
+from govray.cli.trust import ModelTrust, Trusted
 from govray.errors import Refused
 from govray.printable import json_text
 
@@ -98,7 +98,7 @@ def make(
 
 @app.command()
 @option_groups
-def verify(path: ViewFile, trusted: Trust) -> None:
+def verify(path: ViewFile, trusted: Trusted) -> None:
     """Verify a view by itself, and print what it shows.
 
     It shows what its signer stated. What is not in it was withheld, or was never there.
@@ -143,7 +143,7 @@ def check(
     field("signer", found.disclosure.authority.name)
 
 
-def _verified(path: Path, trusted: Trust) -> VerifiedView:
+def _verified(path: Path, trusted: Trusted) -> VerifiedView:
     from govray.evidence.views.view import View, verify_view
 
     anchor = trusted.anchor()
