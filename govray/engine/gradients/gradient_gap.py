@@ -1,15 +1,8 @@
 """Whether two computations of the same gradients agree within rounding.
 
-How large rounding is depends on the parameter. Where an exact gradient is zero, or its terms
-cancel, it is larger than the gradient. So each parameter's own is measured. The same gradients are
-computed again by a backward that starts from a multiple of the losses, and are divided by it.
-Nothing but rounding can differ then, whatever the model does with rows.
-
-A parameter's gradients agree if ‖found − expected‖ ≤ τ ‖expected‖ + r, where τ is √ε of float32, or
-of float64. Here r is 16 times the largest distance between its repetitions. It is at most
-min(1000 ε, √ε) times the norm of all gradients, with ε of the coarsest dtype. Measured over the
-architectures of the tests, a gap above τ ‖expected‖ is 1.2 times that distance at most. An exact
-comparison asks for equal numbers.
+`govray.engine.steps.row_difference` says how rounding is measured, and how far a gradient may be.
+Measured over the architectures of the tests, a gap above τ ‖expected‖ is 1.2 times the distance
+between repetitions at most. An exact comparison asks for equal numbers.
 """
 
 from __future__ import annotations
@@ -17,19 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
+
+from govray.engine.steps.row_difference import REPEATED, gradient_bound
 
 Gradients = Mapping[str, Tensor]
 """By parameter name; a parameter without a gradient is absent."""
-
-REPEATED = (3.0, 5.0)
-"""What a backward starts from to repeat one that started from 1: other factors round otherwise."""
-
-_ROUNDING = 16.0
-"""Two orders of sums round otherwise in the forward too, which repetitions don't show."""
-
-_FINEST = float(torch.finfo(torch.float32).eps) ** 0.5
 
 
 def rounding(first: Gradients, repeated: Sequence[Gradients]) -> dict[str, float]:
@@ -65,13 +51,11 @@ def first_apart(
     whole = math.hypot(*norms.values())
     if not math.isfinite(whole):
         return None
-    most = min(1e3 * tolerance**2, tolerance) * whole
     for name in dict.fromkeys([*expected, *found]):
         gap = _gap(expected.get(name), found.get(name))
-        bound = min(tolerance, _FINEST) * norms.get(name, 0.0)
-        bound += min(_ROUNDING * repeated.get(name, 0.0), most)
-        if not gap <= bound:
-            return name, gap / norms[name] if norms.get(name) else math.inf
+        norm = norms.get(name, 0.0)
+        if not gap <= gradient_bound(norm, repeated.get(name, 0.0), whole, tolerance):
+            return name, gap / norm if norm else math.inf
     return None
 
 

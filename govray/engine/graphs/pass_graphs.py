@@ -42,17 +42,13 @@ import torch
 from torch import Tensor, nn
 
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
-from govray.engine.gradients.gradient_gap import (
-    REPEATED,
-    Gradients,
-    first_apart,
-    rounding,
-)
+from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.graphs.cuda_graph import GraphCapture
 from govray.engine.model.keyed_dropout import Keyed
 from govray.engine.model.rng_state import generators
+from govray.engine.steps.row_difference import REPEATED
 from govray.engine.steps.trial_times import due_again
 from govray.errors import Refused, UsageError
 

@@ -43,12 +43,7 @@ from torch import Tensor, nn
 
 from govray.engine.batch import MicroBatch
 from govray.engine.gradients.forward import Forward, LossFn
-from govray.engine.gradients.gradient_gap import (
-    REPEATED,
-    Gradients,
-    first_apart,
-    rounding,
-)
+from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
 from govray.engine.gradients.pass_planner import Pass
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.compiled_blocks import without_graphs
@@ -56,6 +51,7 @@ from govray.engine.model.rng_state import generators
 from govray.engine.startup.model_state import Held, attributes, changed_attribute, held
 from govray.engine.startup.module_trace import first_difference
 from govray.engine.steps.routed import Routed
+from govray.engine.steps.row_difference import REPEATED, apart, mixed_rows
 from govray.engine.steps.trial_times import due_again
 from govray.errors import GovrayError, Refused
 
@@ -359,7 +355,7 @@ class _Comparison:
         tolerance = self._tolerance
         if on_cpu:  # the same kernels over the same numbers
             tolerance = 64 * torch.finfo(torch.float32).eps
-        if _apart(first, again, abs(first)) > tolerance:
+        if apart(first, again, abs(first)) > tolerance:
             where = self._where(order, 0, order, 0, tolerance)
             _refuse_kept(
                 f"the same row has another loss when it comes again: {again:.6g}, "
@@ -379,20 +375,19 @@ class _Comparison:
         """The row at a place of an order has the loss that it has in the reference."""
         expected = alone[order[place]]
         largest = max((abs(each) for each in alone if math.isfinite(each)), default=0.0)
-        gap = _apart(expected, losses[place], 0.5 * (abs(expected) + largest))
+        gap = apart(expected, losses[place], 0.5 * (abs(expected) + largest))
         if gap > self._tolerance:
             where = self._where(reference, at, order, place, self._tolerance)
-            _refuse_mixed(f"a row's loss differs by {gap:.1e} with the rows beside it", where)
+            raise mixed_rows(f"a row's loss differs by {gap:.1e}", where)
 
     def _require_equal(
         self, expected: Gradients, found: Gradients, noise: Mapping[str, float]
     ) -> None:
-        apart = first_apart(expected, found, self._tolerance, noise)
-        if apart is not None:
-            name, share = apart
-            _refuse_mixed(
-                f"a row's gradient of {name} differs by {share:.1e} with the rows beside it",
-                self._trial._module_of(name),
+        first = first_apart(expected, found, self._tolerance, noise)
+        if first is not None:
+            name, share = first
+            raise mixed_rows(
+                f"a row's gradient of {name} differs by {share:.1e}", self._trial._module_of(name)
             )
 
     def _where(
@@ -424,16 +419,6 @@ def _alike(part: MicroBatch, other: MicroBatch) -> bool:
     )
 
 
-def _apart(expected: float, found: float, scale: float) -> float:
-    """|difference| by scale; 0 where there is nothing to compare with."""
-    if not math.isfinite(expected) or found == expected:
-        return 0.0
-    gap = abs(found - expected)
-    if not math.isfinite(gap) or not scale:
-        return math.inf
-    return gap / scale
-
-
 def _device_generators() -> list[Tensor]:
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
@@ -444,13 +429,4 @@ def _refuse_kept(what: str, where: str) -> NoReturn:
         where=where,
         do="Keep nothing that a forward or a loss writes, and draw from the global generators "
         "of torch, Python or numpy only, which belong to a stream while it runs",
-    )
-
-
-def _refuse_mixed(what: str, where: str) -> NoReturn:
-    raise Refused(
-        f"{what}, so rows would learn from each other",
-        where=where,
-        do="Normalise, route and choose by each row alone, and leave losses that mix rows out: "
-        "see docs/models.md",
     )

@@ -251,10 +251,36 @@ class Centred(Tiny):
         return logits - logits.mean(0)
 
 
+class Scaled(Tiny):
+    """Has a parameter that hardly matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[0].scale = nnx.Param(jnp.ones(()))
+
+    def __call__(self, tokens):
+        return super().__call__(tokens) * (1 + 1e-7 * self.blocks[0].scale[...])
+
+
 def balanced(model, tensors):
     """A hidden part of the loss is shared by all rows: it has no value, only a gradient."""
     shared = model.head.kernel[...].sum() * model(tensors["tokens"]).mean()
     return loss(model, tensors) + 0.01 * (shared - jax.lax.stop_gradient(shared))
+
+
+def faint(model, tensors):
+    """What rows share reaches one parameter, so small that it is lost among all gradients."""
+    shared = model.blocks[0].scale[...] * model(tensors["tokens"]).mean()
+    return loss(model, tensors) + 1e-6 * (shared - jax.lax.stop_gradient(shared))
+
+
+def without_a_number(model, tensors):
+    """Its value is as ever, and its gradient is no number by what the other rows say."""
+    hidden = model.head.kernel[...].sum() * 0
+    sums = tensors["tokens"].sum(1)
+    ordered = sums[1 % len(sums)] < sums[2 % len(sums)]
+    root = jnp.sqrt(jnp.where(ordered, hidden, 1.0)) - jnp.where(ordered, 0.0, 1.0)
+    return loss(model, tensors) + root
 
 
 def counted(model, tensors):
@@ -266,6 +292,8 @@ def counted(model, tensors):
     [
         (Centred, loss, r"loss_fn: a row's loss differs by .* beside it"),
         (Tiny, balanced, r"a row's gradient of \S+ differs by .* beside it"),
+        (Scaled, faint, r"a row's gradient of blocks.0.scale differs by .* beside it"),
+        (Tiny, without_a_number, r"a row's gradient of \S+ differs by nan with .* beside it"),
         (Tiny, counted, r"loss_fn: a row's loss differs by .* beside it"),
     ],
 )

@@ -15,8 +15,9 @@ neither is a branch that these rows do not take.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,8 +28,8 @@ from jax import Array
 
 from govray.engine.jax.routed_pass import LossFn, ModelShape, Parameters, prepare
 from govray.engine.steps.batch import IGNORED, MicroBatch
+from govray.engine.steps.row_difference import REPEATED, apart, gradient_bound, mixed_rows
 from govray.engine.steps.trial_times import due_again
-from govray.errors import Refused
 
 _ROWS = 3
 
@@ -66,20 +67,25 @@ class RowTrial:
         """
         count = min(_ROWS, len(part.positions))
         rows = {name: np.asarray(tensor)[:count] for name, tensor in part.tensors.items()}
-        half = "bf16[" in str(_row.trace(*model, keys[:count], rows, 0).jaxpr)
+        half = "bf16[" in str(_row.trace(*model, keys[:count], rows, 0, 1.0).jaxpr)
         epsilon = float(jnp.finfo(jnp.bfloat16 if half else jnp.float32).eps)
         for place in range(count):
             order = [row if row == place else (row + 1) % count for row in range(count)]
             turned = {name: tensor[order] for name, tensor in rows.items()}
             single = {name: tensor[place : place + 1] for name, tensor in rows.items()}
-            loss, gradients = _row(*model, keys[:count], rows, place)
-            again, found = _row(*model, keys[:count], turned, place)
-            alone, _ = _row(*model, keys[place : place + 1], single, 0)
+            loss, gradients = _row(*model, keys[:count], rows, place, 1.0)
+            again, found = _row(*model, keys[:count], turned, place, 1.0)
+            alone, _ = _row(*model, keys[place : place + 1], single, 0, 1.0)
             for other in (again, alone):
-                gap = abs(float(other) - float(loss)) / max(abs(float(loss)), 1e-30)
+                gap = apart(float(loss), float(other), abs(float(loss)))
                 if gap > epsilon**0.5:
-                    raise _mixed(f"a row's loss differs by {gap:.1e}", "loss_fn")
-            _compare(gradients, found, epsilon)
+                    raise mixed_rows(f"a row's loss differs by {gap:.1e}", "loss_fn")
+            repeated = [
+                {name: each / factor for name, each in scaled.items()}
+                for factor in REPEATED
+                for _, scaled in [_row(*model, keys[:count], rows, place, factor)]
+            ]
+            _compare(gradients, found, repeated, epsilon**0.5)
         self._tried.add(part.route)
 
 
@@ -93,8 +99,9 @@ def _row(
     keys: Array,
     tensors: Mapping[str, Array],
     place: int,
+    factor: float,
 ) -> tuple[Array, dict[str, Array]]:
-    """The loss of the row at a place, and its gradient."""
+    """The loss of the row at a place, and the factor's multiple of its gradient."""
 
     def one(own: Parameters) -> Array:
         model = shape.filled(own, rest)
@@ -103,27 +110,24 @@ def _row(
         counted = jnp.where(tensors["targets"] != IGNORED, losses, 0)
         return counted.astype(jnp.promote_types(losses.dtype, jnp.float32))[place].sum()
 
-    return jax.value_and_grad(one)(dict(parameters))
+    loss, backward = jax.vjp(one, dict(parameters))
+    return loss, backward(jnp.asarray(factor, loss.dtype))[0]
 
 
-def _compare(expected: Parameters, found: Parameters, epsilon: float) -> None:
+def _compare(
+    expected: Parameters, found: Parameters, repeated: Sequence[Parameters], tolerance: float
+) -> None:
     norms = {name: _norm(gradient) for name, gradient in expected.items()}
-    rounding = 64 * epsilon * float(np.linalg.norm([*norms.values()]))
+    whole = math.hypot(*norms.values())
+    if not math.isfinite(whole):  # which the step reports
+        return
     for name, norm in norms.items():
+        rounding = max(_norm(again[name] - expected[name]) for again in repeated)
         gap = _norm(found[name] - expected[name])
-        if gap > epsilon**0.5 * norm + rounding:
-            share = gap / norm if norm else float("inf")
-            raise _mixed(f"a row's gradient of {name} differs by {share:.1e}", name)
+        if not gap <= gradient_bound(norm, rounding, whole, tolerance):
+            share = gap / norm if norm else math.inf
+            raise mixed_rows(f"a row's gradient of {name} differs by {share:.1e}", name)
 
 
 def _norm(gradient: Array) -> float:
     return float(jnp.linalg.norm(gradient.astype(jnp.float32).ravel()))
-
-
-def _mixed(what: str, where: str) -> Refused:
-    return Refused(
-        f"{what} with the rows beside it, so rows would learn from each other",
-        where=where,
-        do="Normalise, route and choose by each row alone, and leave losses that mix rows out: "
-        "see docs/models.md",
-    )
