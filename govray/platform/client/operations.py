@@ -70,7 +70,7 @@ class Call(Generic[T]):
             *fields: object, body: Json | None = None, data: bytes | None = None, **more: Any
         ) -> Any:
             path, query, given, header = self.parts(fields, more)
-            if body is None and data is None and self.method not in ("GET", "DELETE"):
+            if body is None and data is None:
                 body = given
             return namespace._connection.ask(
                 self.method,
@@ -87,8 +87,8 @@ class Call(Generic[T]):
 
     def parts(
         self, fields: tuple[object, ...], more: dict[str, Any]
-    ) -> tuple[str, Json, Json, Json]:
-        """Path, query, body and headers of a call.
+    ) -> tuple[str, Json, Json | None, Json]:
+        """Path, query, body and headers of a call. A GET or a DELETE has no body.
 
         Raises:
             TypeError: Another number of fields than the path has.
@@ -104,7 +104,7 @@ class Call(Generic[T]):
         asked = {to_camel(name): value for name, value in rest.items()}
         queried = {name: asked.pop(name) for name in QUERY & asked.keys()}
         if self.method in ("GET", "DELETE"):
-            return self.path.format(**named), {**asked, **queried}, {}, header
+            return self.path.format(**named), {**asked, **queried}, None, header
         return self.path.format(**named), queried, asked, header
 
 
