@@ -1,10 +1,12 @@
-"""Sentences of docstrings, comments and docs have at most 25 words."""
+"""Sentences of docstrings, comments and docs have at most 25 words, and plain subjects."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +77,36 @@ def test_sentences_are_short(folder: str) -> None:
         if not each.startswith(ATTESTED)
     ]
     assert not found, "\n".join(found)
+
+
+def unplain(text: str, subjects: str) -> list[str]:
+    """The sentences that begin with one of ``subjects``, or say "is none"."""
+    wrong = re.compile(rf"({subjects})\b(?!.*\?$)|.*(?<!there )\b(is|are) none\b(?! of\b)")
+    return [s for part in paragraphs(text) for s in sentences(part) if wrong.match(s)]
+
+
+def literals(path: Path) -> Iterator[str]:
+    """A module's strings, but for those that stand alone."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        for child in () if isinstance(node, ast.Expr) else ast.iter_child_nodes(node):
+            if isinstance(child, ast.Constant) and isinstance(child.value, str):
+                yield child.value
+
+
+def test_docs_and_messages_have_plain_subjects() -> None:
+    """In a message "Who asks" may be a label."""
+    pages = [
+        *ROOT.glob("*.md"),
+        *(page for each in FOLDERS for page in (ROOT / each).rglob("*.md")),
+    ]
+    found = {str(page): unplain(page.read_text(), "Who|Whoever") for page in pages}
+    modules = [*(ROOT / "govray").rglob("*.py")]
+    found |= {str(p): [w for s in literals(p) for w in unplain(s, "Whoever")] for p in modules}
+    assert {place: wrong for place, wrong in found.items() if wrong} == {}
+    assert unplain("Whoever reads it. Who reads? It is none.", "Who|Whoever") == [
+        "Whoever reads it.",
+        "It is none.",
+    ]
 
 
 def test_a_long_sentence_is_found_wherever_it_stands() -> None:

@@ -422,7 +422,7 @@ def open_record(
 ) -> None:
     """Write what shows that FILE is a record of CORPUS, and tells of no other record.
 
-    Whoever has the opening and FILE can check it: govray trace FILE --model MODEL --opening OPENING
+    With the opening and FILE anyone can check it: govray trace FILE --model MODEL --opening OPENING
     """
     from govray.data import corpus
     from govray.governance.policy.record_commitment import RecordOpening, read_secret
@@ -456,7 +456,7 @@ def open_record(
     if len(places) > 1:
         field("equal", f"{len(places)} records have these bytes; this opens the first")
     line()
-    line("Whoever gets this file can show that the record is in the corpus.")
+    line("With this file anyone can show that the record is in the corpus.")
 
 
 def _credential_of(folder: Path) -> Credential:

@@ -60,4 +60,4 @@ def evidence(
     line(f"{out}: {len(digests) + 1} files, of a model that verifies", "bold")
     field("run", f"{verified.attestation.run.id}, {verified.digest}")
     field("trust", f"root {root.root.name} v{root.root.version}, {root.digest}")
-    line("Whoever gets it needs the trust root, or its digest, from its owner.")
+    line("Its reader needs the trust root, or its digest, from the root's owner.")

@@ -209,7 +209,7 @@ def indexing_settings(
     key: bytes | None = None,
 ) -> IndexSettings:
     """What the indexer is told, checked before the first look. Raises `Refused`: the trust root
-    lies below the storage, or is none."""
+    lies below the storage, or is no trust root."""
     if not storage.is_dir():
         raise UsageError("no such folder", where=str(storage), do="Give a storage path of runs")
 

@@ -186,7 +186,7 @@ def serve(
         address = f"http://{shown}:{listening.getsockname()[1]}/"
         report({"address": address, "name": name, "keyid": signer.public_key.keyid})
         line(f"witness {name} answers at {address}  (stop: Ctrl-C)")
-        note("Never restore its folder from a copy: a witness that forgets is none.")
+        note("Never restore its folder from a copy: a witness that forgets vouches for nothing.")
         server = uvicorn.Server(server_config(witness_app(witness), []))
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, lambda *_: setattr(server, "should_exit", True))

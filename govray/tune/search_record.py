@@ -137,7 +137,7 @@ class SearchRecord:
             case {"kind": "concluded"}:
                 self.concluded = True
             case _:
-                raise Malformed("a line is none of a search", where=str(self.folder / TRIALS))
+                raise Malformed("a line is not one of a search's", where=str(self.folder / TRIALS))
 
 
 def read(folder: Path) -> SearchRecord:

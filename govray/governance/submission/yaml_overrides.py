@@ -181,7 +181,7 @@ def _load(text: str, name: str) -> Any:
         ) from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
         raise UsageError(
-            "not readable as YAML: a date or a number is none, or it is too deep", where=name
+            "not readable as YAML: a date or a number does not exist, or it is too deep", where=name
         ) from None
     finally:
         if loader is not None:

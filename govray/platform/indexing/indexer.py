@@ -268,7 +268,7 @@ def why_left_out(error: Exception) -> str:
     """Why a folder is left out, in words: those of a store's driver without the statement."""
     if isinstance(error, DBAPIError):
         said = str(error.orig).partition("\n")[0]
-        return f"a value of it is none that the store can hold ({said})"
+        return f"the store can't hold a value of it ({said})"
     return str(error) or type(error).__name__
 
 

@@ -238,7 +238,7 @@ def test_a_value_that_a_store_cannot_hold_stops_no_other_run(
     if store.dialect.name == "sqlite":
         assert (report.left_out, indexed) == ({}, {"tiny-1", "tiny-2", "replay-1"})
     else:
-        assert "none that the store can hold" in report.left_out[str(storage / "tiny-1")]
+        assert "the store can't hold a value of it" in report.left_out[str(storage / "tiny-1")]
         assert "INSERT" not in report.left_out[str(storage / "tiny-1")]
         assert indexed == {"tiny-2"}  # the replay is of a run that is not there
 

@@ -161,7 +161,7 @@ def of(error: Exception) -> Problem | None:
     if isinstance(error, RequestValidationError):
         return _invalid(error)
     if isinstance(error, DataError):  # PostgreSQL holds no U+0000
-        return Problem(400, "Malformed", "A value is none that the store can hold")
+        return Problem(400, "Malformed", "The store can't hold a value of this")
     if getattr(getattr(error, "orig", None), "sqlstate", None) == _CANCELED:
         return Problem(
             503,
