@@ -45,9 +45,11 @@ def test_a_folder_becomes_a_version_that_is_promoted_and_downloaded(
             told = run("model", "promote", "gpt", version, "--to", stage, "--json")
             assert told.json["after"] == stage
             if stage == "staging":  # the shipped gates ask for a monitor, which its run had not
-                gates.write_text(SHIPPED)
+                gates.write_text(SHIPPED + "    - {gate: replayed, corpora: [acme]}\n")
                 production = ("gpt", version, "--to", "production")
-                assert "nothing was measured" in run("model", "promote", *production, code=1).err
+                refused = " ".join(run("model", "promote", *production, code=1).err.split())
+                assert "nothing was measured" in refused
+                assert "govray replay RUN --without acme" in refused
     assert told.json["replaced"] == "1.0.0"
     listed = run("model", "versions", "gpt", "--json").json
     assert [(each["version"], each["stage"]) for each in listed] == [
