@@ -319,7 +319,9 @@ class GovernedTrainer(RunSettings):
                     "pretrained": self.pretrained,
                     "profiling": self.profiling,
                     "validation.corpora": self.validation and self.validation.corpora,
-                    "the policy's memorization section": policy.memorization,
+                    f"memorization in the policy {policy.name} v{policy.version}": (
+                        policy.memorization
+                    ),
                 }
             )
         config = dict(self.train_loop_config or {})

@@ -22,7 +22,7 @@ from govray.platform.inference.generation import generate
 from govray.platform.inference.served_model import load
 from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
-from govray.train.driver.trainer import from_experiment
+from govray.train.driver.trainer import GovernedTrainer, from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from govray.train.jax import flax_loop
 from govray.train.jax.flax_state import FlaxModel
@@ -93,6 +93,29 @@ def test_what_is_torchs_is_refused_by_name(
     run_here(monkeypatch)
     with pytest.raises(UsageError, match=rf"{name} is .*over torch alone"):
         from_experiment(written(here, BY_CLASS, **REFUSED[name])).train()
+
+
+def test_a_policy_that_measures_is_refused_before_data_is_read(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shipped one does. Without that section the same run begins to prepare."""
+    run_here(monkeypatch)
+
+    def prepare(*_: object) -> None:
+        raise InterruptedError("preparing")
+
+    monkeypatch.setattr(GovernedTrainer, "_prepare", prepare)
+    shipped = (ROOT / "policies" / "licences.yaml").read_text()
+    shipped = re.sub(r"valid: .*", "valid: {from: 2020-01-01, until: 2099-01-01}", shipped)
+    deployment = Deployment(here)
+    for policy, kind, says in (
+        (shipped, UsageError, "memorization in the policy licences v1 is built over torch alone"),
+        (shipped[: shipped.index("memorization:")], InterruptedError, "preparing"),
+    ):
+        value = deployment.experiment() | yaml.safe_load(BY_CLASS)
+        value["governance"] |= {"policy": str(deployment.sign_policy(policy))}
+        with pytest.raises(kind, match=says):
+            from_experiment(parse_experiment(value, where="jax.yaml")).train()
 
 
 def test_the_file_and_the_loop_name_one_framework(
