@@ -57,6 +57,7 @@ from govray.engine.collective.gradient_clip import GradientClip
 from govray.engine.collective.norm_samples import NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel, route_model
+from govray.engine.collective.sharded_row_trial import ShardedRowTrial
 from govray.engine.collective.step_settings import AggregatorName, StepSettings
 from govray.engine.gradients.device_reading import StepReading
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
@@ -352,6 +353,9 @@ def build_step(
         NormSampler(routed, agreement, settings.norms_every),
         aggregator,
         graphs,
+        ShardedRowTrial(planner, forward, aggregator, settings.max_rows)
+        if isinstance(aggregator, FSDP2)
+        else None,
     )
     try_rows = StartupTrial(forward, model, routed.streams, settings.max_rows)
     return GovernedStep(

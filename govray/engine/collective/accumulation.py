@@ -16,6 +16,7 @@ from govray.engine.collective.exchange import Exchange
 from govray.engine.collective.norm_samples import NormSampler
 from govray.engine.collective.padding_pass import Padding
 from govray.engine.collective.routed_model import RoutedModel
+from govray.engine.collective.sharded_row_trial import ShardedRowTrial
 from govray.engine.gradients.forward import Forward, LossFn, PartLoss
 from govray.engine.gradients.pass_check import PassTrials
 from govray.engine.gradients.pass_planner import Pass, Planner
@@ -25,7 +26,7 @@ from govray.errors import Refused
 
 @dataclass(frozen=True)
 class Accumulation:
-    """Does a step's passes."""
+    """Does a step's passes. ``try_rows``: before them, where no rank may try by itself."""
 
     routed: RoutedModel
     planner: Planner
@@ -35,6 +36,7 @@ class Accumulation:
     sampler: NormSampler
     aggregator: Governed
     graphs: PassGraphs | None = None
+    try_rows: ShardedRowTrial | None = None
 
     def __call__(
         self, planned: Sequence[Pass], exchange: Exchange, loss_fn: LossFn
@@ -46,6 +48,8 @@ class Accumulation:
         """
         usable = self.trials.usable(planned, exchange.step, loss_fn)
         passes = self.padding.fill(usable, exchange)
+        if self.try_rows is not None:
+            self.try_rows(passes, exchange, loss_fn)
         self.sampler.begin(exchange.step)
         self.aggregator.expect(passes)
         losses: list[PartLoss] = []

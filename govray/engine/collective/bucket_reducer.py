@@ -22,7 +22,8 @@ Training", for buckets sent during backward in a fixed order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -89,6 +90,15 @@ class Reducer:
         for name, times in writes.items():
             if times:
                 self._missing[self._bucket_of[name]] += 1
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, gradients that arrive are not the step's."""
+        counts, self._counts = self._counts, None
+        try:
+            yield
+        finally:
+            self._counts = counts
 
     def accumulated(self, names: Sequence[str]) -> None:
         """What hooks tell of a backward, of gradients that something else added to."""

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from govray.engine.collective.agreement import (
@@ -131,6 +132,12 @@ class Exchange:
                 self.stopped = error
         if self.stopped is not None:
             raise StoppedTogether(self.stopped)
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """The sum over ranks, once all are well. Collective.
+        ``numbers``: of one shape on all ranks, on the CPU. Raises ``StoppedTogether``."""
+        self.meet()
+        return torch.stack(self._agreement.exchange(numbers)).sum(0)
 
     def conclude(self, losses: Tensor, failure: RankFailure | None) -> Tensor:
         """The second status: the sums over all ranks, if all are well. Collective.

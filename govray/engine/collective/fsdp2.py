@@ -104,6 +104,14 @@ class FSDP2(Hosted):
         finally:
             self._weights = {}
 
+    @contextmanager
+    def aside(self, each: Pass) -> Iterator[nn.Module]:
+        """As `during`, for a pass before the step's own, of which nothing is kept."""
+        self._passes = [each]
+        with self._reducer.aside(), self.during(0) as model:
+            yield model
+        self._largest = {}
+
     def backward(self, place: int, total: Tensor) -> None:
         self._meet()
         super().backward(place, total)

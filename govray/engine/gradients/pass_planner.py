@@ -188,6 +188,13 @@ class Planner:
             return (replace(each, slices={n: s.everywhere() for n, s in each.slices.items()}),)
         return tuple(map(self._alone, each.parts))
 
+    def tried(self, rows: Sequence[MicroBatch]) -> Pass:
+        """Rows of one stream in one pass, as they train where no rank can try by itself."""
+        if self.unsliced is None and self._is_hosted(rows[0]):
+            (each,) = self.instead(self.sliced(rows))
+            return each
+        return replace(self._alone(rows[0]), parts=tuple(rows))
+
     def _alone(self, part: MicroBatch) -> Pass:
         each = homogeneous(part, self._routed[part.route])
         return replace(each, reaches=tuple(self._sizes)) if self._is_hosted(part) else each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
 
 from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.collective.gradient_clip import GradientClip
+from govray.engine.collective.sharded_row_trial import ShardedRowTrial
 from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
@@ -25,6 +28,7 @@ from govray.train.checkpoint.tensor_shards import shard
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.explicit_sum import sum_over_ranks
 from tests.support.ranks import RankPool
+from tests.support.table import each_row
 
 BLOCKS, WIDTH, CONTEXT, VOCABULARY, RANK = 3, 8, 5, 11, 2
 ALL = Route(
@@ -232,6 +236,69 @@ def test_it_equals_the_explicit_reference_on_four_ranks(four_ranks: RankPool) ->
         assert_close(weights, expected)
 
 
+class Centred(nn.Module):
+    """A layer that subtracts its mean over rows; or what draws before it."""
+
+    def __init__(self, width: int, dropout: float = 0.0, share: float = 0.1) -> None:
+        super().__init__()
+        self.up, self.dropout, self.share = nn.Linear(width, width), dropout, share
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found = F.dropout(self.up(hidden), self.dropout)
+        return found - self.share * found.mean(0)
+
+
+MIXING = Plan("fsdp2", ({"all": (4, 3)},), routes=(ALL,), mlp=Centred)
+
+
+def shared_gradient(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+    """What rows share has no value, only a gradient."""
+    logits = model(tensors["tokens"])
+    losses = F.cross_entropy(logits.flatten(0, 1), tensors["targets"].flatten(), reduction="none")
+    shared = (logits.mean() * logits).mean()
+    return losses.view_as(tensors["targets"]) + shared - shared.detach()
+
+
+@each_row(
+    ("plan", "says"),
+    [
+        (MIXING, "a row's loss differs"),
+        (replace(MIXING, steps=({"all": (0, 2)},)), "a row's loss differs"),
+        (replace(MIXING, mlp=partial(Centred, dropout=0.1), max_rows=2), "a row's loss differs"),
+        (replace(MIXING, mlp=None, loss=shared_gradient), "a row's gradient of "),
+    ],
+)
+def test_sharded_rows_that_learn_from_each_other_are_refused(
+    two_ranks: RankPool, plan: Plan, says: str
+) -> None:
+    outcomes = two_ranks.outcomes(train, plan)
+    assert all(isinstance(outcome, Refused) for outcome in outcomes), outcomes
+    assert len({str(outcome) for outcome in outcomes}) == 1
+    assert says in str(outcomes[0])
+    assert "with the rows beside it, so rows would learn from each other" in str(outcomes[0])
+
+
+def test_without_the_trial_they_would_train(two_ranks: RankPool) -> None:
+    """The negative control."""
+    two_ranks.run(train, replace(MIXING, violation="untried"))
+
+
+@each_row(
+    ("plan",),
+    [
+        (Plan("fsdp2", (MIXED, UNEVEN, NONE), dropout=0.1),),
+        (Plan("fsdp2", (ONE_SIDED,), max_rows=2, mlp=Experts),),
+        (replace(MIXING, mlp=partial(Centred, dropout=0.1, share=0.0)),),
+    ],
+)
+def test_the_trial_of_sharded_rows_changes_no_bit(two_ranks: RankPool, plan: Plan) -> None:
+    """Ranks have fewer rows than it takes, or none."""
+    expected, stated = two_ranks.run(train, replace(plan, violation="untried"))[0]
+    weights, results = two_ranks.run(train, plan)[0]
+    assert [name for name in expected if not torch.equal(weights[name], expected[name])] == []
+    assert [each.grad_norms for each in results] == [each.grad_norms for each in stated]
+
+
 EXPERTS = Plan("ddp", STEPS, max_rows=2, dtype=torch.float64, mlp=Experts)
 
 
@@ -426,7 +493,11 @@ def unweighed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FSDP2, "_arrived", lambda self, name, gradient: gradient)
 
 
-VIOLATIONS = {"global clip": global_clip, "unweighed": unweighed}
+def untried(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ShardedRowTrial, "__call__", lambda *_: None)
+
+
+VIOLATIONS = {"global clip": global_clip, "unweighed": unweighed, "untried": untried}
 
 
 def raising(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:

@@ -1,0 +1,198 @@
+"""Before rows of a sharded model train anything: does a row learn from those beside it?
+
+A forward of a sharded model is a collective, so no rank can try alone as
+`govray.engine.startup.row_trial` does. All ranks try together, in the first step of this process
+that has rows of a domain. They do so again at its 16th, 32nd, … 512th such step, and at each 512th.
+Each rank takes rows of one stream. It brings a fixed number of them, the same ones again if it has
+fewer, and a row of padding if it has none. All ranks do as many passes, whatever they find. For
+each place in turn:
+
+1. The row's loss and gradient stay when the others are exchanged. It keeps its place, and what is
+   drawn there.
+2. They are the same when it is alone, unless something is drawn.
+
+A gradient is the sum over ranks, and each holds a shard of it. So distances are summed over ranks,
+and all find the same. Losses, and gradients of adapters, which stay whole, are each rank's own.
+What one refuses for these, the next meeting carries.
+
+Invariant: no number of the training changes. The step's gradients begin after it.
+
+What a forward leaves behind is no matter of this trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from govray.engine.batch import MicroBatch
+from govray.engine.collective.exchange import Exchange
+from govray.engine.collective.fsdp2 import FSDP2
+from govray.engine.gradients.forward import Forward, LossFn
+from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
+from govray.engine.gradients.pass_planner import Pass, Planner
+from govray.engine.gradients.precision import coarsest, watch_dtypes
+from govray.engine.model.rng_state import generators
+from govray.engine.steps.row_difference import REPEATED, apart, gradient_bound, mixed_rows
+from govray.engine.steps.trial_times import due_again
+
+_ROWS = 3
+
+
+class ShardedRowTrial:
+    """Tries domains as they come. Collective.
+
+    Args:
+        max_rows: Rows that go through the model together at most; None for no limit.
+    """
+
+    def __init__(
+        self, planner: Planner, forward: Forward, aggregator: FSDP2, max_rows: int | None
+    ) -> None:
+        self._planner = planner
+        self._forward = forward
+        self._aggregator = aggregator
+        self._rows = min(_ROWS, max_rows or _ROWS)
+        self._steps_with: Counter[int] = Counter()
+        self._tried: Counter[str] = Counter()
+
+    def __call__(self, passes: Sequence[Pass], exchange: Exchange, loss_fn: LossFn) -> None:
+        """Try what is due of these passes, of which all ranks have as many of each domain.
+
+        Raises:
+            Refused: A row learns from others.
+            StoppedTogether: Another rank failed.
+        """
+        if self._rows == 1:
+            return
+        for domain in sorted({self._planner.domain_of(each) for each in passes}):
+            self._steps_with[domain] += 1
+            times = self._steps_with[domain]
+            if times == 1 or due_again(times):
+                own = [each for each in passes if self._planner.domain_of(each) == domain]
+                rows = self._some(own)
+                for place in range(self._rows):
+                    _Comparison(self, rows, place, exchange, loss_fn).run()
+
+    def _some(self, passes: Sequence[Pass]) -> list[MicroBatch]:
+        """Rows of the stream that was tried least often here, and of those of the largest."""
+        parts = [part for each in passes for part in each.parts]
+        chosen = min(parts, key=lambda part: (self._tried[part.route], -len(part.positions)))
+        self._tried[chosen.route] += 1
+        count = len(chosen.positions)
+        rows = [chosen.cut(index, index + 1) for index in range(min(self._rows, count))]
+        return [
+            replace(rows[index % len(rows)], corpora=())  # no sample measures it
+            for index in range(self._rows)
+        ]
+
+
+class _Comparison:
+    """Compares the row at a place with itself."""
+
+    def __init__(
+        self,
+        trial: ShardedRowTrial,
+        rows: Sequence[MicroBatch],
+        place: int,
+        exchange: Exchange,
+        loss_fn: LossFn,
+    ) -> None:
+        self._trial = trial
+        self._rows = rows
+        self._place = place
+        self._exchange = exchange
+        self._loss_fn = loss_fn
+        self._draws = False
+        self._dtypes: set[torch.dtype] = set()
+
+    def run(self) -> None:
+        """Raises what `ShardedRowTrial` does."""
+        together = range(len(self._rows))
+        others = [row if row == self._place else (row + 1) % len(together) for row in together]
+        loss, expected = self._pass(together)
+        repeated = [self._pass(together, factor)[1] for factor in REPEATED]
+        noise = rounding(expected, repeated)
+        tolerance = coarsest(self._dtypes) ** 0.5
+        for order in (others, [self._place]):
+            again, found = self._pass(order)
+            if order is not others and self._draws:  # alone it meets other draws
+                again, found = loss, expected
+            gap = apart(loss, again, abs(loss))
+            if gap > tolerance:
+                raise mixed_rows(f"a row's loss differs by {gap:.1e}", "loss_fn")
+            self._require_equal(expected, found, noise, tolerance)
+
+    def _pass(self, order: Sequence[int], factor: float = 1.0) -> tuple[float, Gradients]:
+        """The row's loss in this order, and this rank's shards of the gradients of such losses."""
+        places = range(len(self._rows)) if len(order) > 1 else order
+        # What is drawn belongs to a place: generators are seeded by positions.
+        rows = [
+            replace(self._rows[row], positions=self._rows[place].positions)
+            for row, place in zip(order, places, strict=True)
+        ]
+        trial = self._trial
+        each = trial._planner.tried(rows)
+        with (
+            trial._aggregator.aside(each) as model,
+            trial._forward(each, self._exchange.step, partial(self._losses, model)) as parts,
+        ):
+            loss = parts[places.index(self._place)].sum
+            self._dtypes.add(loss.dtype)
+            seen = watch_dtypes([loss])
+            trial._aggregator.backward(0, loss * factor)
+            self._dtypes |= seen
+        found = {}
+        for name, parameter in trial._forward.reached([each]).items():
+            if parameter.grad is not None:
+                found[name] = trial._aggregator.local(parameter.grad)
+                parameter.grad = None
+        return float(loss.detach()), found
+
+    def _losses(self, model: nn.Module, _: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        before = generators()
+        losses = self._loss_fn(model, tensors)
+        self._draws |= bool(before.drawn_until(generators()))
+        return losses
+
+    def _require_equal(
+        self,
+        expected: Gradients,
+        found: Gradients,
+        noise: Mapping[str, float],
+        tolerance: float,
+    ) -> None:
+        """Of what is sharded by all ranks' numbers, of adapters by this rank's."""
+        held = sorted(self._trial._aggregator.held)
+        own = [
+            (
+                float(expected[name].double().norm()),
+                noise[name],
+                float((found[name].double() - expected[name].double()).norm()),
+            )
+            for name in held
+        ]
+        squares = self._exchange.total(torch.tensor(own, dtype=torch.float64).square())
+        whole = math.sqrt(float(squares[:, 0].sum()))
+        for name, row in zip(held, squares.sqrt().tolist(), strict=True):
+            norm, repeated, gap = row
+            if math.isfinite(whole) and not gap <= gradient_bound(norm, repeated, whole, tolerance):
+                raise _mixed(name, gap / norm if norm else math.inf)
+        ours, theirs = (
+            {name: g for name, g in each.items() if name not in self._trial._aggregator.held}
+            for each in (expected, found)
+        )
+        if first := first_apart(ours, theirs, tolerance, noise):
+            raise _mixed(*first)
+
+
+def _mixed(name: str, share: float) -> Exception:
+    return mixed_rows(
+        f"a row's gradient of {name} differs by {share:.1e}", name.rpartition(".")[0] or name
+    )
