@@ -180,19 +180,17 @@ def _without_schema(
     return {name: member for name, member in value.items() if name != "schema"}
 
 
-_PERIODS = ("valid", "collection_period")
 _INSTANTS = frozenset({"expires", "issued", "since"})
 
 
 def _expand(value: dict[str, Any], path: Path) -> dict[str, Any]:
     """Write the short forms out. What has another type is left for the schema to refuse."""
     expanded = dict(value)
-    for name in _PERIODS:
-        if isinstance(period := value.get(name), dict):
-            # ``from`` is a keyword in Python, so the field is called ``from_`` there.
-            expanded[name] = {
-                "from_" if key == "from" else key: _instant(each) for key, each in period.items()
-            }
+    if isinstance(period := value.get("valid"), dict):
+        # ``from`` is a keyword in Python, so the field is called ``from_`` there.
+        expanded["valid"] = {
+            "from_" if key == "from" else key: _instant(each) for key, each in period.items()
+        }
     for name in _INSTANTS & value.keys():
         expanded[name] = _instant(value[name])
     if isinstance(entries := value.get("entries"), list):

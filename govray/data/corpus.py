@@ -232,7 +232,7 @@ def unsigned_credential(
             by default.
         jurisdiction: ISO 3166-1 alpha-2, ``ZZ`` where none is known.
         sensitivity: Of the most sensitive record; as `govray corpus build` has it by default.
-        facts: The optional fields of ``Credential``, such as ``source_type`` and ``url``.
+        facts: The optional fields of ``Credential``, such as ``description``.
 
     Raises:
         UsageError: the category does not follow from the licence and is not given.

@@ -281,12 +281,17 @@ def test_a_changed_byte_is_refused_or_changes_no_record(tmp_path: Path) -> None:
 def test_the_unsigned_credential_states_what_was_built(tmp_path: Path) -> None:
     built = build(tmp_path)
     credential = corpus.unsigned_credential(
-        built, license="apache-2.0 or mit", issuer="me", valid=VALID, source_type="synthetic"
+        built,
+        license="apache-2.0 or mit",
+        issuer="me",
+        valid=VALID,
+        description={"source": "synthetic"},
     )
     assert credential.records == built.records
     assert credential.license == "Apache-2.0 OR MIT"
     assert credential.sensitivity == "restricted"  # as `corpus build` has it, until somebody looked
-    assert (credential.license_category, credential.source_type) == ("permissive", "synthetic")
+    assert credential.license_category == "permissive"
+    assert credential.credential_class.source == "synthetic"
 
 
 def test_a_licence_of_ones_own_needs_its_category(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def _merged(shapes: list[Any]) -> Any:
 
 
 if __name__ == "__main__":
-    file = ROOT / "govray" / "evidence" / "verify_evidence.py"
+    file = ROOT / "govray" / "evidence" / "packs" / "verify_evidence.py"
     text = json.dumps(tables(), separators=(", ", ":"), sort_keys=True)
     lines = textwrap.wrap(text, 98, break_long_words=False, break_on_hyphens=False)
     table = "\n".join(["TABLES: dict[str, Any] = json.loads(", '    r"""', *lines, '"""', ")"])

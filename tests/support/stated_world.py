@@ -10,7 +10,7 @@ from typing import Any
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation, Replay, without_adapter
 from govray.governance.attestation.validation_result import ValidationResult
-from govray.governance.policy.credential import Period
+from govray.governance.policy.corpus_description import CorpusDescription, Months
 from govray.governance.policy.pii_scan import PiiScan
 from govray.governance.verify.verifier import verify
 from tests.support.world import AT, DIGEST, World, write
@@ -32,13 +32,15 @@ class Stated(World):
         if corpus != "alpha":
             return super().issue(corpus, **given)
         stated: dict[str, Any] = {
-            "source_type": "crawled",
-            "url": URL,
-            "collection_period": Period(from_="2024-01-01T00:00:00Z", until="2025-06-01T00:00:00Z"),
-            "modality": ("text", "code"),
-            "languages": ("en", "de-AT"),
-            "opt_out": HOSTILE,
-            "personal_data": "none",
+            "description": CorpusDescription(
+                source="crawled",
+                url=URL,
+                collected=Months(first="2024-01", last="2025-05"),
+                modality=("text", "code"),
+                languages=("en", "de-AT"),
+                opt_out_measures=HOSTILE,
+                personal_data="none",
+            ),
             "normalisation": ("newlines", "nfc"),
             "pii_scan": PiiScan(
                 analyzer="presidio-analyzer 2.2.366", entities=("EMAIL_ADDRESS",), score=0.5

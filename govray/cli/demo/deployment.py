@@ -92,8 +92,7 @@ def deploy(
             issuer=METADATA_AUTHORITY,
             valid=_validity(at),
             sensitivity="public",
-            source_type="public",
-            modality=("code",),
+            description={"source": "public_dataset", "modality": ["code"]},
         )
         _put(corpora, credential, signers[METADATA_AUTHORITY])
     on_corpus(len(sources), len(sources) + 2)
@@ -106,9 +105,7 @@ def deploy(
         issuer=supplier.SUPPLIER,
         valid=_validity(at),
         sensitivity="restricted",
-        source_type="synthetic",
-        modality=("text",),
-        personal_data="none",
+        description={"source": "synthetic", "modality": ["text"], "personal_data": "none"},
     )
     _put(corpora, credential, signers[supplier.SUPPLIER])
     on_corpus(len(sources) + 1, len(sources) + 2)
@@ -119,9 +116,7 @@ def deploy(
         issuer=parts_list.SUPPLIER,
         valid=_validity(at),
         sensitivity="public",
-        source_type="synthetic",
-        modality=("text",),
-        personal_data="none",
+        description={"source": "synthetic", "modality": ["text"], "personal_data": "none"},
     )
     _put(corpora, credential, signers[parts_list.SUPPLIER])
     on_corpus(len(sources) + 2, len(sources) + 2)

@@ -11,7 +11,7 @@ from govray.evidence.exports.verified_facts import LEVELS, UNKNOWN, CorpusFacts
 def description(corpus: CorpusFacts) -> str:
     """What the corpus is, as its issuer states it."""
     stated = corpus.credential
-    source = f"Its source is {stated.source_type}. " if stated.source_type else ""
+    source = f"Its source is {corpus.described.source}. " if corpus.described else ""
     return (
         f"Corpus {corpus.name}: {stated.records.count} records under {stated.license}, as "
         f"{stated.issuer} states in a signed credential. {source}"
@@ -36,7 +36,7 @@ def exclusion(corpus: CorpusFacts) -> tuple[str, ...]:
 def personal_data(corpus: CorpusFacts) -> str:
     """What the issuer knows of personal data, and what the records were scanned for."""
     stated = corpus.credential
-    told = f"Personal data, as the issuer states: {stated.personal_data or UNKNOWN}."
+    told = f"Personal data, as the issuer states: {corpus.personal_data}."
     if scan := stated.pii_scan:
         told += (
             f" Records with a finding of {scan.analyzer} for {', '.join(scan.entities)} "
@@ -47,5 +47,5 @@ def personal_data(corpus: CorpusFacts) -> str:
 
 def period(corpus: CorpusFacts) -> str:
     """When it was collected, as an ISO 8601 interval."""
-    stated = corpus.credential.collection_period
+    stated = corpus.period
     return f"{stated.from_}/{stated.until}" if stated else UNKNOWN

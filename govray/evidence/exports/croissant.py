@@ -81,7 +81,7 @@ def licence(expression: str) -> str:
 
 def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
     stated = corpus.credential
-    missing = ("creator", "datePublished", *(() if stated.url else ("url",)))
+    missing = ("creator", "datePublished", *(() if corpus.url else ("url",)))
     found: dict[str, Any] = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
@@ -109,23 +109,21 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
         "rai:dataLimitations": [
             f"Sensitivity, as the issuer states: {stated.sensitivity}.",
             f"Jurisdiction, as the issuer states: {stated.jurisdiction}.",
-            f"Handling of opt-outs, as the issuer states: {stated.opt_out}"
-            if stated.opt_out
+            f"Handling of opt-outs, as the issuer states: {corpus.opt_out}"
+            if corpus.opt_out
             else "No record states how opt-outs were handled.",
             f"Croissant requires {', '.join(missing)}, which no record states.",
         ],
     }
-    if stated.url:
-        found["url"] = iri(stated.url)
-    if stated.languages:
-        found["inLanguage"] = list(stated.languages)
-    if stated.source_type:
-        found["rai:dataCollection"] = f"Kind of source, as the issuer states: {stated.source_type}."
-    if stated.collection_period:
-        found["rai:dataCollectionTimeFrame"] = [
-            stated.collection_period.from_,
-            stated.collection_period.until,
-        ]
+    if corpus.url:
+        found["url"] = iri(corpus.url)
+    if corpus.languages:
+        found["inLanguage"] = list(corpus.languages)
+    if corpus.described:
+        source = corpus.described.source
+        found["rai:dataCollection"] = f"Kind of source, as the issuer states: {source}."
+    if period := corpus.period:
+        found["rai:dataCollectionTimeFrame"] = [period.from_, period.until]
     if stated.normalisation:
         found["rai:dataPreprocessingProtocol"] = [
             f"Before hashing: {', '.join(stated.normalisation)}."

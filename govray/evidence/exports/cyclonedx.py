@@ -18,6 +18,7 @@ from govray.evidence.exports.run_history import run_history
 from govray.evidence.exports.verified_facts import (
     LEVELS,
     PRODUCER,
+    UNKNOWN,
     CorpusFacts,
     FileFacts,
     VerifiedFacts,
@@ -166,8 +167,8 @@ def _data(corpus: CorpusFacts) -> dict[str, Any]:
             *(_property(f"level:{group}", held) for group, held in corpus.levels.items()),
         ]
     }
-    if stated.url:
-        contents["url"] = iri(stated.url)
+    if corpus.url:
+        contents["url"] = iri(corpus.url)
     data = {
         "type": "dataset",
         "name": corpus.name,
@@ -176,7 +177,7 @@ def _data(corpus: CorpusFacts) -> dict[str, Any]:
         "description": corpus_text.description(corpus),
         "governance": {"stewards": [{"organization": {"name": stated.issuer}}]},
     }
-    if stated.personal_data or stated.pii_scan:
+    if corpus.personal_data != UNKNOWN or stated.pii_scan:
         data["sensitiveData"] = [corpus_text.personal_data(corpus)]
     return {
         "type": "data",

@@ -207,12 +207,11 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts, base: str) -> dict[str, 
         software_packageVersion=corpus.digest,
         software_primaryPurpose="data",
         suppliedBy=f"{base}agent-{stated.issuer}",
-        dataset_datasetType=sorted({_TYPES[each] for each in stated.modality or ()})
-        or ["noAssertion"],
+        dataset_datasetType=sorted({_TYPES[each] for each in corpus.modality}) or ["noAssertion"],
         dataset_confidentialityLevel=_CONFIDENTIALITY[stated.sensitivity],
         # No personal data is no sensitive data; of other answers nothing follows.
         dataset_hasSensitivePersonalInformation="no"
-        if stated.personal_data == "none"
+        if corpus.personal_data == "none"
         else "noAssertion",
         dataset_intendedUse=f"The terms allow, as the issuer states: {stated.use}.",
         comment="\n".join(
@@ -226,12 +225,12 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts, base: str) -> dict[str, 
     )
     if stated.records.count <= _MOST:
         found["dataset_datasetSize"] = stated.records.count
-    if stated.source_type:
+    if corpus.described:
         found["dataset_dataCollectionProcess"] = (
-            f"{stated.source_type}, collected {corpus_text.period(corpus)}"
+            f"{corpus.described.source}, collected {corpus_text.period(corpus)}"
         )
     if stated.normalisation:
         found["dataset_dataPreprocessing"] = list(stated.normalisation)
-    if stated.url:
-        found["software_homePage"] = iri(stated.url)
+    if corpus.url:
+        found["software_homePage"] = iri(corpus.url)
     return found

@@ -1,15 +1,13 @@
 """What the records of a verified model say of each corpus that its run read.
 
-Two records say it: the corpus's credential, by its description or the optional fields that
-credentials had before, and the manifest, which counts. What a corpus does not state is None.
+Two records say it: the corpus's credential, by its description, and the manifest, which counts.
+What a corpus does not state is None.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import cached_property
 from typing import Literal, TypeAlias
 
 from govray.governance.policy.corpus_description import CorpusDescription, Domains, Source
@@ -18,15 +16,6 @@ from govray.governance.verify.verifier import VerifiedModel
 
 Medium: TypeAlias = Literal["text", "image", "audio", "video", "other"]
 """The template's modalities."""
-
-_SOURCES: Mapping[str, Source] = {
-    "public": "public_dataset",
-    "licensed": "licensed",
-    "crawled": "crawled",
-    "user": "user",
-    "synthetic": "synthetic",
-}
-"""The kinds of source that credentials without a description have."""
 
 _MEDIA: Mapping[str, Medium] = {
     "text": "text",
@@ -57,42 +46,29 @@ class DescribedCorpus:
     def description(self) -> CorpusDescription | None:
         return self.credential.description
 
-    @cached_property
-    def _stated(self) -> Credential:
-        """The credential, its facts in one place, whichever way they are stated."""
-        return self.credential.flattened()
-
     @property
     def source(self) -> Source | None:
-        if self.description is not None:
-            return self.description.source
-        return _SOURCES.get(self.credential.source_type or "")
+        return self.description.source if self.description else None
 
     @property
     def url(self) -> str | None:
-        return self._stated.url
+        return self.description.url if self.description else None
 
     @property
     def months(self) -> tuple[str, str] | None:
         """When it was collected: first and last month."""
-        if self.description is not None:
-            found = self.description.collected
-            return (found.first, found.last) if found else None
-        period = self.credential.collection_period
-        if period is None:
-            return None
-        last = period.expires - timedelta(seconds=1)
-        return period.from_[:7], f"{last:%Y-%m}"
+        found = self.description.collected if self.description else None
+        return (found.first, found.last) if found else None
 
     @property
     def languages(self) -> tuple[str, ...] | None:
         """BCP 47 tags."""
-        return self._stated.languages
+        return self.description.languages if self.description else None
 
     @property
     def modality(self) -> tuple[str, ...] | None:
         """Kinds of media that the issuer names."""
-        return self._stated.modality
+        return self.description.modality if self.description else None
 
     @property
     def media(self) -> tuple[Medium, ...]:
@@ -112,13 +88,13 @@ class DescribedCorpus:
     def opt_out(self) -> str | None:
         """How reservations of rights were handled, with the issuer's words."""
         if self.description is None:
-            return self.credential.opt_out
+            return None
         said = [self.description.opt_out, self.description.opt_out_measures]
         return ": ".join(each for each in said if each) or None
 
     @property
     def personal_data(self) -> str | None:
-        return self._stated.personal_data
+        return self.description.personal_data if self.description else None
 
     @property
     def content(self) -> str | None:

@@ -6,7 +6,7 @@ credential's ``description``. Five of them are seen by policies: source, modalit
 opt-out handling and personal data.
 
 Invariants:
-    * A credential without a description has the bytes that it always had, and so its class has.
+    * What is not stated is not in the bytes of a credential, or of its class.
     * What is absent is unknown. No reader takes it for "none".
     * A description is bounded: it stays small beside its corpus, however large the crawl was.
 

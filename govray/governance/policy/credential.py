@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from govray.errors import Malformed, Untrusted
 from govray.governance.formats import canonical_json
@@ -32,15 +32,12 @@ from govray.governance.formats.keys import Signer
 from govray.governance.formats.row_schema import RowSchema
 from govray.governance.formats.statement import Subject, seal
 from govray.governance.policy.corpus_description import (
-    LANGUAGE,
     CorpusDescription,
     Language,
     Modality,
-    Months,
     OptOut,
     PersonalData,
     Source,
-    Url,
 )
 from govray.governance.policy.pii_scan import PiiScan
 from govray.governance.trust.authority import Sensitivity
@@ -81,10 +78,6 @@ LicenseExpression = Annotated[str, AfterValidator(_check_license)]
 
 Normalisation: TypeAlias = Literal["newlines", "nfc"]
 """A change to the text before it was hashed: line ends to LF, Unicode's form NFC."""
-
-_FLAT_SOURCES = ("licensed", "crawled", "user", "synthetic")
-_Text = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
-_Language = Annotated[str, StringConstraints(pattern=LANGUAGE)]
 
 
 class Period(Document):
@@ -179,15 +172,6 @@ class CredentialClass(Document):
         }
 
 
-def _whole_months(stated: Months | None) -> Period | None:
-    """The span from the first instant of the first month to that of the month after the last."""
-    if stated is None:
-        return None
-    year, month = map(int, stated.last.split("-"))
-    after = f"{year + month // 12:04}-{month % 12 + 1:02}"
-    return Period(from_=f"{stated.first}-01T00:00:00Z", until=f"{after}-01T00:00:00Z")
-
-
 class Credential(Document):
     """What an issuer states about a corpus.
 
@@ -203,18 +187,10 @@ class Credential(Document):
         valid: When the statement holds.
         issuer: Name of the authority that signs.
         records: Which records.
-        source_type: Where the data came from.
-        url: Where it can be found.
-        collection_period: When it was collected.
-        modality: What kinds of media it holds.
-        languages: BCP 47 tags.
-        opt_out: How opt-outs of rights-holders were handled.
-        personal_data: What the issuer knows about personal data in it.
         normalisation: How its text was changed before it was hashed; absent if it was not.
         rows: What its records are, if not text: conversations, or named tensors.
         pii_scan: What its records were scanned for; absent if they were not.
-        description: How it came to be, in the terms that policies and reports read. It takes the
-            place of the optional fields from ``source_type`` to ``personal_data``.
+        description: How it came to be, in the terms that policies and reports read.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/credential/v1"
@@ -229,27 +205,10 @@ class Credential(Document):
     valid: Period
     issuer: Name
     records: Records
-    source_type: Literal["public", "licensed", "crawled", "user", "synthetic"] | None = None
-    url: Url | None = None
-    collection_period: Period | None = None
-    modality: Annotated[tuple[Modality, ...], Field(min_length=1)] | None = None
-    languages: Annotated[tuple[_Language, ...], Field(min_length=1)] | None = None
-    opt_out: _Text | None = None
-    personal_data: PersonalData | None = None
     normalisation: Annotated[tuple[Normalisation, ...], Field(min_length=1)] | None = None
     rows: RowSchema | None = None
     pii_scan: PiiScan | None = None
     description: CorpusDescription | None = None
-
-    @model_validator(mode="after")
-    def _described_once(self) -> Self:
-        earlier = ("source_type", "url", "collection_period", "modality", "languages", "opt_out")
-        for name in (*earlier, "personal_data"):
-            if self.description is not None and getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name} stands beside a description; state it in the description alone"
-                )
-        return self
 
     @model_validator(mode="after")
     def _states_what_the_license_allows(self) -> Self:
@@ -267,28 +226,6 @@ class Credential(Document):
                 f"use {self.use!r} is wider than license {self.license!r} allows ({widest})"
             )
         return self
-
-    def flattened(self) -> Credential:
-        """The same with its description in the optional fields from ``source_type`` on.
-
-        For readers of what is stated, whichever way. It is signed by nobody. A source that those
-        fields have no word for is left out, and so is what they do not hold.
-        """
-        stated = self.description
-        if stated is None:
-            return self
-        opt_out = [each for each in (stated.opt_out, stated.opt_out_measures) if each]
-        known = {"public_dataset": "public"} | {each: each for each in _FLAT_SOURCES}
-        fields = {
-            "source_type": known.get(stated.source),
-            "url": stated.url,
-            "collection_period": _whole_months(stated.collected),
-            "modality": stated.modality,
-            "languages": stated.languages,
-            "opt_out": ": ".join(opt_out)[:2000] or None,
-            "personal_data": stated.personal_data,
-        }
-        return self.model_copy(update=fields | {"description": None})
 
     @property
     def credential_class(self) -> CredentialClass:

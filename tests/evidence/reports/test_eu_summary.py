@@ -11,7 +11,6 @@ import pytest
 from govray.evidence.reports.draft import Draft, Field
 from govray.evidence.reports.eu_summary import eu_summary, listed_domains, size_range
 from tests.evidence.reports.conftest import DESCRIBED, Deployed, deploy
-from tests.support.world import World
 
 SECTIONS = (
     "0", "1", "1.1", "1.2", "1.3", "2", "2.1", "2.2", "2.2.1", "2.2.2", "2.3", "2.4", "2.5", "2.6",
@@ -167,17 +166,6 @@ def test_a_corpus_without_a_source_leaves_no_section_at_no(tmp_path: Path) -> No
     found = field(eu_summary(deployed.model, answered), "2.2.1 used")
     assert (found.state, found.lines) == ("asked", ("Yes, acme's manuals.",))
     assert "provider statement v1, signed by operator" in found.source
-
-
-def test_fields_of_earlier_credentials_count(tmp_path: Path) -> None:
-    world = World()
-    credential = world.issue("beta", source_type="public", url="https://old.example/b")
-    deployed = Deployed(world, world.deploy(tmp_path / "m", credentials={"beta": credential}))
-    draft = eu_summary(deployed.model)
-    assert field(draft, "2.1 used").lines[0] == "Yes: beta"
-    grid = field(draft, "2.1 list").grid
-    assert grid is not None
-    assert grid.rows[0][1] == "https://old.example/b"
 
 
 def test_the_provider_answers_what_lacks_and_no_more(described: Deployed) -> None:

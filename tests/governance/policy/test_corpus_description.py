@@ -93,10 +93,10 @@ def test_a_list_of_domains_is_bounded() -> None:
         described(domains=domains | {"sizes": sizes | {"more.example": 1}})
 
 
-def test_a_credential_says_these_things_once(world: World) -> None:
+def test_a_credential_says_these_things_in_its_description_alone(world: World) -> None:
     fields = _fields(world, "alpha") | {"description": CRAWLED}
     assert Credential.from_json(fields).credential_class.source == "crawled"
-    with pytest.raises(Malformed, match="personal_data stands beside a description"):
+    with pytest.raises(Malformed, match="personalData"):
         Credential.from_json(fields | {"personalData": "none"})
 
 

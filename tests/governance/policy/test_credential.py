@@ -41,13 +41,16 @@ JSON: dict[str, Any] = {
 }
 
 OPTIONAL: dict[str, Any] = {
-    "sourceType": "licensed",
-    "url": "https://acme.example/notes",
-    "collectionPeriod": {"from": "2025-01-01T00:00:00Z", "until": "2025-07-01T00:00:00Z"},
-    "modality": ["text", "code"],
-    "languages": ["en", "nb-NO"],
-    "optOut": "Authors who objected before 2025 are left out.",
-    "personalData": "pseudonymised",
+    "description": {
+        "source": "licensed",
+        "url": "https://acme.example/notes",
+        "collected": {"first": "2025-01", "last": "2025-06"},
+        "modality": ["text", "code"],
+        "languages": ["en", "nb-NO"],
+        "optOut": "honoured",
+        "optOutMeasures": "Authors who objected before 2025 are left out.",
+        "personalData": "pseudonymised",
+    },
     "normalisation": ["newlines", "nfc"],
     "piiScan": {
         "analyzer": "presidio-analyzer 2.2.366",
@@ -161,9 +164,9 @@ def test_equal_classes_are_one_key() -> None:
         ({"records": {"root": ROOT, "count": 4096, "commitment": ROOT}}, "count"),
         ({"records": {"root": ROOT.upper(), "count": "1", "commitment": ROOT}}, "root"),
         ({"records": {"root": ROOT, "count": "1"}}, "commitment"),
-        ({"languages": []}, "languages"),
-        ({"url": "javascript:alert(1)"}, "url"),
-        ({"personalData": None}, "null"),
+        ({"description": {"source": "other", "languages": []}}, "languages"),
+        ({"description": {"source": "other", "url": "javascript:alert(1)"}}, "url"),
+        ({"description": None}, "null"),
         ({"piiScan": OPTIONAL["piiScan"] | {"entities": []}}, "entities"),
         ({"piiScan": OPTIONAL["piiScan"] | {"entities": ["jane@example.org"]}}, "entities"),
         ({"piiScan": OPTIONAL["piiScan"] | {"score": 0}}, "score"),
