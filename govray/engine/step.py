@@ -146,7 +146,9 @@ class GovernedStep(GatedStep):
                 parts: Sequence[PartLoss] = ()
                 if here.failure is None:
                     with here.noted():  # Σ_i w_il ∂ℓ_i/∂θ_l over this rank's rows
-                        passes, parts = self.accumulation(passes, exchange, loss_fn)
+                        passes, parts = self.accumulation(
+                            batch.micro_batches, passes, exchange, loss_fn
+                        )
                 agreed = exchange.agreed
                 norms: Mapping[str, Tensor] = {}
                 read = StepReading.nothing(self.routed.streams)

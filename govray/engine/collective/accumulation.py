@@ -11,6 +11,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from govray.engine.batch import MicroBatch
 from govray.engine.collective.aggregator import Governed
 from govray.engine.collective.exchange import Exchange
 from govray.engine.collective.norm_samples import NormSampler
@@ -39,9 +40,13 @@ class Accumulation:
     try_rows: ShardedRowTrial | None = None
 
     def __call__(
-        self, planned: Sequence[Pass], exchange: Exchange, loss_fn: LossFn
+        self,
+        rows: Sequence[MicroBatch],
+        planned: Sequence[Pass],
+        exchange: Exchange,
+        loss_fn: LossFn,
     ) -> tuple[list[Pass], list[PartLoss]]:
-        """Do the passes of one step. Collective.
+        """Do the passes of one step, as they are planned for its rows. Collective.
 
         Returns:
             The passes that were done, and the losses of their parts, still on the device.
@@ -49,7 +54,10 @@ class Accumulation:
         usable = self.trials.usable(planned, exchange.step, loss_fn)
         passes = self.padding.fill(usable, exchange)
         if self.try_rows is not None:
+            before = self.planner.unsliced
             self.try_rows(passes, exchange, loss_fn)
+            if self.planner.unsliced != before:
+                passes = self.padding.refill(self.planner.passes(rows), exchange)
         self.sampler.begin(exchange.step)
         self.aggregator.expect(passes)
         losses: list[PartLoss] = []

@@ -139,6 +139,12 @@ class Exchange:
         self.meet()
         return torch.stack(self._agreement.exchange(numbers)).sum(0)
 
+    def most(self, numbers: Sequence[int]) -> list[int]:
+        """The largest of each over ranks, once all are well. Collective, as `total`."""
+        self.meet()
+        rows = self._agreement.exchange(torch.tensor(numbers))
+        return [int(each) for each in torch.stack(rows).amax(0)]
+
     def conclude(self, losses: Tensor, failure: RankFailure | None) -> Tensor:
         """The second status: the sums over all ranks, if all are well. Collective.
         ``losses``: this rank's, of the shape of `no_losses`, float64, on the CPU."""

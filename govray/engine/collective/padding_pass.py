@@ -64,8 +64,16 @@ class Padding:
         needs = exchange.needs
         if needs.shape and any(needs.passes):
             self._learn()
+        return self._filled(passes, needs.passes)
+
+    def refill(self, passes: Sequence[Pass], exchange: Exchange) -> list[Pass]:
+        """The same of passes that are planned anew, on all ranks. Collective."""
+        own = self.needs(passes, stop=False, pause=False).passes
+        return self._filled(passes, exchange.most(own))
+
+    def _filled(self, passes: Sequence[Pass], needed: Sequence[int]) -> list[Pass]:
         filled: list[Pass] = []
-        for domain, least in enumerate(needs.passes):
+        for domain, least in enumerate(needed):
             own = [each for each in passes if self._planner.domain_of(each) == domain]
             stream = self._planner.stream_of(domain)
             filled += own + [self._row(stream) for _ in range(least - len(own))]

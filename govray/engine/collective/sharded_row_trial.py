@@ -11,6 +11,10 @@ each place in turn:
    drawn there.
 2. They are the same when it is alone, unless something is drawn.
 
+The first trial also finds out whether the layers see rows in their first dimension, of several rows
+and of one. Where one doesn't, its gradient can't be taken by rows. All ranks hear of it, and plan
+passes of one route.
+
 A gradient is the sum over ranks, and each holds a shard of it. So distances are summed over ranks,
 and all find the same. Losses, and gradients of adapters, which stay whole, are each rank's own.
 What one refuses for these, the next meeting carries.
@@ -24,9 +28,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +42,7 @@ from govray.engine.collective.exchange import Exchange
 from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.gradients.forward import Forward, LossFn
 from govray.engine.gradients.gradient_gap import Gradients, first_apart, rounding
+from govray.engine.gradients.layer_coverage import covered, takes_rows
 from govray.engine.gradients.pass_planner import Pass, Planner
 from govray.engine.gradients.precision import coarsest, watch_dtypes
 from govray.engine.model.rng_state import generators
@@ -61,16 +68,17 @@ class ShardedRowTrial:
         self._rows = min(_ROWS, max_rows or _ROWS)
         self._steps_with: Counter[int] = Counter()
         self._tried: Counter[str] = Counter()
+        self._looked = planner.unsliced is not None
+        self._flat: set[str] = set()
 
     def __call__(self, passes: Sequence[Pass], exchange: Exchange, loss_fn: LossFn) -> None:
         """Try what is due of these passes, of which all ranks have as many of each domain.
+        Whether rows can be sliced is known behind it; `Planner.unsliced` says why not.
 
         Raises:
             Refused: A row learns from others.
             StoppedTogether: Another rank failed.
         """
-        if self._rows == 1:
-            return
         for domain in sorted({self._planner.domain_of(each) for each in passes}):
             self._steps_with[domain] += 1
             times = self._steps_with[domain]
@@ -79,6 +87,29 @@ class ShardedRowTrial:
                 rows = self._some(own)
                 for place in range(self._rows):
                     _Comparison(self, rows, place, exchange, loss_fn).run()
+                if not self._looked and exchange.total(torch.tensor([float(len(self._flat))])) > 0:
+                    self._planner.unsliced = f"no rows first in {', '.join(sorted(self._flat))}"
+                self._looked = True
+
+    @contextmanager
+    def _watched(self, model: nn.Module, rows: int) -> Iterator[None]:
+        """See which layers don't have these rows in their input's first dimension."""
+
+        def look(fqn: str, layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+            inputs = args[0] if args else next(iter(named.values()))
+            if not takes_rows(layer, inputs) or len(inputs) != rows:
+                self._flat.add(fqn)
+
+        hooks = [
+            module.register_forward_pre_hook(partial(look, fqn), with_kwargs=True)
+            for fqn, module in model.named_modules()
+            if not self._looked and module._parameters and covered(module)
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _some(self, passes: Sequence[Pass]) -> list[MicroBatch]:
         """Rows of the stream that was tried least often here, and of those of the largest."""
@@ -138,9 +169,10 @@ class _Comparison:
             for row, place in zip(order, places, strict=True)
         ]
         trial = self._trial
-        each = trial._planner.tried(rows)
+        each = trial._planner.tried(rows, sliced=trial._looked)
         with (
             trial._aggregator.aside(each) as model,
+            trial._watched(model, len(rows)),
             trial._forward(each, self._exchange.step, partial(self._losses, model)) as parts,
         ):
             loss = parts[places.index(self._place)].sum

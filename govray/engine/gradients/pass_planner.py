@@ -188,9 +188,10 @@ class Planner:
             return (replace(each, slices={n: s.everywhere() for n, s in each.slices.items()}),)
         return tuple(map(self._alone, each.parts))
 
-    def tried(self, rows: Sequence[MicroBatch]) -> Pass:
-        """Rows of one stream in one pass, as they train where no rank can try by itself."""
-        if self.unsliced is None and self._is_hosted(rows[0]):
+    def tried(self, rows: Sequence[MicroBatch], *, sliced: bool) -> Pass:
+        """Rows of one stream in one pass, for a trial of all ranks.
+        ``sliced``: as they train, if that is sliced; else as if it were not."""
+        if sliced and self.unsliced is None and self._is_hosted(rows[0]):
             (each,) = self.instead(self.sliced(rows))
             return each
         return replace(self._alone(rows[0]), parts=tuple(rows))

@@ -311,7 +311,18 @@ def assert_learned(pool: RankPool, plan: Plan) -> None:
             assert (weights[name] - tensor).norm() <= 1e-12 * tensor.norm(), name
 
 
-@pytest.mark.parametrize("mlp", [Experts, InPlace])
+class Flat(nn.Module):
+    """Layers that a Function covers, and that see tokens without rows."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.down(torch.tanh(self.up(hidden.flatten(0, 1)))).view_as(hidden)
+
+
+@pytest.mark.parametrize("mlp", [Experts, InPlace, Flat])
 @pytest.mark.parametrize("host", HOSTS)
 def test_whatever_a_model_does_with_its_layers_it_trains_under_any_routes(
     two_ranks: RankPool, host: str, mlp: type[nn.Module]
