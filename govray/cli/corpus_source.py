@@ -304,13 +304,10 @@ class CorpusSource:
 
     def stated(self, languages: set[str]) -> dict[str, Any]:
         """Fields of a credential's source; ``languages``: those that records state."""
-        found = tuple(sorted(languages))
-        told: dict[str, Any] = {"languages": found}
-        if self.described is not None:
-            looked = self.lookup.stated() if self.lookup else {}
-            fields = _fields(self.described) or {}
-            told = {"description": ({"languages": found} if found else {}) | fields | looked}
-        return told | {
+        found = {"languages": tuple(sorted(languages))} if languages else {}
+        looked = self.lookup.stated() if self.lookup else {}
+        return {
+            "description": (found | (_fields(self.described) or {}) | looked) or None,
             "valid": self.period,
             "normalisation": self.normalisation,
             "rows": _fields(self.schema),

@@ -148,7 +148,10 @@ def test_a_table_becomes_a_corpus_if_its_licences_are_left_out(run: Run, mixed: 
     told = run(*words, "--on-flaw", "quarantine", "--normalise-nfc", "--json").json
     assert (told["records"], told["quarantined"]) == (7, 1)
     stated = source_files.read(Path(told["credential"])).document.to_json()
-    assert (stated["languages"], stated["normalisation"]) == (["de", "en"], ["nfc"])
+    assert (stated["description"], stated["normalisation"]) == (
+        {"languages": ["de", "en"]},
+        ["nfc"],
+    )
     kept = json.loads(Path(told["file"]).read_text())["quarantine"]
     assert kept[0]["examples"] == ["mixed.jsonl, row 8"]
 

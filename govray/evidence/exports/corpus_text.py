@@ -11,7 +11,7 @@ from govray.evidence.exports.verified_facts import LEVELS, UNKNOWN, CorpusFacts
 def description(corpus: CorpusFacts) -> str:
     """What the corpus is, as its issuer states it."""
     stated = corpus.credential
-    source = f"Its source is {corpus.described.source}. " if corpus.described else ""
+    source = f"Its source is {corpus.source}. " if corpus.source else ""
     return (
         f"Corpus {corpus.name}: {stated.records.count} records under {stated.license}, as "
         f"{stated.issuer} states in a signed credential. {source}"

@@ -119,9 +119,8 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts) -> dict[str, Any]:
         found["url"] = iri(corpus.url)
     if corpus.languages:
         found["inLanguage"] = list(corpus.languages)
-    if corpus.described:
-        source = corpus.described.source
-        found["rai:dataCollection"] = f"Kind of source, as the issuer states: {source}."
+    if corpus.source:
+        found["rai:dataCollection"] = f"Kind of source, as the issuer states: {corpus.source}."
     if period := corpus.period:
         found["rai:dataCollectionTimeFrame"] = [period.from_, period.until]
     if stated.normalisation:

@@ -127,7 +127,7 @@ def _data_row(corpus: CorpusFacts) -> tuple[str, ...]:
         str(stated.records.count),
         str(corpus.records),
         str(corpus.tokens),
-        corpus.described.source if corpus.described else UNKNOWN,
+        corpus.source or UNKNOWN,
     )
 
 

@@ -225,9 +225,9 @@ def _dataset(facts: VerifiedFacts, corpus: CorpusFacts, base: str) -> dict[str, 
     )
     if stated.records.count <= _MOST:
         found["dataset_datasetSize"] = stated.records.count
-    if corpus.described:
+    if corpus.source:
         found["dataset_dataCollectionProcess"] = (
-            f"{corpus.described.source}, collected {corpus_text.period(corpus)}"
+            f"{corpus.source}, collected {corpus_text.period(corpus)}"
         )
     if stated.normalisation:
         found["dataset_dataPreprocessing"] = list(stated.normalisation)

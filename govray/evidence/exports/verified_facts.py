@@ -25,7 +25,7 @@ from govray.governance.attestation.model_folder import Bundle
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import PublicKey
-from govray.governance.policy.corpus_description import CorpusDescription, Modality
+from govray.governance.policy.corpus_description import CorpusDescription, Modality, Source
 from govray.governance.policy.credential import Credential, Period
 from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import VerifiedModel
@@ -81,6 +81,11 @@ class CorpusFacts:
     @property
     def described(self) -> CorpusDescription | None:
         return self.credential.description
+
+    @property
+    def source(self) -> Source | None:
+        """The kind of source."""
+        return self.described.source if self.described else None
 
     @property
     def url(self) -> str | None:

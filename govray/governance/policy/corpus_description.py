@@ -154,7 +154,7 @@ class CorpusDescription(Document):
         hours: Length of its audio or video.
     """
 
-    source: Source
+    source: Source | None = None
     url: Url | None = None
     domains: Domains | None = None
     collected: Months | None = None
@@ -172,6 +172,8 @@ class CorpusDescription(Document):
 
     @model_validator(mode="after")
     def _fits_its_source(self) -> Self:
+        if all(value is None for _, value in self):
+            raise ValueError("a description that states nothing is left out")
         for name, source in (
             ("domains", "crawled"), ("crawlers", "crawled"), ("generators", "synthetic"),
         ):  # fmt: skip

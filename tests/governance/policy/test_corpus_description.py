@@ -62,7 +62,7 @@ def test_json_round_trips() -> None:
     ("changes", "said"),
     [
         ({"source": "crawld"}, "did you mean 'crawled'?"),
-        ({"source": None}, "missing field 'source'"),
+        (dict.fromkeys(CRAWLED), "a description that states nothing is left out"),
         ({"origin": "here"}, "unknown field 'origin'"),
         ({"source": "user"}, "domains belong to data of the source 'crawled' alone"),
         ({"generators": ["m"]}, "generators belong to data of the source 'synthetic' alone"),
