@@ -41,6 +41,9 @@ _EVENTS = "tensorboard"
 
 TRANSCRIPTS = "transcripts"
 
+ORPHANED_SECONDS = 600
+"""How long after its idle time a server goes on that nobody watches."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
@@ -88,8 +91,9 @@ def jupyter_program(
         "quit_button": False,
         "terminals_enabled": task.kind != "tensorboard",
         "jpserver_extensions": dict.fromkeys(_EXTENSIONS[task.kind], True),
-        # Should the process that watches it be killed, the server ends by itself.
-        "shutdown_no_activity_timeout": _seconds(task),
+        # Should the process that watches it be killed, the server ends by itself. Who watches has
+        # to be first, or nobody could tell this from a failure.
+        "shutdown_no_activity_timeout": _seconds(task) + ORPHANED_SECONDS,
     }
     rest: dict[str, Any] = {
         "IdentityProvider": {"token": token},

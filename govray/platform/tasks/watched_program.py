@@ -3,7 +3,7 @@
 1. The program starts in the task's own folder, with a token made now.
 2. Once it answers, its endpoint is written (`endpoint`). Before that nothing leads there.
 3. It ends when nobody has used it for the idle time, when this process is told to (SIGTERM,
-   SIGINT), or by itself.
+   SIGINT), or by itself. A program that ends by itself with 0 was ended from within, for good.
 4. The endpoint is withdrawn before the program is told to end, so the proxy sends nobody on.
 
 The program stays in this process's group: whoever kills the job's group leaves none of it. Should
@@ -63,7 +63,7 @@ def run_watched(
         environment: Of the program; private keys in it are left out.
 
     Raises:
-        InfrastructureFailed: The program did not start, or ended by itself.
+        InfrastructureFailed: The program did not start, or failed.
         Stopped: ``stop`` was set.
     """
     with tempfile.TemporaryDirectory(prefix="govray-task-") as folder:
@@ -179,7 +179,7 @@ def _watch(
         if monotonic() - sent >= SEND_SECONDS:
             files.send()
             sent = monotonic()
-    return "failed"
+    return "failed" if process.returncode else "idle"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
