@@ -55,6 +55,7 @@ def run(
     """Start, stop and follow jobs as the queue's order says, until SIGTERM or SIGINT."""
     from threading import Event
 
+    from govray.cli.init import deployment
     from govray.platform.queue.progress import committed_below
     from govray.platform.queue.ray_jobs import RayJobs
     from govray.platform.queue.reconcile import Reconciler
@@ -73,6 +74,8 @@ def run(
         storage,
         token=token,
         working_dir=queue.working_dir,
+        jobs=deployment() / "jobs",
+        slots=queue.slots,
         runtime_env=_runtime_env,
     )
     stop = Event()
@@ -86,6 +89,8 @@ def run(
             committed=committed_below(storage),
             run_limits=RunLimits(storage),
             retries=queue.retries,
+            labels={name: slot.labels for name, slot in queue.slots.items()},
+            folder=queue.working_dir is not None,
         )
         if once:
             _one_pass(reconciler, tell)

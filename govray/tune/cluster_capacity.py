@@ -16,6 +16,7 @@ from typing import Any
 from ray.util import placement_group_table
 
 from govray.errors import UsageError
+from govray.governance.submission.pool_labels import node_labels
 from govray.train.driver.gang import need as words
 from govray.train.driver.gang import places
 from govray.train.driver.ray_cluster import autoscales, nodes_in_time
@@ -35,7 +36,8 @@ def concurrent_trials(file: SearchFile) -> int:
     `UsageError`: the cluster has no room for one, and no autoscaler."""
     resources = file.experiment.resources
     nodes = nodes_in_time(
-        lambda nodes: trials_that_fit(nodes, resources, most=1) > 0, labels=resources.labels
+        lambda nodes: trials_that_fit(nodes, resources, most=1) > 0,
+        labels=node_labels(resources.labels),
     )
     return trials_at_once(file, nodes, scales=autoscales())
 
@@ -98,4 +100,4 @@ def count_waiting(groups: Iterable[Mapping[str, Any]], resources: Resources) -> 
 
 
 def need(resources: Resources) -> str:
-    return words([resources.worker] * resources.least, resources.labels)
+    return words([resources.worker] * resources.least, node_labels(resources.labels))

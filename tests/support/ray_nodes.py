@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ray._private.services import get_node_ip_address
@@ -45,9 +45,12 @@ _SETTINGS = {
 
 
 class RayNodes:
-    """A head without CPUs for work, and ``workers`` nodes of ``cpus`` each; or a head with them."""
+    """A head without CPUs for work, and ``workers`` nodes of ``cpus`` each; or a head with them.
+    ``words``: more of ``ray start`` on the workers' nodes."""
 
-    def __init__(self, forked: Forked, *, workers: int, cpus: int) -> None:
+    def __init__(
+        self, forked: Forked, *, workers: int, cpus: int, words: Sequence[str] = ()
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # sockets: a short path
         self.port, self.dashboard_port, self._client_port = _free_ports(3)
         self.address = f"{get_node_ip_address()}:{self.port}"  # type: ignore[no-untyped-call]
@@ -55,7 +58,7 @@ class RayNodes:
         self._python = forked.python
         self._ending = threading.Event()
         self.head = _Unit(self, "head", self._head_words(0 if workers else cpus))
-        joining = (f"--address={self.address}", f"--num-cpus={cpus}")
+        joining = (f"--address={self.address}", f"--num-cpus={cpus}", *words)
         self.workers = [
             # Each has a folder of its own, as machines have. In one that two share, a node removes
             # the working directory of a job that ended on it, though it still runs on the other.
@@ -155,9 +158,11 @@ class _Unit:
 
 
 @contextlib.contextmanager
-def ray_nodes(forked: Forked, *, workers: int, cpus: int) -> Iterator[RayNodes]:
+def ray_nodes(
+    forked: Forked, *, workers: int, cpus: int, words: Sequence[str] = ()
+) -> Iterator[RayNodes]:
     """Nodes that run within the context."""
-    nodes = RayNodes(forked, workers=workers, cpus=cpus)
+    nodes = RayNodes(forked, workers=workers, cpus=cpus, words=words)
     try:
         nodes.start()
         yield nodes

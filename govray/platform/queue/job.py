@@ -37,13 +37,15 @@ class JobState(StrEnum):
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What the cluster says of a job. ``name``: the submission's id and the attempt. ``code``: the
-    exit code of its driver; negative for a signal, None if there is none to know."""
+    exit code of its driver; negative for a signal, None if there is none to know. ``message``: the
+    end of its log, if it failed. ``node``: the IP address of its node, once it runs."""
 
     name: str
     submission: str
     state: JobState
     code: int | None = None
     message: str = ""
+    node: str | None = None
 
     @property
     def ended(self) -> bool:

@@ -31,6 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from govray.platform.queue.giving_way import Holding, fewest
+from govray.platform.store import pools
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,35 +123,26 @@ def decide(waiting: Iterable[Waiting], holding: Iterable[Holding], limits: SlotL
     for one in holding:
         held.setdefault(one.pool, []).append(one)
     # What holds slots of a pool that there is no more goes on.
-    pools = [
+    parts = [
         _Pool(name, lines.get(name, []), held.get(name, []), limits)
         for name in sorted(limits.pools.keys() & (lines.keys() | held.keys()))
     ]
-    for pool in pools:
+    for pool in parts:
         pool.decide()
     return Decision(
-        start=tuple(id for pool in pools for id in pool.start),
-        preempt=tuple(id for pool in pools for id in pool.preempt),
-        shrink={id: gift for pool in pools for id, gift in pool.shrink.items()},
-        grow={id: slots for pool in pools for id, slots in pool.grow.items()},
+        start=tuple(id for pool in parts for id in pool.start),
+        preempt=tuple(id for pool in parts for id in pool.preempt),
+        shrink={id: gift for pool in parts for id, gift in pool.shrink.items()},
+        grow={id: slots for pool in parts for id, slots in pool.grow.items()},
         refuse=refuse,
-        order={pool.name: tuple(pool.order) for pool in pools if pool.name in lines},
-        waits={id: why for pool in pools for id, why in pool.waits.items()},
+        order={pool.name: tuple(pool.order) for pool in parts if pool.name in lines},
+        waits={id: why for pool in parts for id, why in pool.waits.items()},
     )
 
 
 def never(pool: str, project: str, slots: int, limits: SlotLimits) -> str | None:
     """Why such an entry could never start, or None if it can."""
-    size = limits.pools.get(pool)
-    if size is None:
-        known = ", ".join(sorted(limits.pools))
-        return f"there is no pool {pool!r}; there are: {known}"
-    if slots > size:
-        return f"it needs {slots} slots, and pool {pool!r} has {size}"
-    most = limits.project(project).most(pool)
-    if most is not None and slots > most:
-        return f"it needs {slots} slots, and project {project!r} may hold {most} in pool {pool!r}"
-    return None
+    return pools.never(pool, project, slots, limits.pools, limits.project(project).most(pool))
 
 
 def position(id: str, decision: Decision) -> int | None:

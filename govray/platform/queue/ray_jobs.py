@@ -1,7 +1,8 @@
 """Submissions as Ray Jobs: a `Cluster` over the dashboard's HTTP interface.
 
 A job gets the working directory that was archived at submission. The submission's file and a file
-that says who submitted it lie beside it. It carries metadata, which Ray's dashboard shows.
+that says who submitted it lie beside it. It carries metadata, which Ray's dashboard shows. A task
+needs no folder: what starts it is govray's own.
 
 A stop is SIGTERM to the driver, which commits and exits with code 75. Ray kills it after as many
 seconds as RAY_JOB_STOP_WAIT_TIME_S says on the head node.
@@ -12,14 +13,17 @@ that of a proxy does not. From the second nothing is concluded.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobSubmissionClient
@@ -27,10 +31,13 @@ from ray.job_submission import JobSubmissionClient
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import open_archive
+from govray.governance.submission.pool_labels import POOL_LABELS
 from govray.governance.submission.submission import Submission as Submitted
 from govray.platform.queue.entrypoint import entrypoint
 from govray.platform.queue.job import Job, JobRefused, JobState, Unreachable
+from govray.platform.queue.placement import Slot, placement
 from govray.platform.store.tables import Submission
+from govray.platform.tasks.task_file import KINDS
 from govray.storage.place import Place
 from govray.traces import VARIABLE as TRACE
 
@@ -39,6 +46,9 @@ TIMEOUT_S = 20.0
 
 CONFIG = "govray-submission.yaml"
 FACTS = "govray-submission.json"
+
+ENTRY_POINTS = ("task.py", "infer.py")
+"""What starts a task, in ``jobs/``."""
 
 RuntimeEnv = Callable[[Submission, Path], dict[str, Any]]
 
@@ -73,7 +83,9 @@ class RayJobs:
     Args:
         address: The dashboard's, such as ``http://127.0.0.1:8265``.
         storage: Where the archives of working directories lie: beside the runs.
-        working_dir: What a job gets that was submitted without a working directory.
+        working_dir: What a run gets that was submitted without a working directory.
+        jobs: govray's own entry points, which a task gets whose folder lacks them.
+        slots: Of each pool, by name. Jobs of another go anywhere but to the head.
     """
 
     def __init__(
@@ -83,12 +95,16 @@ class RayJobs:
         *,
         token: str | None = None,
         working_dir: Path | None = None,
+        jobs: Path | None = None,
+        slots: Mapping[str, Slot] | None = None,
         runtime_env: RuntimeEnv = lambda row, folder: {"working_dir": str(folder)},
     ) -> None:
         self.address = address
         self._storage = storage
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._working_dir = working_dir
+        self._jobs = jobs
+        self._slots = slots or {}
         self._runtime_env = runtime_env
         self._client: _Client | None = None
 
@@ -107,19 +123,22 @@ class RayJobs:
                     user=row.user,
                     storage=_from_anywhere(self._storage),
                 )
-                environment = _traced(self._runtime_env(row, folder), row)
+                slot = self._slots.get(row.pool, Slot())
+                environment = _with_variables(self._runtime_env(row, folder), row, slot)
             except OSError as error:
                 raise Unreachable(
                     f"its working directory cannot be read: {error}", where=str(self._storage)
                 ) from None
             except GovrayError as error:
                 raise JobRefused(error.what, where=error.where, do=error.do) from None
+            where = placement(row.kind, slot, head=self._head())
             with self._asking(row.job), _environment(RAY_RUNTIME_ENV_IGNORE_GITIGNORE="1"):
                 self._connected().submit_job(
                     entrypoint=command,
                     submission_id=row.job,
                     runtime_env=environment,
                     metadata=metadata(row),
+                    **where,
                 )
 
     def look(self, job: str) -> Job | None:
@@ -146,17 +165,36 @@ class RayJobs:
         ours = [each for each in found if _submission(each)]
         return [job for each in ours if not (job := self._job(each, self.address)).ended]
 
+    def _head(self) -> str | None:
+        """The id of the head; None if no other node is up."""
+        with self._asking(self.address):
+            answer = self._connected().ask("GET", "/nodes?view=summary")
+        try:
+            summary = self._parsed(answer, self.address)["data"]["summary"]
+            nodes = [each["raylet"] for each in summary]
+            up = {each["nodeId"]: each["isHeadNode"] for each in nodes if each["state"] == "ALIVE"}
+        except (KeyError, TypeError):
+            raise self._no_ray(self.address) from None
+        return None if all(up.values()) else next((id for id, head in up.items() if head), None)
+
     def _folder(self, row: Submission, folder: Path) -> Path:
         if row.archive is not None:
             open_archive(self._storage, row.archive, folder)
         elif self._working_dir is not None:
             _copy(self._working_dir, folder)
+        elif row.kind in KINDS:
+            folder.mkdir()
         else:
             raise JobRefused(
                 "it was submitted without a working directory",
                 where=f"submission {row.id}",
                 do="Submit it with its folder, or name working_dir in queue.yaml",
             )
+        if row.kind in KINDS and self._jobs is not None:
+            (folder / "jobs").mkdir(exist_ok=True)
+            for name in ENTRY_POINTS:
+                if not (folder / "jobs" / name).exists():
+                    shutil.copyfile(self._jobs / name, folder / "jobs" / name)
         for name in (CONFIG, FACTS):
             # Written all the same it would be an error of the system, as if the storage were away.
             # That is tried for ever, while nothing behind it starts.
@@ -200,6 +238,7 @@ class RayJobs:
                 state=_STATES[value["status"]],
                 code=value.get("driver_exit_code"),
                 message=str(value.get("message") or "")[-_MESSAGE:],
+                node=_address(value.get("driver_agent_http_address")),
             )
         except (KeyError, TypeError, AttributeError):
             raise self._no_ray(where) from None
@@ -234,12 +273,15 @@ class RayJobs:
             ) from None
 
 
-def _traced(environment: dict[str, Any], row: Submission) -> dict[str, Any]:
-    """The environment, with the span that the submission came in for the job's own to lie below."""
-    if row.trace is None:
+def _with_variables(environment: dict[str, Any], row: Submission, slot: Slot) -> dict[str, Any]:
+    """The environment, with the span that the submission came in for the job's own to lie below,
+    and the labels of the nodes that its workers go to."""
+    labels = json.dumps(dict(slot.labels)) if slot.labels else None
+    given = {TRACE: row.trace, POOL_LABELS: labels}
+    added = {name: value for name, value in given.items() if value is not None}
+    if not added:
         return environment
-    given = {**(environment.get("env_vars") or {}), TRACE: row.trace}
-    return {**environment, "env_vars": given}
+    return {**environment, "env_vars": {**(environment.get("env_vars") or {}), **added}}
 
 
 def metadata(row: Submission) -> dict[str, str]:
@@ -259,6 +301,15 @@ def facts(row: Submission) -> bytes:
     stated = {name: value for name in names if (value := getattr(row, name)) is not None}
     document = Submitted.from_json(stated, where=f"submission {row.id}")
     return canonical_json.encode(document.to_json())
+
+
+def _address(agent: str | None) -> str | None:
+    """The IP address of the node that an agent's URL is of."""
+    host = urlsplit(agent or "").hostname
+    try:
+        return str(ip_address(host)) if host else None
+    except ValueError:
+        return None
 
 
 def _submission(value: Any) -> str:

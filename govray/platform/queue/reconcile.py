@@ -35,7 +35,7 @@ compare-and-set lets one of them move each entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -52,7 +52,7 @@ from govray.platform.queue.queue_order import SlotLimits, Waiting
 from govray.platform.queue.run_limits import RunLimits
 from govray.platform.store import leases, pools, submissions
 from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import Pool, Submission
 from govray.platform.store.tenancy import project_limits
 
 LEASE_S = 30.0
@@ -125,6 +125,8 @@ class Reconciler:
         clock: The time, without fractions of a second.
         committed: Whether a run of this entry has a commit that is newer than this time.
         run_limits: What tells elastic runs to give workers back. Without it all give way whole.
+        labels: Of the nodes of each pool, for who submits to see.
+        folder: Whether a run that brings no working directory gets one.
     """
 
     def __init__(
@@ -138,6 +140,8 @@ class Reconciler:
         committed: Callable[[Submission, datetime], bool] = lambda row, since: False,
         run_limits: RunLimits | None = None,
         retries: Retries | None = None,
+        labels: Mapping[str, Mapping[str, str]] | None = None,
+        folder: bool = False,
     ) -> None:
         self._engine = engine
         self._cluster = cluster
@@ -147,6 +151,8 @@ class Reconciler:
         self._committed = committed
         self._run_limits = run_limits
         self._retries = retries or Retries()
+        self._labels = labels or {}
+        self._folder = folder
         self._swept: datetime | None = None
         self._stated = False
         self._heard: frozenset[str] = frozenset()
@@ -196,7 +202,19 @@ class Reconciler:
     def _state_pools(self, session: Session) -> None:
         if self._stated:
             return
-        if pools.state(session, self._limits.pools):
+        limits = self._limits
+        stated = [
+            Pool(
+                name=name,
+                slots=slots,
+                labels=dict(self._labels.get(name, {})),
+                most={project: each.most(name) for project, each in limits.projects.items()},
+                most_others=limits.others.most(name),
+                folder=self._folder,
+            )
+            for name, slots in limits.pools.items()
+        ]
+        if pools.state(session, stated):
             session.commit()
         self._stated = True
 
@@ -217,6 +235,9 @@ class Reconciler:
             self._keep_lease(session)
             self._cluster.stop(row.job)
         else:
+            if job.node is not None and job.node != row.node:
+                submissions.resize(session, row, {"node": job.node})
+                session.commit()
             self._follow_gift(session, row, done)
 
     def _follow_gift(self, session: Session, row: Submission, done: QueuePass) -> None:
@@ -308,6 +329,7 @@ class Reconciler:
                 "job": job_name(row.id, attempt),
                 "started": self._now(),
                 "why": None,
+                "node": None,
             }
             if self._move(session, row, SubmissionState.RUNNING, changes, done):
                 unreachable, done.unreachable = done.unreachable, None

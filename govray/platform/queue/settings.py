@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from govray.errors import Refused, UsageError
 from govray.governance.formats.strict_yaml import Source, read_yaml_file
+from govray.platform.queue.placement import Slot
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import Retries
 from govray.storage.place import place
@@ -29,6 +30,7 @@ TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  a name
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Slots = Annotated[int, Field(ge=1, le=1_000_000)]
+_Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_./-]{0,61}[A-Za-z0-9])?$")]
 
 
 class _Section(BaseModel):
@@ -36,9 +38,19 @@ class _Section(BaseModel):
 
 
 class Pool(_Section):
-    """Slots that are alike. A slot is room for one worker."""
+    """Slots that are alike. A slot is room for one worker, or one task."""
 
     slots: Slots = Field(description="Workers that the pool has room for.")
+    labels: dict[_Label, _Label] = Field(
+        default_factory=dict, description="Ray's labels of its nodes; all nodes without."
+    )
+    cpus: float = Field(default=1.0, ge=0, le=100_000, description="CPUs that a task gets.")
+    gpus: float = Field(default=0.0, ge=0, le=1000, description="GPUs that a task gets.")
+    memory_gb: float = Field(default=0.0, ge=0, le=1e6, description="Memory that a task gets.")
+
+    def slot(self) -> Slot:
+        memory = round(self.memory_gb * 1e9)
+        return Slot(labels=self.labels, cpus=self.cpus, gpus=self.gpus, memory=memory)
 
 
 class Project(_Section):
@@ -81,7 +93,7 @@ class QueueFile(_Section):
         default=None, description="A file of mode 0600 with the cluster's token."
     )
     working_dir: str | None = Field(
-        default=None, description="What a job gets that was submitted without a folder."
+        default=None, description="What a run gets that was submitted without a folder."
     )
     retries: RetrySection = Field(default_factory=RetrySection)
 
@@ -94,6 +106,7 @@ class Queue:
     storage: str
     store: str
     limits: SlotLimits
+    slots: Mapping[str, Slot] = field(default_factory=dict)
     retries: Retries = field(default_factory=Retries)
     token_file: Path | None = None
     working_dir: Path | None = None
@@ -175,6 +188,7 @@ def read_queue(path: Path) -> Queue:
             projects={name: project.limit() for name, project in file.projects.items()},
             others=file.others.limit(),
         ),
+        slots={name: pool.slot() for name, pool in file.pools.items()},
         retries=Retries(**file.retries.model_dump()),
         token_file=Path(file.token_file).expanduser() if file.token_file else None,
         working_dir=Path(file.working_dir) if file.working_dir else None,

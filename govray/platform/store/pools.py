@@ -5,28 +5,29 @@ Functions take a session and never commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sqlmodel import Session, select
 
 from govray.platform.store.tables import Pool
 
 
-def sizes(session: Session) -> dict[str, int]:
-    """Pool → slots, in the order of names. Empty where nobody has worked the queue off yet."""
-    rows = session.exec(select(Pool)).all()
-    return {row.name: row.slots for row in sorted(rows, key=lambda row: row.name)}
+def stated(session: Session) -> list[Pool]:
+    """The pools, in the order of names. Empty where nobody has worked the queue off yet."""
+    return sorted(session.exec(select(Pool)).all(), key=lambda row: row.name)
 
 
-def state(session: Session, pools: Mapping[str, int]) -> bool:
+def state(session: Session, pools: Sequence[Pool]) -> bool:
     """Let the pools be these. Whether that changed anything."""
-    rows = {row.name: row for row in session.exec(select(Pool)).all()}
-    if {name: row.slots for name, row in rows.items()} == dict(pools):
+    rows, given = ({row.name: row for row in each} for each in (stated(session), pools))
+    if [row.model_dump() for row in rows.values()] == [
+        given[name].model_dump() for name in sorted(given)
+    ]:
         return False
-    for name in rows.keys() - pools.keys():
+    for name in rows.keys() - given.keys():
         session.delete(rows[name])
-    for name, slots in pools.items():
-        session.merge(Pool(name=name, slots=slots))
+    for row in given.values():
+        session.merge(row)
     return True
 
 
@@ -35,3 +36,37 @@ def search_room(session: Session, pool: str) -> int | None:
     where nobody knows how large the pool is."""
     row = session.get(Pool, pool)
     return None if row is None else max(1, row.slots // 2)
+
+
+def never(
+    pool: str, project: str, slots: int, sizes: Mapping[str, int], most: int | None
+) -> str | None:
+    """Why such an entry could never start, or None if it can.
+
+    Args:
+        most: The slots that the project may hold in the pool; None: what the pool has.
+    """
+    size = sizes.get(pool)
+    if size is None:
+        return f"there is no pool {pool!r}; there are: {', '.join(sorted(sizes))}"
+    if slots > size:
+        return f"it needs {slots} slots, and pool {pool!r} has {size}"
+    if most is not None and slots > most:
+        return f"it needs {slots} slots, and project {project!r} may hold {most} in pool {pool!r}"
+    return None
+
+
+def never_here(
+    session: Session, pool: str, project: str, slots: int, *, brings_folder: bool
+) -> str | None:
+    """Why such an entry could never start in the pools as stated. None if it can, or if nobody has
+    worked the queue off yet."""
+    rows = {row.name: row for row in stated(session)}
+    if not rows:
+        return None
+    row = rows.get(pool)
+    most = row.most.get(project, row.most_others) if row else None
+    why = never(pool, project, slots, {name: each.slots for name, each in rows.items()}, most)
+    if why is None and row is not None and not (brings_folder or row.folder):
+        why = "it has no working directory, and the queue has none for it"
+    return why

@@ -48,7 +48,9 @@ class ProjectSettings(BaseModel):
     )
     default_pool: Name = Field("default", description="pool of a submission that names none")
     default_priority: Priority = Field(0, description="priority of one that says none")
-    max_priority: Priority | None = Field(None, description="highest priority that may be asked")
+    max_priority: Priority | None = Field(
+        None, description="highest priority that may be asked; the default one"
+    )
     share: float = Field(1.0, gt=0, le=1000, description="weight beside other projects, fair share")
     max_slots: Slots | None = Field(None, description="slots held at the same time, all together")
     max_slots_per_submission: Slots | None = Field(None, description="slots of one submission")
@@ -192,8 +194,10 @@ def _outside(settings: ProjectSettings, slots: int, pool: str, priority: int) ->
     wrong = []
     if settings.pools is not None and pool not in settings.pools:
         wrong.append(f"the pool {pool} is none of {', '.join(settings.pools)}")
-    if settings.max_priority is not None and priority > settings.max_priority:
-        wrong.append(f"priority {priority} is above {settings.max_priority}")
+    # Without a cap one project could stop all others' runs.
+    highest = settings.default_priority if settings.max_priority is None else settings.max_priority
+    if priority > highest:
+        wrong.append(f"priority {priority} is above {highest}")
     for most in {settings.max_slots_per_submission, settings.max_slots} - {None}:
         if most is not None and slots > most:
             wrong.append(f"{slots} slots are more than {most}")

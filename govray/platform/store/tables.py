@@ -547,7 +547,8 @@ class Submission(SubmissionColumns, table=True):
 
     An entry that can go on with ``least`` slots may be told to keep ``cap`` of them, at the time
     ``capped``, for the entry ``gives_to``. ``cap_number`` counts what it was told. It has given the
-    others back once ``held`` says so. Where these are null it holds all its slots.
+    others back once ``held`` says so. Where these are null it holds all its slots. ``node`` is the
+    IP address of the node that runs its job, as the cluster says.
 
     Unlike the index of runs this cannot be made again from storage: back it up.
     """
@@ -561,6 +562,7 @@ class Submission(SubmissionColumns, table=True):
     capped: str | None = None
     gives_to: str | None = None
     held: int | None = None
+    node: str | None = None
     trace: str | None = None
 
 
@@ -580,6 +582,16 @@ class Pool(SQLModel, table=True):
 
     name: str = Field(primary_key=True)
     slots: int = Field(description="Workers that it has room for.")
+    labels: dict[str, str] = Field(
+        default_factory=dict, sa_type=JSON, description="Those that each of its nodes has."
+    )
+    most: dict[str, int | None] = Field(
+        default_factory=dict, sa_type=JSON, description="Slots that a project may hold, by name."
+    )
+    most_others: int | None = Field(default=None, description="The same for projects not named.")
+    folder: bool = Field(
+        default=False, description="Whether a job that brings no working directory gets one."
+    )
 
 
 class ExperimentTag(SQLModel, table=True):

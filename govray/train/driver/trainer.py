@@ -39,6 +39,7 @@ from govray.governance.formats.keys import Signer, read_password
 from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
 from govray.governance.submission.code_archive import check_digest
+from govray.governance.submission.pool_labels import node_labels
 from govray.governance.submission.submission import Submission
 from govray.storage.atomic_file import make_folder
 from govray.storage.place import Place, place
@@ -766,7 +767,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
             num_workers=resources.num_workers,
             use_gpu=resources.gpus_per_worker > 0,
             resources_per_worker=resources.worker,
-            label_selector=dict(resources.labels) or None,
+            label_selector=node_labels(resources.labels) or None,
         ),
         run_config=ray.train.RunConfig(
             name=submission.run_of(experiment.name) if submission else new_run_id(experiment.name),

@@ -15,15 +15,22 @@ import pytest
 
 from govray.errors import UsageError
 from govray.governance.submission.code_archive import archive_folder
+from govray.governance.submission.pool_labels import POOL_LABELS
 from govray.governance.submission.submission import read_submission
 from govray.platform.queue.entrypoint import entrypoint
 from govray.platform.queue.job import JobRefused, JobState, Unreachable
+from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_jobs import CONFIG, FACTS, RayJobs
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS
+from tests.support.tree import ROOT
 
 CONFIG_TEXT = "name: tiny\n"
+
+
+def node(id: str, *, head: bool = False, state: str = "ALIVE") -> dict[str, Any]:
+    return {"raylet": {"nodeId": id, "isHeadNode": head, "state": state}}
 
 
 class Dashboard:
@@ -35,6 +42,7 @@ class Dashboard:
         self.stopped: list[str] = []
         self.tokens: set[str | None] = set()
         self.broken: tuple[int, str] | None = None
+        self.nodes = [node("h1", head=True)]
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -63,6 +71,8 @@ class Dashboard:
         match method, parts:
             case "GET", ["api", "version"]:
                 return 200, json.dumps({"version": "4", "ray_version": "2.60.0"})
+            case "GET", ["nodes?view=summary"]:
+                return 200, json.dumps({"data": {"summary": self.nodes}})
             case "GET", ["api", "packages", _, name]:
                 return (200, "{}") if name in self.packages else (404, "none")
             case "PUT", ["api", "packages", _, name]:
@@ -192,10 +202,13 @@ def test_what_ray_says_of_a_job(dashboard: Dashboard, storage: Path) -> None:
     cluster.start(row(storage))
     [running] = cluster.running()
     assert (running.name, running.submission, running.state) == ("s-1-1", "s-1", JobState.WAITING)
-    dashboard.jobs["s-1-1"] |= {"status": "FAILED", "driver_exit_code": 75, "message": "x"}
+    assert running.node is None
+    ended = {"status": "FAILED", "driver_exit_code": 75, "message": "x"}
+    dashboard.jobs["s-1-1"] |= ended | {"driver_agent_http_address": "http://10.0.0.7:-1"}
     job = cluster.look("s-1-1")
     assert job is not None
     assert (job.state, job.code, job.message, job.ended) == (JobState.FAILED, 75, "x", True)
+    assert job.node == "10.0.0.7"
     assert cluster.running() == []
 
 
@@ -261,6 +274,55 @@ def test_a_task_has_its_file_and_a_storage_that_its_folder_does_not_move(
     [package] = dashboard.packages.values()
     with zipfile.ZipFile(io.BytesIO(package)) as sent:
         assert sent.read(CONFIG).decode() == text
+
+
+GPU = {"gpu": Slot(labels={"pool": "gpu"}, cpus=2.0, gpus=1.0, memory=4)}
+
+
+def placed(dashboard: Dashboard, storage: Path, **more: Any) -> dict[str, Any]:
+    """What Ray is asked for of a job's place."""
+    dashboard.jobs.clear()
+    RayJobs(dashboard.address, storage, slots=GPU).start(row(storage, **more))
+    [asked] = dashboard.jobs.values()
+    return {name: value for name, value in asked.items() if name.startswith("entrypoint_")}
+
+
+def test_a_job_goes_to_the_nodes_of_its_pool_and_a_task_gets_a_slot(
+    dashboard: Dashboard, storage: Path
+) -> None:
+    dashboard.nodes += [node("w1"), node("w2")]
+    where = {"entrypoint_label_selector": {"pool": "gpu", "ray.io/node-id": "!h1"}}
+    slot = {
+        "entrypoint_num_cpus": 2.0,
+        "entrypoint_num_gpus": 1.0,
+        "entrypoint_memory": 4,
+    }
+    assert placed(dashboard, storage, pool="gpu") == where  # its workers take the slots
+    [asked] = dashboard.jobs.values()
+    assert asked["runtime_env"]["env_vars"] == {POOL_LABELS: '{"pool": "gpu"}'}
+    assert placed(dashboard, storage, pool="gpu", kind="shell") == where | slot
+
+
+def test_nothing_runs_on_the_head_unless_it_is_the_only_node(
+    dashboard: Dashboard, storage: Path
+) -> None:
+    assert placed(dashboard, storage) == {}
+    dashboard.nodes.append(node("w1", state="DEAD"))
+    assert placed(dashboard, storage) == {}
+    dashboard.nodes.append(node("w2"))
+    elsewhere = {"entrypoint_label_selector": {"ray.io/node-id": "!h1"}}
+    assert placed(dashboard, storage) == placed(dashboard, storage, kind="shell") == elsewhere
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_without_a_folder_gets_what_starts_it(
+    dashboard: Dashboard, storage: Path, kind: str
+) -> None:
+    task = row(storage, kind=kind, archive=None)
+    RayJobs(dashboard.address, storage, jobs=ROOT / "jobs").start(task)
+    [package] = dashboard.packages.values()
+    with zipfile.ZipFile(io.BytesIO(package)) as sent:
+        assert {"jobs/task.py", "jobs/infer.py", CONFIG, FACTS} <= {*sent.namelist()}
 
 
 def test_no_name_of_a_file_becomes_a_command() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -58,13 +59,30 @@ def test_what_fits_starts_and_ends_and_the_next_follows(queue: Queued) -> None:
 
 def test_a_pass_writes_down_how_large_pools_are(queue: Queued) -> None:
     with Session(queue.engine) as session:
-        assert pools.sizes(session) == {}
-        assert pools.state(session, {"gone": 3})
+        assert pools.stated(session) == []
+        assert pools.state(session, [Pool(name="gone", slots=3)])
         session.commit()
     queue.passed()
     with Session(queue.engine) as session:
-        assert pools.sizes(session) == queue.limits.pools
-        assert not pools.state(session, queue.limits.pools)
+        assert {each.name: each.slots for each in pools.stated(session)} == queue.limits.pools
+        same = [Pool(name=name, slots=slots) for name, slots in queue.limits.pools.items()]
+        assert not pools.state(session, same)
+
+
+def test_a_pass_writes_down_where_a_job_runs(queue: Queued) -> None:
+    id = queue.put()
+    queue.passed()
+    job = queue.row(id).job
+    assert job is not None
+    for node in ("10.0.0.7", "10.0.0.8"):
+        queue.cluster.jobs[job] = replace(queue.cluster.jobs[job], node=node)
+        queue.passed()
+        assert queue.row(id).node == node
+    queue.cluster.jobs[job] = replace(queue.cluster.jobs[job], state=J.FAILED)
+    queue.passed()
+    queue.wait(60)
+    queue.passed()
+    assert (queue.row(id).attempt, queue.row(id).node) == (2, None)  # another attempt's
 
 
 def test_a_higher_priority_preempts_and_who_gave_way_goes_on(queue: Queued) -> None:

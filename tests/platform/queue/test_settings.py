@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from govray.errors import GovrayError, Refused, UsageError
+from govray.platform.queue.placement import Slot
 from govray.platform.queue.settings import Queue, read_queue
 from tests.support.tree import ROOT
 
@@ -16,7 +17,7 @@ storage: /shared/runs
 store: sqlite:///govray.db
 pools:
   default: {slots: 8}
-  gpu: {slots: 2}
+  gpu: {slots: 2, labels: {pool: gpu}, cpus: 2, gpus: 1, memory_gb: 4}
 projects:
   research: {share: 2, max_slots: 6}
   evaluation: {max_slots: {gpu: 1}}
@@ -33,6 +34,8 @@ def test_the_file_says_pools_and_limits(tmp_path: Path) -> None:
     queue = read_queue(written(tmp_path, GOOD))
     assert queue.address == "http://head:8265"
     assert queue.limits.pools == {"default": 8, "gpu": 2}
+    assert queue.slots["gpu"] == Slot(labels={"pool": "gpu"}, cpus=2.0, gpus=1.0, memory=4 * 10**9)
+    assert queue.slots["default"] == Slot(cpus=1.0)  # anywhere
     research, evaluation = (queue.limits.project(name) for name in ("research", "evaluation"))
     assert (research.share, research.most("gpu")) == (2.0, 6)
     assert (evaluation.share, evaluation.most("gpu"), evaluation.most("default")) == (1.0, 1, None)
@@ -43,6 +46,7 @@ def test_the_file_says_pools_and_limits(tmp_path: Path) -> None:
 def test_the_example_is_read() -> None:
     queue = read_queue(ROOT / "deploy" / "queue.yaml")
     assert queue.limits.project("somebody").most("gpu") == 4
+    assert queue.slots["gpu"].labels == {"pool": "gpu"}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,7 @@ def test_the_example_is_read() -> None:
     [
         ("slots: 8", "slots: 0", "queue.yaml:5: field 'pools.default.slots'"),
         ("slots: 8", "slots: '8'", "queue.yaml:5: field 'pools.default.slots'"),
+        ("{pool: gpu}", "{pool: '!gpu'}", "queue.yaml:6: field 'pools.gpu.labels.pool'"),
         ("share: 2", "share: 0", "queue.yaml:8: field 'projects.research.share'"),
         ("share: 2", "shares: 2", "queue.yaml:8: field 'projects.research.shares'"),
         ("gpu: 1}}", "tpu: 1}}", "there is no pool 'tpu'. Known are: default, gpu"),

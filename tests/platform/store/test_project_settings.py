@@ -225,6 +225,18 @@ def test_a_depth_policy_is_allowed_by_digest_or_by_name(
     resolve(settings(), wanted, project="p")
 
 
+@pytest.mark.parametrize("default", [-3, 0, 4])
+def test_nobody_goes_before_others_unless_an_admin_said_so(default: int) -> None:
+    """Else whoever says 1000 stops the runs of all."""
+    unset = settings(default_priority=default)
+    for priority in (None, default, default - 1):
+        resolve(unset, Wanted(config={}, slots=1, priority=priority), project="p")
+    above = Wanted(config={}, slots=1, priority=default + 1)
+    with pytest.raises(Refused, match=f"priority {default + 1} is above {default}"):
+        resolve(unset, above, project="p")
+    resolve(settings(default_priority=default, max_priority=9), above, project="p")
+
+
 @given(
     st.integers(1, 20),
     st.integers(-5, 20),

@@ -225,6 +225,10 @@ def upgrade() -> None:
         "pool",
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("slots", sa.Integer(), nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("most", sa.JSON(), nullable=False),
+        sa.Column("most_others", sa.Integer(), nullable=True),
+        sa.Column("folder", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
     )
     op.create_table(
@@ -330,6 +334,7 @@ def upgrade() -> None:
         sa.Column("capped", sa.String(), nullable=True),
         sa.Column("gives_to", sa.String(), nullable=True),
         sa.Column("held", sa.Integer(), nullable=True),
+        sa.Column("node", sa.String(), nullable=True),
         sa.Column("trace", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("request_key", name="uq_submission_request_key"),
