@@ -52,7 +52,8 @@ def main() -> int:
         if arguments.listen is None:
             from ray.util import get_node_ip_address
 
-            arguments.listen = get_node_ip_address()
+            # The address towards the head, by which Ray knows the node.
+            arguments.listen = get_node_ip_address(os.environ.get("RAY_ADDRESS"))
         run_watched(
             task,
             id=id,

@@ -91,7 +91,7 @@ def serve(
         typer.Option(
             "--tasks-network",
             metavar="CIDR",
-            help="A network that tasks run in. Repeatable. Default on loopback: loopback.",
+            help="Connect to tasks in this network. Repeatable. Default: where the queue says.",
         ),
     ] = None,
     cases: Annotated[

@@ -31,7 +31,7 @@ def task_origins(
     Args:
         listening: Bound already, so that its port is known.
         url: As the user gave it; of a server on loopback there is a default.
-        networks: As the user gave them; of a server on loopback, loopback.
+        networks: As the user gave them. Without any, the queue says on which node a task runs.
     """
     from govray.platform.service.http.origin import TaskOrigins, network
 
@@ -47,14 +47,7 @@ def task_origins(
             where="--tasks-port",
             do="Give --tasks-url, such as https://{task}.tasks.example.org",
         )
-    given = networks or (["127.0.0.0/8", "::1/128"] if local else [])
-    if not given:
-        raise UsageError(
-            "no network is named that tasks run in",
-            where="--tasks-port",
-            do="Give --tasks-network, such as 10.0.0.0/16",
-        )
-    return TaskOrigins(url=url, storage=storage, networks=tuple(network(each) for each in given))
+    return TaskOrigins(url=url, storage=storage, networks=tuple(network(each) for each in networks))
 
 
 @contextmanager

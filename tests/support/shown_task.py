@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from govray.platform.service.http.origin import TaskOrigins
+from govray.platform.service.http.origin import Network, TaskOrigins
 from govray.platform.store import submissions
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
@@ -25,16 +25,18 @@ AT = "2026-11-24T09:00:00Z"
 
 
 @contextmanager
-def serving_tasks(folder: Path) -> Iterator[Service]:
+def serving_tasks(
+    folder: Path, networks: tuple[Network, ...] = (ipaddress.ip_network("10.0.0.0/8"),)
+) -> Iterator[Service]:
     """A service that shows tasks below ``tasks.example.org``; its storage is ``folder``."""
     url = f"sqlite:///{folder / 'store.db'}"
     open_store(url, create=True).dispose()
     origins = TaskOrigins(
         url="https://{task}.tasks.example.org",
         storage=folder,
-        networks=(ipaddress.ip_network("10.0.0.0/8"),),
+        networks=networks,
     )
-    with serve(url, tasks=origins) as service:
+    with serve(url, tasks=origins, storage=folder) as service:
         yield service
 
 

@@ -117,7 +117,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         root = folder / "root.json"
         root.write_bytes(World().root)
         words = ("--store", store, "--storage", str(storage), "--trust-root", str(root))
-        _, address = ending.enter_context(serving(folder, *words, "--tasks-port", "0"))
+        _, address = ending.enter_context(
+            serving(folder, *words, "--tasks-port", "0", "--tasks-network", "127.0.0.0/8")
+        )
         processes = {
             kind: ending.enter_context(
                 task_process(folder, storage, task, f"kind: {kind}\nidle_minutes: {IDLE}\n")

@@ -8,7 +8,7 @@ import ipaddress
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -150,7 +150,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def proxied(
-    tmp_path: Path, program: Upstream, networks: str = "127.0.0.0/8", **bounds: Any
+    tmp_path: Path, program: Upstream, networks: str | None = "127.0.0.0/8", **bounds: Any
 ) -> Iterator[Proxy]:
     engine = open_store(f"sqlite:///{tmp_path / 'store.db'}", create=True)
     task = entry(engine)
@@ -166,7 +166,9 @@ def proxied(
         ),
     )
     origins = TaskOrigins(
-        url="http://{task}.localhost:8586", storage=tmp_path, networks=(network(networks),)
+        url="http://{task}.localhost:8586",
+        storage=tmp_path,
+        networks=(network(networks),) if networks else (),
     )
     clock = [START]
     app = create_tasks_app(engine, origins, bounds=ProxyBounds(**bounds), clock=lambda: clock[0])
@@ -371,6 +373,40 @@ def test_it_connects_to_the_networks_that_were_named_alone(
     with proxied(tmp_path, program, networks="10.0.0.0/8") as proxy:
         assert proxy.get(proxy.enter()) == 502
     assert program.seen == []
+
+
+@pytest.mark.parametrize(
+    ("node", "status"),
+    [(None, 503), ("127.0.0.1", 207), ("127.0.0.2", 207), ("10.0.0.7", 502)],
+)
+def test_without_networks_it_connects_to_the_node_that_the_queue_names(
+    tmp_path: Path, program: Upstream, node: str | None, status: int
+) -> None:
+    with proxied(tmp_path, program, networks=None) as proxy:
+        with Session(proxy.engine) as session:
+            session.get_one(Submission, proxy.task).node = node
+            session.commit()
+        assert proxy.get(proxy.enter()) == status
+
+
+@pytest.mark.parametrize(
+    ("address", "node", "reached"),
+    [
+        ("10.0.0.7", "10.0.0.7", True),
+        ("10.0.0.8", "10.0.0.7", False),
+        ("127.0.0.1", "10.0.0.7", False),  # the service's own machine
+        ("169.254.169.254", "169.254.169.254", False),  # a cloud's keys
+        ("fe80::1", "fe80::1", False),
+        ("fd00::7", "fd00::7", True),
+    ],
+)
+def test_a_task_is_reached_at_its_own_node_alone(
+    tmp_path: Path, address: str, node: str, reached: bool
+) -> None:
+    origins = TaskOrigins(url="https://{task}.example.org", storage=tmp_path)
+    assert origins.reaches(ipaddress.ip_address(address), node) is reached
+    named = replace(origins, networks=(network(f"{address}/32" if "." in address else "::/0"),))
+    assert named.reaches(ipaddress.ip_address(address), None)  # the operator's own word
 
 
 def test_a_program_that_is_not_there_is_502(tmp_path: Path) -> None:

@@ -239,7 +239,9 @@ def test_an_engineer_starts_opens_and_stops_a_task_in_chromium(tmp_path: Path) -
     engine = open_store(store, create=True)
     with ExitStack() as ending, socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
-        origins = task_origins(listening, storage=tmp_path, url=None, networks=[], local=True)
+        origins = task_origins(
+            listening, storage=tmp_path, url=None, networks=["127.0.0.0/8"], local=True
+        )
         ending.enter_context(proxy(store, origins, listening, []))
         address = ending.enter_context(served(store, auth=True, tasks=origins))
         program = ThreadingHTTPServer(("127.0.0.1", 0), Program)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from httpx import Response
 from sqlalchemy import true
 from sqlmodel import Session, col, select
 
+from govray.governance.submission.code_archive import archive_place
 from govray.platform.service.acting import acting
 from govray.platform.service.routes import tasks as routes
 from govray.platform.service.visible import visible_runs
 from govray.platform.store.submissions import waiting
 from govray.platform.store.tables import AuditEntry, Submission
+from govray.platform.tasks.endpoint import Endpoint, register
 from tests.support.people import Service
-from tests.support.shown_task import ended, entry, serving_tasks
+from tests.support.shown_task import AT, ended, entry, serving_tasks
 
 NEW = {"name": "look", "config": "kind: notebook\nidle_minutes: 5\n"}
 
@@ -38,6 +41,39 @@ def test_a_task_is_submitted_and_listed_to_whom_it_is(shown: Service) -> None:
     assert engineer.get(f"/v1/tasks/{task['id']}").json() == task
     assert task in engineer.get("/v1/tasks").json()["items"]
     assert task in shown.client("admin").get("/v1/tasks").json()["items"]
+
+
+def test_it_may_have_a_working_directory(shown: Service) -> None:
+    digest = "sha256:" + "5" * 64
+    engineer = shown.client("engineer")
+    assert engineer.post("/v1/tasks", json=NEW | {"archive": digest}).status_code == 422
+    place = archive_place(shown.app.state.settings.storage, digest)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"")
+    made = engineer.post("/v1/tasks", json=NEW | {"archive": digest}).json()
+    with Session(shown.engine) as session:
+        assert session.get_one(Submission, made["id"]).archive == digest
+
+
+@pytest.mark.parametrize(
+    ("node", "status"), [(None, 200), ("10.0.0.5", 200), ("10.0.0.6", 502), ("127.0.0.1", 502)]
+)
+def test_opening_says_what_the_proxy_would_say(
+    tmp_path: Path, node: str | None, status: int
+) -> None:
+    """``node``: where the queue says that the task runs. Without one it does not run yet."""
+    with serving_tasks(tmp_path, networks=()) as service:
+        task = entry(service.engine)
+        where = {"kind": "notebook", "token": "t" * 43, "landing": "lab", "started": AT}
+        where |= {"task": task, "address": "http://10.0.0.5:4321"}
+        register(tmp_path, Endpoint.model_validate(where))
+        with Session(service.engine) as session:
+            session.get_one(Submission, task).node = node
+            session.commit()
+        answer = service.client("engineer").post(f"/v1/tasks/{task}:open")
+        assert answer.status_code == status, answer.text
+        if status == 502:
+            assert f"the queue says that it runs on {node}" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("config", ["kind: notbook", "kind: notebook\nidle_minutes: -1", "", "["])

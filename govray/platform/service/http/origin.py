@@ -28,6 +28,7 @@ from govray.storage.place import Place
 MARK = "{task}"
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +38,14 @@ class TaskOrigins:
     Attributes:
         url: ``scheme://{task}.NAME[:PORT]``, the origin of each.
         storage: Where tasks say that they answer.
-        networks: Those that the proxy connects to. Whoever writes to the storage names addresses.
+        networks: Those that the proxy connects to, as the operator names them. Without any it
+            connects to the node that the queue names, for whoever writes to the storage names
+            addresses.
     """
 
     url: str
     storage: Place
-    networks: tuple[Network, ...]
+    networks: tuple[Network, ...] = ()
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url.replace(MARK, "task"))
@@ -68,9 +71,15 @@ class TaskOrigins:
         """Whether its cookies travel over TLS only."""
         return self.url.startswith("https:")
 
-    def reaches(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-        """Whether the proxy may connect to ``address``."""
-        return any(address in network for network in self.networks)
+    def reaches(self, address: Address, node: str | None) -> bool:
+        """Whether the proxy may connect to ``address`` for a task that runs on ``node``."""
+        if self.networks:
+            return any(address in network for network in self.networks)
+        if node is None or address.is_link_local or address.is_multicast:
+            return False
+        known = ipaddress.ip_address(node)
+        # All of loopback is this machine, on which Ray then runs.
+        return address == known or (address.is_loopback and known.is_loopback)
 
 
 def network(text: str) -> Network:

@@ -30,7 +30,9 @@ from govray.platform.service.identity.audit_log import Audit
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import submits
-from govray.platform.service.routes.submissions import Key
+from govray.platform.service.routes import archives
+from govray.platform.service.routes.submissions import DIGEST, Key
+from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.platform.service.visible.visibility import RUN_READERS, absent
 from govray.platform.service.visible.visibility import submissions as readable
@@ -117,6 +119,9 @@ class NewTask(BaseModel):
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = Field(
         None, description="Of a pool's queue the highest goes first; the project's if left out."
     )
+    archive: Annotated[str, Field(pattern=DIGEST)] | None = Field(
+        None, description="Digest of the working directory that a command runs in."
+    )
 
 
 class OpenedTask(Answer):
@@ -162,8 +167,11 @@ def list_tasks(
 
 
 @router.post("/tasks", status_code=201, dependencies=[WRITES])
-def submit_task(new: NewTask, session: SessionDep, caller: CallerDep, key: Key = None) -> Task:
+def submit_task(
+    request: Request, new: NewTask, session: SessionDep, caller: CallerDep, key: Key = None
+) -> Task:
     """Put a task in the queue, with the project's defaults and within its limits."""
+    archives.check_there(request.app.state.settings.storage, new.archive)
     return _shown(submitted(session, caller, new, key=key))
 
 
@@ -202,6 +210,7 @@ def submitted(
             config=new.config,
             slots=SLOTS,
             by=by,
+            archive=new.archive,
             request=request,
             trace=span.traceparent,
         )
@@ -220,7 +229,7 @@ def get_task(task: _TaskId, session: SessionDep, caller: CallerDep) -> Task:
 def open_task(
     task: _TaskId, request: Request, session: SessionDep, caller: CallerDep, audit: AuditDep
 ) -> OpenedTask:
-    """An address that shows the task, good once and for a minute.
+    """An address that shows the task, good once and for a minute. 502: it could not be shown.
 
     It sets a cookie of the task's own host, and nothing of it is good for this service.
     """
@@ -237,7 +246,7 @@ def entrance(
     Raises:
         Problem: 404, there is no such task that the caller sees. 403, the caller is neither its
             owner nor an admin of its project. 409, it shows nothing, or this service shows none.
-            410, it ended.
+            410, it ended. 502, this service does not connect to where it answers.
     """
     row = find_task(session, caller, task)
     act = Act(
@@ -258,10 +267,11 @@ def entrance(
         )
     if row.kind not in SHOWN:
         raise Problem(409, "Refused", f"A task of the kind {row.kind} shows nothing")
-    if row.state in submissions.ENDED:
-        raise Problem(
-            410, "Gone", f"This task has ended: {row.state.value.lower()}", "Submit it again"
-        )
+    try:
+        answering(row, origins)
+    except Problem as problem:
+        if problem.status_code != 503:  # what does not answer yet may be waited for
+            raise
     secret = ticket(session, row.id, caller, at=datetime.now(UTC))
     audit.write(session, "task opened", row.id, {"kind": row.kind, "owner": row.user})
     session.commit()

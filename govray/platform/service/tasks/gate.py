@@ -7,7 +7,8 @@
    there is such a task or not. Tokens of the service count for nothing here.
 4. The queue says that the task runs, and the task says where. It ended: 410. Not yet, or not now
    since it gave way and comes back: 503.
-5. The address lies in a network that the operator named.
+5. The address is that of the node on which the queue says that it runs, or lies in a network that
+   the operator named.
 
 What was found is remembered for `REMEMBERED` seconds. A guess takes from its address's bucket.
 """
@@ -124,37 +125,42 @@ class TaskGate:
 
     def _find(self, task: str) -> Endpoint:
         with Session(self._engine) as session:
-            row = session.get(Submission, task)
-            state = row.state if row else SubmissionState.ERROR
-        if state in ENDED:
-            raise _gone(f"This task has ended: {state.value.lower()}")
-        try:
-            found = read_endpoint(self.origins.storage, task)
-        except (GovrayError, OSError):
-            # The words would say what lies in the storage.
-            raise Problem(
-                502, "No answer", "What the task says of its address cannot be read"
-            ) from None
-        if row is not None and _of_earlier_start(row, found):
-            found = None
-        if isinstance(found, Ended):
-            raise _gone(f"This task has ended: {found.why}")
-        if found is None:
-            raise Problem(
-                503,
-                "Not yet",
-                f"This task is {state.value.lower()} and does not answer yet",
-                "Look again in a few seconds",
-                headers={"Retry-After": "3"},
-            )
-        if not self.origins.reaches(found.ip):
-            raise Problem(
-                502,
-                "No answer",
-                "The task runs in a network that this service does not connect to",
-                "Its operator names networks with govray serve --tasks-network",
-            )
-        return found
+            return answering(session.get(Submission, task), self.origins)
+
+
+def answering(row: Submission | None, origins: TaskOrigins) -> Endpoint:
+    """Where a task answers, if the proxy connects to it. Raises `Problem`: why not."""
+    state = row.state if row else SubmissionState.ERROR
+    if row is None or state in ENDED:
+        raise _gone(f"This task has ended: {state.value.lower()}")
+    try:
+        found = read_endpoint(origins.storage, row.id)
+    except (GovrayError, OSError):
+        # The words would say what lies in the storage.
+        raise Problem(
+            502, "No answer", "What the task says of its address cannot be read"
+        ) from None
+    if _of_earlier_start(row, found):
+        found = None
+    if isinstance(found, Ended):
+        raise _gone(f"This task has ended: {found.why}")
+    if found is None or (row.node is None and not origins.networks):
+        raise Problem(
+            503,
+            "Not yet",
+            f"This task is {state.value.lower()} and does not answer yet",
+            "Look again in a few seconds",
+            headers={"Retry-After": "3"},
+        )
+    if not origins.reaches(found.ip, row.node):
+        raise Problem(
+            502,
+            "No answer",
+            f"The task answers at {found.ip}, where this service does not connect to"
+            + (f"; the queue says that it runs on {row.node}" if row.node else ""),
+            "Its operator names networks with govray serve --tasks-network",
+        )
+    return found
 
 
 def _of_earlier_start(row: Submission, found: Endpoint | Ended | None) -> bool:
