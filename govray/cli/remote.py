@@ -134,6 +134,8 @@ def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
         raise UsageError("--archive and --working-dir both name a folder", do="Give one of them")
     folder = None if given.working_dir is None else packed(given.working_dir)
     client = service()
+    if folder is not None:
+        asked["archive"] = _send(client, folder)
     cost = client.experiments.check(file=text, **asked)
     if cost.kind != verb:
         raise UsageError(
@@ -144,8 +146,6 @@ def _submit(verb: str, config: Path, given: SubmitOptions) -> None:
     if given.check:
         _tell_cost(cost)
         return
-    if folder is not None:
-        asked["archive"] = _send(client, folder)
     # One key for one command: if the answer is lost on the way, the same request is safe.
     made = client.experiments.submit(file=text, **asked, idempotency_key=secrets.token_urlsafe(24))
     if given.follow:

@@ -58,11 +58,11 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_a_file_is_submitted(run: Run, address: str, config: Path, service: Service) -> None:
-    options = ("--set", "max_steps=7", "--project", "p", "--pool", "gpu", "--priority", "2")
+    options = ("--set", "max_steps=7", "--project", "p", "--pool", "gpu", "--priority", "-2")
     done = run("--server", address, "train", config, *options, "--tag", "a", "--tag", "b", "--json")
     made = done.json
     assert (made["state"], made["project"], made["pool"]) == ("QUEUED", "p", "gpu")
-    assert (made["priority"], made["tags"], made["user"]) == (2, ["a", "b"], "engineer")
+    assert (made["priority"], made["tags"], made["user"]) == (-2, ["a", "b"], "engineer")
     with Session(service.engine) as session:
         assert "max_steps: 7" in session.get_one(Submission, made["id"]).config
     shown = run(f"--server={address}", "queue", "show", made["id"]).out

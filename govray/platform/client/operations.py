@@ -143,6 +143,7 @@ class Experiments(Namespace):
     check = Call("POST", "/v1/experiments:check", ExperimentCheck)
     submit = Call("POST", "/v1/experiments", QueueEntry)
     list = Pages("/v1/submissions", SubmissionItem)
+    pools = Pages("/v1/pools", Json)
     get = Call("GET", "/v1/submissions/{submission}", QueueEntry)
     tag = Call("PATCH", "/v1/submissions/{submission}", QueueEntry)
     stop = Call("POST", "/v1/submissions/{submission}:stop", QueueEntry)

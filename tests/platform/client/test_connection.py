@@ -51,9 +51,10 @@ def test_a_submission_by_the_client_is_typed(service: Service, address: str) -> 
         ada.experiments.submit(file=FILE, set=["max_steps=7"], tags=["a"], idempotency_key="k")
         == made
     )
-    fork = ada.experiments.submit(fork_of=made.id, priority=5)
-    assert (fork.forked_from, fork.position) == (made.id, 1)
-    assert ada.experiments.get(made.id).position != 1
+    fork = ada.experiments.submit(fork_of=made.id, priority=-5)
+    assert fork.forked_from == made.id
+    before, after = (ada.experiments.get(each.id).position or 0 for each in (made, fork))
+    assert 0 < before < after
     assert ada.experiments.stop(made.id).state == "STOPPED"
     assert [each.state for each in ada.follow(made.id)] == ["STOPPED"]
     assert ada.experiments.tag(made.id, tags=["b"]).tags == ["b"]

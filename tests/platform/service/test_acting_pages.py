@@ -20,7 +20,7 @@ from govray.platform.store import pools as store_pools
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
 from govray.platform.store.submissions import asks, submit
-from govray.platform.store.tables import Lease, Project, RoleBinding, Submission, Template
+from govray.platform.store.tables import Lease, Pool, Project, RoleBinding, Submission, Template
 from tests.support.people import NOW, OWN_PAGE, Service
 from tests.support.shown import ZERO, add_experiment, add_trial
 
@@ -55,7 +55,7 @@ def _empty(service: Service) -> Iterator[None]:
     yield
     service.clock[0] = NOW
     with Session(service.engine) as session:
-        for table in (Submission, Lease):
+        for table in (Submission, Lease, Pool):
             session.execute(delete(table))
         session.commit()
 
@@ -129,7 +129,7 @@ def test_the_queue_shows_what_runs_and_what_waits_in_order(service: Service) -> 
     numbers = {name: re.findall(r">(\d+)<", cells) for name, cells in pools}
     assert numbers == {"default": ["0", "0", "3", "8"], "gpu": ["1", "3", "0", "0"]}
     with Session(service.engine) as session:
-        store_pools.state(session, {"gpu": 8, "spot": 2})
+        store_pools.state(session, [Pool(name="gpu", slots=8), Pool(name="spot", slots=2)])
         session.commit()
     pools = re.findall(
         r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', html(service, "/queue", "auditor")
@@ -169,7 +169,7 @@ def test_a_long_queue_goes_on(service: Service) -> None:
 
 def test_a_text_is_checked_shown_and_then_submitted_once(service: Service) -> None:
     engineer = client(service)
-    given = {"file": FILE.replace("\n", "\r\n"), "project": "p", "pool": "gpu", "priority": "3"}
+    given = {"file": FILE.replace("\n", "\r\n"), "project": "p", "pool": "gpu", "priority": "-3"}
     page = engineer.post("/new", data={**given, "tags": "b, a", "overrides": "max_steps=7"})
     assert page.status_code == 200
     assert rows(service) == []
@@ -183,7 +183,7 @@ def test_a_text_is_checked_shown_and_then_submitted_once(service: Service) -> No
     for answer in answers:
         assert answer.status_code == 303
         assert answer.headers["location"] == f"/submissions/{row.id}"
-    assert (row.project, row.pool, row.priority, row.tags) == ("p", "gpu", 3, ["a", "b"])
+    assert (row.project, row.pool, row.priority, row.tags) == ("p", "gpu", -3, ["a", "b"])
     assert (row.user, row.state) == ("engineer", S.QUEUED)
     assert "max_steps: 7" in row.config
     # Another check has another key: who wants two gets two.
@@ -231,7 +231,7 @@ def test_what_is_not_valid_is_said_and_what_was_typed_stays(
 
 
 def test_a_fork_has_what_it_does_not_change(service: Service) -> None:
-    origin = add(service, "first", pool="gpu", priority=5, tags=["x"], user="somebody")
+    origin = add(service, "first", pool="gpu", priority=-5, tags=["x"], user="somebody")
     page = html(service, f"/new?fork={origin}")
     assert 'value="gpu"' in page
     assert "submitted by somebody" in page
@@ -239,7 +239,7 @@ def test_a_fork_has_what_it_does_not_change(service: Service) -> None:
     sent = hidden(
         engineer.post(
             "/new",
-            data={"fork": origin, "pool": "gpu", "priority": "5", "overrides": "max_steps=9"},
+            data={"fork": origin, "pool": "gpu", "priority": "-5", "overrides": "max_steps=9"},
         ).text
     )
     engineer.post("/submissions", data=sent)

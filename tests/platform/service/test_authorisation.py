@@ -143,6 +143,7 @@ CASES = [
         )
         for verb, body in (("pin", {}), ("unpin", None))
     ),
+    get("/v1/pools", STAFF),
     get("/v1/submissions", STAFF),
     get("/v1/submissions/{submission}", STAFF, "/v1/submissions/s-one"),
     Case("POST", "/v1/experiments", WRITERS, "/v1/experiments", {"forkOf": "s-one"}, ok=(201,)),

@@ -18,7 +18,7 @@ from govray.platform.store import pools
 from govray.platform.store import submissions as queue
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
-from govray.platform.store.tables import AuditEntry, Experiment, Policy, Submission, Trial
+from govray.platform.store.tables import AuditEntry, Experiment, Policy, Pool, Submission, Trial
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
 
@@ -43,7 +43,8 @@ def made(store_url: str) -> Engine:
 @pytest.fixture
 def empty(service: Service) -> Service:
     with Session(service.engine) as session:
-        session.execute(delete(Submission))
+        for table in (Submission, Pool):
+            session.execute(delete(table))
         session.commit()
     return service
 
@@ -79,11 +80,11 @@ def log(service: Service, subject: str) -> list[str]:
 
 
 def test_a_file_becomes_an_entry_of_the_queue(empty: Service) -> None:
-    answer = submitted(empty, project="search-team", pool="gpu", priority=3, tags=["b", "a"])
+    answer = submitted(empty, project="search-team", pool="gpu", priority=-3, tags=["b", "a"])
     [row] = rows(empty)
     assert row.config == FILE  # byte for byte
     assert (row.kind, row.name, row.slots) == ("train", "python-source-gpt", 2)
-    assert (row.project, row.pool, row.priority) == ("search-team", "gpu", 3)
+    assert (row.project, row.pool, row.priority) == ("search-team", "gpu", -3)
     assert (row.user, row.state, row.tags) == ("engineer", S.QUEUED, ["a", "b"])
     assert row.token is not None
     assert (answer["id"], answer["position"], answer["config"]) == (row.id, 1, FILE)
@@ -105,7 +106,10 @@ def test_a_search_holds_the_workers_of_all_trials_at_once(empty: Service) -> Non
 
 def test_a_search_that_says_nothing_takes_half_of_its_pool(empty: Service) -> None:
     with Session(empty.engine) as session:
-        assert pools.state(session, {"default": 7, "gpu": 1})
+        sizes = {"default": 7, "gpu": 2}
+        assert pools.state(
+            session, [Pool(name=name, slots=slots, folder=True) for name, slots in sizes.items()]
+        )
         session.commit()
     silent = submitted(empty, file=SEARCH)
     assert silent["slots"] == 3
@@ -119,6 +123,31 @@ def test_a_search_that_says_nothing_takes_half_of_its_pool(empty: Service) -> No
     assert submitted(empty)["config"] == FILE  # a run stays as it is, byte for byte
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"pool": "unheard-of"}, "there is no pool 'unheard-of'; there are: default, gpu"),
+        ({"pool": "gpu"}, "it needs 2 slots, and pool 'gpu' has 1"),
+        ({"project": "small"}, "project 'small' may hold 1 in pool 'default'"),
+        ({"archive": None}, "it has no working directory"),
+    ],
+)
+def test_what_could_never_start_is_refused_when_it_is_submitted_or_checked(
+    empty: Service, more: dict[str, Any], told: str
+) -> None:
+    good = {"file": FILE, "archive": "sha256:" + "5" * 64}
+    client = empty.client("engineer")
+    assert client.post("/v1/experiments", json=good | more).is_success  # no pool is known yet
+    with Session(empty.engine) as session:
+        stated = [Pool(name="default", slots=2, most={"small": 1}), Pool(name="gpu", slots=1)]
+        pools.state(session, stated)
+        session.commit()
+    for path in ("/v1/experiments", "/v1/experiments:check"):
+        answer = client.post(path, json=good | more)
+        assert (answer.status_code, told in answer.text) == (409, True), answer.text
+        assert client.post(path, json=good).is_success
+
+
 def test_overrides_are_in_the_text_that_is_kept(empty: Service) -> None:
     answer = submitted(empty, set=["max_steps=7", "+precision=bf16"])
     kept = yaml.safe_load(answer["config"])
@@ -128,7 +157,7 @@ def test_overrides_are_in_the_text_that_is_kept(empty: Service) -> None:
 
 def test_a_fork_is_another_file_and_keeps_the_rest(empty: Service) -> None:
     digest = "sha256:" + "5" * 64
-    first = submitted(empty, project="p", pool="gpu", priority=2, archive=digest, tags=["a"])
+    first = submitted(empty, project="p", pool="gpu", priority=-2, archive=digest, tags=["a"])
     fork = submitted(empty, "admin", forkOf=first["id"], set=["optimizer.lr=0.01"], priority=0)
     assert fork["forkedFrom"] == first["id"]
     assert (fork["project"], fork["pool"], fork["archive"]) == ("p", "gpu", digest)
@@ -138,9 +167,9 @@ def test_a_fork_is_another_file_and_keeps_the_rest(empty: Service) -> None:
 
 
 def test_pool_and_priority_are_what_is_asked_for_or_what_the_file_says(empty: Service) -> None:
-    said = ["+resources.pool=gpu", "+resources.priority=5"]
+    said = ["+resources.pool=gpu", "+resources.priority=-5"]
     first = submitted(empty, set=said)
-    assert (first["pool"], first["priority"]) == ("gpu", 5)
+    assert (first["pool"], first["priority"]) == ("gpu", -5)
     asked = submitted(empty, set=said, pool="cpu", priority=0)
     assert (asked["pool"], asked["priority"]) == ("cpu", 0)
     fork = submitted(empty, forkOf=asked["id"], set=["optimizer.lr=0.01"])
@@ -290,8 +319,8 @@ def test_the_list_is_filtered_and_has_no_files(served: Service) -> None:
 
 @on_both
 def test_a_position_is_by_pool_priority_and_time(served: Service) -> None:
-    first, second = submitted(served), submitted(served)
-    urgent, other = submitted(served, priority=9), submitted(served, pool="gpu")
+    first, second = submitted(served, priority=-9), submitted(served, priority=-9)
+    urgent, other = submitted(served), submitted(served, pool="gpu")
 
     def positions() -> list[int | None]:
         listed = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,9 +16,9 @@ from govray.platform.service.acting import project_rules
 from govray.platform.service.identity import tokens
 from govray.platform.service.routes import role_bindings as routes
 from govray.platform.service.routes import tokens as token_routes
-from govray.platform.store import role_bindings
+from govray.platform.store import pools, role_bindings
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import AuditEntry, Submission, Token
+from govray.platform.store.tables import AuditEntry, Pool, Submission, Token
 from tests.support.people import NOW, Service, serve
 
 FILE = """\
@@ -367,6 +368,21 @@ def test_a_task_keeps_to_the_limits_of_its_project(org: Service) -> None:
     assert status(project="nobodys") == 404
     assert org.client("admin").patch("/v1/projects/vision", json={"archived": True}).is_success
     assert status() == 409
+
+
+def test_a_member_sees_all_pools_and_of_what_is_in_them_its_own(org: Service) -> None:
+    with Session(org.engine) as session:
+        pools.state(session, [Pool(name="gpu", slots=4, labels={"pool": "gpu"}, folder=True)])
+        session.commit()
+    answer = org.client("eve").get("/v1/pools").json()["items"]
+    assert answer == [{"name": "gpu", "slots": 4, "labels": {"pool": "gpu"}, "folder": True}]
+    body = {**TASK, "pool": "gpu"}
+    assert org.client("engineer").post("/v1/tasks", json=body).is_success
+    assert org.client("eve").post("/v1/tasks", json={**body, "pool": "cpu"}).status_code == 409
+    for who, waits in (("eve", 1), ("lea", 0)):
+        page = org.client(who).get("/queue", headers={"accept": "text/html"}).text
+        [row] = re.findall(r'<tr><th scope="row">gpu</th>(.*?)</tr>', page)
+        assert re.findall(r">(\d+)<", row) == ["4", "0", "0", str(waits), str(waits)], who
 
 
 def test_without_the_project_s_check_a_task_goes_anywhere(

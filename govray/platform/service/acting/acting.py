@@ -170,13 +170,17 @@ def prepare(session: Session, caller: Caller, asked: Asked, check: Check | None)
         policy=policy,
     )
     resolved = project_rules.check_submission(session, project, caller, wanted, at=at)
+    archive = chosen("archive", None)
+    project_rules.check_startable(
+        session, resolved.pool, project, found.slots, brings_folder=archive is not None
+    )
     ready = Ready(
         text=text,
         facts=found,
         project=project,
         pool=resolved.pool,
         priority=resolved.priority,
-        archive=chosen("archive", None),
+        archive=archive,
         policy=policy,
         forked_from=origin.id if origin else None,
     )

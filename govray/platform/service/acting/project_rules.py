@@ -180,6 +180,19 @@ def check_submission(
     return resolve(settings, known, project=project)
 
 
+def check_startable(
+    session: Session, pool: str, project: str, slots: int, *, brings_folder: bool
+) -> None:
+    """Return unless it could never start in the pools of the queue."""
+    why = pools.never_here(session, pool, project, slots, brings_folder=brings_folder)
+    if why is not None:
+        raise Refused(
+            why,
+            where=f"pool {pool}",
+            do="Look at /v1/pools; --working-dir sends a folder",
+        )
+
+
 def check_task(
     session: Session,
     project: str,
@@ -193,9 +206,11 @@ def check_task(
 ) -> tuple[str, int]:
     """The pool and priority of a task that is submitted to ``project``."""
     settings = _in_use(session, caller, project, at=at)
-    return resolve_task(
+    pool, priority = resolve_task(
         settings, kind=kind, slots=slots, pool=pool, priority=priority, project=project
     )
+    check_startable(session, pool, project, slots, brings_folder=True)  # a task needs none
+    return pool, priority
 
 
 def _in_use(session: Session, caller: Caller, project: str, *, at: str) -> ProjectSettings:

@@ -127,9 +127,8 @@ def _pools(session: Session, caller: Caller) -> list[PoolUse]:
         .where(col(s.state).in_({*HELD, SubmissionState.QUEUED}), readable(caller))
         .group_by(col(s.pool), col(s.state))
     ).all()
-    found, sizes = [], stated.sizes(session)
-    empty = sizes if is_staff(caller) else {}  # names of pools may be those of other projects
-    for name in sorted({*empty, *(row[0] for row in counted)}):
+    found, sizes = [], {each.name: each.slots for each in stated.stated(session)}
+    for name in sorted({*sizes, *(row[0] for row in counted)}):
         own = [row for row in counted if row[0] == name]
         waiting = [row for row in own if row[1] == SubmissionState.QUEUED]
         holding = [row for row in own if row[1] != SubmissionState.QUEUED]

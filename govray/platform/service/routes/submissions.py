@@ -20,7 +20,7 @@ from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_O
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Asked, Ready
 from govray.platform.service.acting.experiment_check import LONGEST_FILE
-from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.answer import Answer, example
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep, require
 from govray.platform.service.identity.caller import Caller
@@ -33,8 +33,8 @@ from govray.platform.service.visible.visibility import (
     reads_file,
     submissions,
 )
+from govray.platform.store import pools, tables
 from govray.platform.store import submissions as queue
-from govray.platform.store import tables
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.submissions import MOST_TAGS
 
@@ -262,6 +262,17 @@ class ExperimentCheck(Answer):
     file: str = Field(description="The file with the overrides.")
 
 
+class PoolItem(Answer):
+    """A pool of the queue."""
+
+    model_config = example(name="gpu", slots=4, labels={"pool": "gpu"}, folder=False)
+
+    name: str
+    slots: int = Field(description="Workers that it has room for.")
+    labels: dict[str, str] = Field(description="Ray's labels of its nodes; none: all nodes.")
+    folder: bool = Field(description="Whether a run that brings no working directory gets one.")
+
+
 class SubmissionTags(Answer):
     """Tags in the place of those that a submission has."""
 
@@ -343,6 +354,13 @@ def list_submissions(
     places = queue.places(session, waiting)
     items = [SubmissionItem(**{**row._mapping, "position": places.get(row.id)}) for row in rows]
     return Listing(items=items, next=following)
+
+
+@router.get("/pools")
+def list_pools(session: SessionDep) -> Listing[PoolItem]:
+    """The pools of the queue; none where nobody has worked it off yet."""
+    items = [PoolItem.model_validate(each) for each in pools.stated(session)]
+    return Listing(items=items, next=None)
 
 
 @router.get("/submissions/{submission}")
