@@ -274,8 +274,8 @@ class RayJobs:
 
 
 def _with_variables(environment: dict[str, Any], row: Submission, slot: Slot) -> dict[str, Any]:
-    """The environment, with the span that the submission came in for the job's own to lie below,
-    and the labels of the nodes that its workers go to."""
+    """The environment with the span that the submission came in, for the job's own to lie below.
+    With it go the labels of the nodes for the job's workers."""
     labels = json.dumps(dict(slot.labels)) if slot.labels else None
     given = {TRACE: row.trace, POOL_LABELS: labels}
     added = {name: value for name, value in given.items() if value is not None}
