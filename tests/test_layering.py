@@ -69,6 +69,8 @@ NARROW: dict[str, tuple[str, ...]] = {
         *("platform.store", "platform.tasks"),
     ),
     "platform.alerts": ("errors", "governance", "platform.store"),
+    # It has the key: nothing of a submitter, of the service or of a job runs in it.
+    "platform.attestor": ("errors", "printable", "governance", "storage"),
 }
 
 # A room's parts, from the top floor down: a part imports parts of lower floors only. Parts of one
@@ -108,7 +110,7 @@ FLOORS: dict[str, tuple[frozenset[str], ...]] = {
     "platform": (
         frozenset({"inference"}),
         frozenset({"alerts", "indexing", "queue", "service"}),
-        frozenset({"client", "store", "tasks"}),
+        frozenset({"attestor", "client", "store", "tasks"}),
     ),
     "platform.service": (
         frozenset({"app"}),
@@ -165,6 +167,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "evidence.notaries": frozenset({"rfc3161_client", "starlette"}),
     "platform": frozenset(),
     "platform.alerts": frozenset({"sqlmodel", "sqlalchemy"}),
+    "platform.attestor": frozenset({"sqlalchemy", "starlette"}),
     "platform.client": frozenset({"pydantic"}),
     # numpy finds the extremes of each stretch of a line of numbers.
     "platform.indexing": frozenset({"sqlmodel", "sqlalchemy", "numpy"}),

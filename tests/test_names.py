@@ -11,9 +11,12 @@ import govray
 
 PACKAGE = Path(govray.__file__).parent
 
-# A row of the store, and the answer of a route, have the name of what they are a row or answer of.
-# The client's documents are those answers.
-SAME = ("platform.store.tables", "platform.service.routes.", "platform.client.documents")
+# A row of the store or the register, and the answer of a route, have the name of what they are a
+# row or answer of. The client's documents are those answers.
+SAME = (
+    *("platform.store.tables", "platform.attestor.register_tables"),
+    *("platform.service.routes.", "platform.client.documents"),
+)
 
 # Other names that are used twice, and why.
 REASONS = {

@@ -6,12 +6,12 @@ import re
 from datetime import datetime, timedelta
 
 from govray.errors import InfrastructureFailed, Malformed, Refused
-from govray.evidence.notaries.post import HttpAnswer, check_url, post
 from govray.governance.formats import merkle
 from govray.governance.formats.signed_note import read_note
 from govray.governance.notary.add_checkpoint import SIZE_TYPE, AddCheckpoint
 from govray.governance.notary.cosignature import Cosignature, cosignature_of
 from govray.governance.record.ledger import Ledger
+from govray.governance.submission.http_exchange import HttpAnswer, check_url, post
 from govray.governance.trust.witness_policy import LedgerWitness
 
 MOST_TRIES = 3

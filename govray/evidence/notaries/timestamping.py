@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rfc3161_client import HashAlgorithm, TimestampRequestBuilder
 
 from govray.errors import Refused
-from govray.evidence.notaries.post import check_url, post
 from govray.governance.notary.timestamp import Timestamp, read_timestamp
+from govray.governance.submission.http_exchange import check_url, post
 from govray.governance.trust.timestamp_authority import TimestampAuthority
 
 _QUERY, _REPLY = "application/timestamp-query", "application/timestamp-reply"

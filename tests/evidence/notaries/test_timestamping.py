@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
-from govray.evidence.notaries import post, timestamping
-from govray.evidence.notaries.post import HttpAnswer
+from govray.evidence.notaries import timestamping
 from govray.evidence.notaries.timestamping import ask_timestamp
+from govray.governance.submission import http_exchange
+from govray.governance.submission.http_exchange import HttpAnswer
 from tests.support.distribution import require_openssl
 from tests.support.timestamp_server import Tsa
 
@@ -56,6 +57,6 @@ def test_what_is_no_authority_is_told(tsa: Tsa, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_answer_without_end_is_cut(tsa: Tsa, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "MAX_ANSWER", 100)
+    monkeypatch.setattr(http_exchange, "MAX_ANSWER", 100)
     with tsa.serving() as url, pytest.raises(UsageError, match="larger than 100 bytes"):
         ask_timestamp(url, b"x", [tsa.named])

@@ -16,7 +16,6 @@ import pytest
 from govray.errors import Damaged, InfrastructureFailed, Refused, UsageError
 from govray.evidence.notaries import witness_state
 from govray.evidence.notaries.asking import ask_witness
-from govray.evidence.notaries.post import post
 from govray.evidence.notaries.witness_state import WitnessState
 from govray.governance.attestation import model_folder
 from govray.governance.formats import merkle
@@ -25,6 +24,7 @@ from govray.governance.formats.signed_note import read_note, sign_checkpoint
 from govray.governance.notary.add_checkpoint import MAX_REQUEST, AddCheckpoint, Declined
 from govray.governance.notary.cosignature import cosignature_of
 from govray.governance.record.ledger import Ledger, origin
+from govray.governance.submission.http_exchange import post
 from govray.governance.trust.witness_policy import LedgerWitness
 from tests.support.command import write_key
 from tests.support.process import witnessing

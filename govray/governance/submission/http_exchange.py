@@ -1,7 +1,7 @@
-"""One POST to an outsider: bounded in time and size, through no redirect.
+"""One request to another server: bounded in time and size, through no redirect.
 
-By the standard library, so that the base install can ask. Plain http is allowed: nothing secret is
-sent, and every answer is judged by its signature alone.
+By the standard library, so that the base install can ask. Plain http is allowed. Who sends a secret
+looks at the address first.
 """
 
 from __future__ import annotations
@@ -46,18 +46,32 @@ def check_url(url: str, *, where: str) -> str:
     return url
 
 
-def post(url: str, body: bytes, *, kind: str, where: str) -> HttpAnswer:
+def post(url: str, body: bytes, *, kind: str, where: str, bearer: str | None = None) -> HttpAnswer:
     """Send ``body``, and read the answer, whatever its status.
 
     Args:
         url: Checked by `check_url`.
+        bearer: A token or secret, which the request carries.
 
     Raises:
+        InfrastructureFailed: Nothing answers.
         UsageError: The answer is too large, so it is none of what was asked for.
     """
-    request = urllib.request.Request(  # noqa: S310
-        url, body, {"Content-Type": kind, "User-Agent": "govray"}, method="POST"
-    )
+    return _exchange(url, body, {"Content-Type": kind}, bearer, where)
+
+
+def get(url: str, *, where: str, bearer: str | None = None) -> HttpAnswer:
+    """Read the answer, whatever its status. As `post`."""
+    return _exchange(url, None, {}, bearer, where)
+
+
+def _exchange(
+    url: str, body: bytes | None, headers: dict[str, str], bearer: str | None, where: str
+) -> HttpAnswer:
+    headers["User-Agent"] = "govray"
+    if bearer is not None:
+        headers["Authorization"] = f"Bearer {bearer}"
+    request = urllib.request.Request(url, body, headers)  # noqa: S310
     try:
         try:
             with _opener().open(request, timeout=TIMEOUT_S) as response:

@@ -1,0 +1,186 @@
+"""The register's door: who may say what, within which bounds, and what is loaded for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from govray.errors import Refused, UsageError
+from govray.platform.attestor.door import HOST, read_token, register_door
+from govray.platform.attestor.register import Register
+from tests.support.registered import (
+    RUN,
+    SUBMISSION,
+    TOKEN,
+    acceptance,
+    attempt,
+    committed,
+    digest,
+    started,
+)
+
+NOW = datetime(2026, 11, 24, 9, tzinfo=UTC)
+ALL = "/v1/register/submissions"
+ONE = f"{ALL}/{SUBMISSION}"
+SERVICE = {"Authorization": f"Bearer {TOKEN}"}
+JOB = {"Authorization": "Bearer one"}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    register = Register(f"sqlite:///{tmp_path}/register.db")
+    app = register_door(register, TOKEN, lambda: NOW)
+    yield TestClient(app, raise_server_exceptions=False)
+    register.close()
+
+
+def filled(client: TestClient) -> None:
+    for url, form, who in (
+        (ALL, acceptance(), SERVICE),
+        (f"{ONE}/attempts", attempt(1, "one"), SERVICE),
+        (f"{ONE}/posts", started(), JOB),
+        (f"{ONE}/posts", committed(1, 5), JOB),
+    ):
+        assert client.post(url, json=form.to_json(), headers=who).status_code == 200
+
+
+def test_a_submission_is_told_and_shown(client: TestClient) -> None:
+    filled(client)
+    shown = client.get(ONE, headers=SERVICE).json()
+    assert shown["accepted"] == acceptance().to_json() | {"registered": "2026-11-24T09:00:00Z"}
+    assert shown["attempts"] == [
+        {"number": 1, "submission": SUBMISSION, "opened": "2026-11-24T09:00:00Z"}
+    ]
+    [run] = shown["runs"]
+    assert (run["run"], run["lastCommit"]["commit"]) == (RUN, digest("commit 5"))
+    told = client.get(f"{ONE}/runs/{RUN}", headers=JOB).json()
+    assert (told["step"], told["ledgerSize"], told["sequence"]) == (5, "5", 2)
+    assert client.get(f"{ONE}/runs/{RUN}?at_most=4", headers=JOB).json()["step"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "url"),
+    [
+        ("POST", ALL),
+        ("POST", f"{ONE}/attempts"),
+        ("POST", f"{ONE}/posts"),
+        ("GET", ONE),
+        ("GET", f"{ONE}/runs/{RUN}"),
+    ],
+)
+def test_each_needs_its_own_secret(client: TestClient, method: str, url: str) -> None:
+    filled(client)
+    job = url.endswith(("/posts", RUN))
+    body = started().to_json() if job else acceptance().to_json()
+    if url.endswith("/attempts"):
+        body = attempt(1, "one").to_json()
+    wrong: list[dict[str, str]] = [
+        {},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer wrong"},
+        SERVICE if job else JOB,
+    ]
+    for headers in wrong:
+        answer = client.request(method, url, json=body, headers=headers)
+        assert (answer.status_code, answer.json()["title"]) == (401, "Not accepted")
+        assert answer.headers["content-type"] == "application/problem+json"
+    right = client.request(method, url, json=body, headers=JOB if job else SERVICE)
+    assert right.status_code == 200
+
+
+def test_what_does_not_extend_is_told(client: TestClient) -> None:
+    filled(client)
+    back = committed(2, 4, digest("commit 5"))
+    answer = client.post(f"{ONE}/posts", json=back.to_json(), headers=JOB)
+    assert (answer.status_code, answer.json()["title"]) == (409, "Refused")
+    assert "lies before step 5" in answer.json()["detail"]
+    answer = client.post(f"{ONE}/posts", json=committed(1, 6).to_json(), headers=JOB)
+    assert (answer.status_code, answer.json()["title"]) == (409, "Flagged")
+    [shown] = client.get(ONE, headers=SERVICE).json()["attempts"]
+    assert shown["flagged"] == "two different posts are number 1"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 422),
+        (b"[]", 422),
+        (b"x" * 300_000, 413),
+        (b'{"number":1}', 422),
+        (b'{"number":1,"secret":"one"}', 422),
+        (b'{"number":"1","secret":"sha256:%s"}' % (b"0" * 64), 422),
+        (b'{"number":1,"secret":"sha256:%s","more":1}' % (b"0" * 64), 422),
+        (b'{"number":1,"number":2,"secret":"sha256:%s"}' % (b"0" * 64), 422),
+    ],
+)
+def test_a_form_is_strict(client: TestClient, body: bytes, status: int) -> None:
+    filled(client)
+    answer = client.post(f"{ONE}/attempts", content=body, headers=SERVICE)
+    assert answer.status_code == answer.json()["status"] == status
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"submission": "../s"},
+        {"run": "a/b"},
+        {"isolation": "none"},
+        {"limits": '{"b":1, "a":2}'},
+        {"submitted": "yesterday"},
+        {"config": "sha256:1"},
+    ],
+)
+def test_an_acceptance_is_strict(client: TestClient, changes: dict[str, Any]) -> None:
+    body = acceptance().to_json() | changes
+    assert client.post(ALL, json=body, headers=SERVICE).status_code == 422
+
+
+def test_what_is_not_there(client: TestClient) -> None:
+    filled(client)
+    missing = (f"{ALL}/s-2", f"{ALL}/s%00", "/", "/v1")
+    assert {client.get(each, headers=SERVICE).status_code for each in missing} == {404}
+    assert client.delete(ONE, headers=SERVICE).status_code == 405
+
+
+def test_the_token_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o640)
+    with pytest.raises(Refused, match="others than its owner"):
+        read_token(path)
+    path.chmod(0o600)
+    assert read_token(path) == TOKEN
+    path.write_text("short")
+    with pytest.raises(UsageError, match="short"):
+        read_token(path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_token(tmp_path / "none")
+    assert HOST == "127.0.0.1"
+
+
+PROGRAM = """
+import importlib, pkgutil, sys
+import govray.platform.attestor as attestor
+for each in pkgutil.walk_packages(attestor.__path__, "govray.platform.attestor."):
+    importlib.import_module(each.name)
+assert "govray.platform.attestor.door" in sys.modules
+print(*sorted({"torch", "ray", "jax", "pyarrow"} & {*sys.modules}))
+print(*sorted(name for name in sys.modules if name.startswith("govray.platform.")))
+"""
+
+
+def test_the_attestor_loads_neither_torch_nor_ray() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    heavy, ours = done.stdout.splitlines()
+    assert heavy == ""
+    assert all(each.startswith("govray.platform.attestor") for each in ours.split())
