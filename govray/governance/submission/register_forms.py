@@ -133,10 +133,10 @@ class RunStanding(CommitPosition):
         attempt: Whose secret asked.
         posts: How many there are of the run, of all attempts.
         sequence: Of this attempt's next post.
-        ended: Whether this attempt has posted its end.
+        last: The kind of this attempt's last post, if it has posted.
     """
 
     attempt: Positive
     posts: Natural
     sequence: Natural
-    ended: bool = False
+    last: PostKind | None = None

@@ -304,7 +304,7 @@ def _standing(
         attempt=own.number,
         posts=_count(connection, table, table.c.submission == own.submission, table.c.run == run),
         sequence=mine.sequence + 1 if mine else 0,
-        ended=mine is not None and mine.kind == "ended",
+        last=mine.kind if mine else None,
     )
 
 

@@ -80,6 +80,7 @@ from govray.train.loop.until_govern import Loop, discover
 from govray.train.run_folder import events, stop_request
 from govray.train.run_folder.clock import instant, now
 from govray.train.run_folder.environment_probe import environment_here
+from govray.train.run_folder.register_posts import flag_told, register_of
 from govray.train.run_folder.run_lock import Driven, hold
 from govray.train.run_folder.source_code import source_of
 from govray.train.state.garbage_collection import pin_start
@@ -287,10 +288,18 @@ class GovernedTrainer(RunSettings):
             raise UsageError(str(error), where="scaling_config") from None
         record = read_record(place(self.resume)) if self.resume else None
         submission = self.shared.submission if self.shared else self.submission
+        run_id = self._named or new_run_id("run")
+        register = register_of(run_id)
         if self.resume and record:
             run_listing.refuse_other_submission(record, submission)
-            if submission and (place(self.resume) / MODEL).is_dir():
-                return place(self.resume).resolve()  # its job was started once more
+        if register is not None:
+            # A search has made its trials' folders.
+            there = not self.shared and (self._storage / run_id).exists()
+            register.started(planted=record is not None or there)
+        if self.resume and record and submission and (place(self.resume) / MODEL).is_dir():
+            if register is not None:
+                register.ended()
+            return place(self.resume).resolve()  # its job was started once more
         # A search looks for its trials.
         alone = self.shared is None or self.shared.carried is not None
         if alone and not (record and record.finished):
@@ -374,7 +383,7 @@ class GovernedTrainer(RunSettings):
         for each in advice(planned.plan):
             logging.getLogger(__name__).warning(each)
         self.on_size(self._size(found, planned))
-        order = self._order(inputs, groups, prepared, planned, start, validation)
+        order = self._order(run_id, inputs, groups, prepared, planned, start, validation)
         made = RunRecord(
             run_id=order.run_id,
             started=started,
@@ -421,7 +430,10 @@ class GovernedTrainer(RunSettings):
             if told:
                 told.start(self._run_started(order, config))
             if not record.finished:
-                done = self._fit(replace(order, driver=driver), config, told)
+                with flag_told(register):
+                    done = self._fit(replace(order, driver=driver), config, told)
+                if register is not None:
+                    register.finished()
                 early = done if done < order.stop else None
                 record.end(folder, instant(), ended=early)
                 events.append(folder, events.Finished(at=now(), step=done))
@@ -430,6 +442,8 @@ class GovernedTrainer(RunSettings):
                 write_model(folder, signer)
                 events.append(folder, events.Attested(at=now()))
                 told.attested(signed_files(folder))
+        if register is not None:
+            register.ended()
         return folder
 
     def _run_started(self, order: Order, config: Mapping[str, Any]) -> RunStarted:
@@ -640,6 +654,7 @@ class GovernedTrainer(RunSettings):
 
     def _order(
         self,
+        run_id: str,
         inputs: Inputs,
         groups: Mapping[str, tuple[str, ...]],
         prepared: Prepared,
@@ -647,9 +662,6 @@ class GovernedTrainer(RunSettings):
         start: Start | None,
         validation: ValidationData | None,
     ) -> Order:
-        run_id = (self.run_config.name if self.run_config else None) or new_run_id("run")
-        if self.resume:
-            run_id = place(self.resume).resolve().name
         folder = self._storage / run_id
         make_folder(folder)
         read = [corpus for corpus in planned.routes if corpus not in self.exclude]
@@ -703,6 +715,13 @@ class GovernedTrainer(RunSettings):
                 self.exclude,
             ),
         )
+
+    @property
+    def _named(self) -> str | None:
+        """The run's name; None if it is to be drawn."""
+        if self.resume:
+            return place(self.resume).resolve().name
+        return self.run_config.name if self.run_config else None
 
     @property
     def _storage(self) -> Place:

@@ -32,7 +32,8 @@ from govray.train.checkpoint.storage import folder_name, storage_of
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder.ledger_wal import FILE as AHEAD
-from govray.train.state.carried_governance import read_ledger, rebound
+from govray.train.run_folder.register_posts import register_of
+from govray.train.state.carried_governance import STATE, read_ledger, rebound
 from govray.train.state.snapshot import committed_folders
 
 _OPTIMIZER = "optimizer.json"
@@ -85,9 +86,20 @@ def clone(
         ).write(staged)
         files = rebound(committed, staged, storage_of(staged), leaves, run=run.name)
         files[_OPTIMIZER] = _retuned(files[_OPTIMIZER], experiment)
-        commit_folder.commit(staged / folder_name(step), files)
+        digest = commit_folder.commit(staged / folder_name(step), files)
         for name, content in {AHEAD: ledger, **beside}.items():
             (staged / name).write_bytes(content)
+        if register := register_of(run.name):
+            # Before the folder appears: a clone that nothing registered would count as planted.
+            state: Any = canonical_json.parse_canonical(files[STATE])
+            register.started(planted=False)
+            register.committed(
+                branch=leaves[-1].branch,
+                step=step,
+                commit=digest,
+                size=state["ledger"]["size"],
+                root=state["ledger"]["root"],
+            )
 
 
 def _commit(donor: Path, step: int) -> commit_folder.Committed:

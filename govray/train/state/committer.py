@@ -16,6 +16,7 @@ Invariants:
   After the last step, `Commits.settle` shares the outcome.
 * The manifest is rank 0's, is the last file, and names what all ranks wrote.
 * What the commit names beside itself is there before the manifest.
+* Where there is a register, older commits stay until it has the new one.
 * A process that ends with a commit in flight leaves nothing that loads. It leaves a ``….partial``
   folder or, on remote storage, a folder without a manifest.
 
@@ -45,6 +46,7 @@ from govray.train.checkpoint.storage import storage_of
 from govray.train.inputs.order import Order
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import now
+from govray.train.run_folder.register_posts import register_of
 from govray.train.run_folder.run_lock import Fence
 from govray.train.state import garbage_collection
 from govray.train.state.carried_governance import keep
@@ -86,8 +88,12 @@ class Commits:
         self._thread: threading.Thread | None = None
         self._failure: GovrayError | None = None
         self._floor: int | None = None
+        self._branch = 0
+        self._register = register_of(order.run_id) if self._rank == 0 else None
         if self._rank == 0:
             try:
+                if self._register is not None:
+                    self._register.standing()  # who else posts from here on is found out
                 self._clear(resumed)
             except GovrayError as error:
                 self._failure = error
@@ -121,6 +127,7 @@ class Commits:
         """
         self._wait(None)
         self._floor = floor
+        self._branch = leaves[-1].branch if leaves else 0
         capture = None
         try:
             capture = self._state.capture(
@@ -170,28 +177,28 @@ class Commits:
         Raises:
             GovrayError: A commit failed; every rank raises the same.
         """
-        waiting, failed = True, trouble
+        waiting, failed = True, GovrayError(trouble) if trouble else None
         newest: commit_folder.Folder | None = None
         while waiting:
             if self._rank == 0 and self._wait(PATIENCE_S):
-                failed = failed or (str(self._failure) if self._failure else None)
+                failed = failed or self._failure
                 waiting = False
-                if not failed:
+                if failed is None:
                     failed, newest = self._newest()
             if dist.is_initialized():
                 outcome: list[Any] = [waiting, failed, newest]
                 dist.broadcast_object_list(outcome, src=0)
                 waiting, failed, newest = outcome
-        if failed:
-            raise GovrayError(failed)
+        if failed is not None:
+            raise failed
         return newest
 
-    def _newest(self) -> tuple[str | None, commit_folder.Folder | None]:
+    def _newest(self) -> tuple[GovrayError | None, commit_folder.Folder | None]:
         """The newest commit if there is one, or why it can't be looked up."""
         try:
             return None, next((folder for _, folder in self._storage.commits()), None)
         except GovrayError as error:
-            return str(error), None
+            return error, None
 
     def _wait(self, seconds: float | None) -> bool:
         """Wait at most this long; return whether nothing is in flight."""
@@ -210,8 +217,8 @@ class Commits:
         except Exception as error:  # any error must reach the agreement
             self._fail(error, capture.step, folder)
             return
-        self._tell(capture.step, digest)
-        self._retain()
+        if self._told(capture, digest):
+            self._retain()
 
     def _write_parts(
         self,
@@ -236,20 +243,35 @@ class Commits:
             if self._rank == 0 and not self._failure:
                 every = {name: entry for each, _ in told for name, entry in each.items()}
                 digest = commit_folder.publish(staged, folder, every, check=self._fence.check)
-                self._tell(capture.step, digest)
+                if self._told(capture, digest):
+                    self._retain()
+                return
         except Exception as error:
             self._fail(error, capture.step, folder)
         if self._rank == 0:
-            if self._failure:
-                commit_folder.discard(staged)
-            else:
-                self._retain()
+            commit_folder.discard(staged)
 
-    def _tell(self, step: int, digest: str) -> None:
-        """Record in the event log when the commit became whole: file times do not keep it."""
+    def _told(self, capture: Capture, digest: str) -> bool:
+        """Register a commit, and record in the event log when it became whole: file times do not
+        keep it. False if the register did not take it."""
+        step = capture.step
+        try:
+            if self._register is not None and capture.summary is not None:
+                head = capture.summary["ledger"]
+                self._register.committed(
+                    branch=self._branch,
+                    step=step,
+                    commit=digest,
+                    size=head["size"],
+                    root=head["root"] if head["size"] else None,
+                )
+        except GovrayError as error:
+            self._fail(error, step)
+            return False
         self.whole = step
         with suppress(OSError):  # a lost line loses only the time
             events.append(self._folder, events.Committed(at=now(), step=step, digest=digest))
+        return True
 
     def _retain(self) -> None:
         try:

@@ -1,9 +1,10 @@
 """Where a run resumes: after a crash, and after a rollback on a new branch of its ledger.
 
-Both are one resolution, from what is recorded. A run resumes from its newest commit, unless its
-recorded profiles led to a rollback without a branch. Then it resumes from the newest commit at or
-before the step that the rollback goes back to. So a rollback survives any crash: every resume finds
-it again.
+Both are one resolution, from what is recorded. A run resumes from its newest commit. Where there is
+a register, it is the last one that the register has (`run_folder/register_posts.py`). Recorded
+profiles may have led to a rollback without a branch. Then the run resumes from the newest commit at
+or before the step that the rollback goes back to. So a rollback survives any crash: every resume
+finds it again.
 
 Every rank that decides on a rollback raises `RolledBack` after the commit in flight has ended. Ray
 starts the workers again, and they resolve anew. Commits beyond the resolved step are put aside when
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from govray.errors import GovrayError, InfrastructureFailed
+from govray.errors import GovrayError, InfrastructureFailed, Refused
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.gates import on_lineage
 from govray.governance.record.ledger import AnyLeaf, Leaf, read_leaves
@@ -28,6 +29,7 @@ from govray.train.inputs import gating
 from govray.train.inputs.gating import Decisions
 from govray.train.inputs.order import Order
 from govray.train.run_folder.ledger_wal import by_step, recorded_leaves
+from govray.train.run_folder.register_posts import RegisterPosts, register_of
 from govray.train.state import snapshot
 from govray.train.state.carried_governance import read_ledger
 
@@ -53,15 +55,18 @@ class Resumption:
 def resolve(run_folder: Place, order: Order) -> Resumption:
     """Where the run in this folder resumes, under its order.
     Raises ``Refused``: what it recorded is not the story of a run under this policy."""
-    commit, step = snapshot.latest(run_folder) or (None, 0)
+    register = register_of(order.run_id)
+    commit, step = newest(run_folder, register) or (None, 0)
     decided = gating.resumed(run_folder, commit)
     if order.monitored is None:
         return Resumption(commit, step, decided.joined(order.decisions))
     leaves = known_leaves(run_folder, commit)
     told = order.monitored.follow(leaves)
     if told.pending is not None:
-        commit, step = snapshot.latest(run_folder, at_most=told.pending) or (None, 0)
+        commit, step = newest(run_folder, register, at_most=told.pending) or (None, 0)
         told.reach(told.branch + 1, step)
+        if register is not None:
+            _register_rollback(register, commit, step, told.branch)
         decided = replace(decided, until=step)
     profiles = tuple(leaf for leaf in leaves if isinstance(leaf, EntropyProfile))
     return Resumption(
@@ -73,6 +78,55 @@ def resolve(run_folder: Place, order: Order) -> Resumption:
             starts=tuple(told.starts),
             profiles=profiles,
         ),
+    )
+
+
+def newest(
+    run_folder: Place, register: RegisterPosts | None, *, at_most: int | None = None
+) -> tuple[Folder, int] | None:
+    """The commit that a run resumes from, and its next step; None at the beginning.
+
+    ``at_most``: of those whose next step is that or before.
+
+    Raises:
+        Refused: The commit that is registered is not in the folder.
+    """
+    if register is None:
+        return snapshot.latest(run_folder, at_most=at_most)
+    last = register.standing(at_most=at_most)
+    if last.commit is None:
+        return None
+    for step, folder in snapshot.committed_folders(run_folder):
+        if step == last.step and _digest(folder) == last.commit:
+            return folder, step
+    raise Refused(
+        f"the commit of step {last.step} that is registered is not there",
+        where=f"run {run_folder.name}",
+        do=f"Restore the folder with the commit {last.commit}, or submit again",
+    )
+
+
+def _digest(folder: Folder) -> str | None:
+    """The digest of a commit that has all its files; None of one that has not."""
+    try:
+        return checkpoint.open_commit(folder).digest
+    except InfrastructureFailed:
+        raise
+    except GovrayError:
+        return None
+
+
+def _register_rollback(
+    register: RegisterPosts, commit: Folder | None, step: int, branch: int
+) -> None:
+    """Tell that a run goes back to a commit. Its ledger keeps the leaves that it leaves behind."""
+    last = register.standing()
+    register.committed(
+        branch=branch,
+        step=step,
+        commit=_digest(commit) if commit is not None else None,
+        size=last.ledger_size,
+        root=last.ledger_root,
     )
 
 
