@@ -56,6 +56,7 @@ def run(
     from threading import Event
 
     from govray.cli.init import deployment
+    from govray.platform.queue.attestor_register import AttestorRegister
     from govray.platform.queue.progress import committed_below
     from govray.platform.queue.ray_jobs import RayJobs
     from govray.platform.queue.reconcile import Reconciler
@@ -68,7 +69,7 @@ def run(
     tell = _teller(log_format)
     queue = read_queue(file)
     storage = place(queue.storage)
-    token = queue.token()
+    token, attestor = queue.token(), queue.attestor
     cluster = RayJobs(
         queue.address,
         storage,
@@ -77,6 +78,7 @@ def run(
         jobs=deployment() / "jobs",
         slots=queue.slots,
         runtime_env=_runtime_env,
+        register=AttestorRegister(attestor.url, attestor.token()) if attestor else None,
     )
     stop = Event()
     with opened(open_store(queue.store)) as engine:

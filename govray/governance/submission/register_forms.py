@@ -27,6 +27,10 @@ nobody."""
 
 PostKind = Literal["started", "committed", "finished", "ended"]
 
+ADDRESS: Final = "GOVRAY_REGISTER"
+"""Environment variable of a job: its submission's address at the register's door."""
+SECRET: Final = "GOVRAY_ATTEMPT_SECRET"  # noqa: S105  a name
+
 LARGEST: Final = 1 << 18
 """Bytes of any form or answer."""
 
@@ -44,7 +48,8 @@ CanonicalText = Annotated[str, Field(max_length=1 << 16), AfterValidator(_check_
 
 
 class Flagged(Refused):
-    """Two processes post as one attempt. Another attempt may go well, this one never does."""
+    """Two processes post as one attempt, or it has another secret by now. Another attempt may go
+    well, this one never does."""
 
     exit_code = InfrastructureFailed.exit_code
 

@@ -24,6 +24,10 @@ class JobRefused(Refused):
     """The cluster or the job's inputs refuse the job. Another try would be refused too."""
 
 
+class AttemptGone(GovrayError):
+    """A job of this attempt has run, and the cluster has none: another attempt is due."""
+
+
 class JobState(StrEnum):
     """How a job stands on the cluster. ``STOPPED`` was ended by the cluster, as it was asked to."""
 
@@ -57,7 +61,8 @@ class Cluster(Protocol):
     """What starts, stops and knows jobs. Every call may raise `Unreachable`."""
 
     def start(self, row: Submission) -> None:
-        """Start the job ``row.job`` unless the cluster has or had it. Raises `JobRefused`."""
+        """Start the job ``row.job`` unless the cluster has or had it. Raises `JobRefused`, and
+        `AttemptGone`: it ran, as others know."""
 
     def look(self, job: str) -> Job | None:
         """What the cluster says of a job; None if it knows none of that name."""

@@ -33,6 +33,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import open_archive
 from govray.governance.submission.pool_labels import POOL_LABELS
 from govray.governance.submission.submission import Submission as Submitted
+from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.entrypoint import entrypoint
 from govray.platform.queue.job import Job, JobRefused, JobState, Unreachable
 from govray.platform.queue.placement import Slot, placement
@@ -86,6 +87,7 @@ class RayJobs:
         working_dir: What a run gets that was submitted without a working directory.
         jobs: govray's own entry points, which a task gets whose folder lacks them.
         slots: Of each pool, by name. Jobs of another go anywhere but to the head.
+        register: The attestor's, which is told of each attempt before its job starts.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class RayJobs:
         jobs: Path | None = None,
         slots: Mapping[str, Slot] | None = None,
         runtime_env: RuntimeEnv = lambda row, folder: {"working_dir": str(folder)},
+        register: AttestorRegister | None = None,
     ) -> None:
         self.address = address
         self._storage = storage
@@ -106,6 +109,7 @@ class RayJobs:
         self._jobs = jobs
         self._slots = slots or {}
         self._runtime_env = runtime_env
+        self._register = register
         self._client: _Client | None = None
 
     def start(self, row: Submission) -> None:
@@ -124,7 +128,7 @@ class RayJobs:
                     storage=_from_anywhere(self._storage),
                 )
                 slot = self._slots.get(row.pool, Slot())
-                environment = _with_variables(self._runtime_env(row, folder), row, slot)
+                environment = _with_variables(self._runtime_env(row, folder), _variables(row, slot))
             except OSError as error:
                 raise Unreachable(
                     f"its working directory cannot be read: {error}", where=str(self._storage)
@@ -132,6 +136,9 @@ class RayJobs:
             except GovrayError as error:
                 raise JobRefused(error.what, where=error.where, do=error.do) from None
             where = placement(row.kind, slot, head=self._head())
+            if self._register is not None:
+                told = self._register.variables(row, environment)
+                environment = _with_variables(environment, told)
             with self._asking(row.job), _environment(RAY_RUNTIME_ENV_IGNORE_GITIGNORE="1"):
                 self._connected().submit_job(
                     entrypoint=command,
@@ -273,15 +280,18 @@ class RayJobs:
             ) from None
 
 
-def _with_variables(environment: dict[str, Any], row: Submission, slot: Slot) -> dict[str, Any]:
-    """The environment with the span that the submission came in, for the job's own to lie below.
-    With it go the labels of the nodes for the job's workers."""
+def _variables(row: Submission, slot: Slot) -> dict[str, str]:
+    """The span that the submission came in, for the job's own to lie below. With it go the labels
+    of the nodes for the job's workers."""
     labels = json.dumps(dict(slot.labels)) if slot.labels else None
     given = {TRACE: row.trace, POOL_LABELS: labels}
-    added = {name: value for name, value in given.items() if value is not None}
-    if not added:
-        return environment
-    return {**environment, "env_vars": {**(environment.get("env_vars") or {}), **added}}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _with_variables(environment: dict[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Ray's environment of a job, with further variables."""
+    variables = {**(environment.get("env_vars") or {}), **given}
+    return environment | ({"env_vars": variables} if variables else {})
 
 
 def metadata(row: Submission) -> dict[str, str]:

@@ -46,7 +46,13 @@ from sqlmodel import Session, col
 from govray.governance.formats.document import format_time, parse_time
 from govray.platform.queue import gifts, queue_order
 from govray.platform.queue.giving_way import Holding
-from govray.platform.queue.job import Cluster, JobRefused, Unreachable, job_name
+from govray.platform.queue.job import (
+    AttemptGone,
+    Cluster,
+    JobRefused,
+    Unreachable,
+    job_name,
+)
 from govray.platform.queue.outcome import Outcome, outcome, vanished
 from govray.platform.queue.queue_order import SlotLimits, Waiting
 from govray.platform.queue.run_limits import RunLimits
@@ -277,6 +283,8 @@ class Reconciler:
             self._cluster.start(row)
         except Unreachable as error:
             done.unreachable = str(error)
+        except AttemptGone:
+            self._end(session, row, vanished(row.state), done)
         except JobRefused as error:
             changes = {"why": str(error), "finished": self._now()}
             self._move(session, row, SubmissionState.ERROR, changes, done)

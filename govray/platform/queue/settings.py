@@ -76,6 +76,13 @@ class RetrySection(_Section):
     longest_s: float = Field(default=600.0, gt=0, le=86400, description="The most of them.")
 
 
+class AttestorSection(_Section):
+    """The attestor, whose register is told of each submission and attempt."""
+
+    url: str = Field(pattern=r"^https?://[^\s/@]+/?$", description="The register's door.")
+    token_file: str = Field(min_length=1, description="A file of mode 0600 with its token.")
+
+
 class QueueFile(_Section):
     """The file."""
 
@@ -96,6 +103,21 @@ class QueueFile(_Section):
         default=None, description="What a run gets that was submitted without a folder."
     )
     retries: RetrySection = Field(default_factory=RetrySection)
+    attestor: AttestorSection | None = Field(
+        default=None, description="Where attempts are registered, if an attestor signs."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attestor:
+    """The attestor's register, and the file of the token that it takes."""
+
+    url: str
+    token_file: Path
+
+    def token(self) -> str:
+        """The token, read now. Raises as `Queue.token`."""
+        return _read_token(self.token_file, "the attestor's token", "attestor.token_file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +132,7 @@ class Queue:
     retries: Retries = field(default_factory=Retries)
     token_file: Path | None = None
     working_dir: Path | None = None
+    attestor: Attestor | None = None
 
     def token(self) -> str | None:
         """The cluster's token, read now; None where it has none. Raises `Refused`: others than its
@@ -120,32 +143,40 @@ class Queue:
                 self.check_address(TOKEN_VARIABLE)
             return found
         self.check_address("token_file")
-        where = str(self.token_file)
-        try:
-            text = read_private(self.token_file, 4096).decode("ascii", "replace").strip()
-        except OpenToOthers as error:
-            raise Refused(
-                "others than its owner may read the cluster's token",
-                where=where,
-                do=f"Run {error.remedy}",
-            ) from None
-        except OSError as error:
-            raise UsageError(
-                f"the token cannot be read ({error.strerror})", where=where, do="Check token_file"
-            ) from None
-        if not text.isprintable() or not text:
-            raise UsageError("the file holds no token", where=where, do="Write Ray's token into it")
-        return text
+        return _read_token(self.token_file, "the cluster's token", "token_file")
 
     def check_address(self, source: str) -> None:
         """Return if nobody on the way to the dashboard reads what is sent there."""
-        if not _is_private(self.address):
-            raise Refused(
-                f"the token of {source} would be sent to {self.address} in the clear",
-                where="address",
-                do="Give an https:// address, or run this on the head node with "
-                "http://127.0.0.1:8265",
-            )
+        _check_private(
+            self.address, source, "address", "run this on the head node with http://127.0.0.1:8265"
+        )
+
+
+def _check_private(address: str, source: str, where: str, otherwise: str) -> None:
+    if not _is_private(address):
+        raise Refused(
+            f"the token of {source} would be sent to {address} in the clear",
+            where=where,
+            do=f"Give an https:// address, or {otherwise}",
+        )
+
+
+def _read_token(path: Path, what: str, field: str) -> str:
+    """The token that a file holds, which its owner alone may read."""
+    where = str(path)
+    try:
+        text = read_private(path, 4096).decode("ascii", "replace").strip()
+    except OpenToOthers as error:
+        raise Refused(
+            f"others than its owner may read {what}", where=where, do=f"Run {error.remedy}"
+        ) from None
+    except OSError as error:
+        raise UsageError(
+            f"the token cannot be read ({error.strerror})", where=where, do=f"Check {field}"
+        ) from None
+    if not text.isprintable() or not text:
+        raise UsageError("the file holds no token", where=where, do=f"Write {what} into it")
+    return text
 
 
 def _is_private(address: str) -> bool:
@@ -192,9 +223,18 @@ def read_queue(path: Path) -> Queue:
         retries=Retries(**file.retries.model_dump()),
         token_file=Path(file.token_file).expanduser() if file.token_file else None,
         working_dir=Path(file.working_dir) if file.working_dir else None,
+        attestor=Attestor(
+            url=file.attestor.url.rstrip("/"),
+            token_file=Path(file.attestor.token_file).expanduser(),
+        )
+        if file.attestor
+        else None,
     )
     if queue.token_file is not None:
         queue.check_address("token_file")
+    if queue.attestor is not None:
+        here = "run the attestor on this machine"
+        _check_private(queue.attestor.url, "attestor.token_file", "attestor.url", here)
     return queue
 
 

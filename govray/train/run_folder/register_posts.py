@@ -30,16 +30,14 @@ from govray.errors import GovrayError, InfrastructureFailed, Refused, UsageError
 from govray.governance.formats import canonical_json
 from govray.governance.submission.http_exchange import HttpAnswer, check_url, get, post
 from govray.governance.submission.register_forms import (
+    ADDRESS,
     LARGEST,
+    SECRET,
     Flagged,
     PostForm,
     PostKind,
     RunStanding,
 )
-
-ADDRESS = "GOVRAY_REGISTER"
-"""Environment variable of a job: its submission's address at the register's door."""
-SECRET = "GOVRAY_ATTEMPT_SECRET"  # noqa: S105  a name
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Between tries. When all have failed, the attempt has; another one may go well."""
@@ -173,7 +171,8 @@ class RegisterPosts:
             title, detail = (str(said.get(name, "")) for name in ("title", "detail"))
         except GovrayError:
             title = detail = ""
-        kind = Flagged if (answer.status, title) == (409, "Flagged") else Refused
+        # 401: the queue has given the attempt another secret since.
+        kind = Flagged if answer.status == 401 or title == "Flagged" else Refused
         raise kind(
             f"the register refuses: {detail[:500] or f'status {answer.status}'}",
             where=where,

@@ -16,6 +16,8 @@ from sqlmodel import Session
 import govray
 from govray.governance.record.ledger import Leaf, read_leaves
 from govray.governance.submission.code_archive import archive_folder
+from govray.platform.attestor.register import Register
+from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.queue_order import SlotLimits
 from govray.platform.queue.ray_jobs import RayJobs
 from govray.platform.queue.reconcile import Reconciler, Retries
@@ -27,6 +29,7 @@ from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
 from govray.platform.tasks.endpoint import task_folder
 from govray.platform.tasks.finite_task import OUTPUT
+from govray.train.checkpoint import commit_folder
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now
 from govray.train.state import snapshot
@@ -35,6 +38,7 @@ from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 from tests.support.people import serve
 from tests.support.ray_nodes import ray_nodes
+from tests.support.registered import TOKEN, door
 from tests.support.tree import ROOT
 
 pytestmark = pytest.mark.timeout(900)
@@ -97,13 +101,18 @@ def test_from_the_queue_to_a_verified_model(
     asked = {"file": yaml.safe_dump(experiment), "archive": archive_folder(code, storage)}
     url = f"sqlite:///{tmp_path / 'queue.db'}"
     open_store(url, create=True).dispose()
-    with serve(url) as service, ray_nodes(forked, workers=0, cpus=2) as nodes:
+    register = Register(f"sqlite:///{tmp_path / 'register.db'}")
+    with (
+        serve(url) as service,
+        door(register) as address,
+        ray_nodes(forked, workers=0, cpus=2) as nodes,
+    ):
         answer = service.client("engineer").post("/v1/experiments", json=asked)
         assert answer.status_code == 201, answer.text
         id = answer.json()["id"]
         reconciler = Reconciler(
             service.engine,
-            RayJobs(nodes.dashboard, storage),
+            RayJobs(nodes.dashboard, storage, register=AttestorRegister(address, TOKEN)),
             SlotLimits(pools={"default": 2}),
             holder="the test",
             clock=instant,
@@ -136,6 +145,14 @@ def test_from_the_queue_to_a_verified_model(
     leaves = [each for each in read_leaves(data) if isinstance(each, Leaf)]
     assert [each.step for each in leaves] == list(range(STEPS))  # each once
     assert {each.world_size for each in leaves} == {2}
+    chain = register.posts(id, run.name)
+    register.close()
+    assert {each.attempt for each in chain} == {1, 2}
+    assert [each.kind for each in chain[-2:]] == ["finished", "ended"]
+    newest = snapshot.latest(run)
+    assert newest is not None
+    assert chain[-1].step == newest[1] == STEPS
+    assert chain[-1].commit == commit_folder.open_commit(newest[0]).digest
     model = govray.verify(run / "model", trust_root=here.root)
     stated = model.attestation.run.submission
     assert stated is not None

@@ -14,9 +14,15 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
+from govray.governance.attestation.environment import SETUP
+from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import archive_folder
 from govray.governance.submission.pool_labels import POOL_LABELS
+from govray.governance.submission.register_forms import ADDRESS
+from govray.governance.submission.register_forms import SECRET
 from govray.governance.submission.submission import read_submission
+from govray.platform.attestor.register import Register
+from govray.platform.queue.attestor_register import AttestorRegister
 from govray.platform.queue.entrypoint import entrypoint
 from govray.platform.queue.job import JobRefused, JobState, Unreachable
 from govray.platform.queue.placement import Slot
@@ -24,6 +30,9 @@ from govray.platform.queue.ray_jobs import CONFIG, FACTS, RayJobs
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS
+from tests.support.registered import TOKEN
+from tests.support.registered import digest
+from tests.support.registered import door
 from tests.support.tree import ROOT
 
 CONFIG_TEXT = "name: tiny\n"
@@ -331,3 +340,37 @@ def test_no_name_of_a_file_becomes_a_command() -> None:
     assert entrypoint("notebook", **words).endswith("--config a --user '$(x)'")
     with pytest.raises(UsageError, match="nothing runs a submission of kind"):
         entrypoint("shall", **words)
+
+
+def test_an_attempt_is_registered_before_its_job_starts(
+    dashboard: Dashboard, storage: Path, tmp_path: Path
+) -> None:
+    """With the digest of its secret; the job alone gets the secret."""
+    register = Register(f"sqlite:///{tmp_path}/register.db")
+    setup = {SETUP: canonical_json.encode({"pip": digest("pip")}).decode(), "OWN": "1"}
+    with door(register) as address:
+        cluster = RayJobs(
+            dashboard.address,
+            storage,
+            runtime_env=lambda row, folder: {"working_dir": str(folder), "env_vars": setup},
+            register=AttestorRegister(address, TOKEN),
+        )
+        cluster.start(row(storage))
+        [asked] = dashboard.jobs.values()
+        given = asked["runtime_env"]["env_vars"]
+        assert given["OWN"] == "1"
+        assert given[ADDRESS] == f"{address}/v1/register/submissions/s-1"
+        [opened] = register.attempts("s-1")
+        assert (opened.number, opened.secret) == (1, digest(given[SECRET]))
+        accepted = register.accepted("s-1")
+        assert (accepted.user, accepted.project, accepted.run) == ("ada", "research", "tiny-s-1")
+        assert (accepted.config, accepted.pip) == (digest(CONFIG_TEXT), digest("pip"))
+        assert (accepted.archive, accepted.isolation) == (row(storage).archive, "sharedCluster")
+        # A job that is there is left alone, its attempt too.
+        cluster.start(row(storage))
+        assert register.attempts("s-1") == (opened,)
+        # A task makes no run.
+        cluster.start(row(storage, id="s-2", kind="shell", job="s-2-1"))
+        assert register.submissions() == ("s-1",)
+        assert ADDRESS not in dashboard.jobs["s-2-1"]["runtime_env"]["env_vars"]
+    register.close()

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, delete, event
 from sqlmodel import Session
 
 from govray.platform.queue import reconcile
-from govray.platform.queue.job import Job, JobState
+from govray.platform.queue.job import AttemptGone, Job, JobState
 from govray.platform.queue.outcome import outcome
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import (
@@ -552,3 +552,22 @@ def crashed_at(store: Engine, point: int, made: type[Reconciler] = Reconciler) -
 
     assert story(queue, crash, made) == 1
     return queue
+
+
+def test_an_attempt_that_has_run_and_is_gone_is_followed_by_the_next(
+    queue: Queued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attestor's register knows that it has posted, and the cluster has lost its job."""
+    start = queue.cluster.start
+
+    def gone(row: Submission) -> None:
+        if row.attempt == 1:
+            raise AttemptGone("attempt 1 has posted with another secret")
+        start(row)
+
+    monkeypatch.setattr(queue.cluster, "start", gone)
+    one = queue.put()
+    queue.passed()
+    assert (queue.state(one), queue.row(one).failures) == (S.QUEUED, 0)
+    queue.until_rest()
+    assert (queue.state(one), queue.row(one).attempt) == (S.COMPLETED, 2)

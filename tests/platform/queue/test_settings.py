@@ -139,3 +139,23 @@ def test_a_token_is_never_sent_in_the_clear(
         from_variable.token()
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     assert from_variable.token() is None  # a cluster that asks for none
+
+
+def test_the_attestor_has_a_token_of_its_own(tmp_path: Path) -> None:
+    token = tmp_path / "attestor-token"
+    token.write_text("t" * 40)
+    token.chmod(0o600)
+    section = f"attestor: {{url: 'URL', token_file: {token}}}\n"
+    here = section.replace("URL", "http://127.0.0.1:8686/")
+    attestor = read_queue(written(tmp_path, GOOD + here)).attestor
+    assert attestor is not None
+    assert (attestor.url, attestor.token()) == ("http://127.0.0.1:8686", "t" * 40)
+    token.chmod(0o644)
+    with pytest.raises(Refused, match="others than its owner may read the attestor's token"):
+        attestor.token()
+    far = section.replace("URL", "http://attestor:8686")
+    with pytest.raises(Refused, match="would be sent to http://attestor:8686 in"):
+        read_queue(written(tmp_path, GOOD + far))
+    secure = section.replace("URL", "https://attestor:8686")
+    assert read_queue(written(tmp_path, GOOD + secure)).attestor is not None
+    assert read_queue(written(tmp_path, GOOD)).attestor is None

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from govray.errors import InfrastructureFailed, Refused, Stopped, UsageError
-from govray.governance.submission.register_forms import Flagged
+from govray.governance.submission.register_forms import ADDRESS, SECRET, Flagged
 from govray.governance.submission.submission import Submission
 from govray.platform.attestor.register import Register
 from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import register_posts, stop_request
-from govray.train.run_folder.register_posts import ADDRESS, SECRET, RegisterPosts, register_of
+from govray.train.run_folder.register_posts import RegisterPosts, register_of
 from govray.train.state.snapshot import committed_folders
 from tests.support.deployment import Deployment
 from tests.support.registered import RUN, SUBMISSION, acceptance, attempt, digest, door
