@@ -20,8 +20,11 @@ from govray.platform.attestor.register import Register
 from govray.train.checkpoint import commit_folder
 from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import register_posts, stop_request
 from govray.train.run_folder.register_posts import RegisterPosts, register_of
+from govray.train.state import resume_point
+from govray.train.state.cloning import clone
 from govray.train.state.snapshot import committed_folders
 from tests.support.deployment import Deployment
 from tests.support.registered import RUN, SUBMISSION, acceptance, attempt, digest, door
@@ -306,3 +309,46 @@ def test_an_attempt_that_another_replaced_posts_no_more(
     assert guessed is not None
     with pytest.raises(Refused, match="that of no attempt"):
         guessed.standing()
+
+
+def test_a_clone_is_registered_before_its_folder_appears(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that takes over another's state begins with a commit, which is not planted."""
+    job.stopped()
+    record = read_record(job.run)
+    assert record.experiment is not None
+    run = job.run.with_name("trial.2")
+
+    def made(name: str) -> None:
+        assert record.experiment is not None
+        clone(job.run, 2, job.run.with_name(name), record.experiment, dict(record.config), {})
+
+    made("trial.2")
+    [(step, folder)] = committed_folders(run)
+    chain = job.register.posts(SUBMISSION, "trial.2")
+    assert [(each.kind, each.step) for each in chain] == [("started", 0), ("committed", step)]
+    assert chain[-1].commit == commit_folder.open_commit(folder).digest
+    assert resume_point.newest(run, register_of("trial.2")) == (folder, 2)
+    # One that does not get so far leaves no folder.
+    monkeypatch.setenv(SECRET, "guessed")
+    with pytest.raises(Refused, match="that of no attempt"):
+        made("trial.3")
+    assert not job.run.with_name("trial.3").exists()
+
+
+def test_a_rollback_is_registered(job: Job) -> None:
+    """The run goes back to an earlier commit, whose step is smaller, on a branch of its own."""
+    job.stopped()
+    register = register_of(RUN)
+    assert register is not None
+    stands = register.standing()
+    step, folder = job.newest()
+    resume_point._register_rollback(register, folder, step, branch=1)
+    resume_point._register_rollback(register, None, 0, branch=2)
+    assert resume_point.newest(job.run, register) is None
+    after = register.standing()
+    assert (after.branch, after.step, after.commit) == (2, 0, None)
+    assert (after.ledger_size, after.ledger_root) == (stands.ledger_size, stands.ledger_root)
+    with pytest.raises(Refused, match="lies before"):
+        resume_point._register_rollback(register, folder, step, branch=1)
