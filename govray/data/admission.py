@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 
 from govray.data import canary_planting
@@ -34,7 +35,7 @@ from govray.data.packing import Packing, Progress, cannot_write, items_of, pack_
 from govray.data.records_file import open_records
 from govray.data.rows.row_words import common_schema
 from govray.data.tokenizer import Tokenizer
-from govray.errors import Refused, UsageError
+from govray.errors import Refused, Untrusted, UsageError
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import Signer
@@ -53,8 +54,9 @@ from govray.governance.record.prepare_manifest import (
     Quarantined,
     Reserve,
     read_manifest,
+    verify_manifest,
 )
-from govray.governance.trust.trust_state import Verified
+from govray.governance.trust.trust_state import TrustState, Verified
 from govray.storage.bucket_path import BucketPath
 from govray.storage.draft_folder import DraftFolder
 from govray.storage.folder_lock import folder_lock
@@ -146,6 +148,8 @@ def prepare(
     reserve_share: float,
     salt: bytes,
     signer: Signer,
+    trust: TrustState,
+    at: datetime,
     max_quarantined: float,
     canaries: Mapping[str, Canaries] | None = None,
     rows: RowKind = "text",
@@ -154,10 +158,10 @@ def prepare(
 ) -> Prepared:
     """Admit, pack and sign. Needs Ray, and storage that its nodes share.
 
-    ``folder`` is written whole or not at all. An existing one is used again if this signer signed
-    its manifest and the manifest was made from equal inputs. Only the salt may differ: the first
-    one stays. Of several processes one prepares, and the others wait for it. What a killed process
-    had finished is verified and stays, and so does its salt.
+    ``folder`` is written whole or not at all. An existing one is used again if any operator of
+    ``trust`` signed its manifest, and it was made from equal inputs. Only salt and signer may
+    differ: the first ones stay. Of several processes one prepares, and the others wait for it. What
+    a killed process had finished is verified and stays, and so does its salt.
 
     Args:
         corpora: The folder of corpora; only those named in ``credentials`` are looked at.
@@ -167,6 +171,7 @@ def prepare(
         reserve_share: Share of records that are never trained on, in [0, 1).
         salt: 16 to 64 random bytes that choose them, drawn after the suppliers have signed.
         signer: The operator's key; it stays in this process.
+        trust, at: Whose manifests count, and the reference time.
         max_quarantined: As for ``admit``.
         rows: What the records are; ``tokenizer`` is of that kind (`row_words.load_words`).
         by_family: Whether near copies within a corpus lie on one side of the reserve
@@ -208,7 +213,7 @@ def prepare(
         # On a store, what lies there before its manifest does is no folder yet.
         if not (folder / MANIFEST_FILE if isinstance(folder, BucketPath) else folder).exists():
             return None
-        found = _reopen(folder, signer)
+        found = _reopen(folder, trust, at)
         if not _made_from(
             found.manifest,
             credentials,
@@ -223,7 +228,7 @@ def prepare(
         return found
 
     inputs = _inputs(
-        credentials, admission, tokenizer, context, reserve_share, planted, schema, signer, families
+        credentials, admission, tokenizer, context, reserve_share, planted, schema, families
     )
     try:
         if found := made():
@@ -271,7 +276,6 @@ def _inputs(
     reserve_share: float,
     canaries: Mapping[str, Canaries],
     schema: RowSchema | None,
-    signer: Signer,
     families: NearFamilies | None,
 ) -> str:
     """The digest of all that prepared data follow from, but for the salt."""
@@ -285,7 +289,6 @@ def _inputs(
                 "reserve": repr(reserve_share),
                 "canaries": {name: each.to_json() for name, each in canaries.items()},
                 "rows": schema.to_json() if schema else None,
-                "operator": signer.public_key.keyid,
             }
             | ({"families": families.to_json()} if families else {})
         )
@@ -387,15 +390,15 @@ def _made_from(
     )
 
 
-def _reopen(folder: Place, signer: Signer) -> Prepared:
-    """A folder that was committed before, if ``signer`` signed its manifest."""
+def _reopen(folder: Place, trust: TrustState, at: datetime) -> Prepared:
+    """A folder that was committed before, if an operator signed its manifest."""
     path = folder / MANIFEST_FILE
     try:
         found = Prepared(folder, path.read_bytes())
-        by = Envelope.parse(found.envelope, where=str(path)).signed_by([signer.public_key])
-        trusted = bool(by) and bool(found.digest)
+        own = trust.each_key_counts("operator")  # other keys may sign the model later
+        verify_manifest(own, found.envelope, at=at, where=str(path))
+    except Untrusted as error:
+        raise Untrusted(error.what, where=str(path), do=_AGAIN) from error
     except (OSError, Refused) as error:
         raise Refused("the manifest cannot be read", where=str(path), do=_AGAIN) from error
-    if not trusted:
-        raise Refused("the manifest was signed by another key", where=str(path), do=_AGAIN)
     return found

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
 from govray.data.tokenizer import FileTokenizer, load_tokenizer
 from govray.errors import GovrayError, Malformed, Refused, Untrusted, UsageError
+from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.record_columns import SPLITS
@@ -247,8 +249,17 @@ def test_a_committed_folder_is_used_again(full_shelf: Shelf, prepared: Prepared)
     ):
         with pytest.raises(Refused, match="prepared from other inputs"):
             shelf.prepare(**changes)
-    with pytest.raises(Refused, match="signed by another key"):
-        shelf.prepare(signer=LocalSigner.generate())
+    # Any operator of the trust root may have signed it; another one may not.
+    assert shelf.prepare(signer=shelf.other).envelope == prepared.envelope
+    foreign = shelf.prepare("foreign", signer=LocalSigner.generate())
+    assert foreign.digest == prepared.digest  # by its payload it is the same
+    with pytest.raises(Untrusted, match="no signature verifies under any operator"):
+        shelf.prepare("foreign")
+    ended = [
+        each.model_copy(update={"expires": format_time(NOW)}) for each in shelf.trust.authorities
+    ]
+    with pytest.raises(Untrusted, match="'operator' signed it but expired"):
+        shelf.prepare(trust=replace(shelf.trust, authorities=tuple(ended)))
 
 
 POLICY_WITHOUT_QUARANTINE = """

@@ -41,10 +41,11 @@ rules:
 
 @dataclass
 class Shelf:
-    """A folder of corpora, one authority over them, and a policy."""
+    """A folder of corpora, one authority over them, an operator, and a policy."""
 
     folder: Path
     signer: LocalSigner = field(default_factory=LocalSigner.generate)
+    other: LocalSigner = field(default_factory=LocalSigner.generate)  # the operator's second key
     trust: TrustState = field(init=False)
     policy: Policy = field(default_factory=lambda: read_policy(POLICY))
 
@@ -70,6 +71,13 @@ class Shelf:
                             max_sensitivity="internal",
                         ),
                     ),
+                ),
+                Authority(
+                    name="operator",
+                    role="operator",
+                    keys=(self.signer.public_key, self.other.public_key),
+                    threshold=1,
+                    expires="2028-01-01T00:00:00Z",
                 ),
             ),
         )
@@ -103,6 +111,8 @@ class Shelf:
             "reserve_share": 0.2,
             "salt": b"\x07" * 32,
             "signer": self.signer,
+            "trust": self.trust,
+            "at": NOW,
             "max_quarantined": 0.5,
         }
         corpora = changes.pop("corpora", self.corpora)

@@ -259,7 +259,7 @@ class GovernedTrainer(RunSettings):
         signer = self.signer()
         self._check_metric()
         inputs = self._inputs(signer, at)
-        prepared = self._prepare(inputs, signer)
+        prepared = self._prepare(inputs, signer, at)
         validation = self._validation_data(inputs, prepared, signer, at)
         return Shared(
             inputs=inputs,
@@ -321,7 +321,7 @@ class GovernedTrainer(RunSettings):
         else:
             signer = self.signer()
             inputs = self._inputs(signer, started)
-            admit = partial(self._prepare, inputs, signer)
+            admit = partial(self._prepare, inputs, signer, started)
         policy = inputs.policy.document
         if self.framework == "jax":
             refuse_unbuilt(
@@ -504,7 +504,7 @@ class GovernedTrainer(RunSettings):
         held_out = validation_inputs(given, inputs, at=at)
         found = ValidationData(
             credentials=held_out.credentials,
-            prepared=self._prepare(held_out, signer, held_out=place(given)),
+            prepared=self._prepare(held_out, signer, at, held_out=place(given)),
         )
         manifest = prepared.manifest
         refuse_other_rows(manifest.rows, found.prepared.manifest)
@@ -600,7 +600,7 @@ class GovernedTrainer(RunSettings):
         return start
 
     def _prepare(
-        self, inputs: Inputs, signer: Signer, *, held_out: Place | None = None
+        self, inputs: Inputs, signer: Signer, at: datetime, *, held_out: Place | None = None
     ) -> Prepared:
         """The data to train on, or those of a folder of validation corpora, all of them."""
         tokenizer = load_words(tokenizer_path(self.tokenizer), self.rows)
@@ -615,7 +615,7 @@ class GovernedTrainer(RunSettings):
                 "tokenizer": tokenizer.digest,
                 "context": context,
                 "reserve": reserve,
-                "operator": signer.public_key.keyid,
+                "operators": inputs.operator_keys(at),
             }
             | (
                 {"canaries": {c: each.to_json() for c, each in canaries.items()}}
@@ -645,6 +645,8 @@ class GovernedTrainer(RunSettings):
             reserve_share=reserve,
             salt=secrets.token_bytes(32),
             signer=signer,
+            trust=inputs.trust,
+            at=at,
             max_quarantined=self.max_quarantined,
             canaries=canaries,
             rows=self.rows,

@@ -87,6 +87,21 @@ class Inputs:
             accepted=self.revocations,
         )
 
+    def operator_keys(self, at: datetime) -> list[str]:
+        """Key ids of the operators that hold at a time, sorted.
+
+        Prepared data are told apart by them, not by who signed. What one of them prepared all can
+        use. After a rotation no folder of a former key is in the way.
+        """
+        return sorted(
+            {
+                key.keyid
+                for authority in self.trust.authorities
+                if authority.role == "operator" and at < parse_time(authority.expires)
+                for key in authority.keys
+            }
+        )
+
     def check_operator(self, key: PublicKey) -> None:
         """Refuse a run that this key could not attest."""
         operators = [a for a in self.trust.authorities if a.role == "operator"]
