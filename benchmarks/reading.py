@@ -184,7 +184,9 @@ def _prepare(folder: Path, size: int, context: int) -> Prepared:
         context=context,
         reserve_share=0.0,
         salt=bytes(32),
-        signer=deployment.signer,
+        signer=lambda: deployment.signer,
+        trust=trust,
+        at=deployment.at,
         max_quarantined=0.0,
     )
     rows = prepared.manifest.train_rows(CORPUS)

@@ -80,7 +80,9 @@ def _prepare(folder: Path, *, by_family: bool) -> int:
         context=CONTEXT,
         reserve_share=0.02,
         salt=bytes(32),
-        signer=LocalSigner.from_pem((deployment / "key.pem").read_bytes()),
+        signer=lambda: LocalSigner.from_pem((deployment / "key.pem").read_bytes()),
+        trust=trust,
+        at=at,
         max_quarantined=0.0,
         by_family=by_family,
     )

@@ -149,7 +149,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             from tests.support.copied_tables import copy_tables
 
             copy_tables(patch, tmp_path_factory.mktemp("tables"))
-        if "govray.train.driver.trainer" in sys.modules:
+        if "govray.train.driver.preparation" in sys.modules:
             from tests.support.drawn_salt import fix_salt
 
             fix_salt(patch)

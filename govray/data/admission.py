@@ -23,7 +23,7 @@ the operator's, in a shard of their own beside the corpus's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -147,7 +147,7 @@ def prepare(
     context: int,
     reserve_share: float,
     salt: bytes,
-    signer: Signer,
+    signer: Callable[[], Signer],
     trust: TrustState,
     at: datetime,
     max_quarantined: float,
@@ -170,7 +170,7 @@ def prepare(
         context: Loss targets of a full row; 1 for images.
         reserve_share: Share of records that are never trained on, in [0, 1).
         salt: 16 to 64 random bytes that choose them, drawn after the suppliers have signed.
-        signer: The operator's key; it stays in this process.
+        signer: Asked for the operator's key if nothing is prepared; it stays in this process.
         trust, at: Whose manifests count, and the reference time.
         max_quarantined: As for ``admit``.
         rows: What the records are; ``tokenizer`` is of that kind (`row_words.load_words`).
@@ -233,6 +233,7 @@ def prepare(
     try:
         if found := made():
             return found
+        key = signer()  # before any record is read
         with folder_lock(folder):
             if found := made():  # while this process waited for the lock
                 return found
@@ -255,7 +256,7 @@ def prepare(
                 Subject.of(c.corpus, credentials[c.corpus].document.records.root)
                 for c in manifest.corpora
             ]
-            done = Prepared(folder, seal(manifest, subjects, [signer]))
+            done = Prepared(folder, seal(manifest, subjects, [key]))
             _ = done.sealed  # what cannot be read back is not committed
             try:
                 draft.commit(MANIFEST_FILE, done.envelope)

@@ -379,6 +379,7 @@ def _search(
     check_first_comparison(file, rungs)
     base = base_trainer(record)
     shared = base.share(record.started)
+    shared.inputs.check_operator(base.signer().public_key)  # before trials that it can't attest
     shared = replace(shared, selection=_selection(record, shared))
     compared = min(rungs, default=file.experiment.steps)
     check_limit(file.search.memorization, shared.inputs.policy.document, compared)

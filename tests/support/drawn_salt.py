@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from types import SimpleNamespace
 
 import pytest
@@ -12,5 +11,5 @@ SALT = bytes(range(32))
 
 def fix_salt(patch: pytest.MonkeyPatch) -> None:
     """Let runs of this process hold back the same records, until ``patch`` is undone."""
-    drawn = SimpleNamespace(token_bytes=lambda size: SALT[:size], token_hex=secrets.token_hex)
-    patch.setattr("govray.train.driver.trainer.secrets", drawn)
+    drawn = SimpleNamespace(token_bytes=lambda size: SALT[:size])
+    patch.setattr("govray.train.driver.preparation.secrets", drawn)

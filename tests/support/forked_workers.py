@@ -25,7 +25,6 @@ import importlib
 import json
 import os
 import runpy
-import secrets
 import select
 import signal
 import socket
@@ -399,11 +398,11 @@ def command(told: dict[str, Any], files: list[int]) -> None:
 def hold_back(drawn: bytes) -> None:
     """Take these bytes where a command would draw a salt or a corpus's secret."""
     from govray.data import corpus
-    from govray.train.driver import trainer
+    from govray.train.driver import preparation
 
     corpus.new_secret = lambda: drawn
-    trainer.secrets = SimpleNamespace(  # type: ignore[assignment]
-        token_bytes=lambda size: drawn, token_hex=secrets.token_hex
+    preparation.secrets = SimpleNamespace(  # type: ignore[assignment]
+        token_bytes=lambda size: drawn
     )
 
 

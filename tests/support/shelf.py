@@ -119,4 +119,5 @@ class Shelf:
         folder = changes.pop("at", self.folder / "out" / name)
         credentials = verify_credentials(corpora, read_credentials(corpora), self.trust, at=NOW)
         arguments |= {"credentials": credentials} | changes
-        return admission.prepare(corpora, folder, **arguments)
+        key = arguments.pop("signer")
+        return admission.prepare(corpora, folder, signer=lambda: key, **arguments)

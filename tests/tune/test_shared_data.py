@@ -12,7 +12,7 @@ import ray.train
 from govray.data import admission
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder
-from govray.train.driver import trainer as trainers
+from govray.train.driver import preparation
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.recorded_inputs import recorded_inputs
 from govray.train.inputs.run_record import read_record
@@ -86,7 +86,7 @@ def weights(run: Path) -> bytes:
 
 
 def draw(monkeypatch: pytest.MonkeyPatch, salt: bytes) -> None:
-    monkeypatch.setattr(trainers.secrets, "token_bytes", lambda count: salt)
+    monkeypatch.setattr(preparation.secrets, "token_bytes", lambda count: salt)
 
 
 def test_trials_have_the_weights_that_each_would_have_with_its_own_data(

@@ -13,14 +13,13 @@ The driver does what needs a key or a decision; workers do what needs a model.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import cache
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -28,13 +27,10 @@ from typing import Any
 import ray
 import ray.train
 
-from govray.data.admission import Prepared, prepare
-from govray.data.records_file import PREPARED
-from govray.data.rows.row_words import load_words
+from govray.data.admission import Prepared
 from govray.engine.gradients.precision import cast_parameters
-from govray.errors import Refused, Stopped, UsageError, suggestion
+from govray.errors import Stopped, UsageError, suggestion
 from govray.governance.attestation.model_folder import MODEL
-from govray.governance.formats import canonical_json
 from govray.governance.formats.keys import Signer, read_password
 from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
@@ -49,6 +45,7 @@ from govray.train.checkpoint import storage
 from govray.train.driver import attempts
 from govray.train.driver.gang import await_room
 from govray.train.driver.gpu_request import require_gpus
+from govray.train.driver.preparation import Preparation, words
 from govray.train.driver.progress import StepCallback
 from govray.train.experiment.sections import GROUP, LogPolicy, Profiling, Validation, check_copies
 from govray.train.inputs import operator_key, run_listing
@@ -65,11 +62,10 @@ from govray.train.inputs.monitored import monitored
 from govray.train.inputs.order import Order, ValidationTask
 from govray.train.inputs.planning import Planned, advice, local_order, make_plan, routes_of
 from govray.train.inputs.pretrained_start import Start
-from govray.train.inputs.recorded_inputs import prepared_places
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.inputs.run_settings import RunSettings, run_settings
 from govray.train.inputs.shared_inputs import Shared, ValidationData
-from govray.train.inputs.verified_inputs import Inputs, load_inputs
+from govray.train.inputs.verified_inputs import Inputs
 from govray.train.jax.cpu_platform import cpu_platform
 from govray.train.jax.unbuilt import refuse_unbuilt
 from govray.train.loop.described_optimizer import check_optimizer
@@ -89,9 +85,6 @@ from govray.train.state.snapshot import latest
 from govray.train.validation.best_so_far import ended_early
 from govray.train.validation.validation_data import (
     recorded_validation,
-    refuse_other_rows,
-    refuse_overlap,
-    validation_inputs,
 )
 from govray.train.watching.chosen_callbacks import chosen_callbacks, settings
 from govray.train.watching.model_size import ModelSize, model_size
@@ -136,6 +129,7 @@ class GovernedTrainer(RunSettings):
         max_quarantined: Share of records; above it the run is refused.
         attestation_key: ``env:NAME`` or path of the operator's key; stays on the driver. If
             the variable holds the key itself, Ray must not be running yet.
+        unsigned: No key is loaded: the data must be prepared, and others attest.
         attestation_key_password_file: Of an encrypted key; its first line is the password.
         train_loop_config, scaling_config, run_config: As for `TorchTrainer`.
         pretrained: Weights to start from, `govern` loads them: a ``.safetensors`` file, or a
@@ -156,7 +150,7 @@ class GovernedTrainer(RunSettings):
             that is attested already is left as it is.
         archive: Digest of the archived working directory, if no submission states it.
         shared: What other runs verified and prepared already; then ``corpora``, ``policy`` and
-            ``trust_root`` are not read, and no key is needed before the attestation.
+            ``trust_root`` are not read.
     """
 
     train_loop_per_worker: Loop
@@ -184,6 +178,7 @@ class GovernedTrainer(RunSettings):
     max_quarantined: float = 0.25
     attestation_key: str = "env:GOVRAY_KEY"
     attestation_key_password_file: str | Path | None = None
+    unsigned: bool = False
     pretrained: str | Path | None = None
     profiling: Profiling | None = None
     log_policies: Sequence[LogPolicy] = ()
@@ -240,6 +235,8 @@ class GovernedTrainer(RunSettings):
 
         A variable that holds the key itself is out of the environment afterwards.
         """
+        if self.unsigned:
+            raise UsageError("the run was told to do without a key")
         password = self.attestation_key_password_file
         return operator_key.load(
             self.attestation_key,
@@ -247,7 +244,8 @@ class GovernedTrainer(RunSettings):
         )
 
     def prepare(self) -> Prepared:
-        """Steps 1 and 3 alone: admit and prepare the data, once for equal inputs."""
+        """Steps 1 and 3 alone: admit and prepare the data, once for equal inputs.
+        `govray.train.driver.preparation` does the same without this module's imports."""
         return self.share(instant()).prepared
 
     def share(self, at: datetime) -> Shared:
@@ -256,21 +254,13 @@ class GovernedTrainer(RunSettings):
         Args:
             at: Reference time: now, or when the first of the runs began.
         """
-        signer = self.signer()
         self._check_metric()
-        inputs = self._inputs(signer, at)
-        prepared = self._prepare(inputs, signer, at)
-        validation = self._validation_data(inputs, prepared, signer, at)
-        return Shared(
-            inputs=inputs,
-            prepared=prepared,
-            at=at,
-            validation=validation,
-            submission=self.submission,
-        )
+        return self._preparation.share(at, cache(self.signer))
 
     def train(self, *, attest: bool = False) -> Place:
         """Steps 1 to 5: a trained run without an attestation. Returns the run's folder.
+
+        Without step 6 it needs no key, if the data are prepared already.
 
         Args:
             attest: Do step 6 too.
@@ -310,18 +300,15 @@ class GovernedTrainer(RunSettings):
             run_listing.refuse_changes(record, self._input_files, where=f"run {record.run_id}")
         # What a run began with was valid then; what has ended since, its steps find out.
         started = record.started if record else instant()
-        signer: Signer | None  # None where nothing is to be signed
-        admit: Callable[[], Prepared]
+        key = cache(self.signer)
+        signer = key() if attest else None  # what can't be signed isn't trained
+        preparation = self._preparation
         if shared := self.shared:
-            signer = self.signer() if attest else None
             started, inputs = shared.at, shared.inputs
-            if signer:
-                inputs.check_operator(signer.public_key)
-            admit = lambda: shared.prepared  # noqa: E731
         else:
-            signer = self.signer()
-            inputs = self._inputs(signer, started)
-            admit = partial(self._prepare, inputs, signer, started)
+            inputs = preparation.inputs(started)
+        if signer:
+            inputs.check_operator(signer.public_key)
         policy = inputs.policy.document
         if self.framework == "jax":
             refuse_unbuilt(
@@ -349,14 +336,13 @@ class GovernedTrainer(RunSettings):
         self._require_framework(found)
         start = self._start(inputs, found, started)
         decisions, routes = routes_of(policy, inputs.classes, list(groups))
-        prepared = admit()
+        prepared = shared.prepared if shared else preparation.data(inputs, started, key)
         if self.experiment:
             self.experiment.check_rows(prepared.manifest.rows)
-        if self.shared:
-            validation = self.shared.validation
+        if shared:
+            validation = shared.validation
         else:
-            assert signer is not None
-            validation = self._validation_data(inputs, prepared, signer, started)
+            validation = preparation.validation(inputs, prepared, started, key)
         planned = make_plan(
             prepared.manifest,
             prepared.digest,
@@ -438,7 +424,7 @@ class GovernedTrainer(RunSettings):
                 record.end(folder, instant(), ended=early)
                 events.append(folder, events.Finished(at=now(), step=done))
             stop_request.clear(folder)
-            if attest and signer:
+            if signer:
                 write_model(folder, signer)
                 events.append(folder, events.Attested(at=now()))
                 told.attested(signed_files(folder))
@@ -494,25 +480,6 @@ class GovernedTrainer(RunSettings):
                 "it",
             )
 
-    def _validation_data(
-        self, inputs: Inputs, prepared: Prepared, signer: Signer, at: datetime
-    ) -> ValidationData | None:
-        """The data that the run is judged by, if there are any: admitted, and new to it."""
-        if self.validation is None or self.validation.corpora is None:
-            return None
-        given = self.validation.corpora
-        held_out = validation_inputs(given, inputs, at=at)
-        found = ValidationData(
-            credentials=held_out.credentials,
-            prepared=self._prepare(held_out, signer, at, held_out=place(given)),
-        )
-        manifest = prepared.manifest
-        refuse_other_rows(manifest.rows, found.prepared.manifest)
-        if not self.resume:
-            trained = {each.corpus for each in manifest.corpora} - set(self.exclude)
-            refuse_overlap(place(self.corpora), trained, place(given), found.corpora)
-        return found
-
     def _require_framework(self, found: Discovered) -> None:
         """Compare what the loop calls with what the run was announced as."""
         if found.framework != self.framework:
@@ -554,25 +521,26 @@ class GovernedTrainer(RunSettings):
             delegations=tuple(place(path) for path in self.delegations),
         )
 
-    def _inputs(self, signer: Signer, at: datetime) -> Inputs:
-        inputs = load_inputs(
-            place(self.corpora),
-            place(self.policy),
-            place(self.trust_root),
-            [place(path) for path in self.delegations],
-            [place(path) for path in self.revocations],
-            at=at,
-            resumed=place(self.resume) if self.resume else None,
+    @property
+    def _preparation(self) -> Preparation:
+        judged = self.validation.corpora if self.validation else None
+        return Preparation(
+            files=self._input_files,
+            revocations=tuple(place(path) for path in self.revocations),
+            storage=self._storage,
+            tokenizer=self.tokenizer,
+            rows=self.rows,
+            context=self.context,
+            reserve=self.reserve,
+            reserve_by=self.reserve_by,
+            canaries=self.canaries or {},
+            exclude=self.exclude,
+            max_quarantined=self.max_quarantined,
+            held_out=None if judged is None else place(judged),
+            resume=place(self.resume) if self.resume else None,
+            submission=self.submission,
+            progress=self.on_admission,
         )
-        inputs.check_operator(signer.public_key)
-        due = self.submission.policy if self.submission else None
-        if due not in (None, inputs.policy.digest):
-            raise Refused(
-                f"the run was submitted under the policy {due}, and reads {inputs.policy.digest}",
-                where=f"policy {self.policy}",
-                do="Submit it again under the policy that is there, or restore the other one",
-            )
-        return inputs
 
     def _start(self, inputs: Inputs, found: Discovered, at: datetime) -> Start | None:
         """The existing weights that the run begins with, compared with the model they fill."""
@@ -598,61 +566,6 @@ class GovernedTrainer(RunSettings):
         if not start.loaded_by_model:
             check_fits(found.model, start)
         return start
-
-    def _prepare(
-        self, inputs: Inputs, signer: Signer, at: datetime, *, held_out: Place | None = None
-    ) -> Prepared:
-        """The data to train on, or those of a folder of validation corpora, all of them."""
-        tokenizer = load_words(tokenizer_path(self.tokenizer), self.rows)
-        canaries = {} if held_out else dict(self.canaries or {})
-        reserve = 0.0 if held_out else self.reserve
-        by_family = bool(reserve) and self.reserve_by == "family"
-        context = 1 if self.rows == "images" else self.context
-        key = canonical_json.encode(
-            {
-                "credentials": sorted(v.digest for v in inputs.credentials.values()),
-                "policy": inputs.policy.digest,
-                "tokenizer": tokenizer.digest,
-                "context": context,
-                "reserve": reserve,
-                "operators": inputs.operator_keys(at),
-            }
-            | (
-                {"canaries": {c: each.to_json() for c, each in canaries.items()}}
-                if canaries
-                else {}
-            )
-            | ({"reserve_by": self.reserve_by} if by_family else {})
-        )
-        name = hashlib.sha256(key).hexdigest()[:16]
-        folder: Place = self._storage / PREPARED / name
-        if self.resume:
-            places = [above / name for above in prepared_places(place(self.resume))]
-            folder = next((each for each in places if each.exists()), folder)
-        if self.resume and not folder.exists():
-            raise Refused(
-                "the prepared data that the run reads are gone",
-                where=str(folder),
-                do="Restore the folder; preparing again would draw another reserve",
-            )
-        return prepare(
-            held_out or place(self.corpora),
-            folder,
-            credentials=inputs.credentials,
-            policy=inputs.policy.document,
-            tokenizer=tokenizer,
-            context=context,
-            reserve_share=reserve,
-            salt=secrets.token_bytes(32),
-            signer=signer,
-            trust=inputs.trust,
-            at=at,
-            max_quarantined=self.max_quarantined,
-            canaries=canaries,
-            rows=self.rows,
-            by_family=by_family,
-            progress=self.on_admission if held_out is None else lambda done, total: None,
-        )
 
     def _order(
         self,
@@ -750,7 +663,7 @@ def from_experiment(experiment: Experiment, **overrides: Any) -> GovernedTrainer
     """
     optimizer = check_optimizer(experiment.optimizer)
     check_schedule(experiment.schedule, optimizer, experiment.steps_in(1))
-    tokenizer = load_words(tokenizer_path(experiment.data.tokenizer), experiment.data.rows)
+    tokenizer = words(experiment.data.tokenizer, experiment.data.rows)
     resolved = experiment.resolved(tokenizer.vocabulary, tokenizer.separator)
     resources, data, governance = experiment.resources, experiment.data, experiment.governance
     # Ray's annotations have the older class, which knows neither pairs nor labels.
@@ -822,11 +735,6 @@ def new_or_unfinished(
         )
     resume = None if new else run_listing.find_unfinished(experiment, submission)
     return from_experiment(experiment, resume=resume, submission=submission, **overrides)
-
-
-def tokenizer_path(name: str) -> Path | None:
-    """The tokenizer file that a config names, or None for bytes."""
-    return None if name == "bytes" else Path(name)
 
 
 def new_run_id(name: str) -> str:

@@ -55,7 +55,7 @@ def recorded_validation(
     return stated
 
 
-def validation_inputs(corpora: str, inputs: Inputs, *, at: datetime) -> Inputs:
+def validation_inputs(corpora: str | Place, inputs: Inputs, *, at: datetime) -> Inputs:
     """A run's verified inputs with the credentials of its validation corpora instead of its own.
 
     Args:

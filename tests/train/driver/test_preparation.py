@@ -9,19 +9,22 @@ from typing import Any
 import pytest
 
 from govray.data.admission import Prepared
-from govray.errors import Stopped, Untrusted
+from govray.errors import Stopped, Untrusted, UsageError
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.trust.authority import TrustRoot
 from govray.governance.trust.trust_state import sign_root
 from govray.governance.verify.verifier import verify
+from govray.train.driver.preparation import preparation_of
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
-from govray.train.inputs import run_listing
+from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import stop_request
 from govray.train.run_folder.clock import instant
 from tests.support.deployment import Deployment
+from tests.support.held_out import hold_out, judged_trainer
 from tests.support.solo import run_here
 
 
@@ -94,6 +97,66 @@ def test_a_former_keys_folder_is_in_nobodys_way(here: TwoKeys) -> None:
     rotated = trainer(here, attestation_key=here.key_of("second")).prepare()
     assert rotated.folder != first.folder
     assert first.folder.is_dir()
+
+
+def test_a_run_of_prepared_data_needs_no_key(here: TwoKeys) -> None:
+    prepared = trainer(here).prepare()
+    here.key.unlink()
+    run = trainer(here).train()
+    assert read_record(run).manifest == prepared.envelope
+    assert not (run / "model").exists()
+    with pytest.raises(UsageError, match="private key"):  # the control: this one signs
+        trainer(here).train(attest=True)
+
+
+@pytest.mark.parametrize("judged", [False, True], ids=["training", "validation"])
+def test_without_a_key_nothing_is_prepared(
+    here: TwoKeys, monkeypatch: pytest.MonkeyPatch, judged: bool
+) -> None:
+    """Where a run says that it has none, nobody looks for the key that lies there."""
+    hold_out(here)
+    if judged:
+        judged_trainer(here, None).prepare()
+    run = judged_trainer(here, {} if judged else None)
+    folder = here.folder / "runs" / "prepared"
+    before = sorted(folder.rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(operator_key, "load", lambda *given, **more: pytest.fail("it was loaded"))
+        for call in (GovernedTrainer.train, GovernedTrainer.prepare):
+            with pytest.raises(UsageError, match="not prepared, and nothing can sign") as told:
+                call(replace(run, unsigned=True))
+            assert str(folder) in str(told.value)
+            assert "govray prepare EXPERIMENT" in str(told.value)
+        assert sorted(folder.rglob("*")) == before
+    with pytest.raises(UsageError, match=r"NOT_SET is not set\. Run `govray prepare"):
+        replace(run, attestation_key="env:NOT_SET").train()
+    run.prepare()  # the control
+    assert len([*folder.iterdir()]) == 1 + judged
+    assert replace(run, unsigned=True).train()
+    with pytest.raises(UsageError, match="do without a key"):
+        replace(run, unsigned=True).train(attest=True)
+
+
+def test_a_key_of_no_operator_prepares_nothing(here: TwoKeys) -> None:
+    with pytest.raises(Untrusted, match="belongs to no operator"):
+        trainer(here, attestation_key=here.key_of("auditor")).prepare()
+    assert not (here.folder / "runs" / "prepared").exists()
+
+
+def test_a_file_names_the_data_that_its_trainer_reads(here: TwoKeys) -> None:
+    data = {
+        **here.experiment()["data"],  # type: ignore[dict-item]
+        "reserve_by": "family",
+        "exclude": ["acme"],
+        "canaries": {"corpora": ["open-one"]},
+    }
+    validation = {"corpora": str(hold_out(here)), "every_steps": 2}
+    value = here.experiment(data=data, validation=validation, checkpoint={"every_steps": 2})
+    experiment = parse_experiment(value, where="test")
+    same = {"progress": print}
+    assert preparation_of(experiment, **same) == replace(
+        from_experiment(experiment)._preparation, **same
+    )
 
 
 def test_a_run_goes_on_under_another_key_of_its_operator(here: TwoKeys) -> None:

@@ -370,7 +370,7 @@ def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) ->
     assert declared_start(fresh) == []
 
     trainer = from_experiment(value)
-    inputs = trainer._inputs(trainer.signer(), here.at)
+    inputs = trainer._preparation.inputs(here.at)
     found = discover(trainer.train_loop_per_worker, dict(trainer.train_loop_config or {}), {})
     start = trainer._start(inputs, found, here.at)
     assert start is not None

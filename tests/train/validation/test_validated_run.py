@@ -21,7 +21,7 @@ from govray.governance.verify.verifier import verify
 from govray.train import Histogram, govern
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
-from govray.train.driver import trainer as driving
+from govray.train.driver import preparation
 from govray.train.driver.trainer import GovernedTrainer
 from govray.train.inputs.run_listing import inspect
 from govray.train.inputs.run_record import RunRecord, read_record
@@ -179,7 +179,7 @@ def test_records_that_are_trained_on_are_refused(
     assert not list((here.folder / "runs").glob("tiny-*"))
     # A corpus that the plan leaves out is not trained on.
     replace(judged_trainer(here, {}), exclude=["open-one"]).train()
-    monkeypatch.setattr(driving, "refuse_overlap", lambda *_: None)
+    monkeypatch.setattr(preparation, "refuse_overlap", lambda *_: None)
     judged_trainer(here, {}).train()  # the control
 
 

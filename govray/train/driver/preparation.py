@@ -1,0 +1,257 @@
+"""Preparation: the data that runs read, admitted, packed and signed by govray's own code alone.
+
+Nothing that an experiment names is imported here: no entrypoint, optimizer, schedule or callback.
+Nor is torch. A tokenizer's file is data. So the operator's key can be in this process, whoever
+wrote the experiment.
+
+Invariants:
+
+* A folder's name follows from what its data are made of. A run finds the folder by it.
+* Data that are there are read alone: then no key is asked for, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from govray.data.admission import Prepared, prepare
+from govray.data.packing import Progress
+from govray.data.records_file import PREPARED
+from govray.data.rows.row_words import load_words
+from govray.data.tokenizer import Tokenizer
+from govray.errors import Refused, UsageError
+from govray.governance.formats import canonical_json
+from govray.governance.formats.keys import Signer
+from govray.governance.formats.row_schema import RowKind
+from govray.governance.record.canary import Canaries
+from govray.governance.submission.submission import Submission
+from govray.storage.place import Place, place
+from govray.train.inputs.experiment_config import (
+    Experiment,
+    ReserveBy,
+    parse_experiment,
+    read_overridden,
+)
+from govray.train.inputs.recorded_inputs import prepared_places
+from govray.train.inputs.run_listing import InputFiles, experiment_inputs
+from govray.train.inputs.shared_inputs import Shared, ValidationData
+from govray.train.inputs.verified_inputs import Inputs, load_inputs
+from govray.train.run_folder.clock import instant
+from govray.train.validation.validation_data import (
+    refuse_other_rows,
+    refuse_overlap,
+    validation_inputs,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """What a run's data are made of, and where they go. Fields not said here are the trainer's.
+
+    Attributes:
+        storage: Prepared data lie below it.
+        held_out: The folder of corpora that the run is judged by, if there is one.
+        resume: The run that goes on.
+        submission: Whose run it is.
+        progress: Called as the data to train on are packed.
+    """
+
+    files: InputFiles
+    revocations: Sequence[Place]
+    storage: Place
+    tokenizer: str
+    rows: RowKind
+    context: int
+    reserve: float
+    reserve_by: ReserveBy
+    canaries: Mapping[str, Canaries]
+    exclude: Collection[str]
+    max_quarantined: float
+    held_out: Place | None
+    resume: Place | None = None
+    submission: Submission | None = None
+    progress: Progress = lambda done, total: None
+
+    def share(self, at: datetime, signer: Callable[[], Signer]) -> Shared:
+        """Verified at one time, prepared once: what several runs can share.
+
+        Args:
+            at: Reference time: now, or when the first of the runs began.
+            signer: Asked for the operator's key, if something is not prepared yet.
+        """
+        inputs = self.inputs(at)
+        prepared = self.data(inputs, at, signer)
+        return Shared(
+            inputs=inputs,
+            prepared=prepared,
+            at=at,
+            validation=self.validation(inputs, prepared, at, signer),
+            submission=self.submission,
+        )
+
+    def inputs(self, at: datetime) -> Inputs:
+        """The signed inputs, verified. Raises as `load_inputs`, and ``Refused``: the run was
+        submitted under another policy."""
+        files = self.files
+        inputs = load_inputs(
+            files.corpora,
+            files.policy,
+            files.trust_root,
+            files.delegations,
+            self.revocations,
+            at=at,
+            resumed=self.resume,
+        )
+        due = self.submission.policy if self.submission else None
+        if due not in (None, inputs.policy.digest):
+            raise Refused(
+                f"the run was submitted under the policy {due}, and reads {inputs.policy.digest}",
+                where=f"policy {files.policy}",
+                do="Submit it again under the policy that is there, or restore the other one",
+            )
+        return inputs
+
+    def data(self, inputs: Inputs, at: datetime, signer: Callable[[], Signer]) -> Prepared:
+        """The data to train on."""
+        return self._prepare(self.files.corpora, inputs, at, signer)
+
+    def validation(
+        self, inputs: Inputs, prepared: Prepared, at: datetime, signer: Callable[[], Signer]
+    ) -> ValidationData | None:
+        """The data that the run is judged by, if there are any: admitted, and new to it."""
+        given = self.held_out
+        if given is None:
+            return None
+        held_out = validation_inputs(given, inputs, at=at)
+        whole = replace(self, reserve=0.0, canaries={}, progress=lambda done, total: None)
+        found = ValidationData(
+            credentials=held_out.credentials,
+            prepared=whole._prepare(given, held_out, at, signer),
+        )
+        manifest = prepared.manifest
+        refuse_other_rows(manifest.rows, found.prepared.manifest)
+        if not self.resume:
+            trained = {each.corpus for each in manifest.corpora} - set(self.exclude)
+            refuse_overlap(self.files.corpora, trained, given, found.corpora)
+        return found
+
+    def _prepare(
+        self, corpora: Place, inputs: Inputs, at: datetime, signer: Callable[[], Signer]
+    ) -> Prepared:
+        tokenizer = words(self.tokenizer, self.rows)
+        by_family = bool(self.reserve) and self.reserve_by == "family"
+        context = 1 if self.rows == "images" else self.context
+        made_of: dict[str, Any] = {
+            "credentials": sorted(v.digest for v in inputs.credentials.values()),
+            "policy": inputs.policy.digest,
+            "tokenizer": tokenizer.digest,
+            "context": context,
+            "reserve": self.reserve,
+            "operators": inputs.operator_keys(at),
+        }
+        if self.canaries:
+            made_of["canaries"] = {c: each.to_json() for c, each in self.canaries.items()}
+        if by_family:
+            made_of["reserve_by"] = self.reserve_by
+        name = hashlib.sha256(canonical_json.encode(made_of)).hexdigest()[:16]
+        folder: Place = self.storage / PREPARED / name
+        if self.resume:
+            places = [above / name for above in prepared_places(self.resume)]
+            folder = next((each for each in places if each.exists()), folder)
+        if self.resume and not folder.exists():
+            raise Refused(
+                "the prepared data that the run reads are gone",
+                where=str(folder),
+                do="Restore the folder; preparing again would draw another reserve",
+            )
+
+        def operator() -> Signer:
+            try:
+                found = signer()
+            except UsageError as error:
+                why = f"{error.where}: {error.what}" if error.where else error.what
+                raise UsageError(
+                    f"the data are not prepared, and nothing can sign them here: {why}",
+                    where=str(folder),
+                    do="Run `govray prepare EXPERIMENT` where the operator's key is",
+                ) from error
+            inputs.check_operator(found.public_key)
+            return found
+
+        return prepare(
+            corpora,
+            folder,
+            credentials=inputs.credentials,
+            policy=inputs.policy.document,
+            tokenizer=tokenizer,
+            context=context,
+            reserve_share=self.reserve,
+            salt=secrets.token_bytes(32),
+            signer=operator,
+            trust=inputs.trust,
+            at=at,
+            max_quarantined=self.max_quarantined,
+            canaries=self.canaries,
+            rows=self.rows,
+            by_family=by_family,
+            progress=self.progress,
+        )
+
+
+def words(tokenizer: str, rows: RowKind) -> Tokenizer:
+    """The tokenizer that a config names: a file, or ``bytes``."""
+    return load_words(None if tokenizer == "bytes" else Path(tokenizer), rows)
+
+
+def preparation_of(experiment: Experiment, **more: Any) -> Preparation:
+    """What an experiment's data are made of. Its trainer has the same
+    (`govray.train.driver.trainer.from_experiment`)."""
+    data, governance, judged = experiment.data, experiment.governance, experiment.validation
+    return Preparation(
+        files=experiment_inputs(experiment),
+        revocations=tuple(place(path) for path in governance.revocations),
+        storage=place(experiment.storage_path).resolve(),
+        tokenizer=data.tokenizer,
+        rows=data.rows,
+        context=experiment.context,
+        reserve=data.reserve,
+        reserve_by=data.reserve_by,
+        canaries=data.canaries.by_corpus() if data.canaries else {},
+        exclude=data.exclude,
+        max_quarantined=governance.max_quarantined,
+        held_out=place(judged.corpora) if judged and judged.corpora is not None else None,
+        **more,
+    )
+
+
+def prepare_file(
+    path: str | Path,
+    signer: Signer,
+    *,
+    overrides: Sequence[str] = (),
+    submission: Submission | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Shared:
+    """Verify, admit, pack and sign what an experiment file names, once for equal inputs.
+
+    Needs Ray. The file's ``attestation_key`` is not read: it may name a program, and the file may
+    be somebody else's.
+
+    Args:
+        path: An experiment file; a search's trials share the data of its experiment.
+        signer: The operator's key.
+        overrides: As for `read_experiment`.
+        submission: Whose run it is for.
+    """
+    value = read_overridden(path, overrides)
+    if isinstance(value, dict):
+        value = {name: each for name, each in value.items() if name != "search"}
+    experiment = parse_experiment(value, where=str(path))
+    made = preparation_of(experiment, submission=submission, progress=progress)
+    return made.share(instant(), lambda: signer)
