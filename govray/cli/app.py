@@ -39,6 +39,7 @@ from govray.cli import (
     login,
     model,
     policy,
+    prepare,
     queue,
     remote,
     replay,
@@ -108,6 +109,7 @@ app.command("export")(export.export)
 app.command("disclose")(disclose.disclose)
 app.add_typer(view.app, name="view")
 app.add_typer(policy.app, name="policy")
+app.command("prepare")(prepare.prepare)
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.add_typer(runs.app, name="runs")

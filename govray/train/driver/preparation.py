@@ -230,28 +230,31 @@ def preparation_of(experiment: Experiment, **more: Any) -> Preparation:
     )
 
 
-def prepare_file(
-    path: str | Path,
-    signer: Signer,
-    *,
-    overrides: Sequence[str] = (),
-    submission: Submission | None = None,
-    progress: Progress = lambda done, total: None,
-) -> Shared:
-    """Verify, admit, pack and sign what an experiment file names, once for equal inputs.
-
-    Needs Ray. The file's ``attestation_key`` is not read: it may name a program, and the file may
-    be somebody else's.
-
-    Args:
-        path: An experiment file; a search's trials share the data of its experiment.
-        signer: The operator's key.
-        overrides: As for `read_experiment`.
-        submission: Whose run it is for.
-    """
+def read_data_of(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment file for its data; the trials of a search share those of its experiment.
+    ``overrides``: as for `read_experiment`."""
     value = read_overridden(path, overrides)
     if isinstance(value, dict):
         value = {name: each for name, each in value.items() if name != "search"}
-    experiment = parse_experiment(value, where=str(path))
+    return parse_experiment(value, where=str(path))
+
+
+def prepare_experiment(
+    experiment: Experiment,
+    signer: Signer,
+    *,
+    submission: Submission | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Shared:
+    """Verify, admit, pack and sign an experiment's data, once for equal inputs. Needs Ray.
+
+    The experiment's ``attestation_key`` is not used. It may name a program, and the experiment may
+    be somebody else's.
+
+    Args:
+        signer: The operator's key.
+        submission: Whose run it is for.
+        progress: Called with (records done, records in all).
+    """
     made = preparation_of(experiment, submission=submission, progress=progress)
     return made.share(instant(), lambda: signer)

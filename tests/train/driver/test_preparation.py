@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from govray import cli
 from govray.data.admission import Prepared
-from govray.errors import Stopped, Untrusted, UsageError
+from govray.errors import GovrayError, Stopped, Untrusted, UsageError
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.trust.authority import TrustRoot
 from govray.governance.trust.trust_state import sign_root
 from govray.governance.verify.verifier import verify
+from govray.train.attest.write_model import write_model
 from govray.train.driver.preparation import preparation_of
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs import operator_key, run_listing
@@ -26,6 +36,7 @@ from govray.train.run_folder.clock import instant
 from tests.support.deployment import Deployment
 from tests.support.held_out import hold_out, judged_trainer
 from tests.support.solo import run_here
+from tests.support.tree import ROOT
 
 
 class TwoKeys(Deployment):
@@ -59,7 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TwoKeys:
 
 
 def trainer(here: Deployment, **more: Any) -> GovernedTrainer:
-    experiment = parse_experiment(here.experiment(max_steps=4), where="test")
+    experiment = parse_experiment(here.experiment(max_steps=2), where="test")
     return from_experiment(experiment, **more)
 
 
@@ -117,7 +128,7 @@ def test_without_a_key_nothing_is_prepared(
     hold_out(here)
     if judged:
         judged_trainer(here, None).prepare()
-    run = judged_trainer(here, {} if judged else None)
+    run = judged_trainer(here, {} if judged else None, max_steps=2)
     folder = here.folder / "runs" / "prepared"
     before = sorted(folder.rglob("*"))
     with monkeypatch.context() as patch:
@@ -157,6 +168,120 @@ def test_a_file_names_the_data_that_its_trainer_reads(here: TwoKeys) -> None:
     assert preparation_of(experiment, **same) == replace(
         from_experiment(experiment)._preparation, **same
     )
+
+
+def test_the_command_prepares_what_runs_and_trials_find(
+    here: TwoKeys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "search.yaml"
+    judged = {"corpora": str(hold_out(here)), "every_steps": 2}
+    value = here.experiment(validation=judged, checkpoint={"every_steps": 2}, max_steps=2)
+    # A program of the file's author is none of the operator's.
+    planted = tmp_path / "planted"
+    value["attestation_key"] = f"command:touch {planted}"
+    config.write_text(yaml.safe_dump(value | {"search": {"of": "no interest here"}}))
+    assert cli.main(["prepare", str(config), "--key", here.key_of("auditor")]) == 1
+    assert "belongs to no operator" in capsys.readouterr().err
+    for _ in range(2):  # the second time they are there
+        assert cli.main(["prepare", str(config), "--key", str(here.key), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert cli.main(["prepare", str(config), "--key", here.key_of("second")]) == 0
+        assert f"manifest   {told['validation']['manifest']}" in capsys.readouterr().out
+    assert not planted.exists()
+    unsigned = from_experiment(parse_experiment(value, where="test"), unsigned=True)
+    shared = unsigned.share(instant())
+    assert shared.validation is not None
+    for name, each in (("training", shared.prepared), ("validation", shared.validation.prepared)):
+        assert told[name] == {"folder": str(each.folder), "manifest": each.digest}
+        assert signed_by(each, here) == ["operator"]
+    assert unsigned.train()
+
+
+PREPARE = """
+import sys
+from govray.governance.signers.key_reference import open_signer
+from govray.train.driver.preparation import prepare_experiment, read_data_of
+prepare_experiment(read_data_of(sys.argv[1]), open_signer(sys.argv[2]))
+print({"torch", "theirs"} & {*sys.modules})
+"""
+
+
+@pytest.mark.slow
+def test_nothing_that_an_experiment_names_is_imported(
+    here: TwoKeys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs.py").write_text("open('planted', 'w').close()\n")
+    value = here.experiment(
+        entrypoint="theirs:Model",
+        optimizer={"name": "theirs.Optimizer", "lr": 0.1},
+        schedule={"name": "theirs.schedule"},
+    )
+    config = tmp_path / "theirs.yaml"
+    config.write_text(yaml.safe_dump(value))
+    done = subprocess.run(
+        [sys.executable, "-c", PREPARE, str(config), str(here.key)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "set()\n"), done.stderr
+    assert not (tmp_path / "planted").exists()
+    assert len([*(here.folder / "runs" / "prepared").iterdir()]) == 1
+    with monkeypatch.context() as patch:  # the control
+        patch.chdir(tmp_path)
+        patch.syspath_prepend(tmp_path)
+        with pytest.raises(GovrayError):
+            from_experiment(parse_experiment(value, where="test"))
+    assert (tmp_path / "planted").exists()
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def read_only(folder: Path, *, others: Path) -> Iterator[None]:
+    """Nobody may write below ``folder``, this process included; it may in ``others``."""
+    root = os.geteuid() == 0
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    if root:
+        os.chown(others, NOBODY, -1)
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        for path in [folder, *folder.rglob("*")]:
+            path.chmod(path.stat().st_mode | 0o200)
+
+
+def test_a_run_writes_nothing_where_its_data_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another account than the one that prepared them trains; it can read no key either."""
+    run_here(monkeypatch)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)  # unlike what pytest makes
+        here = TwoKeys(Path(folder) / "here")
+        hold_out(here)
+        run = judged_trainer(here, {}, max_steps=2)
+        run.train()  # what is imported late is imported now
+        runs = here.folder / "runs"
+        # A run's folder of its own, since names are drawn for each trainer.
+        unsigned, other = (
+            judged_trainer(here, {}, max_steps=2),
+            judged_trainer(here, {}, max_steps=2),
+        )
+        with read_only(runs / "prepared", others=runs):
+            with pytest.raises(OSError, match="Permission denied"):
+                (runs / "prepared" / "new").touch()
+            trained = replace(unsigned, unsigned=True).train()
+            with pytest.raises(UsageError, match="private key"):  # the control
+                replace(other, reserve=0.5).train()
+        assert isinstance(trained, Path)
+        write_model(trained, LocalSigner.from_pem(here.key.read_bytes()))
+        verify(trained / "model", trust_root=here.root, at=instant())
 
 
 def test_a_run_goes_on_under_another_key_of_its_operator(here: TwoKeys) -> None:
