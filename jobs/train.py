@@ -2,7 +2,8 @@
 
 The job runs on the cluster that it is submitted to, or on this machine. The attestation key is read
 here, on the job's driver, from where the experiment says. On a cluster, name a file on the head
-node. A variable there would reach every worker, and is refused if it holds a key.
+node. A variable there would reach every worker, and is refused if it holds a key. With --unsigned
+no key is read: `govray prepare` has signed the data, and the attestor signs the model.
 
 An unfinished run of exactly this experiment is resumed; with --submission, that submission's own.
 On SIGTERM, which `ray job stop` sends, it commits and exits with code 75. Set
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--new", action="store_true", help="don't go on with an unfinished run")
     parser.add_argument("--submission", metavar="FILE", help="JSON that says who submitted the run")
     parser.add_argument("--archive", metavar="DIGEST", help="of the archived working directory")
+    parser.add_argument("--unsigned", action="store_true", help="read no key: others sign")
     arguments = parser.parse_args()
     try:
         experiment = read_experiment(arguments.config)
@@ -36,7 +38,7 @@ def main() -> int:
         from govray.train.driver.ray_cluster import start_ray
         from govray.train.inputs import operator_key
 
-        operator_key.take(experiment.attestation_key)
+        operator_key.take(experiment.attestation_key, refuse=arguments.unsigned)
         start_ray(meanwhile="govray.train.driver.trainer")
         from govray.train.driver.trainer import new_or_unfinished
 
@@ -45,16 +47,20 @@ def main() -> int:
             new=arguments.new,
             submission=submission,
             archive=arguments.archive,
+            unsigned=arguments.unsigned,
             on_step=said,
             on_wait=lambda line: print(printable(line), flush=True),
         )
         if trainer.resume:
             print(printable(f"resuming {trainer.resume}"), flush=True)
-        run = trainer.train(attest=True)
+        run = trainer.train(attest=not arguments.unsigned)
     except GovrayError as error:
         print(f"govray: {error}", file=sys.stderr)
         return error.exit_code
-    print(printable(f"model  {run}/model"))
+    if arguments.unsigned:
+        print(printable(f"run    {run}  trained; the attestor signs its model"))
+    else:
+        print(printable(f"model  {run}/model"))
     return 0
 
 

@@ -1,7 +1,7 @@
 """Search one experiment: `ray job submit --working-dir . -- python jobs/tune.py --config FILE`.
 
 The job runs on the cluster that it is submitted to, or on this machine. The attestation key is read
-here, on the job's driver, as in jobs/train.py. No trial sees it.
+here, on the job's driver, as in jobs/train.py, or nowhere with --unsigned. No trial sees it.
 
 An unfinished search of exactly this file is resumed; with --submission, that submission's own. On
 SIGTERM, which `ray job stop` sends, its trials commit and it exits with code 75. Set
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument(
         "--submission", metavar="FILE", help="JSON that says who submitted the search"
     )
+    parser.add_argument("--unsigned", action="store_true", help="read no key: others sign")
     arguments = parser.parse_args()
     try:
         file = read_search(arguments.config)
@@ -36,12 +37,13 @@ def main() -> int:
         from govray.train.inputs import operator_key
         from govray.tune.search import run
 
-        operator_key.take(file.experiment.attestation_key)
+        operator_key.take(file.experiment.attestation_key, refuse=arguments.unsigned)
         start_ray()
         outcome = run(
             file,
             new=arguments.new,
             submission=submission,
+            unsigned=arguments.unsigned,
             on_resume=lambda folder: print(printable(f"going on with {folder}"), flush=True),
             on_wait=lambda line: print(printable(line), flush=True),
         )
@@ -54,7 +56,8 @@ def main() -> int:
         print("No trial stayed within the memorization limit")
     else:
         print(printable(f"best   {conclusion.best}"))
-        print(printable(f"model  {outcome.models[conclusion.best]}"))
+        model = outcome.models.get(conclusion.best, "none yet: the attestor signs it")
+        print(printable(f"model  {model}"))
     if conclusion.why:
         leader = f"{conclusion.leader}'s, which is not best: {conclusion.why}"
         print(printable(f"The {file.search.lead} is {leader}"))

@@ -2,7 +2,7 @@
 
 Invariants:
 
-* The key is read here, on the driver, and nowhere else.
+* The key is read here, on the driver, and nowhere else; by an unsigned search not at all.
 * A search resumes from its own record (`govray.tune.search_record`) by drawing the same trials
   again. Trials that had ended repeat their reports, which restores the scheduler's state.
 * No trial's end ends the search, unless a stop was requested.
@@ -85,7 +85,8 @@ Standings = Mapping[str, TrialStanding]
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOutcome:
-    """What a search found. ``models``: trial to its attested model folder."""
+    """What a search found. ``models``: trial to its attested model folder; an unsigned search has
+    attested none."""
 
     folder: Path
     standings: Standings
@@ -98,6 +99,7 @@ def run(
     *,
     new: bool = False,
     submission: Submission | None = None,
+    unsigned: bool = False,
     on_change: Callable[[Standings], None] = lambda standings: None,
     on_resume: Callable[[Path], None] = lambda folder: None,
     on_wait: Callable[[str], None] = lambda line: None,
@@ -107,6 +109,7 @@ def run(
     Args:
         new: Begin anew even if an unfinished search like it can go on.
         submission: Who submitted the search; it has this one alone, ended or not.
+        unsigned: No key is loaded: the data must be prepared, and others attest the trials.
         on_change: Called on the driver as trials report.
 
     Raises:
@@ -126,10 +129,11 @@ def run(
             record = SearchRecord(
                 folder=folder, file=file, started=instant(), submission=submission
             )
-        signer = _search(record, on_change, on_wait, driver=driver, begun=begun)
+        base = base_trainer(record, unsigned=unsigned)
+        _search(record, base, on_change, on_wait, driver=driver, begun=begun)
         standings = stand(record)
         conclusion = _conclude(standings, file.search.goal)
-        models = _attest(record, conclusion.best, signer)
+        models = {} if unsigned else _attest(record, conclusion.best, base.signer())
         record.conclude()
     return SearchOutcome(folder=folder, standings=standings, conclusion=conclusion, models=models)
 
@@ -354,32 +358,34 @@ class _Room:
             self._on_wait(line)
 
 
-def base_trainer(record: SearchRecord) -> GovernedTrainer:
+def base_trainer(record: SearchRecord, *, unsigned: bool = False) -> GovernedTrainer:
     """The trainer whose inputs and prepared data all trials of a search share. Prepared data lies
     beside the search, where runs and other searches of equal data find it."""
     return from_experiment(
         record.file.experiment,
         run_config=ray.train.RunConfig(storage_path=str(record.folder.parent)),
         submission=record.submission,
+        unsigned=unsigned,
     )
 
 
 def _search(
     record: SearchRecord,
+    base: GovernedTrainer,
     on_change: Callable[[Standings], None],
     on_wait: Callable[[str], None],
     *,
     driver: int,
     begun: bool,
-) -> Signer:
-    """Run all trials. Returns the operator's key, which attests them."""
+) -> None:
+    """Run all trials."""
     file, folder = record.file, record.folder
     recipe = load_searcher(file.search.searcher)
     rungs = {step for bracket in recipe.preview(file).brackets for step in bracket.rungs}
     check_first_comparison(file, rungs)
-    base = base_trainer(record)
     shared = base.share(record.started)
-    shared.inputs.check_operator(base.signer().public_key)  # before trials that it can't attest
+    if not base.unsigned:  # before trials that nobody can attest
+        shared.inputs.check_operator(base.signer().public_key)
     shared = replace(shared, selection=_selection(record, shared))
     compared = min(rungs, default=file.experiment.steps)
     check_limit(file.search.memorization, shared.inputs.policy.document, compared)
@@ -427,7 +433,6 @@ def _search(
     )
     room = _Room(file, algorithm, on_wait)
     _fit(tuner, record, searcher, stopper, room)
-    return base.signer()
 
 
 def _selection(record: SearchRecord, shared: Shared) -> Selection:

@@ -13,6 +13,7 @@ from govray.errors import Malformed, Refused, UsageError
 from govray.governance.formats import canonical_json
 from govray.governance.submission.submission import Submission
 from govray.train.driver import ray_cluster
+from govray.train.driver.trainer import GovernedTrainer
 from govray.tune import search, search_record
 from govray.tune.search import base_trainer, find_unfinished, run
 from govray.tune.search_config import SearchFile, parse_search
@@ -101,6 +102,34 @@ def test_a_concluded_search_is_not_run_again(file: SearchFile) -> None:
     assert (found.folder, found.models) == (first, {trial: first / trial / "model"})
     assert (first / search_record.TRIALS).read_bytes() == before
     folder(file)  # the control: by hand, another begins
+
+
+@pytest.mark.parametrize("unsigned", [True, False])
+def test_an_unsigned_search_leaves_its_trials_to_others(
+    file: SearchFile, monkeypatch: pytest.MonkeyPatch, unsigned: bool
+) -> None:
+    attested: list[Path] = []
+
+    def ends(
+        record: search_record.SearchRecord, base: GovernedTrainer, *given: Any, **more: Any
+    ) -> None:
+        record.write()
+        record.ended(record.drawn({"optimizer.lr": 0.25}).name, "finished", "the last step")
+        assert base.unsigned == unsigned
+
+    def attest(record: search_record.SearchRecord, *given: Any) -> dict[str, Path]:
+        attested.append(record.folder)
+        return {}
+
+    monkeypatch.setattr(search, "_search", ends)
+    monkeypatch.setattr(search, "_attest", attest)
+    if unsigned:
+        monkeypatch.setattr(GovernedTrainer, "signer", lambda self: pytest.fail("a key"))
+    else:
+        monkeypatch.setattr(GovernedTrainer, "signer", lambda self: None)
+    found = run(file, submission=ONE, unsigned=unsigned)
+    assert search_record.read(found.folder).concluded
+    assert (found.models, attested) == ({}, [] if unsigned else [found.folder])
 
 
 def test_what_trials_share_carries_the_submission(file: SearchFile) -> None:

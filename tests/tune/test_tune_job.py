@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_it_names_the_best_trial_and_why_the_lowest_loss_lost(
         "model  runs/s/a/model",
         "The lowest loss is b's, which is not best: it memorizes",
     ]
+
+
+def test_it_says_who_signs_what_an_unsigned_search_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = replace(outcome("a", "b", None), models={})
+    code, out, _ = told(found, monkeypatch, capsys)
+    assert (code, out.splitlines()[1:]) == (
+        0,
+        ["best   a", "model  none yet: the attestor signs it"],
+    )
 
 
 def test_it_says_that_no_trial_is_good_enough(

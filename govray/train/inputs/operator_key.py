@@ -36,14 +36,23 @@ def variables(reference: str) -> frozenset[str]:
     return frozenset({VARIABLE, named})
 
 
-def take(reference: str = f"env:{VARIABLE}") -> None:
+def take(reference: str = f"env:{VARIABLE}", *, refuse: bool = False) -> None:
     """Take the key that ``reference`` names out of the environment, if a variable holds it; and a
     module's PIN.
 
+    Args:
+        refuse: No key is to be here, so one in the environment is an error.
+
     Raises:
-        Refused: The job's runtime environment has one too, and passes it to every worker.
+        Refused: So it is, or the job's runtime environment passes a key to every worker.
     """
     for name in variables(reference):
+        if refuse and held_key(name, os.environ):
+            raise Refused(
+                f"the variable {name} holds the operator's key, and this job does without one",
+                where="the job's environment",
+                do="Replace this key; give the new one to those alone who prepare and attest",
+            )
         refuse_held([name], _of_the_job(), where="the job's runtime environment")
         if held_key(name, os.environ):
             _taken[name] = os.environ.pop(name)

@@ -225,6 +225,51 @@ def test_the_job_reads_the_file(
         assert (ended.value.code, said in shown.out + shown.err) == (code, True), shown
 
 
+def test_an_unsigned_job_holds_no_key(
+    here: Deployment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config, file = tmp_path / "tiny.yaml", tmp_path / "submission.json"
+    config.write_text(yaml.safe_dump(here.experiment(max_steps=2)))
+    file.write_bytes(canonical_json.encode(ONE.to_json()))
+    monkeypatch.setattr("govray.train.driver.ray_cluster.start_ray", lambda **_: None)
+    words = ["train.py", "--config", str(config), "--submission", str(file)]
+    pem = here.key.read_text()
+
+    def ended(*more: str) -> tuple[Any, str]:
+        monkeypatch.setattr(sys, "argv", [*words, *more])
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(str(ROOT / "jobs" / "train.py"), run_name="__main__")
+        shown = capsys.readouterr()
+        return end.value.code, shown.out + shown.err
+
+    code, said = ended("--unsigned")  # though the key is here
+    assert (code, "Run `govray prepare EXPERIMENT`" in said) == (2, True), said
+    assert cli.main(["prepare", str(config), "--key", str(here.key)]) == 0
+    here.key.unlink()
+    monkeypatch.setenv("GOVRAY_KEY", pem)
+    code, said = ended("--unsigned")
+    assert (code, "GOVRAY_KEY holds the operator's key" in said) == (1, True), said
+    monkeypatch.delenv("GOVRAY_KEY")
+    run = here.folder / "runs" / "tiny-s-1"
+    for _ in range(2):  # started once more, its job ends as it did
+        code, said = ended("--unsigned")
+        assert (code, said.splitlines()[-1]) == (
+            0,
+            f"run    {run}  trained; the attestor signs its model",
+        )
+        assert not (run / "model").exists()
+    code, said = ended()  # the control: this job signs
+    assert (code, "cannot read the private key" in said) == (2, True), said
+    here.key.write_text(pem)
+    here.key.chmod(0o600)
+    code, said = ended()
+    assert (code, f"model  {run}/model" in said) == (0, True), said
+    assert verify(run / "model", trust_root=here.root, at=instant())
+
+
 def test_a_runs_code_is_unpacked_and_a_replay_says_where_it_is(
     here: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
