@@ -24,7 +24,8 @@ a job's end
     Nothing is told to the cluster. The next pass finds the same end, and writes the same state.
 the head's death
     While nothing answers, nothing moves. When the head is back without the job, the entry is QUEUED
-    again, and its next attempt has another name.
+    again, and its next attempt has another name. The attestor's register may show first that the
+    attempt has run.
 
 A start that arrives late, after its entry has moved on, leaves a job that nobody follows. Such jobs
 are looked for now and then, and told to stop. Until then the run's lock keeps two drivers apart.
