@@ -58,7 +58,10 @@ class Job:
 
 
 class Cluster(Protocol):
-    """What starts, stops and knows jobs. Every call may raise `Unreachable`."""
+    """What starts, stops and knows jobs: the queue's back end. Every call may raise `Unreachable`.
+
+    A job's state, the end of its log and its node's address are in what `look` answers.
+    """
 
     def start(self, row: Submission) -> None:
         """Start the job ``row.job`` unless the cluster has or had it. Raises `JobRefused`, and

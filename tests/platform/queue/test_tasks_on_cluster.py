@@ -103,13 +103,13 @@ def test_each_kind_is_placed_opened_and_gone_when_nobody_uses_it(
             for kind in SHOWS:
                 assert found(kind)["why"] == "nobody used it"
                 assert client.post(f"/v1/tasks/{tasks[kind]}:open").status_code == 410
-            attempts = [client.get(f"/v1/submissions/{id}").json() for id in tasks.values()]
-            assert {each["attempt"] for each in attempts} == {1}
         ran = httpx.get(f"{nodes.dashboard}/api/jobs/").json()
         summary = httpx.get(f"{nodes.dashboard}/nodes?view=summary").json()["data"]["summary"]
         [gpu] = [each["raylet"] for each in summary if each["raylet"]["labels"].get("pool")]
-        assert {job["driver_node_id"] for job in ran} == {gpu["nodeId"]}
+        # A busy head may refuse a start. Then Ray knows of a job that never ran.
+        assert {job["driver_node_id"] for job in ran if job["driver_node_id"]} == {gpu["nodeId"]}
         assert not gpu["isHeadNode"]
+    assert "its driver ended" not in (tmp_path / "queue.log").read_text()  # at its idle time
     kept = task_folder(runs, tasks["command"]) / "files" / OUTPUT
     assert re.fullmatch(r"[0-3] True\n", kept.read_text())
 
