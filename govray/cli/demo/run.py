@@ -43,6 +43,7 @@ from govray.platform.service.pages.charts.heatmap import heat_map
 from govray.platform.service.pages.rendering import environment
 from govray.platform.store.lineage import lineage
 from govray.train.attest.write_model import final_checkpoint, write_model
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver.ray_cluster import start_ray
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
@@ -285,7 +286,7 @@ def _ranks(model: Path, experiment: Experiment) -> tuple[int, int]:
 
 def _parameters(run: Path) -> int:
     committed = final_checkpoint(run, read_record(run))
-    return sum(tensor.numel() for tensor in committed.tensors(model_folder.WEIGHTS).values())
+    return sum(tensor.numel() for tensor in tensors_of(committed, model_folder.WEIGHTS).values())
 
 
 def _key_folder() -> Path:

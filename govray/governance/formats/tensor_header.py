@@ -16,11 +16,13 @@ Source: https://huggingface.co/docs/safetensors (the format), and ``Metadata::va
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
-from govray.errors import Malformed
+from govray.errors import Malformed, UsageError
 from govray.governance.formats import canonical_json
 
 MAX_HEADER = 64 << 20
@@ -115,6 +117,25 @@ def parse_header(text: bytes, *, where: str, rest: int | None = None) -> list[De
         how = "after the last tensor" if rest > end else "short of the last tensor's end"
         raise Malformed(f"the file ends {abs(rest - end)} bytes {how}", where=where)
     return [tensor for _, _, tensor in placed]
+
+
+def header_bytes(tensors: Iterable[Described], *, where: str) -> bytes:
+    """The length and the JSON that a file of these tensors, in this order, begins with."""
+    described: dict[str, Any] = {}
+    begin = 0
+    for each in tensors:
+        described[each.name] = {
+            "dtype": each.dtype,
+            "shape": list(each.shape),
+            "data_offsets": [begin, begin + each.size],
+        }
+        begin += each.size
+    try:
+        text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        raise UsageError("a tensor's name is no Unicode text", where=where) from None
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
 
 
 def _exactly(file: BinaryIO, count: int, where: str) -> bytes:

@@ -22,6 +22,7 @@ from govray.errors import CouldNotCheck, GovrayError, Refused
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder, sharded_init, tensor_shards
 from govray.train.checkpoint.sharded_file import cut
+from govray.train.checkpoint.stored_tensors import held_rows, tensors_of
 
 T = TypeVar("T")
 
@@ -117,9 +118,9 @@ def _own_rows(
     index = None if file in committed.entries else committed.index
     if index is not None and file in index.rows:
         counts = dict(index.rows[file])
-        found = committed.held(index, file, lambda _, rows: cut(rows, rank, world))
+        found = held_rows(committed, index, file, lambda _, rows: cut(rows, rank, world))
     else:
-        counts, found = {}, committed.tensors(file)
+        counts, found = {}, tensors_of(committed, file)
     own = {}
     for name, tensor in found.items():
         if name in counts or not tensor.dim():

@@ -32,6 +32,7 @@ from govray.governance.record.prepare_manifest import Manifest
 from govray.train.attest import audit_ranks
 from govray.train.attest.write_model import final_checkpoint
 from govray.train.checkpoint import commit_folder, whole_file
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.inputs.experiment_config import Experiment
 from govray.train.inputs.recorded_inputs import RecordedInputs
 from govray.train.inputs.run_record import RunRecord, read_record
@@ -105,7 +106,7 @@ def load_model(run: Path) -> AuditedModel:
     adapters = Adapters(model, ranks, seed=experiment.seed)
     for name, config in configs.items():
         _, weights = model_folder.adapter_files(name)
-        adapters.load(name, config, committed.tensors(weights))
+        adapters.load(name, config, tensors_of(committed, weights))
     return AuditedModel(
         record=record,
         model=model.eval(),
@@ -185,7 +186,7 @@ def _steps(leaves: Iterable[AnyLeaf]) -> dict[str, frozenset[int]]:
 def _fill(model: nn.Module, committed: commit_folder.Committed, run: Path) -> None:
     fill(
         model,
-        committed.tensors(model_folder.WEIGHTS),
+        tensors_of(committed, model_folder.WEIGHTS),
         where=str(run),
         error=Refused,
         do="Audit with the code that the run was trained with",

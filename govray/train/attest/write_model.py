@@ -50,10 +50,10 @@ from govray.storage.staged_folder import staged_folder
 from govray.storage.uploaded_folder import uploaded_folder
 from govray.train.checkpoint import commit_folder, whole_file
 from govray.train.checkpoint.holds import check_not_held
+from govray.train.checkpoint.storage import latest
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import RunRecord, read_record
-from govray.train.state import snapshot
 from govray.train.state.carried_governance import carried, read_ledger, refuse_other_record
 from govray.train.validation.best_so_far import BestSoFar
 
@@ -148,7 +148,7 @@ def final_checkpoint(
 ) -> commit_folder.Committed:
     """The committed state after the run's last step; its files are checked as they are read.
     ``early``: take the newest state, whatever its step."""
-    found = snapshot.latest(run)
+    found = latest(run)
     if found is None or (found[1] != record.steps and not early):
         raise CouldNotCheck(
             "the run has no whole checkpoint of its last step",

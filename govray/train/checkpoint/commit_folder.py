@@ -16,7 +16,7 @@ Neither opens a file twice.
 A commit may also be on storage that is not a file system, as a `RemoteFolder`. The functions here
 take either. The rules above on staging, rename and fsync are for paths.
 
-Equal content gives equal bytes: see ``safetensors_stream.py`` for tensors; the manifest
+Equal content gives equal bytes: see ``stored_tensors.py`` for tensors; the manifest
 (``commit_manifest.py``) is canonical. Nothing is ever pickled.
 
 To sign a commit, sign the digest that `publish` returns.
@@ -38,13 +38,13 @@ from typing import BinaryIO
 from govray.errors import Damaged, GovrayError, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.atomic_file import make_folder, sync_folder
-from govray.train.checkpoint import commit_manifest, safetensors_stream
+from govray.train.checkpoint import commit_manifest
 from govray.train.checkpoint.commit_manifest import MANIFEST as MANIFEST
 from govray.train.checkpoint.commit_manifest import FileEntry
+from govray.train.checkpoint.commit_reader import PIECE, opened, pour
 from govray.train.checkpoint.commit_reader import Committed as Committed
 from govray.train.checkpoint.commit_reader import Content as Content
 from govray.train.checkpoint.commit_reader import Folder as Folder
-from govray.train.checkpoint.commit_reader import opened, pour
 
 PARTIAL = ".partial"
 
@@ -112,7 +112,7 @@ def write(staged: Folder, name: str, content: Content) -> FileEntry:
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "xb") as file:
-            entry = pour(content, file.write, where=name)
+            entry = pour(content, file.write)
             file.flush()
             os.fsync(file.fileno())
     return entry
@@ -242,7 +242,7 @@ def copy_file(folder: Folder, name: str, target: Path) -> None:
         shutil.copyfile(folder / name, target)  # inside the kernel, if possible
     else:
         with folder.open_file(name) as source, open(target, "wb") as sink:
-            shutil.copyfileobj(source, sink, safetensors_stream.PIECE)
+            shutil.copyfileobj(source, sink, PIECE)
 
 
 def load(folder: Folder) -> Committed:

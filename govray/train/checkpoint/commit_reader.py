@@ -2,7 +2,8 @@
 
 `pour` hashes a file's bytes while it passes them on. `opened` gives the files of a commit with
 known names and sizes, and checks each file's SHA-256 before handing it out. Neither depends on
-storage: ``commit_folder.py`` has the file system's, and a `RemoteFolder` any other.
+storage: ``commit_folder.py`` has the file system's, and a `RemoteFolder` any other. Nor do they
+know tensors (``stored_tensors.py``): the attestor reads commits without torch.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-import safetensors.torch
-from torch import Tensor
-
-from govray.errors import Damaged, Malformed
+from govray.errors import Damaged
 from govray.governance.formats import canonical_json
-from govray.train.checkpoint import commit_manifest, safetensors_stream, sharded_file
+from govray.train.checkpoint import commit_manifest, sharded_file
 from govray.train.checkpoint.commit_manifest import MANIFEST, FileEntry
 from govray.train.checkpoint.sharded_file import INDEX, ShardIndex, part_name
 
-Content = bytes | Mapping[str, Tensor] | Iterator[bytes]
-"""The content of a file, whole or in pieces; a mapping of tensors is written as safetensors."""
+Content = bytes | Iterator[bytes | memoryview]
+"""The content of a file, whole or in pieces; `stored_tensors.contents` gives those of tensors."""
+
+PIECE = 1 << 20
+"""Bytes of one piece: large enough that hashing and writing release the interpreter lock."""
 
 
 class RemoteFolder(Protocol):
@@ -91,50 +92,10 @@ class Committed:
             raise Damaged("names other parts than there are", where=f"{self.folder}/{INDEX}")
         return index
 
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """The whole tensors of a safetensors file, by name; of one in parts, joined.
 
-        Shapes and dtypes are the file's, the device is the CPU.
-
-        Raises:
-            Damaged: If bytes are not those of the manifest.
-        """
-        index = None if name in self.entries else self.index
-        if index is None or name not in index.rows:
-            return self._stored(name)
-        return self.held(index, name, lambda _, rows: range(rows))
-
-    def held(
-        self, index: ShardIndex, name: str, wanted: Callable[[str, int], range]
-    ) -> dict[str, Tensor]:
-        """What one rank needs of a file in parts; arguments as in `sharded_file.held_rows`.
-
-        Returns:
-            By name: (wanted rows, …) of sharded tensors, and all others whole, in their stored
-            dtype, on the CPU.
-        """
-        return sharded_file.held_rows(index, name, self._stored, wanted)
-
-    def _stored(self, name: str) -> dict[str, Tensor]:
-        if name not in self.entries:
-            raise Malformed("the checkpoint has no such file", where=name)
-        try:
-            return safetensors.torch.load(self.files[name])
-        except (safetensors.SafetensorError, ValueError, KeyError) as error:
-            raise Malformed(f"not a safetensors file: {error}", where=name) from error
-
-
-def pour(
-    content: Content, sink: Callable[[bytes | memoryview], object], *, where: str
-) -> FileEntry:
+def pour(content: Content, sink: Callable[[bytes | memoryview], object]) -> FileEntry:
     """Pass a file's bytes to ``sink`` piece by piece, and return their digest and size."""
-    pieces: Iterable[bytes | memoryview] = (
-        safetensors_stream.pieces(content, where=where)
-        if isinstance(content, Mapping)
-        else [content]
-        if isinstance(content, bytes)
-        else content
-    )
+    pieces: Iterable[bytes | memoryview] = [content] if isinstance(content, bytes) else content
     digest, size = hashlib.sha256(), 0
     for piece in pieces:
         sink(piece)

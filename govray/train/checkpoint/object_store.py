@@ -30,6 +30,7 @@ from govray.errors import InfrastructureFailed, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.bucket_path import BucketPath
 from govray.train.checkpoint import commit_manifest
+from govray.train.checkpoint import commit_reader
 from govray.train.checkpoint.commit_manifest import MANIFEST
 from govray.train.checkpoint.commit_reader import Committed, Content, opened, pour
 
@@ -117,7 +118,7 @@ class ObjectStore:
         """Write one object. Its digest is of the bytes as they are sent.
         Raises ``InfrastructureFailed``: the store refuses."""
         with _reaching(where), path.writer() as sink:
-            return pour(content, sink, where=where)
+            return pour(content, sink)
 
     def _folders(self) -> dict[str, dict[str, int]]:
         """Folder with a commit's name → its files and their bytes. Other objects here are not

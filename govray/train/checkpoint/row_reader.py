@@ -18,7 +18,8 @@ from torch import Tensor
 
 from govray.errors import Malformed
 from govray.governance.formats.tensor_header import Described, read_header
-from govray.train.checkpoint.safetensors_stream import PIECE, dtype_called
+from govray.train.checkpoint.commit_reader import PIECE
+from govray.train.checkpoint.safetensors_stream import dtype_called
 
 
 def read_rows(

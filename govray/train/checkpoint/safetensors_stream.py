@@ -4,7 +4,8 @@ The same bytes as ``safetensors.torch.save``: an 8-byte little-endian length, th
 spaces to a multiple of 8, then the tensors. They are ordered by dtype, the widest first, and then
 by name. Equal tensors give equal bytes.
 
-``safetensors`` itself reads tensors, and `govray.governance.formats.tensor_header` their header.
+``safetensors`` itself reads tensors, and `govray.governance.formats.tensor_header` reads and
+writes their header.
 
 Source: https://github.com/huggingface/safetensors (format, and the order that its
 ``serialize`` writes).
@@ -12,19 +13,15 @@ Source: https://github.com/huggingface/safetensors (format, and the order that i
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from govray.errors import Malformed, UsageError
-from govray.governance.formats.tensor_header import Described
-
-PIECE = 1 << 20
-"""Bytes of one piece: large enough that hashing and writing release the interpreter lock."""
+from govray.governance.formats.tensor_header import Described, header_bytes
+from govray.train.checkpoint.commit_reader import PIECE
 
 # The library's own order of dtypes, in which it writes from the last to the first.
 _DTYPES = {
@@ -62,25 +59,6 @@ def dtype_called(name: str, tensor: str, where: str) -> torch.dtype:
     return _CALLED[name]
 
 
-def header(tensors: Iterable[Described], *, where: str) -> bytes:
-    """The length and the JSON that a file of these tensors, in this order, begins with."""
-    described: dict[str, Any] = {}
-    begin = 0
-    for each in tensors:
-        described[each.name] = {
-            "dtype": each.dtype,
-            "shape": list(each.shape),
-            "data_offsets": [begin, begin + each.size],
-        }
-        begin += each.size
-    try:
-        text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        raise UsageError("a tensor's name is no Unicode text", where=where) from None
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text
-
-
 def pieces(tensors: Mapping[str, Tensor], *, where: str) -> Iterator[bytes | memoryview]:
     """The file's bytes in order. ``tensors``: by name; any shape and device, of a dtype that the
     format has. A strided or shared one is written whole, once a name."""
@@ -90,7 +68,7 @@ def pieces(tensors: Mapping[str, Tensor], *, where: str) -> Iterator[bytes | mem
         tensor = tensors[name]
         kind = _dtype(tensor, name, where)[1]
         entries.append(Described(name, kind, tuple(tensor.shape), tensor.nbytes))
-    yield header(entries, where=where)
+    yield header_bytes(entries, where=where)
     for name in order:
         yield from _bytes(tensors[name])
 

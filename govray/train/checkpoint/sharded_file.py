@@ -11,7 +11,7 @@ define NAME for every reader:
   by reading and hashing each part once from start to end (``whole_file.py``). It is byte for byte
   the file that one rank would have written.
 
-Pure: names, numbers and tensors. Only rows can be cut.
+Pure: names and numbers; ``stored_tensors.py`` has the tensors. Only rows can be cut.
 
 Why not ``torch.distributed.checkpoint``: its default writer pickles the metadata. Its
 ``HuggingFaceStorageWriter`` does not, but it plans each save in collectives of the training loop.
@@ -23,12 +23,9 @@ Source: torch.distributed.tensor.placement_types.Shard (which rank holds which r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from govray.errors import Damaged, Malformed
 from govray.governance.formats import canonical_json
@@ -112,61 +109,6 @@ def require_complete(entries: Collection[str], where: str) -> None:
         for rank in range(world):
             if part_name(file, rank, world) not in entries:
                 raise Damaged("missing", where=f"{where}/{part_name(file, rank, world)}")
-
-
-def held_rows(
-    index: ShardIndex,
-    name: str,
-    read: Callable[[str], Mapping[str, Tensor]],
-    wanted: Callable[[str, int], range],
-) -> dict[str, Tensor]:
-    """What a reader needs of a file in parts. Parts without any of it stay unread.
-
-    Args:
-        read: The tensors of one part, checked; one part is held at a time.
-        wanted: ``(tensor, rows of the whole) -> rows``, for each sharded tensor.
-
-    Returns:
-        By name: (wanted rows, …) of sharded tensors, and all others whole, in their stored
-        dtype, on the CPU.
-    """
-    rows = index.rows[name]
-    spans = {tensor: wanted(tensor, count) for tensor, count in rows.items()}
-    found: dict[str, Tensor] = {}
-    for rank in range(index.world):
-        shares = {
-            tensor: _shared(cut(rows[tensor], rank, index.world), spans[tensor]) for tensor in rows
-        }
-        if rank and not any(shares.values()):
-            continue
-        file = part_name(name, rank, index.world)
-        part = read(file)
-        if rank == 0:
-            found = {tensor: value for tensor, value in part.items() if tensor not in rows}
-        for tensor, share in shares.items():
-            own = cut(rows[tensor], rank, index.world)
-            value = part.get(tensor)
-            if value is None or not value.ndim or len(value) != len(own):
-                raise Damaged(
-                    f"does not hold rows {own.start} to {own.stop} of {tensor}", where=file
-                )
-            if rank == 0:
-                shape = (len(spans[tensor]), *value.shape[1:])
-                found[tensor] = torch.empty(shape, dtype=value.dtype)
-            into = found[tensor]
-            if value.shape[1:] != into.shape[1:] or value.dtype != into.dtype:
-                raise Damaged(f"has {tensor} in another form than the first part", where=file)
-            start = spans[tensor].start
-            into[share.start - start : share.stop - start] = value[
-                share.start - own.start : share.stop - own.start
-            ]
-    return found
-
-
-def _shared(one: range, other: range) -> range:
-    """The common rows; an empty range at the start of ``other`` if there are none."""
-    start, stop = max(one.start, other.start), min(one.stop, other.stop)
-    return range(start, stop) if start < stop else range(other.start, other.start)
 
 
 def _are_rows(value: dict[str, Any]) -> bool:

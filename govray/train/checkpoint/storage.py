@@ -21,14 +21,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from govray.errors import Damaged, InfrastructureFailed, Malformed, Refused, UsageError
+from govray.errors import Damaged, GovrayError, InfrastructureFailed, Malformed, Refused, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.atomic_file import make_folder, write_whole
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
 from govray.storage.regular_file import read_regular
 from govray.storage.storage_url import below, check_url
-from govray.train.checkpoint.commit_folder import PARTIAL, Folder, committed_at, open_file
+from govray.train.checkpoint.commit_folder import (
+    PARTIAL,
+    Folder,
+    committed_at,
+    open_commit,
+    open_file,
+)
 from govray.train.checkpoint.commit_manifest import FileEntry
 from govray.train.checkpoint.object_store import OBJECT_NAME, ObjectFolder, ObjectStore
 from govray.train.checkpoint.object_store import OBJECTS as OBJECTS
@@ -206,6 +212,36 @@ def storage_of(run_folder: Place) -> Storage:
     if chosen:
         return ObjectStore(chosen["commits"])
     return RunFolder(run_folder) if isinstance(run_folder, Path) else ObjectStore(str(run_folder))
+
+
+def committed_folders(run_folder: Place) -> Sequence[tuple[int, Folder]]:
+    """Every folder that has a commit's name, whole or not, with its next step. Newest first."""
+    return storage_of(run_folder).commits()
+
+
+def latest(run_folder: Place, *, at_most: int | None = None) -> tuple[Folder, int] | None:
+    """The newest commit under a run folder that has all its files, and its next step.
+
+    With ``at_most``, only commits whose next step is that or before count.
+
+    The one resolver of where a run resumes. It checks names, sizes and the manifest's form. The
+    worker that loads the commit hashes every byte. If one is wrong it puts the commit aside, and
+    the next resolution finds an older one.
+
+    Raises:
+        InfrastructureFailed: Remote storage refuses: nothing is known of any commit then.
+    """
+    for step, folder in committed_folders(run_folder):
+        if at_most is not None and step > at_most:
+            continue
+        try:
+            open_commit(folder)
+        except InfrastructureFailed:
+            raise
+        except GovrayError:
+            continue
+        return folder, step
+    return None
 
 
 def require_reachable(url: str) -> None:

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from govray.errors import Damaged, Malformed
-from govray.governance.formats.tensor_header import Described, read_header
-from govray.train.checkpoint import commit_folder, safetensors_stream
+from govray.governance.formats.tensor_header import Described, header_bytes, read_header
+from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.commit_manifest import FileEntry
-from govray.train.checkpoint.commit_reader import Committed
-from govray.train.checkpoint.safetensors_stream import PIECE
+from govray.train.checkpoint.commit_reader import PIECE, Committed
 from govray.train.checkpoint.sharded_file import cut, part_name
 
 
@@ -98,7 +97,7 @@ def _joined(parts: list[HashedFile], rows: Mapping[str, int], name: str) -> Iter
         order = [each.name for each in headers[0] if not rank or each.name in rows]
         if [each.name for each in described] != order or not rows.keys() <= held[0].keys():
             raise Malformed("does not hold the tensors of the others", where=parts[rank].name)
-    yield safetensors_stream.header([_whole(tensor, held, rows) for tensor in held[0]], where=name)
+    yield header_bytes([_whole(tensor, held, rows) for tensor in held[0]], where=name)
     for tensor in held[0]:
         for part, own in zip(parts, held, strict=True):
             if tensor in own:

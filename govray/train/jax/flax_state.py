@@ -22,6 +22,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.policy.route import ADAPTER
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.checkpoint.tensor_shards import HeldPart
 from govray.train.state.trained_model import OPTAX, OPTIMIZER, OPTIMIZER_VALUES
 
@@ -72,7 +73,7 @@ class FlaxModel:
     def load(self, committed: commit_folder.Committed) -> None:
         """As `TrainedModel`."""
         base = {n: v for n, v in self._framework.parameters().items() if not n.startswith(ADAPTER)}
-        found = _like(base, committed.tensors(model_folder.WEIGHTS), model_folder.WEIGHTS)
+        found = _like(base, tensors_of(committed, model_folder.WEIGHTS), model_folder.WEIGHTS)
         for name, rank in self._ranks.items():
             config_file, weights_file = model_folder.adapter_files(name)
             config: Any = canonical_json.parse_canonical(committed.files[config_file])
@@ -85,7 +86,7 @@ class FlaxModel:
                 )
             stored = {
                 fqn.removeprefix(PEFT_PREFIX): tensor
-                for fqn, tensor in committed.tensors(weights_file).items()
+                for fqn, tensor in tensors_of(committed, weights_file).items()
             }
             loaded = _like(own, stored, weights_file)
             found |= {f"{ADAPTER}{name}/{fqn}": value for fqn, value in loaded.items()}
@@ -96,7 +97,7 @@ class FlaxModel:
                 where="optimizer state",
                 do="Resume with the framework that the run began with",
             )
-        leaves = _like(self._leaves(), committed.tensors(OPTIMIZER), OPTIMIZER)
+        leaves = _like(self._leaves(), tensors_of(committed, OPTIMIZER), OPTIMIZER)
         self._framework.put(
             [
                 (group, {name: found[name] for name in names}, self._state(group, leaves))

@@ -20,6 +20,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.ledger import AnyLeaf, Leaf
 from govray.train.checkpoint import commit_folder, whole_file
+from govray.train.checkpoint.stored_tensors import tensors_of
 
 OPTIMIZER = ("optimizer.safetensors", "optimizer.json")
 
@@ -150,7 +151,7 @@ def _first_in(
         return None
     if name not in one.names or name not in other.names or not name.endswith(".safetensors"):
         return None, None
-    before, after = one.tensors(name), other.tensors(name)
+    before, after = tensors_of(one, name), tensors_of(other, name)
     for tensor in sorted(before.keys() | after.keys()):
         first, second = before.get(tensor), after.get(tensor)
         if first is None or second is None:

@@ -40,13 +40,14 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.record.gates import Gate, encode_gates
 from govray.governance.record.ledger import AnyLeaf, read_leaves
-from govray.storage.place import Place
-from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint import commit_folder, stored_tensors
 from govray.train.checkpoint.sharded_file import INDEX, ShardIndex, part_name
 from govray.train.checkpoint.storage import CORRUPT as CORRUPT
 from govray.train.checkpoint.storage import SUPERSEDED as SUPERSEDED
+from govray.train.checkpoint.storage import committed_folders as committed_folders
 from govray.train.checkpoint.storage import folder_name as folder_name
-from govray.train.checkpoint.storage import storage_of
+from govray.train.checkpoint.storage import latest as latest
+from govray.train.checkpoint.stored_tensors import Stored, tensors_of
 from govray.train.checkpoint.tensor_shards import held_here
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.order import Order
@@ -59,38 +60,6 @@ from govray.train.state.trained_model import OPTIMIZER_VALUES, TrainedModel
 
 _GENERATORS = "generators.safetensors"
 _GENERATOR_VALUES = "generators.json"
-
-
-def committed_folders(run_folder: Place) -> Sequence[tuple[int, commit_folder.Folder]]:
-    """Every folder that has a commit's name, whole or not, with its next step. Newest first."""
-    return storage_of(run_folder).commits()
-
-
-def latest(
-    run_folder: Place, *, at_most: int | None = None
-) -> tuple[commit_folder.Folder, int] | None:
-    """The newest commit under a run folder that has all its files, and its next step.
-
-    With ``at_most``, only commits whose next step is that or before count.
-
-    The one resolver of where a run resumes. It checks names, sizes and the manifest's form. The
-    worker that loads the commit hashes every byte. If one is wrong it puts the commit aside, and
-    the next resolution finds an older one.
-
-    Raises:
-        InfrastructureFailed: Remote storage refuses: nothing is known of any commit then.
-    """
-    for step, folder in committed_folders(run_folder):
-        if at_most is not None and step > at_most:
-            continue
-        try:
-            commit_folder.open_commit(folder)
-        except InfrastructureFailed:
-            raise
-        except GovrayError:
-            continue
-        return folder, step
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +75,7 @@ class Capture:
     """
 
     step: int
-    contents: Mapping[str, commit_folder.Content]
+    contents: Mapping[str, Stored]
     summary: Mapping[str, Any] | None = None
     generators: Sequence[Generators] = field(default_factory=tuple)
     tiles: Sequence[LedgerTile] = ()
@@ -114,9 +83,9 @@ class Capture:
     def files(self, carried: Mapping[str, Any] | None = None) -> dict[str, commit_folder.Content]:
         """Name → content of all files that the rank commits. A function of its inputs alone."""
         if self.summary is None:
-            return dict(self.contents)
+            return stored_tensors.contents(self.contents)
         summary = dict(self.summary) | {CARRIED: dict(carried or {})}
-        return {
+        files: dict[str, Stored] = {
             **self.contents,
             _GENERATORS: {
                 _generator_name(rank, name): tensor
@@ -128,6 +97,7 @@ class Capture:
             ),
             STATE: canonical_json.encode(summary),
         }
+        return stored_tensors.contents(files)
 
 
 class TrainingState:
@@ -169,7 +139,7 @@ class TrainingState:
         if part and part.copy:  # the first copy is the same
             return Capture(step=step, contents={})
         held, hyperparameters = self._trained.tensors()
-        contents: dict[str, commit_folder.Content] = {}
+        contents: dict[str, Stored] = {}
         rows: dict[str, Mapping[str, int]] = {}
         for file, live in held.items():
             own, rows[file] = held_here(live)
@@ -255,7 +225,7 @@ class TrainingState:
                     do="Start a new run, or restore the inputs this one began with",
                 )
         self._trained.load(committed)
-        tensors = committed.tensors(_GENERATORS)
+        tensors = tensors_of(committed, _GENERATORS)
         values: Any = canonical_json.parse_canonical(committed.files[_GENERATOR_VALUES])
         if f"rank{_rank()}" in values:
             restore_generators(_of_rank(_rank(), tensors, values))

@@ -20,6 +20,7 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.optimizer_state import optimizer_state, restore_optimizer
+from govray.train.checkpoint.stored_tensors import held_rows, tensors_of
 from govray.train.checkpoint.tensor_shards import (
     HeldPart,
     from_rows,
@@ -131,7 +132,7 @@ class TorchModel:
         for name in self.attached.ranks:
             config_file, weights_file = model_folder.adapter_files(name)
             config: Any = canonical_json.parse_canonical(committed.files[config_file])
-            self.attached.load(name, config, committed.tensors(weights_file))
+            self.attached.load(name, config, tensors_of(committed, weights_file))
         names = self._names()
         parameters = {name: parameter for parameter, name in names.items()}
         values: Any = canonical_json.parse_canonical(committed.files[OPTIMIZER_VALUES])
@@ -162,9 +163,9 @@ def _read(
     ``like``: maps a tensor's name in the file to the tensor here."""
     index = None if file in committed.entries else committed.index
     if index is None or file not in index.rows:
-        return committed.tensors(file)
+        return tensors_of(committed, file)
     sharded = index.rows[file]
-    found = committed.held(index, file, lambda name, rows: own_rows(like(name), rows))
+    found = held_rows(committed, index, file, lambda name, rows: own_rows(like(name), rows))
     return {
         name: from_rows(tensor, sharded[name], like(name)) if name in sharded else tensor
         for name, tensor in found.items()

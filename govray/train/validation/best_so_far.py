@@ -16,8 +16,9 @@ from typing import Any
 from govray.governance.formats import canonical_json
 from govray.storage.place import Place
 from govray.train.checkpoint.commit_folder import open_commit
+from govray.train.checkpoint.storage import latest
 from govray.train.experiment.sections import Validation
-from govray.train.state import snapshot
+from govray.train.state.carried_governance import STATE
 
 LARGEST = 2.0**53
 """Canonical JSON has no numbers from here to 1e21, and a commit has the best as one."""
@@ -77,8 +78,8 @@ class BestSoFar:
 
 def ended_early(run_folder: Place, step: int) -> bool:
     """Whether the run's newest commit, of this step, is one that it ends with."""
-    found = snapshot.latest(run_folder)
+    found = latest(run_folder)
     if found is None or found[1] != step:
         return False
-    state: Any = canonical_json.parse_canonical(open_commit(found[0]).files[snapshot.STATE])
+    state: Any = canonical_json.parse_canonical(open_commit(found[0]).files[STATE])
     return BestSoFar.of_state(state).ended

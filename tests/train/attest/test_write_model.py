@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +60,12 @@ def test_a_bit_that_flipped_since_the_commit_is_found_by_verify(
     model = write_model(run, deployment.signers["operator"])
     with pytest.raises(VerificationFailed, match=model_folder.WEIGHTS):
         govray.verify(model, trust_root=deployment.root)
+
+
+def test_a_finished_run_is_read_without_torch_and_ray() -> None:
+    """The attestor's process has neither."""
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['torch', 'ray', 'safetensors']));"
+        "import govray.train.attest.write_model"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -18,6 +18,7 @@ from govray.errors import Damaged, Malformed, UsageError
 from govray.governance.formats import canonical_json
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.commit_folder import MANIFEST, commit, load
+from govray.train.checkpoint.stored_tensors import contents, tensors_of
 from tests.support.fork import KILLED, die, in_fork
 
 TENSORS = {
@@ -31,7 +32,7 @@ FILES = {"model.safetensors": TENSORS, "state/plan.json": b'{"step":3}', "empty"
 @pytest.fixture
 def committed(tmp_path):
     folder = tmp_path / "checkpoint"
-    commit(folder, FILES)
+    commit(folder, contents(FILES))
     return folder
 
 
@@ -41,11 +42,11 @@ def everything_below(folder):
 
 def test_what_was_committed_is_loaded(tmp_path):
     folder = tmp_path / "runs" / "a" / "checkpoint"
-    digest = commit(folder, FILES)
+    digest = commit(folder, contents(FILES))
     loaded = load(folder)
     assert loaded.digest == digest
     assert loaded.files["state/plan.json"] == b'{"step":3}'
-    tensors = loaded.tensors("model.safetensors")
+    tensors = tensors_of(loaded, "model.safetensors")
     assert tensors.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert tensors[name].dtype == tensor.dtype
@@ -57,7 +58,7 @@ def test_equal_content_gives_equal_bytes(tmp_path):
         "model.safetensors": dict(reversed(TENSORS.items()))
     }
     assert list(backwards["model.safetensors"]) != list(TENSORS)
-    assert commit(tmp_path / "a", FILES) == commit(tmp_path / "b", backwards)
+    assert commit(tmp_path / "a", contents(FILES)) == commit(tmp_path / "b", contents(backwards))
     for name in (*FILES, MANIFEST):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -86,12 +87,12 @@ def test_tied_and_sliced_tensors_are_stored_whole(tmp_path):
     model = GPT(1, 32, 4, 5, tied=True)
     big = torch.arange(100.0)
     files = {"model": model.state_dict(), "slices": {"x": big[:3], "y": big[1:4], "t": big[::40]}}
-    commit(tmp_path / "c", files)
+    commit(tmp_path / "c", contents(files))
     loaded = load(tmp_path / "c")
     fresh = GPT(1, 32, 4, 5, tied=True)
-    fresh.load_state_dict(loaded.tensors("model"))
+    fresh.load_state_dict(tensors_of(loaded, "model"))
     assert torch.equal(fresh.head.weight, model.head.weight)
-    slices = loaded.tensors("slices")
+    slices = tensors_of(loaded, "slices")
     assert [slices[name].tolist() for name in "xyt"] == [[0, 1, 2], [1, 2, 3], [0, 40, 80]]
 
 
@@ -99,7 +100,7 @@ def test_tied_and_sliced_tensors_are_stored_whole(tmp_path):
 @settings(max_examples=150, deadline=None)
 def test_any_flipped_bit_is_refused(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("flip") / "c"
-    commit(folder, FILES)
+    commit(folder, contents(FILES))
     name = data.draw(st.sampled_from(["model.safetensors", "state/plan.json", MANIFEST]))
     content = bytearray((folder / name).read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))
@@ -113,7 +114,7 @@ def test_any_flipped_bit_is_refused(tmp_path_factory, data):
 @settings(max_examples=100, deadline=None)
 def test_any_truncation_or_growth_is_refused(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("cut") / "c"
-    commit(folder, FILES)
+    commit(folder, contents(FILES))
     name = data.draw(st.sampled_from(["model.safetensors", "state/plan.json", MANIFEST]))
     content = (folder / name).read_bytes()
     if data.draw(st.booleans()):
@@ -197,9 +198,9 @@ def test_nothing_is_parsed_before_every_digest_is_checked(committed):
     loaded = load(folder)
     assert loaded.files["model.safetensors"] == garbage
     with pytest.raises(Malformed, match="not a safetensors file"):
-        loaded.tensors("model.safetensors")
+        tensors_of(loaded, "model.safetensors")
     with pytest.raises(Malformed, match="no such file"):
-        loaded.tensors("other")
+        tensors_of(loaded, "other")
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a//b", "a/./b", "", ".", "a\\b", "a\0", MANIFEST])
@@ -238,7 +239,7 @@ def test_an_exception_at_any_point_leaves_nothing(tmp_path, monkeypatch, excepti
         with monkeypatch.context() as patch:
             patch.setattr(module, call, failing, raising=False)
             try:
-                commit(folder, FILES)
+                commit(folder, contents(FILES))
             except (UsageError, KeyboardInterrupt):
                 if not folder.exists():
                     assert everything_below(tmp_path) == []
@@ -332,7 +333,7 @@ def test_an_opened_commit_checks_a_file_when_it_is_read(committed):
     opened = commit_folder.open_commit(committed)
     assert opened.digest == canonical_json.sha256((committed / MANIFEST).read_bytes())
     assert opened.size == sum(entry.size for entry in opened.entries.values())
-    assert opened.tensors("model.safetensors").keys() == TENSORS.keys()
+    assert tensors_of(opened, "model.safetensors").keys() == TENSORS.keys()
     with pytest.raises(Damaged, match=r"plan.json: differs from its digest"):
         opened.files["state/plan.json"]
     with pytest.raises(Damaged, match=r"plan.json: differs from its digest"):
@@ -346,9 +347,11 @@ def test_several_writers_fill_one_commit(tmp_path):
     entries = {}
     for rank in range(2):
         name = f"shards/rank{rank}.safetensors"
-        entries[name] = commit_folder.write(partial, name, {"w": torch.full((3,), rank)})
+        entries[name] = commit_folder.write(
+            partial, name, contents({name: {"w": torch.full((3,), rank)}})[name]
+        )
     digest = commit_folder.publish(partial, folder, entries)
     loaded = load(folder)
     assert loaded.digest == digest
     for rank in range(2):
-        assert loaded.tensors(f"shards/rank{rank}.safetensors")["w"].tolist() == [rank] * 3
+        assert tensors_of(loaded, f"shards/rank{rank}.safetensors")["w"].tolist() == [rank] * 3

@@ -11,6 +11,7 @@ from govray.errors import Malformed, UsageError
 from govray.governance.formats import canonical_json
 from govray.train.checkpoint.commit_folder import commit, load
 from govray.train.checkpoint.optimizer_state import optimizer_state, restore_optimizer
+from govray.train.checkpoint.stored_tensors import contents, tensors_of
 
 
 def build(kind=torch.optim.AdamW, **options):
@@ -37,21 +38,23 @@ def save(folder, model, optimizer, names):
     tensors, state = optimizer_state(optimizer, names)
     commit(
         folder,
-        {
-            "model": model.state_dict(),
-            "optimizer": tensors,
-            "optimizer.json": canonical_json.encode(state),
-            "rng": generators().tensors,
-        },
+        contents(
+            {
+                "model": model.state_dict(),
+                "optimizer": tensors,
+                "optimizer.json": canonical_json.encode(state),
+                "rng": generators().tensors,
+            }
+        ),
     )
 
 
 def resume(folder, model, optimizer, names):
     loaded = load(folder)
-    model.load_state_dict(loaded.tensors("model"))
+    model.load_state_dict(tensors_of(loaded, "model"))
     state = canonical_json.parse(loaded.files["optimizer.json"])
-    restore_optimizer(optimizer, names, loaded.tensors("optimizer"), state)
-    torch.set_rng_state(loaded.tensors("rng")["torch"])
+    restore_optimizer(optimizer, names, tensors_of(loaded, "optimizer"), state)
+    torch.set_rng_state(tensors_of(loaded, "rng")["torch"])
 
 
 OPTIMIZERS = [

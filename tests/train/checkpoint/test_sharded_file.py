@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from torch import Tensor
 from govray.errors import Damaged, Malformed
 from govray.governance.formats import canonical_json
 from govray.governance.formats.tensor_header import read_header
-from govray.train.checkpoint import commit_folder, safetensors_stream, sharded_file, whole_file
+from govray.train.checkpoint import commit_folder, safetensors_stream, whole_file
 from govray.train.checkpoint.commit_reader import Committed
 from govray.train.checkpoint.sharded_file import INDEX, ShardIndex, cut, part_name
+from govray.train.checkpoint.stored_tensors import contents, held_rows, tensors_of
 
 FILE = "model.safetensors"
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool]
@@ -47,7 +49,7 @@ def committed(folder: Path, tensors: Mapping[str, Tensor], sharded: set[str], wo
             elif rank == 0:
                 part[name] = tensor
         name = part_name(FILE, rank, world)
-        entries[name] = commit_folder.write(staged, name, part)
+        entries[name] = commit_folder.write(staged, name, contents({name: part})[name])
     commit_folder.publish(staged, target, entries)
     return target
 
@@ -87,13 +89,15 @@ def test_parts_are_the_whole_file_for_any_number_of_readers(
         copy = Path(name) / "copy"
         assert whole_file.copy(found, FILE, copy) == whole_file.entry(found, FILE)
         assert copy.read_bytes() == whole
-        joined = found.tensors(FILE)
+        joined = tensors_of(found, FILE)
         assert joined.keys() == tensors.keys()
         assert all(same(joined[name], tensors[name]) for name in tensors)
         index = found.index
         assert index is not None
         for rank in range(readers):
-            held = found.held(index, FILE, lambda _, rows, rank=rank: cut(rows, rank, readers))
+            held = held_rows(
+                found, index, FILE, lambda _, rows, rank=rank: cut(rows, rank, readers)
+            )
             assert held.keys() == tensors.keys()
             for name, tensor in tensors.items():
                 own = cut(len(tensor), rank, readers) if name in sharded else None
@@ -117,11 +121,13 @@ def test_a_reader_opens_only_the_parts_with_its_rows(folder: Path) -> None:
     assert found.index is not None
     read: list[str] = []
 
-    def noting(name: str) -> dict[str, Tensor]:
-        read.append(name)
-        return found._stored(name)
+    class Noting(dict[str, bytes]):
+        def __getitem__(self, name: str) -> bytes:
+            read.append(name)
+            return found.files[name]
 
-    sharded_file.held_rows(found.index, FILE, noting, lambda _, rows: cut(rows, 2, 3))
+    noting = replace(found, files=Noting())
+    held_rows(noting, found.index, FILE, lambda _, rows: cut(rows, 2, 3))
     assert read == [part_name(FILE, 0, 3), part_name(FILE, 2, 3)]
 
 
@@ -141,7 +147,7 @@ def test_a_flipped_bit_in_any_part_is_found(folder: Path, tmp_path: Path) -> Non
             lambda found: whole_file.entry(found, FILE),
             lambda found: whole_file.copy(found, FILE, tmp_path / "copy"),
             lambda found: whole_file.content(found, FILE),
-            lambda found: found.tensors(FILE),
+            lambda found: tensors_of(found, FILE),
         ):
             with pytest.raises(Damaged, match=f"0000{rank}-of-00003.*differs from its digest"):
                 use(found)
@@ -204,10 +210,10 @@ def test_parts_that_do_not_fit_together_are_refused(
     else:
         del other["b"]
     files = dict(whole.files) | {part_name(FILE, 1, 2): other}
-    commit_folder.commit(tmp_path / "odd", files)
+    commit_folder.commit(tmp_path / "odd", contents(files))
     found = commit_folder.open_commit(tmp_path / "odd")
     with pytest.raises(Damaged):
-        found.tensors(FILE)
+        tensors_of(found, FILE)
     with pytest.raises(Damaged):
         whole_file.entry(found, FILE)
 
@@ -218,7 +224,7 @@ def test_an_index_of_other_parts_is_refused(folder: Path, tmp_path: Path) -> Non
     }
     commit_folder.commit(tmp_path / "odd", files)
     with pytest.raises(Damaged, match="names other parts"):
-        commit_folder.open_commit(tmp_path / "odd").tensors(FILE)
+        tensors_of(commit_folder.open_commit(tmp_path / "odd"), FILE)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArg
 from govray.engine.model.gpt import GPT
 from govray.errors import GovrayError, Refused
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
@@ -156,7 +157,7 @@ def trained(here: Deployment, loop: Any, device: torch.device, *, on_cpu: bool) 
     assert found is not None
     committed = commit_folder.open_commit(found[0])
     names = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
-    return {f"{file}:{n}": t for file in names for n, t in committed.tensors(file).items()}
+    return {f"{file}:{n}": t for file in names for n, t in tensors_of(committed, file).items()}
 
 
 def here_and_there(folder: Path, loop: Any) -> Any:

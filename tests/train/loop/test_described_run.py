@@ -17,6 +17,7 @@ from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot
@@ -62,7 +63,7 @@ def held(run: Path, file: str) -> dict[str, Tensor]:
     """The tensors of a file of the run's last commit."""
     found = snapshot.latest(place(run))
     assert found is not None
-    return commit_folder.open_commit(found[0]).tensors(file)
+    return tensors_of(commit_folder.open_commit(found[0]), file)
 
 
 def base_weights(run: Path) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from govray.governance.attestation import model_folder
 from govray.governance.record.ledger import AnyLeaf, CorpusUse
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import contents
 from govray.train.replay.comparison import (
     LeafDifference,
     TensorDifference,
@@ -69,7 +70,7 @@ def committed(folder: Path, **files: Tensors | bytes) -> commit_folder.Committed
         "moments": "optimizer.safetensors",
     }
     content = {names[name]: value for name, value in files.items()}
-    commit_folder.commit(folder, {"optimizer.json": b"{}"} | content)
+    commit_folder.commit(folder, contents({"optimizer.json": b"{}"} | content))
     return commit_folder.load(folder)
 
 

@@ -21,6 +21,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.record.ledger import read_leaves
 from govray.train.attest.write_model import write_model
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import contents, tensors_of
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs import gating
 from govray.train.inputs.experiment_config import parse_experiment
@@ -247,12 +248,12 @@ def test_a_changed_weight_under_a_matching_manifest_is_found_by_name(
 ) -> None:
     folder = commits(copied)[4]
     files = dict(commit_folder.load(folder).files)
-    tensors = commit_folder.load(folder).tensors(model_folder.WEIGHTS)
+    tensors = tensors_of(commit_folder.load(folder), model_folder.WEIGHTS)
     name = sorted(tensors)[-1]
     with torch.no_grad():
         tensors[name].view(-1)[0] += 0.5
     shutil.rmtree(folder)
-    commit_folder.commit(folder, files | {model_folder.WEIGHTS: tensors})
+    commit_folder.commit(folder, contents(files | {model_folder.WEIGHTS: tensors}))
     code, out = command("steps", copied)
     assert code == 1
     assert f"checkpoint of step 4: {model_folder.WEIGHTS}: {name}, by at most 0.5" in out

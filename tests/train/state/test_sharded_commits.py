@@ -26,6 +26,7 @@ from govray.train.checkpoint import (
     whole_file,
 )
 from govray.train.checkpoint.sharded_file import part_name
+from govray.train.checkpoint.stored_tensors import contents, tensors_of
 from govray.train.replay.comparison import compared_files, first_tensor
 from govray.train.state import committer, garbage_collection
 from govray.train.state.snapshot import (
@@ -140,7 +141,7 @@ def test_copies_commit_once_and_load_into_any_number_of_ranks(
     parts = {name for name in commit.entries if name.startswith("parts/")}
     files = (model_folder.WEIGHTS, model_folder.EMA, OPTIMIZER)
     assert parts == {part_name(file, rank, 2) for file in files for rank in range(2)}
-    assert same({file: commit.tensors(file) for file in files}, expected)
+    assert same({file: tensors_of(commit, file) for file in files}, expected)
     four.run(train, broken, 0, 1, 2)
     four.run(train, broken, 1, 2, 2)
     assert commit_folder.load(broken / folder_name(2)).digest == commit.digest
@@ -173,7 +174,7 @@ def test_a_replay_compares_it_with_whole_files(two: RankPool, tmp_path: Path) ->
     expected = two.run(train, tmp_path, 0, 2)[0]
     parted = [commit_folder.open_commit(tmp_path / folder_name(step)) for step in (1, 2)]
     others = {name: parted[1].files[name] for name in parted[1].names - expected.keys()}
-    commit_folder.commit(tmp_path / "whole", {**others, **expected})
+    commit_folder.commit(tmp_path / "whole", contents({**others, **expected}))
     whole_one = commit_folder.open_commit(tmp_path / "whole")
     files = compared_files(whole_one, parted[1])
     assert files == [
@@ -394,6 +395,6 @@ def test_ranks_upload_their_parts_to_remote_storage(
     assert found is not None
     commit = commit_folder.open_commit(found[0])
     assert part_name(model_folder.WEIGHTS, 1, 2) in commit.entries
-    assert same({file: commit.tensors(file) for file in expected}, expected)
+    assert same({file: tensors_of(commit, file) for file in expected}, expected)
     assert whole_file.copy(commit, model_folder.WEIGHTS, tmp_path / "copy").size > 0
     assert not garbage_collection.inventory(run).leftovers

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot
@@ -76,7 +77,7 @@ def weights(
     run = from_experiment(parse_experiment(value, where="test")).train()
     found = snapshot.latest(run)
     assert found is not None
-    return commit_folder.open_commit(found[0]).tensors(model_folder.WEIGHTS)
+    return tensors_of(commit_folder.open_commit(found[0]), model_folder.WEIGHTS)
 
 
 def test_kernels_of_inductor_train_as_torch_s_own(process: RankPool, tmp_path: Path) -> None:

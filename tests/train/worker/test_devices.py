@@ -19,6 +19,7 @@ from govray.engine.model.gpt import GPT, loss
 from govray.errors import GovrayError, Refused
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.optimizer_state import restore_optimizer
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.order import Assignment, current
@@ -85,7 +86,7 @@ def trained(
     assert found is not None
     committed = commit_folder.open_commit(found[0])
     names = ("model.safetensors", "ema.safetensors", "optimizer.safetensors")
-    return {f"{file}:{n}": t for file in names for n, t in committed.tensors(file).items()}
+    return {f"{file}:{n}": t for file in names for n, t in tensors_of(committed, file).items()}
 
 
 def test_a_run_on_a_device_leaves_nothing_on_the_cpu_and_has_its_bits(

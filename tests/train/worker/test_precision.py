@@ -18,6 +18,7 @@ from govray.errors import UsageError
 from govray.governance.attestation import model_folder
 from govray.train.attest.audited_model import load_model
 from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.state import snapshot
@@ -50,7 +51,7 @@ def committed(run: Path) -> dict[str, Tensor]:
     found = snapshot.latest(run)
     assert found is not None
     last = commit_folder.load(found[0])
-    tensors = last.tensors(model_folder.WEIGHTS) | last.tensors("optimizer.safetensors")
+    tensors = tensors_of(last, model_folder.WEIGHTS) | tensors_of(last, "optimizer.safetensors")
     return {name: tensor for name, tensor in tensors.items() if "adapter:" not in name}
 
 
