@@ -26,6 +26,7 @@ from govray.data import records_file
 from govray.data.corpus import Built, unsigned_credential
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Environment
+from govray.governance.attestation.execution import CodeFacts, Execution
 from govray.governance.attestation.model_attestation import (
     LayerGroup,
     Reference,
@@ -33,11 +34,12 @@ from govray.governance.attestation.model_attestation import (
     admitted_corpora,
     build,
 )
+from govray.governance.attestation.signing import UnsignedModel, sign
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.record_columns import RecordColumns
-from govray.governance.formats.statement import Subject, seal, self_subject
+from govray.governance.formats.statement import seal, self_subject
 from govray.governance.policy import record_commitment
 from govray.governance.policy.credential import (
     Credential,
@@ -253,9 +255,8 @@ def attest(folder: Path) -> int:
         canonical_json.parse_canonical((deployment / "plan.json").read_bytes()), where="plan"
     )
     ledger = Ledger.read("sized", governance[model_folder.LEDGER])
-    governance[model_folder.CHECKPOINT] = ledger.sign(signer)
     credential = governance[model_folder.CREDENTIALS].strip()
-    attestation = build(
+    claims = build(
         run=RunFacts(id="sized", name="sized", started=at, finished=at),
         policy=verify_policy(trust, governance[model_folder.POLICY], at=parse_time(at)),
         trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),
@@ -280,12 +281,20 @@ def attest(folder: Path) -> int:
         files={name: canonical_json.sha256(data) for name, data in governance.items()}
         | {model_folder.MANIFEST: manifest.digest},
     )
-    subjects = [
-        Subject.of(name, canonical_json.sha256((folder / name).read_bytes()))
+    subjects = {
+        name: canonical_json.sha256((folder / name).read_bytes())
         for name in (model_folder.CONFIG, model_folder.WEIGHTS)
-    ]
-    governance[model_folder.ATTESTATION] = seal(attestation, subjects, [signer])
-    for name, data in governance.items():
+    }
+    execution = Execution(
+        code=CodeFacts(origin="submitted"),
+        isolation="machine",
+        attempts=1,
+        commit=_ZERO,
+        registered=at,
+        attested=at,
+    )
+    found = UnsignedModel(claims=claims, subjects=subjects, commit=_ZERO)
+    for name, data in (governance | dict(sign(found, execution, signer).files)).items():
         (folder / name).write_bytes(data)
     return _rows(ledger)
 

@@ -69,9 +69,8 @@ class Shown:
     def submitted(self) -> str | None:
         """Who submitted the run that an attestation is about, as far as it states that."""
         predicate = self.statement.get("predicate")
-        run = predicate.get("run") if isinstance(predicate, dict) else None
-        stated = run.get("submission") if isinstance(run, dict) else None
-        if not isinstance(stated, dict):
+        stated = predicate.get("execution") if isinstance(predicate, dict) else None
+        if not isinstance(stated, dict) or "user" not in stated:
             return None
         return f"submitted by {stated.get('user')}, project {stated.get('project')}"
 

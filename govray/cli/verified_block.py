@@ -37,10 +37,10 @@ def print_verdict(model: VerifiedModel) -> None:
         field("targets", "bounded: how many each step has is the signer's word without --records")
     for head in model.heads:
         field("also", f"its first {head.size} leaves are those of a head signed elsewhere")
-    if (submission := attestation.run.submission) is not None:
-        field("who", f"{submission}, as the operator states")
-    if (archive := attestation.run.code_archive) is not None:
-        field("code", f"archive {_short(archive)} of its working directory")
+    if (who := attestation.execution.who) is not None:
+        field("who", f"{who}, as the operator states")
+    field("code", attestation.execution.code)
+    field("isolation", attestation.execution.apart)
     if start := _start(model):
         field("started", start)
     for each in attestation.run.ancestry or ():
@@ -167,6 +167,7 @@ def to_json(model: VerifiedModel) -> dict[str, Any]:
             "digest": model.trust_root.digest,
         },
         "run": attestation.run.to_json(),
+        "execution": attestation.execution.to_json(),
         "policy": attestation.policy.to_json(),
         "depth": model.depth,
         "lossTargets": "bounded" if model.targets_bounded else "exact",

@@ -14,6 +14,8 @@ import numpy as np
 
 from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, Untrusted
 from govray.governance.attestation import model_folder
+from govray.governance.attestation.environment import Setup
+from govray.governance.attestation.execution import CodeFacts
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope, Signature, pae, sign_payload
@@ -42,6 +44,7 @@ from tests.support.world import (
     RecordLists,
     World,
     safetensors,
+    sign_ledger,
     unchecked,
     write,
 )
@@ -230,6 +233,17 @@ def signed_policy(*replace: tuple[str, str]) -> Callable[[World], bytes]:
     return lambda world: seal_policy(read_policy(text), world.keys.compliance)
 
 
+def stating(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
+    """The statement with another predicate."""
+
+    def changed(payload: bytes) -> bytes:
+        statement = json.loads(payload)
+        change(statement["predicate"])
+        return canonical_json.encode(statement)
+
+    return changed
+
+
 def signed_policy_json(change: Callable[[dict[str, Any]], None]) -> Callable[[World, Path], bytes]:
     """A policy statement that our own signing would refuse, signed all the same."""
 
@@ -410,7 +424,7 @@ def note_by_another_key(world: World, folder: Path) -> bytes:
 
 def note_of_another_run(world: World, folder: Path) -> bytes:
     leaves = read_leaves((folder / model_folder.LEDGER).read_bytes())
-    return Ledger("another-run", leaves).sign(world.keys.operator)
+    return sign_ledger(Ledger("another-run", leaves), world.keys.operator)
 
 
 def note_of_other_leaves(world: World, folder: Path) -> bytes:
@@ -419,7 +433,7 @@ def note_of_other_leaves(world: World, folder: Path) -> bytes:
         Attestation, (folder / model_folder.ATTESTATION).read_bytes(), world.operator
     ).document
     leaves = read_leaves((folder / model_folder.LEDGER).read_bytes())
-    return Ledger(attestation.run.id, (*leaves[:-1], leaves[0])).sign(world.keys.operator)
+    return sign_ledger(Ledger(attestation.run.id, (*leaves[:-1], leaves[0])), world.keys.operator)
 
 
 # Model files
@@ -624,6 +638,17 @@ def fresh_root_without_delegations(world: World, folder: Path) -> None:
     other.deploy(folder)
 
 
+def executed(**changes: Any) -> Callable[[Attestation], dict[str, Any]]:
+    """Another execution, well formed or not."""
+    return lambda a: {"execution": a.execution.model_copy(update=changes)}
+
+
+def submitted(**changes: Any) -> Callable[[Attestation], dict[str, Any]]:
+    """Somebody submitted the run."""
+    by = {"submission": "s-1", "user": "eve", "project": "p", "submitted": STARTED}
+    return executed(**by | changes)
+
+
 # How signed bytes are written
 
 
@@ -783,6 +808,14 @@ CASES = [
             "attestation: ",
         ),
         (
+            "user of the execution changed",
+            edit(
+                model_folder.ATTESTATION,
+                payload_edit(lambda s: s["predicate"]["execution"].update(user="x")),
+            ),
+            "attestation: ",
+        ),
+        (
             "re-signed with fresh keys",
             fresh_root_without_delegations,
             "no signature verifies under any operator authority",
@@ -824,6 +857,34 @@ CASES = [
                 ("run", ("predicate", "run")),
                 ("corpus", ("predicate", "corpora", "0")),
                 ("coverage entry", ("predicate", "coverage", "0")),
+            ]
+        ),
+    ),
+    *refused(
+        "step 2 (signature)",
+        Malformed,
+        *(
+            (name, resigned(stating(change)), at)
+            for name, change, at in [
+                ("no execution", lambda p: p.pop("execution"), "execution"),
+                ("unknown origin", lambda p: p["execution"]["code"].update(origin="ours"), "code"),
+                ("unknown isolation", lambda p: p["execution"].update(isolation="v"), "isolation"),
+                ("no attempt", lambda p: p["execution"].update(attempts=0), "attempts"),
+                ("a user without a project", lambda p: p["execution"].update(user="e"), "user"),
+                (
+                    "code of the deployment with an archive",
+                    lambda p: p["execution"].update(
+                        code={"origin": "deployment", "archive": DIGEST}, isolation="run"
+                    ),
+                    "no archive",
+                ),
+                (
+                    "code of the deployment on a shared cluster",
+                    lambda p: p["execution"].update(
+                        code={"origin": "deployment"}, isolation="sharedCluster"
+                    ),
+                    "isolation",
+                ),
             ]
         ),
     ),
@@ -1366,6 +1427,25 @@ CASES = [
         ),
     ),
     *refused(
+        "step 17 (execution)",
+        Refused,
+        *(
+            (name, reattest(change), at)
+            for name, change, at in [
+                ("registered late", executed(registered="2026-11-10T08:00:01Z"), "registered"),
+                ("submitted late", submitted(submitted="2026-11-10T08:00:01Z"), "submitted"),
+                ("attested early", executed(attested="2026-11-10T08:59:59Z"), "run.finished"),
+                ("attested late", executed(attested="2026-11-20T00:00:01Z"), "attested"),
+                ("submitted under another policy", submitted(policy=DIGEST), "policy"),
+                (
+                    "another image than the job's",
+                    executed(code=CodeFacts(origin="submitted", setup=Setup(image=DIGEST))),
+                    "code",
+                ),
+            ]
+        ),
+    ),
+    *refused(
         "",
         CouldNotCheck,
         (
@@ -1393,6 +1473,14 @@ CASES = [
 
 PASSING: list[tuple[str, Attack]] = [
     ("untouched", lambda *_: None),
+    (
+        "submitted by somebody",
+        reattest(submitted(code=CodeFacts(origin="submitted", archive=DIGEST))),
+    ),
+    (
+        "the deployment's own code",
+        reattest(submitted(code=CodeFacts(origin="deployment"), isolation="run")),
+    ),
     ("readable files beside", add("README.md")),
     ("signed again", reattest()),
     (

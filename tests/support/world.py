@@ -23,11 +23,13 @@ from typing import Any, TypeVar
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Environment
+from govray.governance.attestation.execution import CodeFacts, Execution
 from govray.governance.attestation.model_attestation import Attestation, LayerGroup, Reference
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import Document
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
+from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.formats.statement import Subject, read, seal, self_subject
 from govray.governance.policy import record_commitment
 from govray.governance.policy.corpus_routes import CorpusRoutes
@@ -69,6 +71,14 @@ AT = datetime(2026, 11, 20, tzinfo=UTC)
 FAR = "2030-01-01T00:00:00Z"
 RUN = "run-7f3a"
 DIGEST = canonical_json.sha256(b"stands for something that no test looks into")
+EXECUTION = Execution(
+    code=CodeFacts(origin="submitted"),
+    isolation="machine",
+    attempts=1,
+    commit=DIGEST,
+    registered=STARTED,
+    attested=FINISHED,
+)
 
 POLICY = """
 schema: govray.dev/depth-policy/v1
@@ -441,34 +451,31 @@ class World:
             model_folder.CREDENTIALS: b"".join(e + b"\n" for e in envelopes.values()),
             model_folder.DELEGATIONS: b"".join(d + b"\n" for d in self.delegations),
             model_folder.LEDGER: ledger_data(ledger.data),
-            model_folder.CHECKPOINT: ledger.sign(operator),
         }
         if recorded := gates_data(encode_gates(gates)):
             governance[model_folder.GATES] = recorded
         root = read(TrustRoot, Envelope.parse(self.root))
-        document = attestation(
-            attesting.build(
-                **{
-                    "run": attesting.RunFacts(
-                        id=run, name="world", started=STARTED, finished=FINISHED
-                    ),
-                    "policy": ruled,
-                    "trust_root": Reference(
-                        name=self.name, version=root.document.version, digest=root.digest
-                    ),
-                    "manifest": pinned,
-                    "records": self.files.of(prepared),
-                    "plan": planned,
-                    "credentials": verified,
-                    "groups": GROUPS,
-                    "ledger": ledger,
-                    "adapter_tensors": tensors,
-                    "environment": ENVIRONMENT,
-                    "files": {n: canonical_json.sha256(d) for n, d in governance.items()},
-                }
-                | built
-            )
+        claims = attesting.build(
+            **{
+                "run": attesting.RunFacts(id=run, name="world", started=STARTED, finished=FINISHED),
+                "policy": ruled,
+                "trust_root": Reference(
+                    name=self.name, version=root.document.version, digest=root.digest
+                ),
+                "manifest": pinned,
+                "records": self.files.of(prepared),
+                "plan": planned,
+                "credentials": verified,
+                "groups": GROUPS,
+                "ledger": ledger,
+                "adapter_tensors": tensors,
+                "environment": ENVIRONMENT,
+                "files": {n: canonical_json.sha256(d) for n, d in governance.items()},
+            }
+            | built
         )
+        governance[model_folder.CHECKPOINT] = checkpoint = sign_ledger(ledger, operator)
+        document = attestation(Attestation.of(claims, EXECUTION, canonical_json.sha256(checkpoint)))
         for name, data in (model | governance).items():
             write(folder / name, data)
         self.attest(folder, document, operator=operator)
@@ -497,6 +504,11 @@ class World:
         named = [Subject.of(n, canonical_json.sha256((folder / n).read_bytes())) for n in names]
         signed = seal(document, subjects(named), [operator or self.keys.operator])
         write(folder / model_folder.ATTESTATION, signed)
+
+
+def sign_ledger(ledger: Ledger, signer: LocalSigner) -> bytes:
+    """The ledger's checkpoint."""
+    return sign_checkpoint(ledger.origin, ledger.size, ledger.root, signer)
 
 
 def record(

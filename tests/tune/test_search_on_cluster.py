@@ -289,7 +289,8 @@ def test_a_trial_carries_the_submission_of_its_search(deployment: Deployment) ->
     assert found.folder.name == "asked-search-s-1"
     [model] = found.models.values()
     assert read_record(model.parent).submission == of
-    assert govray.verify(model, trust_root=deployment.root).attestation.run.submission == of
+    stated = govray.verify(model, trust_root=deployment.root).attestation.execution
+    assert (stated.submission, stated.user, stated.project) == (of.id, of.user, of.project)
     assert searching.run(file, submission=of).models == found.models  # its job was started again
     assert drivers(model.parent) == 1
 

@@ -66,6 +66,7 @@ REVOKED_BY = {
     "attestation": "operator",
 }
 """What an entry of a revocation list names → the role of its issuer. A delegation: any."""
+ISOLATIONS = ("machine", "sharedCluster", "project", "run")
 OF_A_STEP = ("gradientNorms", "entropyProfile")
 """Kinds of leaf that stand behind a step's own, and count no rows."""
 TABLES: dict[str, Any] = json.loads(
@@ -91,11 +92,13 @@ TABLES: dict[str, Any] = json.loads(
 "tokens":0, "weightedTokens":0}], "disclaimer":0, "domains":[[0]], "environment":{"codeDigest":0,
 "device":0, "packages":[0], "platform":0, "processor":0, "python":0, "seeds":[0], "settings":[0],
 "setup":{"image":0, "pip":0, "uvLock":0}, "source":{"commit":0, "digest":0, "dirty":0,
-"module":0}, "threads":0}, "files":[0], "groups":[{"group":0, "parameters":[0]}],
-"ledger":{"origin":0, "root":0, "size":0}, "levels":[[0]], "manifest":0,
-"memorization":{"branches":[0], "decisions":[{"action":0, "branch":0, "corpus":0, "e":0,
-"evidence":[0], "fallback":0, "layers":[0], "since":0, "step":0}], "measured":[0],
-"measures":[{"corpus":0, "deviation":0, "e":0, "layer":0, "p":0, "permutations":0,
+"module":0}, "threads":0}, "execution":{"attempts":0, "attested":0, "code":{"archive":0,
+"origin":0, "setup":{"image":0, "pip":0, "uvLock":0}}, "commit":0, "isolation":0, "policy":0,
+"project":0, "registered":0, "submission":0, "submitted":0, "user":0}, "files":[0],
+"groups":[{"group":0, "parameters":[0]}], "ledger":{"origin":0, "root":0, "size":0},
+"levels":[[0]], "manifest":0, "memorization":{"branches":[0], "decisions":[{"action":0,
+"branch":0, "corpus":0, "e":0, "evidence":[0], "fallback":0, "layers":[0], "since":0, "step":0}],
+"measured":[0], "measures":[{"corpus":0, "deviation":0, "e":0, "layer":0, "p":0, "permutations":0,
 "probe":{"entropy":0, "minK":0, "rows":0, "surprise":0}, "reserve":{"entropy":0, "minK":0,
 "rows":0, "surprise":0}, "scores":{"probe":[0], "reserve":[0], "unit":0}}], "unmeasurable":[0]},
 "phaseExclusions":[[[[0]]]], "plan":{"context":0, "excluded":[0], "manifest":0, "maxSteps":0,
@@ -106,20 +109,20 @@ TABLES: dict[str, Any] = json.loads(
 "replays":[{"corpus":0, "environment":{"codeDigest":0, "device":0, "packages":[0], "platform":0,
 "processor":0, "python":0, "seeds":[0], "settings":[0], "setup":{"image":0, "pip":0, "uvLock":0},
 "source":{"commit":0, "digest":0, "dirty":0, "module":0}, "threads":0}, "files":[0], "outcome":0,
-"party":0, "plan":0}], "run":{"ancestry":[{"root":0, "run":0, "size":0, "step":0}], "archive":0,
-"finished":0, "id":0, "initialWeights":[0], "name":0, "started":0, "submission":{"archive":0,
-"id":0, "policy":0, "project":0, "submitted":0, "user":0}}, "selectionTaint":[{"corpora":[0],
-"ended":0, "metric":0, "search":0, "statistic":0, "validation":[0]}], "taint":[{"direct":[0],
-"group":0, "transitive":[0]}], "trustRoot":{"digest":0, "name":0, "version":0},
-"validation":{"corpora":[0], "goal":0, "metric":0, "value":0}}, "credential/v1":{"corpus":0,
-"description":{"collected":{"first":0, "last":0}, "content":0, "crawlers":[{"behaviour":0,
-"name":0, "purpose":0}], "domains":{"sizes":[0], "total":0, "unit":0}, "generators":[0],
-"hours":0, "illegalContentMeasures":0, "languages":[0], "modality":[0], "optOut":0,
-"optOutCheck":{"agents":[0], "first":0, "last":0, "snapshot":0}, "optOutMeasures":0,
-"personalData":0, "source":0, "url":0}, "issuer":0, "jurisdiction":0, "license":0,
-"licenseCategory":0, "normalisation":[0], "piiScan":{"analyzer":0, "entities":[0], "score":0},
-"records":{"commitment":0, "count":0, "root":0}, "rows":{"classes":0, "kind":0,
-"tensors":[{"dtype":0, "name":0, "shape":[0]}]}, "schemaVersion":0, "sensitivity":0, "use":0,
+"party":0, "plan":0}], "run":{"ancestry":[{"root":0, "run":0, "size":0, "step":0}], "finished":0,
+"id":0, "initialWeights":[0], "name":0, "started":0}, "selectionTaint":[{"corpora":[0], "ended":0,
+"metric":0, "search":0, "statistic":0, "validation":[0]}], "taint":[{"direct":[0], "group":0,
+"transitive":[0]}], "trustRoot":{"digest":0, "name":0, "version":0}, "validation":{"corpora":[0],
+"goal":0, "metric":0, "value":0}}, "credential/v1":{"collectionPeriod":{"from":0, "until":0},
+"corpus":0, "description":{"collected":{"first":0, "last":0}, "content":0,
+"crawlers":[{"behaviour":0, "name":0, "purpose":0}], "domains":{"sizes":[0], "total":0, "unit":0},
+"generators":[0], "hours":0, "illegalContentMeasures":0, "languages":[0], "modality":[0],
+"optOut":0, "optOutCheck":{"agents":[0], "first":0, "last":0, "snapshot":0}, "optOutMeasures":0,
+"personalData":0, "source":0, "url":0}, "issuer":0, "jurisdiction":0, "languages":[0],
+"license":0, "licenseCategory":0, "modality":[0], "normalisation":[0], "optOut":0,
+"personalData":0, "piiScan":{"analyzer":0, "entities":[0], "score":0}, "records":{"commitment":0,
+"count":0, "root":0}, "rows":{"classes":0, "kind":0, "tensors":[{"dtype":0, "name":0,
+"shape":[0]}]}, "schemaVersion":0, "sensitivity":0, "sourceType":0, "url":0, "use":0,
 "valid":{"from":0, "until":0}}, "delegation/v1":{"authority":{"expires":0, "keys":[{"algorithm":0,
 "spki":0}], "maximumRevocationAgeHours":0, "minimumPolicyVersions":[0], "minimumRevocations":0,
 "name":0, "role":0, "scope":[{"corpus":0, "jurisdictions":[0], "licenseCategories":[0],
@@ -625,7 +628,24 @@ class Checks:
         self.operator = self.trust.signers(self.attested, "operator", [self.at])[0]
         signed = self.attested.signed_by(self.operator["loaded"])
         demand(self.attested.hints == sorted(signed), "signatures or key hints beside the signer's")
-        demand(run["started"] <= run["finished"] <= self.at, "the run did not end before then")
+        stated = self.document["execution"]
+        times = [stated.get("submitted", ""), stated["registered"], run["started"]]
+        times += [run["finished"], stated["attested"], self.at]
+        demand(times == sorted(times), "the times of the run and its execution are out of order")
+        told = [each in stated for each in ("submission", "user", "project", "submitted")]
+        demand(all(told) or not any(told) | ("policy" in stated), "half a submission")
+        same = stated.get("policy") in (None, self.document["policy"]["digest"])
+        demand(same, "it was submitted under another policy")
+        code, isolation = stated["code"], stated["isolation"]
+        same = code.get("setup") == self.document["environment"].get("setup")
+        demand(same, "the job reported another image or other packages")
+        demand(stated["attempts"] >= 1, "no attempt")
+        demand(isolation in ISOLATIONS, f"the unknown isolation {isolation}")
+        own = code["origin"] == "deployment"
+        demand(own or code["origin"] == "submitted", f"the unknown origin {code['origin']}")
+        packages = {"pip", "uvLock"} & code.get("setup", {}).keys()
+        alone = isolation == "run" and "archive" not in code and not packages
+        demand(alone or not own, "code of the deployment with other code, or not alone")
         for each in self.document["removals"]:
             held = run["finished"] <= each["removed"] <= self.at
             demand(held, f"adapter {each['adapter']} was not removed between the run and then")

@@ -10,7 +10,7 @@ follow.
 What no computation can establish is named in ``DISCLAIMER``, which every attestation carries
 word for word.
 
-``build`` is pure. It does not sign (``statement.seal``), verify (``verifier.py``) or read files.
+``build`` is pure. It does not sign (``signing.py``), verify (``verifier.py``) or read files.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from govray.errors import Refused, UsageError
 from govray.governance.attestation import coverage, model_folder
 from govray.governance.attestation.coverage import Coverage
 from govray.governance.attestation.environment import Environment
+from govray.governance.attestation.execution import Execution
 from govray.governance.attestation.selection_taint import Selection, ended_early
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.bounds import Natural, Positive, PositiveShare, ShortText
@@ -38,7 +39,6 @@ from govray.governance.record.incidents import Findings, Incidents, follow, subj
 from govray.governance.record.ledger import Ledger
 from govray.governance.record.prepare_manifest import Manifest, Quarantined
 from govray.governance.record.prepared_records import RecordCounts
-from govray.governance.submission.submission import Submission
 from govray.governance.trust.trust_state import Verified
 
 DISCLAIMER = (
@@ -52,7 +52,12 @@ DISCLAIMER = (
     '"Replay identical" means a rerun without the class, by the named party in the named '
     'environment, gave the same bytes. "Removed" means the adapter\'s tensors are absent from '
     "these files; copies and derivatives are not covered. Coverage percentages refer only to data "
-    "presented to govray. Times are the signer's. This is not legal advice, a warranty or a "
+    "presented to govray. Who submitted the run, what and when, and in which isolation it ran, is "
+    "from the signer's records, and times are the signer's. Counts, norms and environment were "
+    "reported by the job. The signer checked that they agree with each other, the policy and the "
+    "manifest, not that they are true. Where code was submitted, its author could have reported "
+    "other counts; a replay runs the same code and does not show otherwise. On a shared cluster "
+    "any of its jobs could have altered the run. This is not legal advice, a warranty or a "
     "certification."
 )
 
@@ -74,9 +79,6 @@ class RunFacts(Document):
     ``initial_weights`` maps the files of existing weights that the run began with to their
     digests; what they bring is the attestation's ``pretrained``. Absent if there were none.
     ``ancestry`` names the runs whose state this one went on from, the oldest first.
-    ``submission`` says who submitted it, as the signer states it. It is absent of a run that was
-    started by hand. ``archive`` is the digest of its working directory, if that was archived and
-    no submission states it.
     """
 
     id: Name
@@ -85,13 +87,6 @@ class RunFacts(Document):
     finished: Timestamp
     initial_weights: Annotated[dict[ShortText, Digest], Field(min_length=1)] | None = None
     ancestry: Annotated[tuple[Ancestor, ...], Field(min_length=1)] | None = None
-    submission: Submission | None = None
-    archive: Digest | None = None
-
-    @property
-    def code_archive(self) -> str | None:
-        """Digest of the archived working directory, if there is one."""
-        return (self.submission and self.submission.archive) or self.archive
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -213,10 +208,9 @@ class Removal(Document):
     removed: Timestamp
 
 
-class Attestation(Document):
-    """The predicate. See the module for what is computed and what is stated."""
-
-    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/attestation/provenance-coverage/v1"
+class Claims(Document):
+    """What a run's folder gives of an attestation: computed, and reported by the job.
+    See the module. ``files`` does not pin the ledger's checkpoint, which nobody signed yet."""
 
     run: RunFacts
     policy: Reference
@@ -263,6 +257,21 @@ class Attestation(Document):
     def base_groups(self) -> tuple[str, ...]:
         """The model's layer groups in order, adapters excepted."""
         return tuple(g.group for g in self.groups)
+
+
+class Attestation(Claims):
+    """The predicate: a run's claims, and what the operator's records say of its execution."""
+
+    PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/attestation/provenance-coverage/v1"
+
+    execution: Execution
+
+    @classmethod
+    def of(cls, claims: Claims, execution: Execution, checkpoint: str) -> Self:
+        """``checkpoint``: digest of the signed ledger checkpoint."""
+        fields = {name: getattr(claims, name) for name in Claims.model_fields}
+        fields["files"] = {**claims.files, model_folder.CHECKPOINT: checkpoint}
+        return cls(**fields, execution=execution)
 
 
 def admitted_corpora(
@@ -413,14 +422,15 @@ def build(
     selections: Sequence[Selection] = (),
     validation: ValidationResult | None = None,
     assurance_level: AssuranceLevel = "selfAttested",
-) -> Attestation:
-    """The attestation of a finished run.
+) -> Claims:
+    """The claims of a finished run.
 
     Args:
         credentials: Corpus → credential, of the corpora that the plan reads.
         groups: The base model's layer groups, in model order.
         adapter_tensors: Adapter → tensor names in its safetensors file.
-        files: Name → digest of the files in ``governance/``, the attestation excepted.
+        files: Name → digest of the files in ``governance/``, without the attestation and the
+            ledger's checkpoint.
         buffers: Tensors of the base weights that no gradient updates.
         pretrained: Group → what a pretrained start brings (T0).
         selections: The searches that the run was a trial of, and its early stopping.
@@ -432,7 +442,7 @@ def build(
     corpora, routes = admitted_corpora(policy.document, credentials, base, plan.max_steps)
     frozen = frozen_domains(routes, base)
     initial = {g: tuple(sorted(labels)) for g, labels in (pretrained or {}).items()}
-    return Attestation(
+    return Claims(
         run=run,
         policy=Reference(
             name=policy.document.name, version=policy.document.version, digest=policy.digest

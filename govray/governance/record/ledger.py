@@ -42,8 +42,6 @@ from govray.errors import Malformed
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.bounds import MAX_EXACT, Natural, Positive, ShortText
 from govray.governance.formats.document import Digest, Document, Name
-from govray.governance.formats.keys import Signer
-from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.record.entropy_profile import EntropyProfile
 
 MAX_LEAVES = 10_000_000
@@ -294,10 +292,6 @@ class Ledger:
     def data(self) -> bytes:
         """The bytes of ``ledger.jsonl``."""
         return b"".join(line + b"\n" for line in self.lines)
-
-    def sign(self, signer: Signer) -> bytes:
-        """The bytes of ``ledger.checkpoint``."""
-        return sign_checkpoint(self.origin, self.size, self.root, signer)
 
 
 def origin(run: str) -> str:

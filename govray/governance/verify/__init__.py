@@ -1,4 +1,4 @@
-"""The verifier: one model folder, one trust root, sixteen numbered steps, no network.
+"""The verifier: one model folder, one trust root, seventeen numbered steps, no network.
 
 `verify` and `VerifiedModel` are its public face.
 """

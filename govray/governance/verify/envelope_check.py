@@ -1,6 +1,7 @@
 """What an attestation's envelope alone can show of the verifier's steps.
 
-Without the model folder, four steps can be checked: trust root, signature, statement, assurance.
+Without the model folder, five steps can be checked: trust root, signature, statement, assurance,
+execution.
 The revocation lists show whether the attestation itself is revoked. The other steps compare it
 with files; they are named as not checked, with what each needs. So no outcome here says
 ``verified``. The caller gives the trust roots; none is chosen here.
@@ -27,6 +28,7 @@ from govray.governance.verify.envelope_steps import (
     check_signatures,
     check_statement,
 )
+from govray.governance.verify.execution_step import check_execution
 from govray.governance.verify.revocation_step import check_attestation
 from govray.governance.verify.steps import STEPS, Step
 
@@ -50,7 +52,7 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class EnvelopeCheck:
-    """All sixteen steps, in order.
+    """All seventeen steps, in order.
 
     Attributes:
         attested: What was signed, if steps 1 to 3 passed.
@@ -116,7 +118,7 @@ def check_envelope(
         lacking, revoked = _revocations(
             anchor, trust, attested, data, at, verified or VerifiedLists()
         )
-        return EnvelopeCheck(attested, trust, _steps(attested, revoked), lacking)
+        return EnvelopeCheck(attested, trust, _steps(attested, revoked, at), lacking)
     return EnvelopeCheck(None, None, _none(refused))
 
 
@@ -150,13 +152,16 @@ def _revocations(
     return (), StepOutcome.of(step, "notChecked", why)
 
 
-def _steps(attested: Verified[Attestation], revoked: StepOutcome) -> tuple[StepOutcome, ...]:
+def _steps(
+    attested: Verified[Attestation], revoked: StepOutcome, at: datetime
+) -> tuple[StepOutcome, ...]:
     done = [
         StepOutcome.of(steps.TRUST_ROOT, "passed"),
         StepOutcome.of(steps.SIGNATURE, "passed", f"by {attested.authority.name}"),
         StepOutcome.of(steps.STATEMENT, "passed"),
         _try(steps.ASSURANCE, lambda: check_assurance(attested.document)),
         revoked,
+        _try(steps.EXECUTION, lambda: check_execution(attested.document, at)),
     ]
     return _in_order(done)
 

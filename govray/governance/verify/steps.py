@@ -1,4 +1,4 @@
-"""The verifier's sixteen steps: number, name, what has to hold, and what it needs.
+"""The verifier's seventeen steps: number, name, what has to hold, and what it needs.
 
 The one list: the verifier, the check of an envelope alone and the pages import it. The pages'
 script gets it with ``kinds.json``.
@@ -143,6 +143,13 @@ WITNESSES = Step(
     "policy asks for make the model witnessed.",
     needs="the cosigned head in the model folder",
 )
+EXECUTION = Step(
+    17,
+    "execution",
+    "the run was registered before it started, and attested between its end and the reference "
+    "time; the policy that it was submitted under and what it was set up with are those it had. "
+    "Who submitted what, and in which isolation, is the operator's word.",
+)
 
 STEPS = (
     TRUST_ROOT,
@@ -161,5 +168,6 @@ STEPS = (
     REPLAY_CHECKS,
     TIMESTAMP,
     WITNESSES,
+    EXECUTION,
 )
 """In order. Part of the thirteenth comes early: a delegation that was revoked signs nothing."""

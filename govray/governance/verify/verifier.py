@@ -75,6 +75,7 @@ from govray.governance.verify.envelope_steps import (
     check_signatures,
     check_statement,
 )
+from govray.governance.verify.execution_step import check_execution
 from govray.governance.verify.files_step import check_files
 from govray.governance.verify.ledger_step import MAX_ROWS, check_ledger
 from govray.governance.verify.plan_steps import check_plan, check_routes
@@ -339,6 +340,8 @@ def _verify(
         cosignatures = check_cosignatures(
             trust, cosigned, head, started=attestation.run.started, at=at
         )
+    with _step(steps.EXECUTION):
+        check_execution(attestation, at)
     _check_asked(asked, folder, uncovered)
     return VerifiedModel(
         path=folder.root,

@@ -30,6 +30,7 @@ from typing import Literal
 
 from govray.errors import Malformed, UsageError
 from govray.governance.attestation.coverage import Coverage
+from govray.governance.attestation.execution import Execution
 from govray.governance.attestation.model_attestation import (
     AdmittedCorpus,
     AssuranceLevel,
@@ -48,7 +49,6 @@ from govray.governance.formats.document import Count, Digest, Document, Name, Ti
 from govray.governance.policy.route import ADAPTER
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.record.prepare_manifest import Quarantined
-from govray.governance.submission.submission import Submission
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
 
@@ -144,7 +144,6 @@ class LineageRun(Document):
     finished: Timestamp
     initial_weights: dict[str, Digest] | None = None
     ancestry: tuple[Ancestor, ...] | None = None
-    submission: Submission | None = None
 
 
 class Lineage(Document):
@@ -154,6 +153,7 @@ class Lineage(Document):
         scope: ``whole``; ``corpora``, only the rows that the caller may see; ``group``, one layer
             group of all rows; ``corporaGroup``, both.
         attestation: Digest of the attestation's statement, from which all else follows.
+        execution: As in the attestation; absent where only some corpora are shown.
         selection_taint: Searches and early stopping, by numbers which depend on corpora.
         removals: Adapters whose files were deleted, and when.
         quarantine: What was refused, and why.
@@ -163,6 +163,7 @@ class Lineage(Document):
     scope: Literal["whole", "corpora", "group", "corporaGroup"]
     attestation: Digest
     run: LineageRun
+    execution: Execution | None = None
     policy: Reference
     ledger: LedgerHead
     assurance_level: AssuranceLevel
@@ -195,8 +196,8 @@ def lineage(
             finished=run.finished,
             initial_weights=run.initial_weights,
             ancestry=run.ancestry,
-            submission=run.submission,
         ),
+        execution=attestation.execution,
         policy=attestation.policy,
         ledger=attestation.ledger,
         assurance_level=attestation.assurance_level,
@@ -338,9 +339,8 @@ def of_corpora(whole: Lineage, names: Collection[str]) -> Lineage:
     return whole.model_copy(
         update={
             "scope": "corpora" if whole.scope in ("whole", "corpora") else "corporaGroup",
-            "run": whole.run.model_copy(
-                update={"initial_weights": None, "ancestry": None, "submission": None}
-            ),
+            "run": whole.run.model_copy(update={"initial_weights": None, "ancestry": None}),
+            "execution": None,
             "groups": tuple(_own(each, labels) for each in groups),
             "corpora": tuple(
                 row.model_copy(update={"cells": tuple(c for c in row.cells if c.group in shown)})

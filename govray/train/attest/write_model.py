@@ -2,7 +2,8 @@
 
 Everything comes from the run's folder: the last committed checkpoint, the record of what was
 verified, and the replays since. So a model can be attested again without training, for instance
-after a replay. This runs on the driver, with the key.
+after a replay. `unsigned` reads it, with neither key nor torch. `write_model` is for whoever runs
+by hand: it reads and signs in one process, and takes the execution from the run's folder too.
 
 Weights and adapters are copied, not linked: a checkpoint never changes, and a model folder is given
 away. Their digests were computed while the checkpoint was written. So what is attested is what the
@@ -24,8 +25,9 @@ from govray.data.records_file import open_records
 from govray.errors import CouldNotCheck
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.environment import Environment
+from govray.governance.attestation.execution import CodeFacts, Execution
 from govray.governance.attestation.model_attestation import (
-    Attestation,
+    Claims,
     LayerGroup,
     Reference,
     Replay,
@@ -33,11 +35,11 @@ from govray.governance.attestation.model_attestation import (
     build,
 )
 from govray.governance.attestation.selection_taint import Selection, selecting_corpora
+from govray.governance.attestation.signing import UnsignedModel, sign
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import Signer
-from govray.governance.formats.statement import Subject, seal
 from govray.governance.formats.tensor_header import read_header
 from govray.governance.policy.credential import verify_credential
 from govray.governance.policy.depth_policy import verify_policy
@@ -54,6 +56,8 @@ from govray.train.checkpoint.storage import latest
 from govray.train.inputs.gating import GATES
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import RunRecord, read_record
+from govray.train.run_folder import events as run_events
+from govray.train.run_folder.clock import instant
 from govray.train.state.carried_governance import carried, read_ledger, refuse_other_record
 from govray.train.validation.best_so_far import BestSoFar
 
@@ -69,12 +73,39 @@ def write_model(
     """Write ``run/model``: weights, adapters, config, and the signed governance folder.
 
     Args:
+        replays, outcomes, stopped: As of `unsigned`.
+
+    Returns:
+        The model folder. An earlier one is replaced only once the new one is whole.
+
+    Raises:
+        CouldNotCheck, Refused: As `unsigned`.
+    """
+    with _model_folder(run) as folder:
+        found = unsigned(run, folder, replays, outcomes=outcomes, stopped=stopped)
+        signed = sign(found, by_hand(run, found, at=instant()), signer)
+        for name, content in signed.files.items():
+            _put(folder / name, content)
+    return run / model_folder.MODEL
+
+
+def unsigned(
+    run: Place,
+    folder: Path,
+    replays: Sequence[Replay] = (),
+    *,
+    outcomes: Sequence[bytes] = (),
+    stopped: datetime | None = None,
+) -> UnsignedModel:
+    """Fill ``folder`` with a run's model, but for the two files that need the key.
+
+    Args:
         replays: Evidence for level 2.
         outcomes: Second parties' signed outcomes that the replays name; copied to the model.
         stopped: The run ended for good before its last step: attest its newest commit.
 
     Returns:
-        The model folder. An earlier one is replaced only once the new one is whole.
+        What is to be signed: what the run's folder says, and nothing from elsewhere.
 
     Raises:
         CouldNotCheck: The run has no whole checkpoint of its last step, or its prepared data is
@@ -99,30 +130,49 @@ def write_model(
         ),
         model_folder.DELEGATIONS: _lines(record.delegations),
         model_folder.LEDGER: ledger.data,
-        model_folder.CHECKPOINT: ledger.sign(signer),
     }
     if GATES in committed.files:
         governance[model_folder.GATES] = committed.files[GATES]
     if outcomes:
         governance[model_folder.REPLAYS] = _lines(outcomes)
     records = open_records(prepared_folder(run, record), manifest.document)
-    attestation = _attestation(
-        record, committed, trust, manifest, records, ledger, governance, replays
+    claims = _claims(record, committed, trust, manifest, records, ledger, governance, replays)
+    config = _config(record, manifest.document)
+    subjects = {model_folder.CONFIG: _put(folder / model_folder.CONFIG, config)}
+    for name in model_tensors(committed):
+        subjects[name] = whole_file.copy(committed, name, _place(folder / name)).digest
+    for name, content in governance.items():
+        _put(folder / name, content)
+    return UnsignedModel(claims=claims, subjects=subjects, commit=committed.digest)
+
+
+def by_hand(run: Place, found: UnsignedModel, *, at: datetime) -> Execution:
+    """The execution of a run that the operator started, as its folder has it.
+
+    Nobody but the operator accepted it, so it is registered when it starts. Its code counts as
+    submitted, and its cluster as shared unless each of its drivers started one for itself.
+    """
+    record, events = read_record(run), run_events.read(run)
+    by = record.submission
+    drivers = [each for each in events if isinstance(each, run_events.DriverStarted)]
+    attempts = sum(isinstance(each, run_events.AttemptStarted) for each in events)
+    return Execution(
+        submission=by.id if by else None,
+        user=by.user if by else None,
+        project=by.project if by else None,
+        policy=by.policy if by else None,
+        submitted=by.submitted if by else None,
+        code=CodeFacts(
+            origin="submitted",
+            archive=record.code_archive,
+            setup=found.claims.environment.setup,
+        ),
+        isolation="machine" if drivers and all(each.alone for each in drivers) else "sharedCluster",
+        attempts=max(1, attempts),
+        commit=found.commit,
+        registered=found.claims.run.started,
+        attested=format_time(at),
     )
-    with _model_folder(run) as folder:
-        digests = {
-            model_folder.CONFIG: _put(
-                folder / model_folder.CONFIG, _config(record, manifest.document)
-            )
-        }
-        for name in model_tensors(committed):
-            target = _place(folder / name)
-            digests[name] = whole_file.copy(committed, name, target).digest
-        subjects = [Subject.of(name, digest) for name, digest in sorted(digests.items())]
-        governance[model_folder.ATTESTATION] = seal(attestation, subjects, [signer])
-        for name, content in governance.items():
-            _put(folder / name, content)
-    return run / model_folder.MODEL
 
 
 def signed_files(run: Place) -> dict[str, bytes]:
@@ -207,7 +257,7 @@ def _config(record: RunRecord, manifest: Manifest) -> bytes:
     return canonical_json.encode(config)
 
 
-def _attestation(
+def _claims(
     record: RunRecord,
     committed: commit_folder.Committed,
     trust: TrustState,
@@ -216,7 +266,7 @@ def _attestation(
     ledger: Ledger,
     governance: Mapping[str, bytes],
     replays: Sequence[Replay],
-) -> Attestation:
+) -> Claims:
     at = record.started
     updated = {fqn for fqns in record.groups.values() for fqn in fqns}
     adapters = {
@@ -232,8 +282,6 @@ def _attestation(
             finished=format_time(_finished(record)),
             initial_weights=dict(record.start.files) if record.start else None,
             ancestry=record.ancestry or None,
-            submission=record.submission,
-            archive=record.archive,
         ),
         policy=verify_policy(trust, record.policy, at=at),
         trust_root=Reference(name=trust.root.name, version=trust.root.version, digest=trust.digest),

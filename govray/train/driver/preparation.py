@@ -32,6 +32,7 @@ from govray.governance.formats.row_schema import RowKind
 from govray.governance.record.canary import Canaries
 from govray.governance.submission.submission import Submission
 from govray.storage.place import Place, place
+from govray.train.driver.ray_cluster import begun_here
 from govray.train.inputs.experiment_config import (
     Experiment,
     ReserveBy,
@@ -93,6 +94,7 @@ class Preparation:
             at=at,
             validation=self.validation(inputs, prepared, at, signer),
             submission=self.submission,
+            alone=begun_here(),
         )
 
     def inputs(self, at: datetime) -> Inputs:

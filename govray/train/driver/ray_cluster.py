@@ -104,8 +104,8 @@ def _import(module: str) -> None:
 
 
 def begun_here() -> bool:
-    """Whether this process started the cluster that it is connected to."""
-    return ray.get_runtime_context().gcs_address in _begun
+    """Whether this process is connected to a cluster that it started."""
+    return ray.is_initialized() and ray.get_runtime_context().gcs_address in _begun
 
 
 def _answers(address: str) -> None:

@@ -47,7 +47,12 @@ from govray.train.driver.gang import await_room
 from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.preparation import Preparation, words
 from govray.train.driver.progress import StepCallback
-from govray.train.experiment.sections import GROUP, LogPolicy, Profiling, Validation, check_copies
+from govray.train.driver.ray_cluster import begun_here
+from govray.train.experiment.sections import GROUP
+from govray.train.experiment.sections import LogPolicy
+from govray.train.experiment.sections import Profiling
+from govray.train.experiment.sections import Validation
+from govray.train.experiment.sections import check_copies
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import (
     APART,
@@ -397,7 +402,9 @@ class GovernedTrainer(RunSettings):
             archive=None if submission and submission.archive else self.archive,
         )
         folder = place(order.folder)
-        with hold(folder) as driver, Told(self.callbacks) as told:
+        # A trial's process joined the cluster of its search.
+        own = self.shared.alone if self.shared and not alone else begun_here()
+        with hold(folder, alone=own) as driver, Told(self.callbacks) as told:
             storage.choose(folder, self.checkpoint_storage)
             if record:
                 run_listing.refuse_other_run(record, made)

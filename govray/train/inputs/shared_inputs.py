@@ -63,6 +63,7 @@ class Shared:
         submission: Of the search that the runs belong to, if it was submitted.
         carried: The record of the one run that goes on with what its commit carries. The weights
             that it started from are not read again.
+        alone: The search that the runs belong to started a cluster for itself.
     """
 
     inputs: Inputs
@@ -72,6 +73,7 @@ class Shared:
     validation: ValidationData | None = None
     submission: Submission | None = None
     carried: RunRecord | None = None
+    alone: bool = False
 
     def refuse_changes(self, record: RunRecord) -> None:
         """Refuse to resume a run that began with other inputs."""

@@ -72,12 +72,14 @@ class Event(Document):
 
 
 class DriverStarted(Event):
-    """A driver took the run: it is new, or its last driver is gone."""
+    """A driver took the run: it is new, or its last driver is gone.
+    ``alone``: it works on a cluster that it, or its search, started for itself."""
 
     kind: Literal["driverStarted"] = "driverStarted"
     driver: Natural
     host: Text
     pid: Natural
+    alone: bool = False
 
     @property
     def text(self) -> str:

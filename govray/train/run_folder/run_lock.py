@@ -65,15 +65,17 @@ class Holder:
 
 
 @contextmanager
-def hold(run_folder: Place) -> Iterator[int]:
+def hold(run_folder: Place, *, alone: bool = False) -> Iterator[int]:
     """Be the run's driver within the context. Yields this driver's number, from 1.
-    Raises ``Driven``: another driver has the run."""
+    ``alone``: on a cluster of its own. Raises ``Driven``: another driver has the run."""
     own = Holder(os.getpid(), socket.gethostname(), now())
     with _locking(run_folder, own):
         number = take_over(run_folder)
         events.append(
             run_folder,
-            events.DriverStarted(at=own.since, driver=number, host=own.host, pid=own.pid),
+            events.DriverStarted(
+                at=own.since, driver=number, host=own.host, pid=own.pid, alone=alone
+            ),
         )
         yield number
 

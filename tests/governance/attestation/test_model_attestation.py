@@ -46,6 +46,7 @@ def test_golden_fields(verified: VerifiedModel) -> None:
         "disclaimer",
         "domains",
         "environment",
+        "execution",
         "files",
         "groups",
         "ledger",
@@ -102,7 +103,7 @@ def test_signing_bytes_are_stable(world: World, untouched: Path, tmp_path: Path)
 
 def test_the_disclaimer_is_the_agreed_text() -> None:
     assert canonical_json.sha256(DISCLAIMER.encode()) == (
-        "sha256:b7ffbe388d36786fc6d3786bbbb84a14cf8bf712aff076510cd9ab7e27e272ad"
+        "sha256:836815b9277be0883b343a34f104d65c6536dfdb140a901c5f79d9e2a3a77442"
     )
     for word in ("proves", "guarantees", "compliant", "influence", "unlearned"):
         assert word not in DISCLAIMER

@@ -24,6 +24,7 @@ from govray.governance.record.ledger import (
     read_leaves,
 )
 from tests.support.table import each_row
+from tests.support.world import sign_ledger
 
 DIGESTS = [canonical_json.sha256(bytes([i])) for i in range(4)]
 
@@ -136,7 +137,7 @@ def test_data_round_trips(drawn: list[tuple[dict[str, Any], dict[str, Any] | Non
 
 def test_the_head_is_signed_under_the_runs_name() -> None:
     signer, ledger = LocalSigner.generate(), Ledger("run-1", [leaf(0), leaf(1)])
-    note = ledger.sign(signer)
+    note = sign_ledger(ledger, signer)
     head = verify_checkpoint(note, signer.public_key, origin=origin("run-1"))
     assert (head.size, head.root) == (2, ledger.root)
     assert note.startswith(b"govray.dev/ledger/run-1\n2\n")

@@ -24,7 +24,7 @@ from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
 from govray.governance.verify import trace
 from govray.governance.verify.trace import sighting, sightings
 from govray.governance.verify.verifier import verify
-from tests.support.world import AT, RUN, RecordLists, World, unchecked, write
+from tests.support.world import AT, RUN, RecordLists, World, sign_ledger, unchecked, write
 
 ROWS = 1 << 40
 
@@ -50,7 +50,7 @@ def with_rows(world: World, folder: Path, rows: int) -> None:
     files: dict[str, Any] = dict(stated.files)
     for name, content in (
         (model_folder.LEDGER, made.data),
-        (model_folder.CHECKPOINT, made.sign(world.keys.operator)),
+        (model_folder.CHECKPOINT, sign_ledger(made, world.keys.operator)),
     ):
         write(folder / name, content)
         files[name] = canonical_json.sha256(content)

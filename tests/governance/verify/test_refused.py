@@ -18,7 +18,6 @@ from tests.support.world import AT, World, write
 SOLE_CHECKS = {
     "a stranger's signature added": "check_signatures",
     "key hint changed": "check_signatures",
-    "run that ends after the reference time": "check_statement",
     "removal before the run ended": "check_statement",
     "removal after the reference time": "check_statement",
     "another root named": "check_statement",
@@ -38,6 +37,10 @@ SOLE_CHECKS = {
     "tensor of no layer group": "_check_tensors",
     "more assurance than is shown": "check_assurance",
     "disclaimer shortened": "check_assurance",
+    "registered late": "check_execution",
+    "attested early": "check_execution",
+    "submitted under another policy": "check_execution",
+    "another image than the job's": "check_execution",
 }
 
 

@@ -154,9 +154,9 @@ def test_from_the_queue_to_a_verified_model(
     assert chain[-1].step == newest[1] == STEPS
     assert chain[-1].commit == commit_folder.open_commit(newest[0]).digest
     model = govray.verify(run / "model", trust_root=here.root)
-    stated = model.attestation.run.submission
-    assert stated is not None
-    assert (stated.id, stated.user, stated.project) == (id, "engineer", "default")
+    stated = model.attestation.execution
+    assert (stated.submission, stated.user, stated.project) == (id, "engineer", "default")
+    assert stated.isolation == "sharedCluster"
 
 
 def drivers(run: Path) -> list[int]:

@@ -10,10 +10,9 @@ from govray.governance.attestation.model_attestation import Attestation, Removal
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.formats import canonical_json
 from govray.governance.record.ancestry import Ancestor
-from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import VerifiedModel
 from govray.platform.store.lineage import Lineage, decode, encode, lineage, of_corpora, of_group
-from tests.support.world import World
+from tests.support.world import EXECUTION, World
 
 OTHERS = ("alpha", "beta", "gamma", "delta")
 
@@ -37,9 +36,6 @@ def storied(model: VerifiedModel) -> Lineage:
     run = attestation.run.model_copy(
         update={
             "initial_weights": {"beta-first/model.safetensors": "sha256:" + "1" * 64},
-            "submission": Submission(
-                id="s-1", user="beta-user", project="beta", submitted="2026-11-10T08:00:00Z"
-            ),
             "ancestry": (Ancestor(run="beta-run", step=1, size=1, root="sha256:" + "2" * 64),),
         }
     )
@@ -50,6 +46,14 @@ def storied(model: VerifiedModel) -> Lineage:
     changed = attestation.model_copy(
         update={
             "run": run,
+            "execution": EXECUTION.model_copy(
+                update={
+                    "submission": "s-1",
+                    "user": "beta-user",
+                    "project": "beta",
+                    "submitted": "2026-11-10T08:00:00Z",
+                }
+            ),
             "taint": taint,
             "pretrained": {"block.0": ("acme", "beta-elder", "unknown")},
             "removals": (Removal(adapter="acme", removed="2026-11-11T00:00:00Z"),),

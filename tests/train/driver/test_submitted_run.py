@@ -19,6 +19,8 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.submission.code_archive import archive_folder
 from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import verify
+from govray.train.checkpoint.commit_folder import open_commit
+from govray.train.checkpoint.storage import latest
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
@@ -72,8 +74,15 @@ def test_a_run_says_who_submitted_it(
     assert run.name == "tiny-s-1"
     record = read_record(run)
     assert (record.submission, record.code_archive, record.archive) == (ONE, DIGEST, None)
-    facts = verify(run / "model", trust_root=here.root, at=instant()).attestation.run
-    assert (facts.submission, facts.code_archive, facts.archive) == (ONE, DIGEST, None)
+    attestation = verify(run / "model", trust_root=here.root, at=instant()).attestation
+    stated = attestation.execution
+    assert (stated.submission, stated.user, stated.project) == (ONE.id, ONE.user, ONE.project)
+    assert (stated.submitted, stated.policy) == (ONE.submitted, ONE.policy)
+    assert (stated.code.origin, stated.code.archive) == ("submitted", DIGEST)
+    found = latest(run)
+    assert found is not None
+    assert stated.commit == open_commit(found[0]).digest
+    assert stated.registered == attestation.run.started <= stated.attested
     root = ["--trust-root", str(here.root)]
     assert cli.main(["verify", str(run / "model"), *root]) == 0
     assert "submitted by ada, project search, as the operator states" in capsys.readouterr().out
@@ -95,11 +104,13 @@ def test_a_run_by_hand_says_nothing(here: Deployment, capsys: pytest.CaptureFixt
     stated: Any = canonical_json.parse((run / "record" / "run.json").read_bytes())
     assert "submission" not in stated
     assert stated["archive"] == read_record(run).code_archive == DIGEST
-    facts = verify(run / "model", trust_root=here.root, at=instant()).attestation.run
-    assert (facts.submission, facts.code_archive) == (None, DIGEST)
-    assert {"submission", "archive"} & {*facts.to_json()} == {"archive"}
+    facts = verify(run / "model", trust_root=here.root, at=instant()).attestation.execution
+    assert facts.code.archive == DIGEST
+    assert not {"submission", "user", "project", "submitted"} & {*facts.to_json()}
     assert cli.main(["verify", str(run / "model"), "--trust-root", str(here.root)]) == 0
-    assert "submitted" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "submitted by" not in said
+    assert f"submitted, archive {DIGEST}; its author could have reported other counts" in said
 
 
 def test_two_submissions_of_one_file_are_two_runs(here: Deployment) -> None:

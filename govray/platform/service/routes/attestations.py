@@ -302,7 +302,7 @@ async def verify(
     session: SessionDep,
     data: Annotated[bytes, Depends(_body)],
 ) -> CheckAnswer:
-    """What of the verifier's sixteen steps an uploaded envelope alone shows.
+    """What of the verifier's seventeen steps an uploaded envelope alone shows.
 
     It is checked against the newest version here of each trust root that you may read a version
     of. The steps that need the model's

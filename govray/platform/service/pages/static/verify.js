@@ -124,9 +124,20 @@ async function signature(run, step) {
   const read = readStatement(signed.envelope, run.kinds.attestation, "attestation");
   run.attested = { ...signed, ...read };
   run.document = read.document;
+  wellFormed(run.document.execution);
   const { name, threshold } = signed.authority;
   step.did.push(`${name} signed these bytes: ${signed.keyids.size} keys, ${threshold} needed`);
   step.did.push("no other signature is in the envelope");
+}
+
+// What the schema can't say of an execution.
+function wellFormed({ submission, user, project, submitted, policy: under, code, isolation }) {
+  const told = [submission, user, project, submitted].filter((each) => each !== undefined).length;
+  if (told % 4 || (under && !told)) throw new Error("half a submission");
+  const added = code.archive ?? code.setup?.pip ?? code.setup?.uvLock;
+  if (code.origin === "deployment" && (added || isolation !== "run")) {
+    throw new Error("it is not the deployment's own code alone");
+  }
 }
 
 function statement(run, step) {
@@ -353,6 +364,25 @@ function revocations(run, step) {
   }
 }
 
+function execution(run, step) {
+  const { document, input } = run;
+  const { execution: stated, environment, policy: under } = document;
+  const { started, finished } = document.run;
+  const { submitted, registered, attested, code, isolation } = stated;
+  const times = [submitted ?? registered, registered, started, finished, attested, input.at];
+  if (times.some((at, i) => i > 0 && at < times[i - 1])) throw new Error("times out of order");
+  if (stated.policy && stated.policy !== under.digest) {
+    throw new Error("it was submitted under another policy");
+  }
+  if (encode(code.setup ?? {}) !== encode(environment.setup ?? {})) {
+    throw new Error("the job reported another image or other packages");
+  }
+  const who = stated.user ? `submitted by ${stated.user}, project ${stated.project}; ` : "";
+  step.did.push(`as the operator states: ${who}code ${code.origin}, isolation ${isolation}`);
+  step.did.push(`registered at ${registered}, before it started; attested at ${attested}`);
+  step.not.push("the commit's manifest, which isn't in the model folder");
+}
+
 // What a browser does of each step, by its number. The lists come early: whom they revoke signed
 // nothing.
 const ORDER = [
@@ -365,4 +395,5 @@ const ORDER = [
   [6, credentials],
   [8, routes],
   [13, revocations],
+  [17, execution],
 ];
