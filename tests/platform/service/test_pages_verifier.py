@@ -18,7 +18,7 @@ from tests.support.tree import ROOT
 from tests.support.uncovered import FOLDERS, HARMLESS, LOADABLE
 from tests.support.world import World, write
 
-HERE = (1, 2, 3, 4, 5, 6, 8, 13)
+HERE = (1, 2, 3, 4, 5, 6, 8, 13, 17)
 """Steps of which the page checks something."""
 
 
@@ -39,8 +39,8 @@ def states(found: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
 def test_the_document_says_how_far_the_page_looks(world: World, folder: Path) -> None:
     [found] = verified([asked(folder, world.root)])
     assert states(found) == {
-        **dict.fromkeys(range(1, 17), "not-checked"),
-        **dict.fromkeys((1, 2, 3, 4), "checked"),
+        **dict.fromkeys(range(1, 18), "not-checked"),
+        **dict.fromkeys((1, 2, 3, 4, 17), "checked"),
         **dict.fromkeys((5, 6, 8), "partly"),
         13: "waiting",
     }
@@ -73,7 +73,7 @@ def test_without_files_the_signature_and_the_statement_are_checked_and_no_more(
             asked(folder, world.root, only=[]),
         ]
     )
-    assert [n for n, state in states(alone).items() if state == "checked"] == [1, 2, 3]
+    assert [n for n, state in states(alone).items() if state == "checked"] == [1, 2, 3, 17]
     # The control: delegations that were not given are missed in the step that they belong to.
     assert without[1]["needs"] == [model_folder.DELEGATIONS]
     assert (without[1]["state"], without[2]["state"]) == ("partly", "checked")

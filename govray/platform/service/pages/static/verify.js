@@ -380,7 +380,6 @@ function execution(run, step) {
   const who = stated.user ? `submitted by ${stated.user}, project ${stated.project}; ` : "";
   step.did.push(`as the operator states: ${who}code ${code.origin}, isolation ${isolation}`);
   step.did.push(`registered at ${registered}, before it started; attested at ${attested}`);
-  step.not.push("the commit's manifest, which isn't in the model folder");
 }
 
 // What a browser does of each step, by its number. The lists come early: whom they revoke signed
