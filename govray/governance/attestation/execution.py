@@ -18,6 +18,8 @@ from govray.governance.formats.bounds import Positive
 from govray.governance.formats.document import Digest, Document, Timestamp
 from govray.governance.submission.submission import Owner, SubmissionId
 
+Origin: TypeAlias = Literal["deployment", "submitted"]
+
 Isolation: TypeAlias = Literal["machine", "sharedCluster", "project", "run"]
 """What else could reach the run: one person's machine, any job of a cluster, any job of its
 project, nothing."""
@@ -30,7 +32,7 @@ class CodeFacts(Document):
     other. ``archive`` is the digest of the archived working directory.
     """
 
-    origin: Literal["deployment", "submitted"]
+    origin: Origin
     archive: Digest | None = None
     setup: Setup | None = None
 

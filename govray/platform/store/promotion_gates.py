@@ -26,10 +26,11 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from govray.errors import Malformed, Refused
+from govray.governance.attestation.execution import Isolation, Origin
 from govray.governance.attestation.model_attestation import AssuranceLevel, Attestation
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import Positive, Share, ShortText
-from govray.governance.formats.document import Document, Name
+from govray.governance.formats.document import Digest, Document, Name
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy import globs
 from govray.governance.policy.globs import Glob
@@ -116,6 +117,25 @@ class AssuranceGate(Document):
     one_of: Annotated[tuple[AssuranceLevel, ...], Field(min_length=1, max_length=_MOST)]
 
 
+class ExecutionGate(Document):
+    """The run's execution is as asked: its code's origin and its isolation are listed.
+
+    With ``archives``, code that was submitted is of one of these archives. Code of the deployment
+    has none, and passes.
+    """
+
+    gate: Literal["execution"]
+    origins: Annotated[tuple[Origin, ...], Field(min_length=1, max_length=_MOST)] | None = None
+    isolation: Annotated[tuple[Isolation, ...], Field(min_length=1, max_length=_MOST)] | None = None
+    archives: Annotated[tuple[Digest, ...], Field(min_length=1, max_length=_MOST)] | None = None
+
+    @model_validator(mode="after")
+    def _asks(self) -> Self:
+        if not (self.origins or self.isolation or self.archives):
+            raise ValueError("asks for nothing: write origins, isolation or archives")
+        return self
+
+
 class ValidatedGate(Document):
     """Validation data gave this metric for the attested weights, and its value is good enough.
 
@@ -143,6 +163,7 @@ Gate: TypeAlias = Annotated[
     | MonitoredGate
     | QuarantinedGate
     | AssuranceGate
+    | ExecutionGate
     | ValidatedGate,
     Field(discriminator="gate"),
 ]
@@ -154,6 +175,7 @@ GATES: Mapping[str, type[Document]] = {
     "monitored": MonitoredGate,
     "quarantined": QuarantinedGate,
     "assurance": AssuranceGate,
+    "execution": ExecutionGate,
     "validated": ValidatedGate,
 }
 
@@ -287,6 +309,8 @@ def _failures(gate: Gate, evidence: GateEvidence) -> list[FailedGate]:
             return _monitored(gate, attestation)
         case QuarantinedGate():
             return _quarantined(gate, evidence)
+        case ExecutionGate():
+            return _executed(gate, attestation)
         case ValidatedGate():
             return _validated(gate, attestation)
         case AssuranceGate():
@@ -421,6 +445,19 @@ def _quarantined(gate: QuarantinedGate, evidence: GateEvidence) -> list[FailedGa
             "Leave out the corpora that the depth policy refuses, and train again",
         )
     ]
+
+
+def _executed(gate: ExecutionGate, attestation: Attestation) -> list[FailedGate]:
+    code, isolation = attestation.execution.code, attestation.execution.isolation
+    found = []
+    if gate.origins and code.origin not in gate.origins:
+        found.append(f"its code's origin is {code.origin}, not {' or '.join(gate.origins)}")
+    if gate.isolation and isolation not in gate.isolation:
+        found.append(f"its isolation was {isolation}, not {' or '.join(gate.isolation)}")
+    if gate.archives and code.origin == "submitted" and code.archive not in gate.archives:
+        found.append(f"its code is of {code.archive or 'no archive'}, which is not allowed")
+    do = "Submit it again as the gate asks"
+    return [FailedGate(gate.gate, what, attestation.run.id, do) for what in found]
 
 
 def _validated(gate: ValidatedGate, attestation: Attestation) -> list[FailedGate]:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed, Refused
+from govray.governance.attestation.execution import CodeFacts
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats.dsse import Envelope
@@ -27,7 +28,7 @@ from govray.platform.store.promotion_gates import (
     refusal,
 )
 from tests.support.tree import ROOT
-from tests.support.world import World
+from tests.support.world import EXECUTION, World
 
 SHIPPED = ROOT / "policies" / "promotion.yaml"
 DIGEST = "sha256:" + 64 * "0"
@@ -172,6 +173,30 @@ def test_assurance_is_what_the_signatures_amounted_to(evidence: GateEvidence) ->
     assert failing(replace(evidence, assurance="replayChecked"), gate) == []
 
 
+def test_execution_is_asked_by_origin_isolation_and_archive(evidence: GateEvidence) -> None:
+    run = evidence.attestation.run.id
+    reviewed, other = DIGEST, "sha256:" + 64 * "1"
+
+    def told(gate: str, **code: Any) -> list[tuple[str, str]]:
+        execution = EXECUTION.model_copy(
+            update={
+                "code": CodeFacts(**code),
+                "isolation": "run" if code["origin"] == "deployment" else "machine",
+            }
+        )
+        return failing(changed(evidence, execution=execution), gate)
+
+    failed = [("execution", run)]
+    own = "{gate: execution, origins: [deployment], isolation: [run]}"
+    assert told(own, origin="deployment") == []
+    assert told(own, origin="submitted", archive=reviewed) == failed * 2
+    allowed = f'{{gate: execution, archives: ["{reviewed}"]}}'
+    assert told(allowed, origin="submitted", archive=reviewed) == []
+    assert told(allowed, origin="submitted", archive=other) == failed
+    assert told(allowed, origin="submitted") == failed
+    assert told(allowed, origin="deployment") == []
+
+
 def test_a_metric_is_asked_of_validation_data(evidence: GateEvidence) -> None:
     asked = "{gate: validated, metric: validation/accuracy, at_least: 0.7, corpora: ['held-*']}"
     run = evidence.attestation.run.id
@@ -218,6 +243,7 @@ def test_a_further_gate_never_lets_more_through(
         "replayed": "{gate: replayed, corpora: ['*']}",
         "quarantined": "{gate: quarantined, at_most: 0}",
         "assurance": "{gate: assurance, one_of: [witnessed]}",
+        "execution": "{gate: execution, origins: [deployment]}",
         "validated": "{gate: validated, metric: loss, at_most: 1}",
     }
     gates = [forms.get(name, name) for name in sorted(names)]
@@ -240,6 +266,8 @@ def test_a_further_gate_never_lets_more_through(
         ("{gate: quarantined, at_most: 2}", "less than or equal to 1"),
         ("{gate: quarantined, at_most: 0.1, unless: never}", "unknown field 'unless'"),
         ("{gate: assurance, one_of: [certified]}", "one_of"),
+        ("{gate: execution}", "asks for nothing"),
+        ("{gate: execution, isolation: [vault]}", "isolation"),
         ("{gate: validated, metric: loss}", "write at_least"),
         ("{gate: monitored, corpora: ['*']}", "unknown field 'corpora'"),
     ],
@@ -291,4 +319,4 @@ def test_the_shipped_document_lets_a_sound_model_through(evidence: GateEvidence)
     comment = SHIPPED.read_text().partition("# Stricter ones:\n")[2]
     gates = [line.removeprefix("#   - ") for line in comment.splitlines()]
     assert isinstance(read_promotion_policy(written(*gates)), PromotionPolicy)
-    assert len(gates) == 4
+    assert len(gates) == 5
