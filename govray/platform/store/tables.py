@@ -13,7 +13,7 @@ Conventions
 * Nothing refers by row number: keys are names and digests, so an index that is made again from
   storage has the same ones.
 
-``migrations/`` must make the same tables as these classes; a test compares them.
+``migrations/`` makes these tables; a test compares them.
 """
 
 from enum import StrEnum
