@@ -62,10 +62,7 @@ class InferenceSettings:
 class Prompt(BaseModel):
     """What to go on with."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"prompt": "def main(", "max_tokens": 64}]},
-    )
+    model_config = ConfigDict(extra="forbid")
 
     prompt: Annotated[str, Field(max_length=MAX_BODY)]
     adapter: Annotated[str, Field(max_length=128)] | None = Field(
@@ -81,20 +78,6 @@ class Prompt(BaseModel):
 class GeneratedText(BaseModel):
     """A text, and what gave it."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "text": "argv):",
-                    "tokens": 6,
-                    "finish": "separator",
-                    "adapter": None,
-                    "attestation": DIGEST,
-                }
-            ]
-        }
-    )
-
     text: str
     tokens: int
     finish: Finish
@@ -104,21 +87,6 @@ class GeneratedText(BaseModel):
 
 class ModelFacts(BaseModel):
     """What answers."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "run": "python-source-gpt-20261121-090500-1",
-                    "name": "python-source-gpt",
-                    "signer": "operator",
-                    "attestation": DIGEST,
-                    "context": 256,
-                    "adapters": ["acme-notes"],
-                }
-            ]
-        }
-    )
 
     run: str
     name: str
@@ -130,8 +98,6 @@ class ModelFacts(BaseModel):
 
 class Alive(BaseModel):
     """The answer to a probe; anything but 200 is a no."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
 
     status: Literal["ok"] = "ok"
 

@@ -1,11 +1,10 @@
-"""The description of the service: complete, and its examples are what they are examples of."""
+"""The description of the service is complete."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-import jsonschema
 import pytest
 
 from govray.platform.service.http.operations import PARAMETERS, describe_parameters
@@ -43,31 +42,6 @@ def test_every_route_says_who_may_and_how_it_fails(description: dict[str, Any]) 
         assert {"200", "201", "204"} & set(operation["responses"]), name
     assert "HTTPValidationError" not in description["components"]["schemas"]
     assert description["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
-
-
-def test_what_is_answered_has_an_example_that_fits(description: dict[str, Any]) -> None:
-    schemas = description["components"]["schemas"]
-    checked = 0
-    for schema in schemas.values():
-        whole = {**schema, "components": {"schemas": schemas}}
-        for example in schema.get("examples", []):
-            jsonschema.Draft202012Validator(whole).validate(example)
-            checked += 1
-        for part in schema.get("properties", {}).values():
-            for example in part.get("examples", []):
-                jsonschema.Draft202012Validator(
-                    {**part, "components": {"schemas": schemas}}
-                ).validate(example)
-                checked += 1
-    assert checked >= 8
-
-
-def test_a_wrong_example_would_be_found(description: dict[str, Any]) -> None:
-    trial = description["components"]["schemas"]["Trial"]
-    wrong = {**trial["examples"][0], "state": "DONE"}
-    schemas = {"components": {"schemas": description["components"]["schemas"]}}
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator({**trial, **schemas}).validate(wrong)
 
 
 def test_every_operation_has_a_name_of_its_own_that_a_person_would_choose(

@@ -1,8 +1,8 @@
-"""What every JSON answer has in common: lowerCamelCase, read from rows, described by examples."""
+"""What all answers in JSON have in common, and all requests."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -19,7 +19,7 @@ class Answer(BaseModel):
     )
 
 
-def example(**fields: Any) -> Any:
-    """The `ConfigDict` of a model that the description shows with these values. Not by its type: a
-    model with a table's columns has SQLModel's, which is another to mypy."""
-    return ConfigDict(json_schema_extra={"examples": [fields]})
+class Body(BaseModel):
+    """The base of what a request says. A field that there is not is refused."""
+
+    model_config = ConfigDict(extra="forbid")

@@ -17,7 +17,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.concurrency import run_in_threadpool
@@ -90,20 +90,6 @@ class FieldProblem(BaseModel):
 
 class ProblemDetails(BaseModel):
     """RFC 9457 problem details."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "https://govray.dev/problems/not-found",
-                    "title": "Not found",
-                    "status": 404,
-                    "detail": "There is no trial 'run-1' that you may read",
-                    "do": "Look at /v1/trials",
-                }
-            ]
-        }
-    )
 
     type: str
     title: str

@@ -27,7 +27,7 @@ from govray.governance.submission.received_archive import (
     kept_bytes,
     receive,
 )
-from govray.platform.service.http.answer import Answer, Decimal, example
+from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.limits import RequestBound
 from govray.platform.service.http.problems import Problem, not_valid
 from govray.platform.service.identity.access import AuditDep, CallerDep, require
@@ -66,8 +66,6 @@ _Digest = Annotated[
 
 class Archive(Answer):
     """An archive that is there. Submit with its digest as `archive`."""
-
-    model_config = example(digest="sha256:" + "5e" * 32, bytes="48213")
 
     digest: str
     bytes: Decimal = Field(description="Of the archive.")

@@ -20,7 +20,7 @@ from govray.governance.formats.document import format_time
 from govray.governance.trust.revocation_list import Revoked
 from govray.governance.verify.envelope_check import EnvelopeCheck, TrustGiven, check_envelope
 from govray.governance.verify.steps import REVOCATIONS, STEPS
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep, asked
 from govray.platform.service.identity.access import Caller, CallerDep
@@ -127,18 +127,6 @@ class StepAnswer(Answer):
 
 class CheckAnswer(Answer):
     """What an envelope alone shows. The whole check needs the model folder: `govray verify`."""
-
-    model_config = example(
-        outcome="partlyChecked",
-        meaning="The steps marked passed hold. The others were not checked.",
-        attestation="sha256:" + "7c" * 32,
-        run="demo-20261121-204522-ec96b3d1",
-        signer="operator",
-        trustRoot="sha256:" + "e4" * 32,
-        indexed=True,
-        at="2026-11-21T12:00:00Z",
-        steps=[{"number": 2, "name": "signature", "status": "passed", "why": None}],
-    )
 
     outcome: Literal["failed", "partlyChecked", "notChecked"]
     meaning: str

@@ -9,7 +9,7 @@ from pydantic import Field
 from sqlmodel import col, select
 
 from govray.governance.formats.document import Count, Timestamp
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.pagination import Listing, PageDep
@@ -31,17 +31,6 @@ Filter = Annotated[str | None, Query(max_length=200)]
 
 class Entry(Answer):
     """Who did what to what."""
-
-    model_config = example(
-        number="17",
-        at="2026-11-21T09:00:00Z",
-        user="ada",
-        token="0123456789ab",  # noqa: S106 (it is made up)
-        action="GET /v1/corpora/{corpus}",
-        subject="acme-notes",
-        outcome="done",
-        detail={},
-    )
 
     number: Count
     at: str
@@ -84,15 +73,6 @@ def audit(
 
 class Used(Answer):
     """What one project, user or workspace used."""
-
-    model_config = example(
-        name="default",
-        submissions=2,
-        trials=3,
-        workerHours=1.5,
-        acceleratorHours=0.5,
-        attested=2,
-    )
 
     name: str
     submissions: int = Field(description="Entries of the queue that were made.")

@@ -15,7 +15,7 @@ from base64 import b64decode
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from sqlalchemy import select
 from sqlmodel import Session, col
 
@@ -26,7 +26,7 @@ from govray.platform.service.acting.case_desk import CaseDesk, DeskDep
 from govray.platform.service.acting.case_search import search_case
 from govray.platform.service.acting.project_rules import NowDep, changed_by
 from govray.platform.service.acting.stated_domains import LONGEST, domain_of
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found, not_valid
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
@@ -57,8 +57,6 @@ EXCERPT = 2000
 
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _CASE = "c-0123456789ab"
-_KEY = "govc_" + "A" * 43
-_DIGEST = "sha256:" + "7c" * 32
 
 
 def _printable(text: str) -> str:
@@ -85,22 +83,8 @@ KeyHeader = Annotated[
 ]
 
 
-class AskedCase(BaseModel):
+class AskedCase(Body):
     """What somebody asks: about a text, a file's bytes, or where data came from."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "contact": "rights@example.org",
-                    "model": "python-source-gpt",
-                    "text": "It was a dark and stormy night; the rain fell in torrents.",
-                },
-                {"contact": "rights@example.org", "sources": ["https://example.org/novels"]},
-            ]
-        },
-    )
 
     contact: Annotated[Line, Field(max_length=LONGEST_CONTACT)] = Field(
         description="Who asks, and where to answer. Staff of the service read it."
@@ -148,8 +132,6 @@ class AskedCase(BaseModel):
 class ReceivedCase(Answer):
     """A case that was received. The key is shown here, and never again."""
 
-    model_config = example(case=_CASE, key=_KEY, received="2026-11-25T09:00:00Z")
-
     case: str = Field(description="Its number.")
     key: str = Field(description="Shows the case's standing and its answer to whoever has it.")
     received: str
@@ -165,19 +147,6 @@ class LinkedVersion(Answer):
 
 class CaseStanding(Answer):
     """How a case stands, as its requester sees it."""
-
-    model_config = example(
-        case=_CASE,
-        state="CLOSED",
-        model="python-source-gpt",
-        received="2026-11-25T09:00:00Z",
-        answered="2026-11-26T09:00:00Z",
-        decision="removed",
-        reason="The adapter that it trained is deleted.",
-        decided="2026-11-26T10:00:00Z",
-        links=[{"model": "python-source-gpt", "version": "1.4.0", "attestation": _DIGEST}],
-        closed="2026-11-27T09:00:00Z",
-    )
 
     case: str = Field(validation_alias="id", description="Its number.")
     state: CaseState
@@ -226,10 +195,8 @@ class StaffCase(CaseItem):
     closed: str | None
 
 
-class Released(BaseModel):
+class Released(Body):
     """Which corpora an answer names."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"release": []}]})
 
     release: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=500)] = Field(
         default_factory=list,
@@ -237,17 +204,8 @@ class Released(BaseModel):
     )
 
 
-class CaseDecision(BaseModel):
+class CaseDecision(Body):
     """What is decided in a case."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"decision": "removed", "reason": "The adapter that it trained is deleted."}
-            ]
-        },
-    )
 
     decision: Decision = Field(
         description="`removed`: an adapter is deleted. `revoked`: the corpus is revoked, and a "
@@ -258,13 +216,8 @@ class CaseDecision(BaseModel):
     )
 
 
-class NewLink(BaseModel):
+class NewLink(Body):
     """A version to link."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"model": "python-source-gpt", "version": "1.4.0"}]},
-    )
 
     model: Annotated[str, Field(pattern=NAME)]
     version: Annotated[str, Field(pattern=VERSION)]

@@ -15,7 +15,7 @@ from pydantic import Field
 from sqlmodel import col, select
 
 from govray.governance.formats.document import Count
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.pagination import Listing, PageDep
@@ -28,57 +28,17 @@ router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 Filter = Annotated[str | None, Query(max_length=200)]
 
-_TIMES = {"started": "2026-11-21T09:00:00Z", "finished": "2026-11-21T09:02:00Z"}
 
-
-class Experiment(Answer, tables.ExperimentColumns):
+class Experiment(Answer, tables.ExperimentColumns):  # type: ignore[misc]  # two configs
     """One experiment file, or one search, and what became of it."""
 
-    model_config = example(
-        id="e-20261121-090000",
-        name="python-source-gpt",
-        kind="run",
-        state="COMPLETED",
-        project="default",
-        user="ada",
-        storage="runs",
-        config={"max_steps": 300},
-        why=None,
-        **_TIMES,
-    )
 
-
-class Trial(Answer, tables.TrialColumns):
+class Trial(Answer, tables.TrialColumns):  # type: ignore[misc]
     """One run."""
-
-    model_config = example(
-        id="python-source-gpt-1",
-        experiment="e-20261121-090000",
-        state="COMPLETED",
-        hyperparameters={"blocks": 4},
-        step=300,
-        maxSteps=300,
-        loss=2.31,
-        objective=None,
-        worldSize=2,
-        attempts=1,
-        why=None,
-        replayOf=None,
-        code="sha256:" + "0" * 64,
-        policy="sha256:" + "1" * 64,
-        manifest="sha256:" + "2" * 64,
-        workerSeconds=180.5,
-        acceleratorSeconds=0.0,
-        **_TIMES,
-    )
 
 
 class Metric(Answer):
     """One number of one step."""
-
-    model_config = example(
-        group="training", name="loss", step=100, attempt=0, value=2.9, archived=False, at=None
-    )
 
     group: str
     name: str
@@ -92,17 +52,6 @@ class Metric(Answer):
 class Decision(Answer):
     """A stop, restart, gate, flag, rollback or refusal."""
 
-    model_config = example(
-        source="ledger",
-        number=0,
-        kind="gate",
-        at=None,
-        step=120,
-        corpus="acme-notes",
-        reason="credential expired",
-        evidence={},
-    )
-
     source: str
     number: int
     kind: str
@@ -115,10 +64,6 @@ class Decision(Answer):
 
 class Checkpoint(Answer):
     """A commit of a trial that is whole, or was."""
-
-    model_config = example(
-        step=300, state="COMPLETED", digest="sha256:" + "3" * 64, bytes="3300000", at=None
-    )
 
     step: int
     state: Literal["COMPLETED", "DELETED"]

@@ -7,7 +7,7 @@ from shutil import disk_usage
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import make_url
 
 from govray import __version__
@@ -37,12 +37,6 @@ class Health(BaseModel):
         missing: What that is.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"status": "ok", "version": __version__, "revocations": "current"}]
-        }
-    )
-
     status: Literal["ok", "incomplete"]
     version: str
     missing: list[str] = []
@@ -56,8 +50,6 @@ class Health(BaseModel):
 
 class Probe(BaseModel):
     """The answer to a probe; anything but 200 is a no."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
 
     status: Literal["ok"] = "ok"
 

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session, select
 from starlette.concurrency import run_in_threadpool
 
-from govray.platform.service.http.answer import Answer, Decimal, example
+from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.routes.experiments import KnownTrial
@@ -47,8 +47,6 @@ LogName = Annotated[
 class Log(Answer):
     """A log by its name: `driver-N`, or `rank-R-A` of rank R in attempt A."""
 
-    model_config = example(name="rank-0-1.log", bytes="2048")
-
     name: str
     bytes: Decimal
 
@@ -56,15 +54,11 @@ class Log(Answer):
 class Logs(Answer):
     """The logs of a trial: drivers first, then by attempt and rank."""
 
-    model_config = example(items=[{"name": "rank-0-1.log", "bytes": "2048"}])
-
     items: list[Log]
 
 
 class Line(Answer):
     """A line, and the byte that it begins at."""
-
-    model_config = example(at="2040", text="step 3")
 
     at: Decimal
     text: str
@@ -72,14 +66,6 @@ class Line(Answer):
 
 class Part(Answer):
     """Lines of a log that follow one another, or that were searched for."""
-
-    model_config = example(
-        name="rank-0-1.log",
-        size="2048",
-        begin="2040",
-        next="2048",
-        lines=[{"at": "2040", "text": "step 3"}],
-    )
 
     name: str
     size: Decimal = Field(description="Bytes that the log has.")

@@ -21,7 +21,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.record.incidents import Findings
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.routes.lineage import ModelPath, VersionPath
@@ -49,13 +49,6 @@ class MemorizationAnswer(Answer):
     ``monitored`` says whether the policy asked for a monitor. Without findings or audits nothing is
     stated: that is not the same as nothing memorized.
     """
-
-    model_config = example(
-        attestation="sha256:" + "7c" * 32,
-        monitored=False,
-        findings=None,
-        audits=[],
-    )
 
     attestation: str
     monitored: bool

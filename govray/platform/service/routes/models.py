@@ -20,13 +20,13 @@ from pathlib import Path as File
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Select
 from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck
 from govray.platform.service.acting.project_rules import changed_by
-from govray.platform.service.http.answer import example
+from govray.platform.service.http.answer import Body
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep, require
 from govray.platform.service.identity.caller import Caller
@@ -69,29 +69,15 @@ _Metrics = Annotated[
 ]
 _Notes = Annotated[str, Field(max_length=LONGEST_NOTES)]
 
-_ATTESTATION = "sha256:" + "0" * 64
-_REFERENCE = {"model": "python-source-gpt", "version": "1.4.0", "attestation": _ATTESTATION}
-
 
 class ModelName(BaseModel):
     """A model, as suppliers and the public see it."""
-
-    model_config = example(name="python-source-gpt")
 
     name: str
 
 
 class Model(ModelName):
     """A model, as staff see it."""
-
-    model_config = example(
-        name="python-source-gpt",
-        description="",
-        labels={},
-        created="2026-11-21T09:05:00Z",
-        user="ada",
-        production="1.3.2",
-    )
 
     description: str
     labels: dict[str, str]
@@ -102,8 +88,6 @@ class Model(ModelName):
 
 class VersionReference(BaseModel):
     """A version, as suppliers and the public see it."""
-
-    model_config = example(**_REFERENCE)
 
     model: str
     version: str
@@ -123,17 +107,6 @@ class Change(BaseModel):
 
 class Version(VersionReference):
     """A version, as staff see it."""
-
-    model_config = example(
-        **_REFERENCE,
-        stage="production",
-        labels={"team": "code"},
-        metrics={"loss": 2.31},
-        notes="",
-        created="2026-11-21T09:05:00Z",
-        user="ada",
-        public=False,
-    )
 
     stage: Literal["none", "staging", "production", "archived"]
     labels: dict[str, str]
@@ -156,48 +129,14 @@ class Reverified(BaseModel):
 class VersionWithHistory(Version):
     """A version and everything that happened to it, oldest first."""
 
-    model_config = example(
-        **_REFERENCE,
-        stage="staging",
-        labels={},
-        metrics={},
-        notes="",
-        created="2026-11-21T09:05:00Z",
-        user="ada",
-        public=False,
-        history=[
-            {
-                "at": "2026-11-21T10:00:00Z",
-                "user": "ada",
-                "action": "model.promote",
-                "before": "none",
-                "after": "staging",
-                "gates": "sha256:" + "1" * 64,
-            }
-        ],
-        reverified=[
-            {
-                "outcome": "verified",
-                "why": None,
-                "since": "2026-11-21T11:00:00Z",
-                "checked": "2026-11-24T11:00:00Z",
-            }
-        ],
-    )
-
     history: list[Change]
     reverified: list[Reverified] = Field(
         description="What verifying it again gave, the newest first; `govray alerts run` does so."
     )
 
 
-class NewVersion(BaseModel):
+class NewVersion(Body):
     """A version to make of an attestation that the store holds."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"version": "1.4.0", "attestation": _ATTESTATION}]},
-    )
 
     version: Annotated[str, Field(pattern=VERSION)]
     attestation: Annotated[str, Field(pattern=DIGEST)]
@@ -206,37 +145,21 @@ class NewVersion(BaseModel):
     notes: _Notes = ""
 
 
-class Annotations(BaseModel):
+class Annotations(Body):
     """Labels or notes, or both, that take the place of those there are."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"notes": "Passed the review"}]}
-    )
 
     labels: _Labels | None = None
     notes: _Notes | None = None
 
 
-class StageRequest(BaseModel):
+class StageRequest(Body):
     """The stage to move to."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"stage": "staging"}]}
-    )
 
     stage: Literal["staging", "production", "archived"]
 
 
 class Promoted(BaseModel):
     """A change of stage that was made."""
-
-    model_config = example(
-        model="python-source-gpt",
-        version="1.4.0",
-        before="staging",
-        after="production",
-        replaced="1.3.2",
-    )
 
     model: str
     version: str

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import AuditDep, CallerDep, require
@@ -45,8 +45,6 @@ Step = Annotated[
 class CheckpointPin(Answer):
     """A checkpoint that stays, and why."""
 
-    model_config = example(step=300, reason="pinned by ada: the paper's table 2")
-
     step: int
     reason: str | None = Field(description="null: nothing pins it.")
 
@@ -54,17 +52,13 @@ class CheckpointPin(Answer):
 class CheckpointPins(Answer):
     """The checkpoints of a trial that stay, by step."""
 
-    model_config = example(items=[{"step": 300, "reason": "pinned by ada: the paper's table 2"}])
-
     items: list[CheckpointPin]
 
 
 class NewPin(Answer):
     """Why a checkpoint is to stay."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"reason": "the paper's table 2"}]}
-    )
+    model_config = ConfigDict(extra="forbid")
 
     reason: Annotated[str, Field(max_length=pins.LONGEST_REASON)] = Field(
         default="", description="A line for who reads it later."

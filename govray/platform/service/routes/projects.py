@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlmodel import col
 
@@ -24,7 +24,7 @@ from govray.platform.service.acting.project_rules import (
     find_project,
     find_workspace,
 )
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep, require
@@ -47,14 +47,6 @@ Description = Annotated[str, Field(max_length=tenancy.LONGEST_DESCRIPTION)]
 class Workspace(Answer):
     """A part of the organisation."""
 
-    model_config = example(
-        name="research",
-        description="",
-        archived=False,
-        created="2026-11-24T09:00:00Z",
-        user="ada",
-    )
-
     name: str
     description: str
     archived: bool = Field(description="It takes no projects any more.")
@@ -65,26 +57,12 @@ class Workspace(Answer):
 class Project(Workspace):
     """A project, and the roles that you have in it."""
 
-    model_config = example(
-        name="vision",
-        description="",
-        archived=False,
-        created="2026-11-24T09:00:00Z",
-        user="ada",
-        workspace="research",
-        roles=["engineer"],
-    )
-
     workspace: str
     roles: list[str]
 
 
-class NewWorkspace(BaseModel):
+class NewWorkspace(Body):
     """A workspace to make."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"name": "research"}]}
-    )
 
     name: Name
     description: Description = ""
@@ -93,18 +71,11 @@ class NewWorkspace(BaseModel):
 class NewProject(NewWorkspace):
     """A project to make."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"name": "vision", "workspace": "research"}]},
-    )
-
     workspace: Name
 
 
-class PlaceChange(BaseModel):
+class PlaceChange(Body):
     """What is to be changed. What is absent stays."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"archived": True}]})
 
     description: Description | None = None
     archived: bool | None = None
@@ -112,10 +83,6 @@ class PlaceChange(BaseModel):
 
 class Settings(BaseModel):
     """A project's config policy: limits, defaults and fixed values. `{}` allows everything."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"settings": {"pools": ["cpu"], "default_pool": "cpu"}}]}
-    )
 
     settings: ProjectSettings
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy import ColumnElement, and_, func, or_, select, true
 from sqlmodel import col
 
@@ -22,7 +22,7 @@ from govray.platform.service.acting.project_rules import (
     check_lent,
     demand_manage,
 )
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep, require
@@ -51,19 +51,6 @@ UserPath = Annotated[str, Path(max_length=255, description="The user's name.", e
 class Binding(Answer):
     """A role that somebody has in some place."""
 
-    model_config = example(
-        id="b-" + "0" * 24,
-        subjectKind="user",
-        subject="ada",
-        role="engineer",
-        scope="project",
-        place="vision",
-        supplier=None,
-        until=None,
-        made="2026-11-24T09:00:00Z",
-        user="grace",
-    )
-
     id: str
     subject_kind: Literal["user", "group"]
     subject: str
@@ -78,15 +65,8 @@ class Binding(Answer):
     user: str = Field(description="Who gave it.")
 
 
-class NewBinding(BaseModel):
+class NewBinding(Body):
     """A role to give, or to give another end."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"user": "ada", "role": "engineer", "scope": "project", "place": "vision"}]
-        },
-    )
 
     user: Annotated[str, Field(max_length=255)] | None = Field(
         None, description="The user; `oidc:SUBJECT` of an identity provider."
@@ -104,16 +84,12 @@ class NewBinding(BaseModel):
 class Group(Answer):
     """A group of this store."""
 
-    model_config = example(name="vision-team", members=3)
-
     name: str
     members: int
 
 
 class Member(Answer):
     """A user in a group."""
-
-    model_config = example(user="ada")
 
     user: str
 

@@ -7,7 +7,7 @@ document (OpenID Connect Discovery 1.0), below the issuer.
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.settings import Settings
@@ -17,14 +17,6 @@ router = APIRouter(tags=["service"])
 
 class SignIn(Answer):
     """The identity provider that people sign in to, if there is one."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"issuer": "https://id.example", "clientId": "govray-cli", "scopes": ["openid"]}
-            ]
-        }
-    )
 
     issuer: str | None = Field(default=None, description="null: tokens are made by an admin.")
     client_id: str | None = Field(default=None, description="The client to sign in as.")

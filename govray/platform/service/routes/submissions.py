@@ -46,39 +46,6 @@ NAME = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DIGEST = "^sha256:[0-9a-f]{64}$"
 ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
-_FILE = """\
-name: python-source-gpt
-hyperparameters: {blocks: 4, width: 128, context: 256}
-data: {corpora: data/corpora, rows_per_step: {everything: 16}}
-governance: {policy: policies/licences.dsse.json, trust_root: policies/root.json}
-max_steps: 300
-"""
-_ITEM: dict[str, Any] = {
-    "id": "s-20261124-090000-9f86d081",
-    "kind": "train",
-    "name": "python-source-gpt",
-    "project": "default",
-    "user": "ada",
-    "state": "QUEUED",
-    "pool": "default",
-    "priority": 0,
-    "slots": 2,
-    "position": 1,
-    "policy": None,
-    "archive": None,
-    "forkedFrom": None,
-    "run": None,
-    "job": None,
-    "attempt": 0,
-    "failures": 0,
-    "submitted": "2026-11-24T09:00:00Z",
-    "started": None,
-    "finished": None,
-    "why": None,
-    "archived": False,
-    "tags": ["baseline"],
-}
-
 _Tag = Annotated[str, Field(max_length=64)]
 _Tags = Annotated[
     list[_Tag],
@@ -86,7 +53,7 @@ _Tags = Annotated[
 ]
 _Override = Annotated[str, Field(max_length=LONGEST_OVERRIDE)]
 SubmissionId = Annotated[
-    str, Path(pattern=ID, description="A submission's id.", examples=[_ITEM["id"]])
+    str, Path(pattern=ID, description="A submission's id.", examples=["s-20261124-090000-9f86d081"])
 ]
 Key = Annotated[
     str | None,
@@ -103,15 +70,7 @@ Filter = Query(max_length=200)
 class NewExperiment(Answer):
     """An experiment to run: a file, or the fork of a submission, and what to change in it."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"file": _FILE, "project": "default", "tags": ["baseline"]},
-                {"forkOf": _ITEM["id"], "set": ["optimizer.lr=0.001", "+seed=18"]},
-            ]
-        },
-    )
+    model_config = ConfigDict(extra="forbid")
 
     file: (
         Annotated[str, Field(max_length=LONGEST_FILE)]
@@ -155,8 +114,6 @@ class NewExperiment(Answer):
 class SubmissionItem(Answer):
     """An entry of the queue, without its file."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [_ITEM]})
-
     id: str
     kind: str = Field(description="`train` or `tune`, or another task.")
     name: str
@@ -193,8 +150,6 @@ class SubmissionItem(Answer):
 class QueueEntry(SubmissionItem):
     """An entry of the queue."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{**_ITEM, "config": _FILE}]})
-
     config: str | None = Field(
         description="The experiment file, as it was sent or with its overrides. A task's file is "
         "for who submitted it, and for engineers and admins of its project; null for others."
@@ -211,32 +166,6 @@ class PolicyKnown(Answer):
 
 class ExperimentCheck(Answer):
     """What an experiment would take at most, and which policy applies, as far as can be said."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "kind": "train",
-                    "name": "python-source-gpt",
-                    "project": "default",
-                    "pool": "default",
-                    "priority": 0,
-                    "workers": 2,
-                    "slots": 2,
-                    "gpus": 0,
-                    "trials": 1,
-                    "steps": "300",
-                    "rowsPerStep": 16,
-                    "tokens": "1228800",
-                    "workerHours": None,
-                    "policyPlace": "policies/licences.dsse.json",
-                    "policy": None,
-                    "unknown": ["worker hours: how long a step takes is measured when it runs"],
-                    "file": _FILE,
-                }
-            ]
-        }
-    )
 
     kind: str
     name: str
@@ -276,9 +205,7 @@ class PoolItem(Answer):
 class SubmissionTags(Answer):
     """Tags in the place of those that a submission has."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"tags": ["baseline", "week-47"]}]}
-    )
+    model_config = ConfigDict(extra="forbid")
 
     tags: _Tags
 

@@ -59,9 +59,7 @@ Tag = Annotated[str, Field(pattern=TAG)]
 class ExperimentTags(Answer):
     """The tags of one experiment."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"tags": ["baseline", "paper"]}]}
-    )
+    model_config = ConfigDict(extra="forbid")
 
     tags: Annotated[list[Tag], Field(max_length=MOST_TAGS)] = Field(
         description=f"All of them, at most {MOST_TAGS}. A tag is up to 64 letters, digits, . _ -."

@@ -12,16 +12,16 @@ task goes through this service's own origin (`govray.platform.service.http.origi
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlmodel import Session, col, select
 
 from govray import traces
 from govray.platform.service.acting import acting, project_rules
 from govray.platform.service.acting.acting import Act
-from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
@@ -61,26 +61,9 @@ _TaskId = Annotated[
 ]
 _Word = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
-_TASK: dict[str, Any] = {
-    "id": "s-20261124-090500-0123abcd",
-    "kind": "notebook",
-    "name": "look-at-losses",
-    "project": "default",
-    "user": "ada",
-    "state": "COMPLETED",
-    "pool": "default",
-    "submitted": "2026-11-24T09:05:00Z",
-    "started": "2026-11-24T09:05:04Z",
-    "finished": "2026-11-24T11:35:00Z",
-    "why": "Nobody used it for 30 minutes",
-    "shown": True,
-}
-
 
 class Task(Answer):
     """A task in the queue."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_TASK]})
 
     id: str
     kind: TaskKind
@@ -96,17 +79,8 @@ class Task(Answer):
     shown: bool = Field(description="Whether it can be opened: it answers over HTTP while it runs.")
 
 
-class NewTask(BaseModel):
+class NewTask(Body):
     """What to run."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"name": "look-at-losses", "config": "kind: notebook\nidle_minutes: 30\n"},
-            ]
-        },
-    )
 
     name: _Word
     config: Annotated[str, Field(max_length=LONGEST_CONFIG)] = Field(
@@ -126,18 +100,6 @@ class NewTask(BaseModel):
 
 class OpenedTask(Answer):
     """Where to look at a task."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "url": "https://s-20261124-090500-0123abcd.tasks.example.org/tasks/"
-                    "s-20261124-090500-0123abcd/enter?ticket=…",
-                    "seconds": ENTRY_SECONDS,
-                }
-            ]
-        }
-    )
 
     url: str = Field(description="Good once.")
     seconds: int = Field(description="How long it is good.")

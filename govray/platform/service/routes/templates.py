@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import select
 from sqlmodel import Session, col
 
@@ -26,7 +26,7 @@ from govray.platform.service.acting.project_rules import (
     demand,
     find_project,
 )
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep, require
@@ -45,15 +45,9 @@ TemplateName = Annotated[
     str, Path(pattern=f"^{NAME}$", description="The template's name.", examples=["small-gpt"])
 ]
 
-_TEXT = "name: gpt\nentrypoint: govray.engine.gpt:GPT\n"
-
 
 class Template(Answer):
     """A template without its text."""
-
-    model_config = example(
-        project="vision", name="small-gpt", changed="2026-11-24T09:00:00Z", user="ada"
-    )
 
     project: str
     name: str
@@ -64,31 +58,17 @@ class Template(Answer):
 class TemplateText(Template):
     """A template."""
 
-    model_config = example(
-        project="vision",
-        name="small-gpt",
-        changed="2026-11-24T09:00:00Z",
-        user="ada",
-        text=_TEXT,
-    )
-
     text: str = Field(description="The experiment file.")
 
 
-class NewText(BaseModel):
+class NewText(Body):
     """The experiment file that a template is."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": _TEXT}]})
 
     text: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 
 
-class Overrides(BaseModel):
+class Overrides(Body):
     """What is to be otherwise than in the template."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"set": ["optimizer.lr=0.001"]}]}
-    )
 
     set: list[Annotated[str, Field(max_length=LONGEST_OVERRIDE)]] = Field(
         default_factory=list,
@@ -99,8 +79,6 @@ class Overrides(BaseModel):
 
 class Filled(BaseModel):
     """An experiment file, made of a template and overrides."""
-
-    model_config = example(text=_TEXT)
 
     text: str
 

@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy import ColumnElement, select, true
 from sqlmodel import Session, col
 
 from govray.errors import UsageError
 from govray.governance.formats.document import format_time
 from govray.platform.service.acting.project_rules import changed_by, check_lent
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity import tokens
@@ -46,16 +46,6 @@ TokenId = Annotated[
 class TokenItem(Answer):
     """A token without its secret, which nobody has but its bearer."""
 
-    model_config = example(
-        id="0123456789ab",
-        user="ada",
-        name="laptop",
-        scopes=["read"],
-        created="2026-11-24T09:00:00Z",
-        expires="2027-02-22T09:00:00Z",
-        revoked=None,
-    )
-
     id: str
     user: str
     name: str = Field(description="What it is for.")
@@ -65,12 +55,8 @@ class TokenItem(Answer):
     revoked: str | None = None
 
 
-class NewToken(BaseModel):
+class NewToken(Body):
     """A token to make. By default it is your own."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"name": "laptop", "scopes": ["read"]}]}
-    )
 
     user: Annotated[str, Field(max_length=128)] | None = Field(
         None, description="Another user's, for admins."
@@ -88,17 +74,6 @@ class NewToken(BaseModel):
 
 class MadeToken(TokenItem):
     """A token that was made. ``token`` is told here and never again."""
-
-    model_config = example(
-        id="0123456789ab",
-        user="ada",
-        name="laptop",
-        scopes=["read"],
-        created="2026-11-24T09:00:00Z",
-        expires="2027-02-22T09:00:00Z",
-        revoked=None,
-        token="govr_0123456789ab_…",  # noqa: S106 (it is made up)
-    )
 
     token: str
 

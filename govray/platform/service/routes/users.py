@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy import select
 from sqlmodel import col
 
 from govray.platform.service.acting.project_rules import NowDep, changed_by
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.pagination import Listing, PageDep
@@ -23,14 +23,6 @@ router = APIRouter(tags=["roles"])
 class User(Answer):
     """Somebody with tokens of this store."""
 
-    model_config = example(
-        name="ada",
-        role="member",
-        supplier=None,
-        disabled=False,
-        created="2026-11-24T09:00:00Z",
-    )
-
     name: str
     role: str = Field(description="In the whole organisation.")
     supplier: str | None = None
@@ -38,10 +30,8 @@ class User(Answer):
     created: str
 
 
-class UserChange(BaseModel):
+class UserChange(Body):
     """What becomes of a user."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"disabled": True}]})
 
     disabled: Annotated[bool, Field(description="No token of a disabled user is accepted.")]
 

@@ -10,12 +10,12 @@ import secrets
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlmodel import col, select
 
 from govray.errors import UsageError
 from govray.platform.service.acting.project_rules import changed_by
-from govray.platform.service.http.answer import Answer, example
+from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found
 from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.access import CallerDep, require
@@ -43,15 +43,6 @@ EventId = Annotated[
 class Webhook(Answer):
     """An address that is told of events."""
 
-    model_config = example(
-        id=_WEBHOOK,
-        url="https://hooks.example/govray",
-        kinds=["run.error"],
-        project=None,
-        created="2026-11-24T09:00:00Z",
-        user="ada",
-    )
-
     id: str
     url: str
     kinds: list[str] = Field(description="What it is told of.")
@@ -63,28 +54,11 @@ class Webhook(Answer):
 class MadeWebhook(Webhook):
     """A new webhook, with its secret."""
 
-    model_config = example(
-        id=_WEBHOOK,
-        url="https://hooks.example/govray",
-        kinds=["run.error"],
-        project=None,
-        created="2026-11-24T09:00:00Z",
-        user="ada",
-        secret="whsec_" + "AAAA" * 10 + "AAA=",
-    )
-
     secret: str = Field(description="Signs what is sent. It is not shown again.")
 
 
-class NewWebhook(BaseModel):
+class NewWebhook(Body):
     """A webhook to make."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"url": "https://hooks.example/govray", "events": ["run.error"]}]
-        },
-    )
 
     url: Annotated[
         str,
@@ -101,16 +75,6 @@ class NewWebhook(BaseModel):
 class Happened(Answer):
     """Something that happened, as it was noticed."""
 
-    model_config = example(
-        id=_EVENT,
-        kind="run.error",
-        subject="python-source-gpt-1",
-        at="2026-11-24T09:00:00Z",
-        noticed="2026-11-24T09:00:02Z",
-        project="default",
-        data={"trial": "python-source-gpt-1", "why": "rank 1 failed"},
-    )
-
     id: str
     kind: str
     subject: str = Field(description="The trial, experiment, submission, corpus or attestation.")
@@ -122,17 +86,6 @@ class Happened(Answer):
 
 class SentEvent(Answer):
     """One event for one webhook."""
-
-    model_config = example(
-        webhook=_WEBHOOK,
-        alert=_EVENT,
-        state="DEAD",
-        tries=8,
-        due="2026-11-24T09:00:00Z",
-        status=500,
-        why=None,
-        delivered=None,
-    )
 
     webhook: str
     alert: str = Field(description="The event's id.")
@@ -146,8 +99,6 @@ class SentEvent(Answer):
 
 class Removed(Answer):
     """A webhook that is no more."""
-
-    model_config = example(id=_WEBHOOK)
 
     id: str
 
