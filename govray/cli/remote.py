@@ -16,7 +16,6 @@ from govray.cli import (
     queue,
     role,
     runs,
-    template,
     token,
     user_files,
     webhook,
@@ -44,7 +43,6 @@ app = typer.Typer(
 FAMILIES = {
     "workspace": workspace.app,
     "project": project.app,
-    "template": template.app,
     "group": group.app,
     "role": role.app,
     "webhook": webhook.app,

@@ -1,4 +1,4 @@
-"""The verbs of workspaces, projects, templates, groups, roles and tokens, at a service."""
+"""The verbs of workspaces, projects, groups, roles and tokens, at a service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from tests.support.tree import ROOT
     [
         (("role", "ls"), "govray role bind --user"),
         (("group", "ls"), "govray group add GROUP USER"),
-        (("template", "ls", "default"), "govray template put PROJECT NAME FILE"),
     ],
 )
 def test_an_empty_listing_says_what_fills_it(
@@ -52,13 +51,6 @@ def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_p
     assert said("project", "settings", "vision")["settings"]["fixed"] == {"seed": 17}
     shown = run("project", "settings", "vision").out
     assert yaml.safe_load(shown).items() >= {"fixed": {"seed": 17}, "max_slots": 8}.items()
-    file = tmp_path / "small.yaml"
-    file.write_text("name: gpt\nseed: 1\n")
-    said("template", "put", "vision", "small", str(file))
-    filled = said("template", "fill", "vision", "small", "--set", "seed=2")
-    assert filled["text"] == "name: gpt\nseed: 2\n"
-    assert [t["name"] for t in said("template", "ls", "vision")["templates"]] == ["small"]
-    said("template", "drop", "vision", "small")
     said("role", "unbind", bound["id"])
     assert said("role", "ls")["roles"] == []
     said("group", "remove", "seers", "ada")
@@ -76,7 +68,7 @@ def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_p
     done = [entry.action for entry in entries]
     assert done[:2] == ["workspace.make", "project.make"]
     assert {entry.user for entry in entries} == {"admin"}
-    assert {"role.bind", "role.unbind", "template.put", "template.drop"} <= set(done)
+    assert {"role.bind", "role.unbind"} <= set(done)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +84,6 @@ def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_p
         (("project", "new", "Vision"), "body.name"),
         (("project", "new", "vision", "--workspace", "none"), "no workspace 'none'"),
         (("project", "settings", "none"), "no project 'none'"),
-        (("template", "fill", "default", "none"), "no template 'none'"),
         (("group", "remove", "a", "b"), "is not in it"),
     ],
 )

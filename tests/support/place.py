@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 from sqlmodel import Session
 
-from govray.platform.store import project_templates, role_bindings, tenancy
+from govray.platform.store import role_bindings
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.tables import Attestation
@@ -47,10 +47,8 @@ class Place:
 
 
 def _tenancy(session: Session) -> str:
-    """A template and a role in the default project; the id of the role."""
+    """A role in the default project; its id."""
     by = ChangedBy(user="admin", at="2026-11-20T09:00:00Z")
-    project = tenancy.get_project(session, "default")
-    project_templates.put(session, project, "small", "a: 1", by=by)
     grant = Grant(
         subject_kind="group", subject="team", role="viewer", scope="project", place="default"
     )

@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from govray.governance.formats.document import format_time
 from govray.platform.service.identity import tokens
-from govray.platform.store import project_templates, role_bindings, submissions, tenancy
+from govray.platform.store import role_bindings, submissions, tenancy
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
@@ -65,8 +65,7 @@ def placed(library: Library) -> Places:
         for name in sorted(set(WORKSPACES.values())):
             tenancy.make_workspace(session, name, by=BY)
         for project, workspace in WORKSPACES.items():
-            row = tenancy.make_project(session, project, workspace=workspace, by=BY)
-            project_templates.put(session, row, "small", "seed: 1", by=BY)
+            tenancy.make_project(session, project, workspace=workspace, by=BY)
             made[project] = submissions.submit(
                 session,
                 kind="train",

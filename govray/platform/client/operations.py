@@ -255,7 +255,7 @@ class Cases(Namespace):
 
 
 class Projects(Namespace):
-    """Workspaces, projects, their settings and templates."""
+    """Workspaces, projects and their settings."""
 
     list = Pages("/v1/projects", Json)
     make = Call("POST", "/v1/projects", Json)
@@ -263,11 +263,6 @@ class Projects(Namespace):
     change = Call("PATCH", "/v1/projects/{project}", Json)
     settings = Call("GET", "/v1/projects/{project}/settings", Json)
     set = Call("PUT", "/v1/projects/{project}/settings", Json)
-    templates = Pages("/v1/projects/{project}/templates", Json)
-    template = Call("GET", "/v1/projects/{project}/templates/{name}", Json)
-    put_template = Call("PUT", "/v1/projects/{project}/templates/{name}", Json)
-    delete_template = Call("DELETE", "/v1/projects/{project}/templates/{name}", type(None))
-    fill_template = Call("POST", "/v1/projects/{project}/templates/{name}:fill", Json)
     workspaces = Pages("/v1/workspaces", Json)
     make_workspace = Call("POST", "/v1/workspaces", Json)
     workspace = Call("GET", "/v1/workspaces/{workspace}", Json)

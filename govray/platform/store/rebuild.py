@@ -41,7 +41,7 @@ KEPT = frozenset(
         "lease",
         "pool",
     }
-    | {"workspace", "project", "groupmember", "rolebinding", "template"}
+    | {"workspace", "project", "groupmember", "rolebinding"}
     | {"webhook", "alert", "delivery", "reverification"}
     | {"browsersession", "signinattempt", "task_ticket", "rightscase"}
 )

@@ -491,16 +491,6 @@ class RoleBinding(SQLModel, table=True):
     user: str
 
 
-class Template(SQLModel, table=True):
-    """An experiment file of a project that others start from."""
-
-    project: str = Field(primary_key=True, foreign_key="project.name")
-    name: str = Field(primary_key=True)
-    text: str
-    changed: str
-    user: str
-
-
 class SubmissionColumns(SQLModel):
     """What somebody asked a cluster to run: an entry of the queue. ``id`` is its own.
 

@@ -31,12 +31,12 @@ MOST = 1000
 """Workspaces, and projects, of a store."""
 
 NAME = "[a-z0-9][a-z0-9._-]{0,62}"
-"""A workspace's, a project's, a group's or a template's name; part of addresses, so bounded."""
+"""A workspace's, a project's or a group's name; part of addresses, so bounded."""
 _NAME = re.compile(NAME)
 
 
 def check_name(name: str, what: str) -> str:
-    """``name``, if a workspace, project, group or template may have it."""
+    """``name``, if a workspace, project or group may have it."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name[:80]!r} is no name for a {what}",

@@ -16,7 +16,7 @@ from govray.platform.service.http.settings import Settings
 from govray.platform.store.database import open_store
 from tests.support.tree import ROOT
 
-STREAMS = {"stream_metrics", "stream_log"}
+STREAMS = {"live_metrics_stream", "logs_stream"}
 CLIENT = Client("http://127.0.0.1:9")
 
 

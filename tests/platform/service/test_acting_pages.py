@@ -15,12 +15,16 @@ from sqlmodel import Session, col, delete, select
 
 from govray.governance.formats.document import format_time
 from govray.platform.service.identity.access import REMEMBERED
-from govray.platform.store import leases, project_templates, tenancy
+from govray.platform.store import leases, tenancy
 from govray.platform.store import pools as store_pools
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
 from govray.platform.store.submissions import asks, submit
-from govray.platform.store.tables import Lease, Pool, Project, RoleBinding, Submission, Template
+from govray.platform.store.tables import Lease
+from govray.platform.store.tables import Pool
+from govray.platform.store.tables import Project
+from govray.platform.store.tables import RoleBinding
+from govray.platform.store.tables import Submission
 from tests.support.people import NOW, OWN_PAGE, Service
 from tests.support.shown import ZERO, add_experiment, add_trial
 
@@ -31,19 +35,16 @@ S = SubmissionState
 
 @pytest.fixture
 def vision(service: Service) -> Iterator[None]:
-    """A project with a template, that allows one pool."""
+    """A project that allows one pool."""
     by = ChangedBy(user="admin", at="2026-11-21T09:00:00Z")
     with Session(service.engine) as session:
         made = tenancy.make_project(session, "vision", workspace="default", by=by)
-        text = FILE.replace("name: python-source-gpt", "name: from-a-template")
-        project_templates.put(session, made, "small", text, by=by)
         made.settings = {"pools": ["default"]}
         session.add(made)
         session.commit()
     yield
     with Session(service.engine) as session:
-        for table in (Template, RoleBinding):
-            session.execute(delete(table))
+        session.execute(delete(RoleBinding))
         session.execute(delete(Project).where(col(Project.name) == "vision"))
         session.commit()
     service.clock[0] += timedelta(seconds=REMEMBERED)
@@ -256,15 +257,6 @@ def test_one_can_go_back_and_change_it(service: Service) -> None:
     assert page.status_code == 200
     assert 'value="mine"' in page.text
     assert "<h1>Start an experiment</h1>" in page.text
-
-
-def test_a_template_of_a_project_fills_the_form(service: Service, vision: None) -> None:
-    page = html(service, "/new")
-    assert "/new?project=vision&amp;template=small" in page
-    page = html(service, "/new?project=vision&template=small")
-    assert 'value="vision"' in page
-    assert "name: from-a-template" in page
-    html(service, "/new?project=vision&template=none", status=404)
 
 
 def test_what_a_project_does_not_allow_is_said_in_the_form(service: Service, vision: None) -> None:

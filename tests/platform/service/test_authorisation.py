@@ -289,17 +289,6 @@ CASES = [
     seen("PATCH", PROJECT, ("admin",), body={"description": "x"}),
     seen("GET", PROJECT + "/settings", STAFF),
     seen("PUT", PROJECT + "/settings", ("admin",), body={}),
-    seen("GET", PROJECT + "/templates", STAFF),
-    seen("PUT", PROJECT + "/templates/{name}", ("admin",), body={"text": "a: 1"}),
-    seen("GET", PROJECT + "/templates/{name}", STAFF),
-    seen("POST", PROJECT + "/templates/{name}:fill", STAFF, body={"set": ["a=2"]}),
-    seen(
-        "DELETE",
-        PROJECT + "/templates/{name}",
-        ("admin",),
-        "/v1/projects/default/templates/old",
-        ok=(204, 404),
-    ),
     get("/v1/role-bindings", PEOPLE),
     seen(
         "POST",

@@ -56,7 +56,7 @@ def real(place: Place) -> dict[str, tuple[str, ...]]:
         "submission": ("s-one",),
         "workspace": ("default",),
         "project": ("default",),
-        "name": ("small", "rank-0-1.log"),
+        "name": ("rank-0-1.log",),
         "binding": (names["binding"],),
         "case": (names["case"],),
         "user": ("disabled",),

@@ -44,14 +44,10 @@ def test_every_route_says_who_may_and_how_it_fails(description: dict[str, Any]) 
     assert description["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
-def test_every_operation_has_a_name_of_its_own_that_a_person_would_choose(
-    description: dict[str, Any],
-) -> None:
+def test_every_operation_has_a_name_of_its_own(description: dict[str, Any]) -> None:
     names = [operation["operationId"] for _, operation in operations(description)]
     assert len(set(names)) == len(names)
-    verbs = {name.partition("_")[0] for name in names}
     assert all(re.fullmatch("[a-z]+(_[a-z]+)+", name) for name in names)
-    assert {"get", "list", "submit", "stop", "promote"} <= verbs
 
 
 def test_every_parameter_says_what_it_is(description: dict[str, Any]) -> None:

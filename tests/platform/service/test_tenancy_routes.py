@@ -1,4 +1,4 @@
-"""Workspaces, projects, roles, config policies, templates and tokens, as used over HTTP."""
+"""Workspaces, projects, roles, config policies and tokens, as used over HTTP."""
 
 from __future__ import annotations
 
@@ -298,26 +298,6 @@ def test_settings_that_contradict_themselves_name_each_field(org: Service) -> No
         answer = client.put("/v1/projects/vision/settings", json=body)
         assert (answer.status_code, told in answer.text) == (422, True), answer.text
     assert client.get("/v1/projects/vision/settings").json()["settings"]["max_slots"] is None
-
-
-def test_templates_are_written_by_stewards_and_filled_by_whom_they_are_for(org: Service) -> None:
-    address = "/v1/projects/vision/templates/small"
-    for user, role in (("eve", "steward"), ("max", "engineer")):
-        assert bind(org, "admin", user, role, "vision").status_code == 201
-    eve, max_, lea = (org.client(each) for each in ("eve", "max", "lea"))
-    assert max_.put(address, json={"text": FILE}).status_code == 403
-    assert eve.put(address, json={"text": "- 1"}).status_code == 422
-    assert eve.put(address, json={"text": FILE}).json()["user"] == "eve"
-    assert lea.get(address).status_code == 404
-    assert max_.get(address).json()["text"] == FILE
-    filled = max_.post(f"{address}:fill", json={"set": ["max_steps=9"]}).json()["text"]
-    assert "max_steps: 9" in filled
-    wrong = max_.post(f"{address}:fill", json={"set": ["max_step=9"]})
-    assert (wrong.status_code, "did you mean 'max_steps'" in wrong.text) == (422, True)
-    assert submit(org, "max", file=filled).status_code == 201
-    assert max_.delete(address).status_code == 403
-    assert eve.delete(address).status_code == 204
-    assert eve.get(address).status_code == 404
 
 
 def test_tokens_are_made_shown_once_and_revoked(org: Service) -> None:

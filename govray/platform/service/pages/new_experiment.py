@@ -1,6 +1,6 @@
 """Starting an experiment: a text, then what it would cost and which policy applies, then the queue.
 
-1. ``GET /new`` is the form: empty, with a template of a project, or for the fork of a submission.
+1. ``GET /new`` is the form: empty, or for the fork of a submission.
 2. ``POST /new`` checks it and shows what would be submitted. Nothing is written.
 3. ``POST /submissions`` submits it, and goes on to its page. The form of step 2 has a key, so a
    second press of its button finds the first one's submission.
@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from sqlalchemy import select
-from sqlmodel import Session, col
+from sqlmodel import Session
 
 from govray.errors import Refused
 from govray.governance.submission.submission import PRIORITY
@@ -34,11 +32,7 @@ from govray.platform.service.pages.form_fields import Fields, FormDep, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import submissions
 from govray.platform.service.routes.submissions import ACTS, NAME
-from govray.platform.service.routes.templates import find_template
-from govray.platform.service.visible.visibility import in_projects
-from govray.platform.store.project_templates import MOST_TEMPLATES
 from govray.platform.store.submissions import LONGEST_CONFIG, MOST_TAGS
-from govray.platform.store.tables import Template
 
 router = APIRouter(dependencies=[ACTS])
 
@@ -102,12 +96,8 @@ def form(
     session: SessionDep,
     fork: Annotated[str, Query(max_length=64)] = "",
     project: Annotated[str, Query(max_length=64)] = "",
-    template: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
     filled = Filled(project=project or acting.offered(session, caller))
-    if template:
-        text = find_template(session, caller, filled.project, template).text
-        filled = replace(filled, file=text)
     if fork:
         row = acting.forked(session, caller, fork)
         filled = Filled(
@@ -186,14 +176,7 @@ def _form(
         status=problem.status_code if problem else 200,
         filled=filled,
         origin=origin,
-        templates=() if origin else _templates(session, caller),
         problem=problem,
         longest=LONGEST_CONFIG,
         priority=PRIORITY,
     )
-
-
-def _templates(session: Session, caller: Caller) -> Sequence[Any]:
-    t = Template
-    seen = select(col(t.project), col(t.name)).where(in_projects(caller, t.project))
-    return session.execute(seen.order_by(col(t.project), col(t.name)).limit(MOST_TEMPLATES)).all()

@@ -1,4 +1,4 @@
-"""Pages of projects: what there is, roles, settings and templates, and forms that change them."""
+"""Pages of projects: what there is, roles and settings, and forms that change them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ from govray.platform.store import tenancy
 from govray.platform.store.database import begin_writing
 from govray.platform.store.project_settings import parse_settings
 from govray.platform.store.role_bindings import ROLES
-from govray.platform.store.tables import Project, RoleBinding, Template, Workspace
+from govray.platform.store.tables import Project, RoleBinding, Workspace
 
 SIGNED_IN = Depends(require("admin", "engineer", "auditor", "supplier", "member"))
 MOST_ROLES = 200
-MOST_TEMPLATES = 200
 
 Name = Annotated[str, Path(max_length=63)]
 _COLUMN: Any = Project.name
@@ -93,20 +92,13 @@ def of_project(
     request: Request, project: Name, caller: CallerDep, session: SessionDep, at: NowDep
 ) -> HTMLResponse:
     row = find_project(session, caller, project)
-    b, t = RoleBinding, Template
+    b = RoleBinding
     roles = (
         session.execute(
             select(b)
             .where(_around(row))
             .order_by(col(b.scope), col(b.subject_kind), col(b.subject), col(b.role))
             .limit(MOST_ROLES + 1)
-        )
-        .scalars()
-        .all()
-    )
-    templates = (
-        session.execute(
-            select(t).where(col(t.project) == project).order_by(col(t.name)).limit(MOST_TEMPLATES)
         )
         .scalars()
         .all()
@@ -123,7 +115,6 @@ def of_project(
         manages=may(caller, "manage", row, at=at),
         bindable=[each for each in ROLES if each != "supplier"],
         settings=written(row.settings) if row.settings else "",
-        templates=templates,
     )
 
 

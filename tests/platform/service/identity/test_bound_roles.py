@@ -59,8 +59,6 @@ DIGEST_ADDRESSES = (
 PROJECT_ADDRESSES = (
     "/v1/projects/{}",
     "/v1/projects/{}/settings",
-    "/v1/projects/{}/templates",
-    "/v1/projects/{}/templates/small",
 )
 NOWHERE = "0" * 64
 
