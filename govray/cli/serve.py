@@ -29,12 +29,17 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from govray.platform.indexing.indexer import IndexSettings as Indexing
-    from govray.platform.service.http.connections import BoundedSocket
     from govray.platform.service.visible.near_records import NearSearch
 
 GRACE_SECONDS = 5
 """How long requests in flight may go on after SIGTERM or SIGINT. Live streams end with it."""
 
+
+LARGEST_HEAD = 64 * 1024
+"""Bytes of a request line and its header fields."""
+
+MOST_CONNECTIONS = 800
+"""Of all clients; below the usual 1,024 files of a process."""
 
 RETRY_SECONDS = 30.0
 """How long the indexer waits after an unexpected error."""
@@ -255,26 +260,26 @@ def server_config(
     app: ASGIApp,
     proxies: list[str],
     *,
-    websockets: type[BoundedSocket] | None = None,
     max_message: int = 0,
     own_log: bool = True,
 ) -> uvicorn.Config:
-    """How uvicorn serves ``app``: connections within bounds, nothing logged of a request.
+    """How uvicorn serves ``app``: within its own limits, nothing logged of a request. It has no
+    limit on the time of a request's head: `deploy/haproxy.cfg` has, for strangers.
 
     Args:
         proxies: Addresses whose X-Forwarded-For is trusted. That of others is ignored, or a client
             could evade its rate limit.
-        websockets: The protocol of WebSockets; without it there are none.
+        max_message: Bytes of a WebSocket's message; 0: there are no WebSockets.
     """
     import uvicorn
     from uvicorn.config import LOGGING_CONFIG
 
-    from govray.platform.service.http.connections import Bounds, bounded
-
     return uvicorn.Config(
         app,
-        http=bounded(Bounds(), proxies),
-        ws=websockets or "none",
+        http="h11",  # the one of uvicorn's parsers that bounds a head
+        h11_max_incomplete_event_size=LARGEST_HEAD,
+        limit_concurrency=MOST_CONNECTIONS,
+        ws="websockets-sansio" if max_message else "none",
         ws_max_size=max_message,
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,

@@ -58,14 +58,11 @@ def serving_tasks(
     import uvicorn
 
     from govray.cli.serve import server_config
-    from govray.platform.service.http.connections import BoundedSocket
     from govray.platform.service.tasks.app import ProxyBounds, create_tasks_app
     from govray.platform.store.database import open_store
 
     app = create_tasks_app(open_store(store), origins)
-    server = uvicorn.Server(
-        server_config(app, proxies, websockets=BoundedSocket, max_message=ProxyBounds().max_message)
-    )
+    server = uvicorn.Server(server_config(app, proxies, max_message=ProxyBounds().max_message))
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     note(f"Tasks are shown at {origins.of('ID')}")

@@ -160,3 +160,50 @@ def test_another_ray_s_configuration_is_refused(
     assert done.returncode == 1
     assert "another configuration" in done.stderr
     assert file.read_text() == before
+
+
+SERVED = ROOT / "deploy" / "haproxy.cfg"
+
+
+@pytest.fixture
+def in_front(tmp_path: Path, free_ports: dict[str, int]) -> Iterator[int]:
+    """The port of HAProxy as `deploy/haproxy.cfg` has it, without TLS and with a short patience."""
+    replica = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    Thread(target=replica.serve_forever, daemon=True).start()
+    text, port = SERVED.read_text(), free_ports["http"]
+    for was, now in (
+        ("bind :8443 ssl crt /etc/haproxy/govray.pem alpn h2,http/1.1", f"bind 127.0.0.1:{port}"),
+        ("127.0.0.1:8585", f"127.0.0.1:{replica.server_address[1]}"),
+        ("timeout http-request 10s", "timeout http-request 1s"),
+    ):
+        assert was in text
+        text = text.replace(was, now)
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(text)
+    binary = subprocess.run(
+        [sys.executable, "-c", BUNDLED], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    with running([binary], file, port):
+        yield port
+    replica.shutdown()
+    replica.server_close()
+
+
+def connected(port: int, first: bytes = b"") -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), timeout=30)
+    made.sendall(first)
+    return made
+
+
+def test_half_a_head_ends_and_an_address_holds_so_many_connections(in_front: int) -> None:
+    with connected(in_front, b"GET / HTTP/1.1\r\nX-Slow: ") as slow:
+        began = time.monotonic()
+        assert b"408" in slow.recv(1000)
+        assert time.monotonic() - began < 20
+    with ExitStack() as held:
+        others = [held.enter_context(connected(in_front)) for _ in range(100)]
+        with suppress(ConnectionResetError), connected(in_front, b"GET / HTTP/1.1\r\n") as more:
+            assert more.recv(1000) == b""
+        assert len(others) == 100
+    told = httpx.get(f"http://127.0.0.1:{in_front}/", timeout=10).text
+    assert told == "127.0.0.1"

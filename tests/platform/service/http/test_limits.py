@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import httpx
 import pytest
+import uvicorn
 from fastapi import APIRouter, Body
 from httpx import ASGITransport, AsyncClient, Client
 from hypothesis import given
 from hypothesis import strategies as st
 
+from govray.cli.serve import LARGEST_HEAD, server_config
 from govray.governance.verify.envelope_check import EnvelopeCheck
+from govray.platform.service.app import create_app
 from govray.platform.service.http import limits
-from govray.platform.service.http.limits import MAX_BUCKETS, Buckets
+from govray.platform.service.http.limits import MAX_BUCKETS, Buckets, address_key
 from govray.platform.service.http.problems import MEDIA_TYPE, Problem
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.routes import attestations
@@ -245,3 +251,56 @@ def test_few_uploads_are_checked_at_once_and_the_loop_goes_on(
     statuses = asyncio.run(asyncio.wait_for(ask(), 60))
     assert most == Settings(store="").max_checks == 2
     assert sorted(statuses) == [200] * 5 + [503] * 3
+
+
+@pytest.mark.parametrize(
+    ("host", "key"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("testclient", "testclient"),
+    ],
+)
+def test_what_counts_as_one_address(host: str, key: str) -> None:
+    assert address_key(host) == key
+
+
+@contextmanager
+def listening(app: Any, proxies: list[str]) -> Iterator[tuple[str, int]]:
+    """The address of a running server of ``app``, as `govray serve` has it."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    running = uvicorn.Server(server_config(app, proxies, own_log=False))
+    thread = threading.Thread(target=running.run, kwargs={"sockets": [bound]})
+    thread.start()
+    try:
+        while not running.started:
+            time.sleep(0.01)
+        yield bound.getsockname()
+    finally:
+        running.force_exit = running.should_exit = True
+        thread.join()
+        bound.close()
+
+
+@pytest.mark.parametrize("proxies", [[], ["127.0.0.1"]])
+def test_whom_a_client_claims_to_speak_for_is_believed_of_a_proxy_only(
+    tmp_path: Path, proxies: list[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/govray.db"
+    open_store(url, create=True).dispose()
+    app = create_app(Settings(store=url, rate=0.001, burst=3))
+    with listening(app, proxies) as (host, port):
+        statuses = [
+            httpx.get(
+                f"http://{host}:{port}/v1/trials",
+                headers={"X-Forwarded-For": f"192.0.2.{n}", "Authorization": "Bearer guess"},
+                timeout=30,
+            ).status_code
+            for n in range(5)
+        ]
+        with socket.create_connection((host, port), timeout=30) as endless:
+            endless.sendall(b"GET /v1/live HTTP/1.1\r\nX-Long: " + b"x" * LARGEST_HEAD)
+            assert b"400" in endless.recv(1000).split(b"\r\n")[0]
+    assert statuses == ([401] * 5 if proxies else [401] * 3 + [429] * 2)
