@@ -71,9 +71,12 @@ def app(arguments: Arguments) -> Application:
     entrypoints, seconds = list(arguments.entrypoints), arguments.seconds
 
     def build() -> FastAPI:
-        from govray.platform.inference.app import InferenceSettings, create_inference_app
+        from govray.platform.inference.app import (
+            InferenceSettings,
+            ModelStanding,
+            create_inference_app,
+        )
         from govray.platform.inference.served_model import load
-        from govray.platform.inference.standing import ModelStanding
 
         served = load(
             folder,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from govray.platform.service.pages import document_kinds
+from govray.platform.service.pages import site
 
-STATIC = Path(document_kinds.__file__).parent / "static"
+STATIC = Path(site.__file__).parent / "static"
 
 MAIN = """
 import {{ readFileSync }} from "node:fs";
@@ -39,7 +39,7 @@ def in_node(body: str, given: object) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(shutil.copytree(STATIC, Path(folder, "static")))
         (place / "package.json").write_text('{"type": "module"}')
-        (place / "kinds.json").write_bytes(document_kinds.kinds())
+        (place / "kinds.json").write_bytes(site.kinds())
         (place / "main.js").write_text(MAIN.format(body=body))
         done = subprocess.run(
             [node, "main.js"],

@@ -7,9 +7,9 @@ from urllib.parse import urlparse
 
 from playwright.sync_api import Browser, Page, Route
 
-from govray.platform.service.pages import document_kinds
+from govray.platform.service.pages import site
 
-STATIC = Path(document_kinds.__file__).parent / "static"
+STATIC = Path(site.__file__).parent / "static"
 HOST = "https://pages.test"  # WebCrypto is there for secure contexts only
 
 
@@ -26,6 +26,6 @@ def serve(route: Route) -> None:
     if name == "/":
         route.fulfill(body="<!doctype html><title>blank</title>", content_type="text/html")
     elif name == "kinds.json":
-        route.fulfill(body=document_kinds.kinds(), content_type="application/json")
+        route.fulfill(body=site.kinds(), content_type="application/json")
     else:
         route.fulfill(body=(STATIC / name).read_bytes(), content_type="text/javascript")

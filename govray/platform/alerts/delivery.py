@@ -13,6 +13,9 @@ No order is promised.
 
 from __future__ import annotations
 
+import base64
+import hmac
+import json
 import random
 import threading
 from collections import Counter
@@ -20,16 +23,58 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Engine, or_, update
 from sqlmodel import Session, col, select
 
 from govray.governance.formats.document import format_time
-from govray.platform.alerts import cloud_event, signature
 from govray.platform.alerts.sending import LIMIT_S, ReceiverAnswer, post
 from govray.platform.store.states import DeliveryState
 from govray.platform.store.tables import Alert, Delivery, Webhook
 from govray.platform.store.webhooks import mask
+
+CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+TYPE_PREFIX = "dev.govray."
+"""Before a kind: the reverse of a domain name, as the specification asks for."""
+
+_SUBJECTS = {
+    "run": "trials",
+    "search": "experiments",
+    "submission": "submissions",
+    "credential": "corpora",
+    "model": "attestations",
+    "webhook": "webhooks",
+}
+
+
+def event_body(alert: Alert, source: str) -> bytes:
+    """The event as JSON, the same bytes at every try. ``source``: a URI reference that names the
+    service, from its operator."""
+    event: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": alert.id,
+        "source": source,
+        "type": TYPE_PREFIX + alert.kind,
+        "subject": f"{_SUBJECTS[alert.kind.partition('.')[0]]}/{alert.subject}",
+        "time": alert.at,
+        "datacontenttype": "application/json",
+        "data": {**alert.data, "project": alert.project},
+    }
+    return json.dumps(event, ensure_ascii=False, sort_keys=True, allow_nan=False).encode()
+
+
+def signature_headers(secret: bytes, event: str, body: bytes, at: int) -> dict[str, str]:
+    """The headers that go with ``body``. ``secret``: the webhook's 32 bytes. ``event``: the event's
+    id, the same at every try. ``at``: now, in seconds since 1970."""
+    signed = b"%s.%d.%s" % (event.encode(), at, body)
+    mac = base64.b64encode(hmac.digest(secret, signed, "sha256")).decode()
+    return {
+        "webhook-id": event,
+        "webhook-timestamp": str(at),
+        "webhook-signature": f"v1,{mac}",
+    }
+
 
 THREADS = 8
 AT_ONCE = 2
@@ -163,7 +208,7 @@ class Deliverer:
                 )
                 if taken.rowcount == 1:
                     secret = mask(of.secret, of.id, self._key)
-                    body = cloud_event.body(alert, self._source)
+                    body = event_body(alert, self._source)
                     found.append(_Held(of.id, alert.id, of.url, secret, body, row.tries))
             session.commit()
         return found
@@ -172,8 +217,8 @@ class Deliverer:
         try:
             at = int(self._clock().timestamp())
             headers = {
-                "Content-Type": cloud_event.CONTENT_TYPE,
-                **signature.headers(held.secret, held.alert, held.body, at),
+                "Content-Type": CONTENT_TYPE,
+                **signature_headers(held.secret, held.alert, held.body, at),
             }
             answer = self._send(held.url, held.body, headers, allowed=self._allowed)
             self._note(held, answer)

@@ -24,6 +24,7 @@ Rows of what storage no longer has are not removed.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,13 +42,12 @@ from sqlalchemy.exc import (
 )
 from sqlmodel import Session, col, select
 
-from govray.errors import GovrayError, Refused
+from govray.errors import GovrayError, InfrastructureFailed, Refused
 from govray.governance.attestation.model_folder import MODEL
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.trust.anchor import TrustAnchor
-from govray.platform.indexing.checkpoint_rows import found_on_storage, put_checkpoints
 from govray.platform.indexing.indexed_search import IndexedSearch, SearchTrial
 from govray.platform.indexing.model_rows import MEMORIZATION, index_run_audit, index_run_model
 from govray.platform.indexing.run_claims import (
@@ -68,6 +68,7 @@ from govray.platform.store import tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.run_owners import copy_tags, settle
 from govray.platform.store.states import (
+    CHECKPOINT,
     EXPERIMENT,
     TRIAL,
     CheckpointState,
@@ -77,11 +78,97 @@ from govray.platform.store.states import (
 )
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import CORRUPT, SUPERSEDED, storage_of
 from govray.train.inputs import run_listing as runs
 from govray.train.inputs.run_listing import LogSummary
 from govray.train.inputs.run_record import RunRecord, read_record
 from govray.train.run_folder import event_rows, events
 from govray.train.run_folder.run_lock import driving
+
+_STEP = re.compile(r"checkpoint_(\d{9})")
+
+_ACTIVE, _COMPLETED = CheckpointState.ACTIVE, CheckpointState.COMPLETED
+_ERROR, _DELETED = CheckpointState.ERROR, CheckpointState.DELETED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    state: CheckpointState
+    digest: str | None = None
+    bytes: int = 0
+
+
+def found_on_storage(run_folder: Place, *, writing: bool) -> dict[int, Found]:
+    """Next step → what storage holds of the commit. ``writing``: whether a driver has the run: a
+    partial commit may still become whole."""
+    storage = storage_of(run_folder)
+    found: dict[int, Found] = {}
+    for name, (_, size) in storage.leftovers().items():
+        match = _STEP.match(name)
+        if match is None or name.endswith(SUPERSEDED):
+            continue
+        state = _ACTIVE if writing and not name.endswith(CORRUPT) else _ERROR
+        found[int(match[1])] = Found(state=state, bytes=size)
+    for step, folder in storage.commits():
+        try:
+            if commit_folder.committed_at(folder) is None:
+                continue  # a leftover
+            committed = commit_folder.open_commit(folder)
+        except InfrastructureFailed:
+            raise
+        except GovrayError:
+            found[step] = Found(state=_ERROR)
+            continue
+        found[step] = Found(
+            state=_COMPLETED,
+            digest=committed.digest,
+            bytes=committed.size,
+        )
+    return found
+
+
+def put_checkpoints(
+    session: Session,
+    trial: str,
+    found: Mapping[int, Found],
+    times: Mapping[tuple[int, str], str],
+) -> None:
+    """Make the rows of a trial's commits equal what was found on its storage.
+
+    Args:
+        times: (Step, digest) → when it was committed, by what is newly read of the event log.
+            Commits that it never told of have no time, because a file's is that of the last copy.
+    """
+    of_trial = select(tables.Checkpoint).where(tables.Checkpoint.trial == trial)
+    held = {row.step: row for row in session.exec(of_trial)}
+    for step in sorted(found.keys() | held.keys()):
+        row = held.get(step) or tables.Checkpoint(trial=trial, step=step, state=_ACTIVE)
+        before = row.digest
+        _settle(row, found.get(step))
+        row.at = times.get((step, row.digest or ""), row.at if row.digest == before else None)
+        session.add(row)
+
+
+def _settle(row: tables.Checkpoint, found: Found | None) -> None:
+    what = f"checkpoint of step {row.step} of {row.trial}"
+    if found is None:
+        if row.state in (_ACTIVE, _ERROR):
+            row.state = advance(CHECKPOINT, row.state, _ERROR, what)  # its writer cleared it away
+        else:
+            row.state = advance(CHECKPOINT, row.state, _DELETED, what)
+        return
+    if found.state is _COMPLETED:
+        if row.state in (_ERROR, _DELETED) or row.digest not in (None, found.digest):
+            row.state = _ACTIVE  # another commit in its place
+        row.state = advance(CHECKPOINT, row.state, _COMPLETED, what)
+        row.digest = found.digest
+    elif row.state is _COMPLETED:
+        row.state = advance(CHECKPOINT, row.state, _DELETED, what)  # it does not load any more
+    elif row.state is _ACTIVE:
+        row.state = advance(CHECKPOINT, row.state, found.state, what)
+    row.bytes = found.bytes
+
 
 _TRIAL_STATES: Mapping[str, TrialState] = {
     "running": TrialState.ACTIVE,

@@ -9,17 +9,87 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlmodel import Session, col
 
 from govray.governance.formats import canonical_json
 from govray.governance.record.entropy_profile import EntropyProfile
-from govray.platform.indexing.resolutions import COARSE, resolutions, resolutions_of_end, thinned
 from govray.platform.store import tables
 from govray.storage.place import Place
 from govray.storage.regular_file import open_regular
 from govray.train.run_folder.event_rows import Decided, MetricValue
 from govray.train.run_folder.ledger_wal import FILE as WRITE_AHEAD
+
+COARSE = 1000
+"""Numbers of the coarsest resolution at most."""
+
+
+Steps = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+
+def resolutions(steps: Steps, values: Values) -> tuple[npt.NDArray[np.int64], int]:
+    """The resolution that each number of a line is first in, 0 the coarsest; and their number.
+
+    A part of 1/2^r of the line is drawn from resolutions 0 to r.
+
+    Args:
+        steps: Ascending.
+        values: Finite, as many.
+    """
+    kept, found = np.arange(len(steps)), np.zeros(len(steps), dtype=np.int64)
+    halved = 0
+    while len(kept) > COARSE:
+        stay = thinned(steps[kept], values[kept], halved)
+        if stay is None:
+            break
+        halved += 1
+        kept = kept[stay]
+        found[kept] = halved
+    return halved - found, halved
+
+
+def resolutions_of_end(
+    steps: Steps, values: Values, halved: int, *, first: bool
+) -> npt.NDArray[np.int64]:
+    """The resolutions of a line's end, where the line is halved so often.
+
+    Args:
+        steps, values: From a multiple of 2^(halved + 1) on; as `resolutions`.
+        halved: As `resolutions` and `thinned` brought it about.
+        first: Whether nothing of the line is before.
+    """
+    kept, found = np.arange(len(steps)), np.zeros(len(steps), dtype=np.int64)
+    for level in range(halved):
+        stay = thinned(steps[kept], values[kept], level, first=first)
+        kept = kept if stay is None else kept[stay]
+        found[kept] = level + 1
+    return halved - found
+
+
+def thinned(
+    steps: Steps, values: Values, halved: int, *, first: bool = True
+) -> npt.NDArray[np.int64] | None:
+    """Which numbers of the coarsest resolution are in the next; None: all lie in one stretch.
+
+    Args:
+        steps, values: As `resolutions`.
+        halved: How often the line is halved so far.
+        first: Whether the first number stays, whatever it is.
+    """
+    stretch = steps >> (halved + 2)
+    order = np.lexsort((values, stretch))
+    begins = np.flatnonzero(np.diff(stretch, prepend=-1))
+    if len(begins) <= 1:
+        return None
+    ends = np.append(begins[1:], len(steps)) - 1
+    newest = np.arange(begins[-1], len(steps))
+    stay: npt.NDArray[np.int64] = np.unique(
+        np.concatenate([order[begins], order[ends], newest, [0] if first else begins[:0]])
+    )
+    return stay
+
 
 MONITOR, SEARCH = "monitor", "search"
 """Groups whose numbers belong to no attempt of a run's event log."""

@@ -73,10 +73,8 @@ from govray.platform.service.routes import (
     role_bindings,
     sign_in,
     submissions,
-    tags,
     tasks,
     tokens,
-    users,
     webhooks,
 )
 from govray.platform.service.visible.near_records import NearSearch
@@ -195,7 +193,6 @@ def _routers() -> tuple[APIRouter, ...]:
         pins.router,
         submissions.router,
         archives.router,
-        tags.router,
         downloads.router,
         live_metrics.router,
         logs.router,
@@ -210,7 +207,6 @@ def _routers() -> tuple[APIRouter, ...]:
         cases.router,
         projects.router,
         role_bindings.router,
-        users.router,
         tokens.router,
         webhooks.router,
         tasks.router,

@@ -23,20 +23,64 @@ from typing import Any, TextIO
 from sqlalchemy import delete, insert
 from sqlmodel import Session, col, select
 
-from govray.errors import Damaged
+from govray.errors import CouldNotCheck, Damaged
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_folder import Bundle
+from govray.governance.attestation.tree_heads import check_extends, fork
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.signed_note import TreeHead
+from govray.governance.record.ledger import Ledger
 from govray.governance.record.row_counts import corpus_totals
 from govray.governance.trust.authority import SENSITIVITIES
 from govray.governance.verify.trace import sightings
 from govray.governance.verify.verifier import VerifiedModel
-from govray.platform.store import heads, lineage, secret_fingerprint, tables
+from govray.platform.store import lineage, secret_fingerprint, tables
 from govray.platform.store.database import begin_writing
 from govray.platform.store.store_secret import mask_secret
 from govray.platform.store.tile_storage import tile_folder
-from govray.platform.store.tiles import write_tiles
+from govray.platform.store.tiles import TileReader, write_tiles
+
+
+def check_known(session: Session, ledger: Ledger) -> bool:
+    """Whether no head that was seen of this run is longer; each of them fits to ``ledger``.
+
+    Raises:
+        Refused: One does not: a fork.
+        CouldNotCheck: A longer one was seen, and there are no tiles to compare with.
+    """
+    of_run = select(tables.Head).where(col(tables.Head.run) == ledger.run)
+    seen = session.exec(of_run.order_by(col(tables.Head.size))).all()
+    for head in seen:
+        where = f"ledger of run {ledger.run}, a head of {head.size} leaves that was seen before"
+        if head.size <= ledger.size:
+            check_extends(ledger, TreeHead(ledger.origin, head.size, _root(head)), where=where)
+        elif _tiles(session, head, where).root(ledger.size) != ledger.root:
+            raise fork(ledger.size, where=where)
+    return all(head.size <= ledger.size for head in seen)
+
+
+def keep(session: Session, ledger: Ledger, checkpoint: bytes) -> None:
+    """Keep the head of ``ledger``, which `check_known` has passed; the caller commits."""
+    root = "sha256:" + ledger.root.hex()
+    if session.get(tables.Head, (ledger.run, ledger.size, root)) is None:
+        session.add(tables.Head(run=ledger.run, size=ledger.size, root=root, checkpoint=checkpoint))
+
+
+def _root(head: tables.Head) -> bytes:
+    return bytes.fromhex(head.root.removeprefix("sha256:"))
+
+
+def _tiles(session: Session, head: tables.Head, where: str) -> TileReader:
+    ledger = session.get(tables.Ledger, head.run)
+    if ledger is None or not ledger.tiles:
+        raise CouldNotCheck(
+            "a longer head of this run was seen, and its tiles are not on storage",
+            where=where,
+            do="Index the run that it is of with `govray store index`, then this one",
+        )
+    return TileReader(tile_folder(ledger.tiles), head.size, _root(head))
+
 
 MAX_STEPS = 100
 """How many steps of a record are listed; `Record.step_count` has their number."""
@@ -72,7 +116,7 @@ def index_model(
         CouldNotCheck: A longer one was seen, and there are no tiles to compare with.
     """
     files = _Files(model)
-    longest = heads.check_known(session, model.ledger)  # and again behind the lock
+    longest = check_known(session, model.ledger)  # and again behind the lock
     # Before the lock: nobody waits for them, and they are only ever added to.
     if tiles is not None and longest:
         write_tiles(tile_folder(tiles), model.ledger.lines, files.checkpoint)
@@ -279,8 +323,8 @@ def _settle_corpus(session: Session, name: str) -> None:
 
 def _add_ledger(session: Session, model: VerifiedModel, files: _Files) -> None:
     ledger = model.ledger
-    longest = heads.check_known(session, ledger)
-    heads.keep(session, ledger, files.checkpoint)
+    longest = check_known(session, ledger)
+    keep(session, ledger, files.checkpoint)
     row = session.get(tables.Ledger, ledger.run)
     if row is not None and longest and row.size < ledger.size:
         row.size, row.root = ledger.size, "sha256:" + ledger.root.hex()

@@ -120,7 +120,7 @@ class Metric(SQLModel, table=True):
     those stay, ``archived``.
 
     ``resolution`` is 0 for the few numbers of a line that show all of it. It is 1 for about as many
-    more, and 2 for twice as many (`govray.platform.indexing.resolutions`).
+    more, and 2 for twice as many (`govray.platform.indexing.trial_rows`).
     """
 
     __table_args__ = (

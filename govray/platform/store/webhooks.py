@@ -150,7 +150,7 @@ def check_url(url: str) -> SplitResult:
     """``url`` in parts, if something may be sent there: https, or http to this machine itself.
 
     Which addresses its name has is checked whenever something is sent
-    (`govray.platform.alerts.address`).
+    (`govray.platform.alerts.sending`).
     """
     do = "Give https://HOST/PATH, without a user name; keep tokens out of it"
     try:

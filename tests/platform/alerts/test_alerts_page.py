@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from govray.platform.alerts import delivery, signature
+from govray.platform.alerts import delivery
 from govray.platform.alerts.sending import LIMIT_S
 from govray.platform.store.webhooks import KINDS
 from tests.support.tree import ROOT
@@ -27,7 +27,7 @@ def test_the_lines_of_the_page_verify_what_is_sent_and_nothing_else() -> None:
     verified, secret = shown(), bytes(range(32))
     text = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
     now = int(time.time())
-    headers = signature.headers(secret, "e1", b"{}", now)
+    headers = delivery.signature_headers(secret, "e1", b"{}", now)
     assert verified(text, headers, b"{}")
     assert verified(
         text, {**headers, "webhook-signature": f"v1,x {headers['webhook-signature']}"}, b"{}"
@@ -36,7 +36,7 @@ def test_the_lines_of_the_page_verify_what_is_sent_and_nothing_else() -> None:
     assert not verified(text, {**headers, "webhook-id": "e2"}, b"{}")
     assert not verified(text, {**headers, "webhook-timestamp": str(now + 1)}, b"{}")
     assert not verified("whsec_" + "A" * 43 + "=", headers, b"{}")
-    assert not verified(text, signature.headers(secret, "e1", b"{}", now - 900), b"{}")
+    assert not verified(text, delivery.signature_headers(secret, "e1", b"{}", now - 900), b"{}")
 
 
 def test_the_page_has_every_kind_and_the_numbers_that_hold() -> None:

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from govray.errors import InfrastructureFailed, Refused, UsageError
-from govray.platform.alerts import address, sending
-from govray.platform.alerts.address import checked_address, is_public
-from govray.platform.alerts.sending import post
+from govray.platform.alerts import sending
+from govray.platform.alerts.sending import checked_address, is_public, post
 from govray.platform.store.webhooks import check_url
 from tests.support.receiver import Receiver, receiving
 
@@ -103,7 +102,7 @@ def test_this_machine_needs_the_operators_word(
     assert receiver.got == []
     assert post(receiver.url, b"{}", {}, allowed={"localhost"}).accepted
     # Negative control: the check is what kept it away.
-    monkeypatch.setattr(address, "is_public", lambda _: True)
+    monkeypatch.setattr(sending, "is_public", lambda _: True)
     assert post(receiver.url, b"{}", {}).accepted
 
 

@@ -21,10 +21,10 @@ from govray.platform.inference.app import (
     HEADER,
     MAX_TOKENS,
     InferenceSettings,
+    ModelStanding,
     create_inference_app,
 )
 from govray.platform.inference.served_model import load
-from govray.platform.inference.standing import ModelStanding
 from govray.platform.service.identity.caller import PUBLIC, Caller
 from govray.platform.store.database import open_store
 from tests.platform.inference.conftest import Trained

@@ -16,11 +16,14 @@ from sqlalchemy import event, false
 from sqlmodel import Session, col
 
 from govray.platform.service.identity import revocations
-from govray.platform.service.pages import policy_difference
+from govray.platform.service.pages import comparison
 from govray.platform.service.pages.charts.curves import MOST_ROWS, sampled
-from govray.platform.service.pages.charts.side_by_side import ABSENT, compared_rows
-from govray.platform.service.pages.comparison import MOST_SIDES
-from govray.platform.service.pages.lineage_difference import lineage_difference
+from govray.platform.service.pages.comparison import (
+    ABSENT,
+    MOST_SIDES,
+    compared_rows,
+    lineage_difference,
+)
 from govray.platform.service.visible import visibility, visible_models, visible_runs
 from govray.platform.store.lineage import lineage
 from govray.platform.store.states import ExperimentState, TrialState
@@ -139,7 +142,7 @@ def test_policies_are_compared_class_by_class(
     narrower = shelf.model("first").policy.document
     wide = narrower.model_copy(update={"name": "wide", "rules": narrower.rules[:1]})
     monkeypatch.setattr(
-        policy_difference, "readable_policy", lambda *a: wide if a[2] == ZERO else narrower
+        comparison, "readable_policy", lambda *a: wide if a[2] == ZERO else narrower
     )
     told = part(page(shelf, {"run": ["run-first", "other"]}), "policies")
     assert "→ wide" in told

@@ -16,7 +16,7 @@ from sqlmodel import Session
 
 from govray.platform.indexing.trial_rows import put_numbers
 from govray.platform.service.pages.charts import curves
-from govray.platform.service.pages.charts.downsampling import downsample
+from govray.platform.service.pages.charts.curves import downsample
 from govray.platform.store import tables
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState, TrialState

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from govray.platform.service.pages.document_kinds import kinds
+from govray.platform.service.pages.site import kinds
 from tests.support.tree import ROOT
 
 VALIDATOR = ROOT / "govray" / "platform" / "service" / "pages" / "static" / "schema.js"

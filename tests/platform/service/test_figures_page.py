@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
-from govray.platform.service.pages.charts.figures import HEIGHT, WIDTH, bars, shades
+from govray.platform.service.pages.experiments import HEIGHT, WIDTH, bars, shades
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import Experiment, Trial
 from govray.train.run_folder.figures import (

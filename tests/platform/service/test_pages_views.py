@@ -18,7 +18,7 @@ from govray.cli.app import app
 from govray.platform.service.pages import rendering
 from govray.platform.service.pages.charts.entropy_chart import ticks
 from govray.platform.service.pages.charts.heatmap import SHADES, heat_map, shade
-from govray.platform.service.pages.charts.scatter_plot import axis
+from govray.platform.service.pages.charts.search_plots import axis
 from govray.platform.service.pages.signing_in import own_path
 from govray.platform.store.lineage import lineage
 from tests.support.library import Library, library

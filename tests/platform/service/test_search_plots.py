@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlmodel import Session
 
-from govray.platform.service.pages.charts.scatter_plot import (
+from govray.platform.service.pages.charts.search_plots import (
     BOTTOM,
     LEFT,
     RIGHT,

@@ -11,12 +11,12 @@ from pathlib import Path
 from govray.governance.attestation import model_folder
 from govray.governance.verify import steps
 from govray.governance.verify.steps import STEPS
-from govray.platform.service.pages import document_kinds
+from govray.platform.service.pages import site
 from tests.support.tree import ROOT
 from tests.support.world import AT, World
 
 DOCS = ROOT / "docs"
-STATIC = Path(document_kinds.__file__).parent / "static"
+STATIC = Path(site.__file__).parent / "static"
 NAMES = [(step.number, step.name) for step in STEPS]
 
 STATES = re.compile(
@@ -26,7 +26,7 @@ STATES = re.compile(
 
 
 def test_the_page_tells_its_script_the_steps() -> None:
-    told = json.loads(document_kinds.kinds())["steps"]
+    told = json.loads(site.kinds())["steps"]
     assert [(step["number"], step["name"]) for step in told] == NAMES
 
 
@@ -60,7 +60,7 @@ from pathlib import Path
 from govray.errors import VerificationFailed
 from govray.governance.verify.envelope_check import check_envelope
 from govray.governance.verify.verifier import verify
-from govray.platform.service.pages.document_kinds import kinds
+from govray.platform.service.pages.site import kinds
 
 model, root, at = Path(sys.argv[1]), Path(sys.argv[2]), datetime.fromisoformat(sys.argv[3])
 assert False, "-O leaves this out"

@@ -6,7 +6,7 @@ import pytest
 
 from govray.errors import Refused
 from govray.governance.attestation.model_attestation import Attestation, Removal
-from govray.platform.store.corpus_absence import check_left_out, check_removed
+from govray.platform.service.acting.case_answers import check_left_out, check_removed
 from tests.support.world import FINISHED, World
 
 ROOT = "sha256:" + "7c" * 32

@@ -31,7 +31,7 @@ from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import verify
-from govray.platform.indexing import resolutions, trial_rows
+from govray.platform.indexing import trial_rows
 from govray.platform.indexing.index_source import searches
 from govray.platform.indexing.indexer import IndexBudget, IndexReport, index_run, index_storage
 from govray.platform.indexing.model_rows import MEMORIZATION
@@ -622,8 +622,7 @@ def test_a_line_that_grows_is_drawn_as_a_whole_one(
     ]
     m = tables.Metric
     with pytest.MonkeyPatch.context() as patch, Session(one_store) as session:
-        for each in (resolutions, trial_rows):
-            patch.setattr(each, "COARSE", 8)
+        patch.setattr(trial_rows, "COARSE", 8)
         add_experiment(session, "e", "e", "run", ExperimentState.ACTIVE)
         zero = "sha256:" + "0" * 64
         made: dict[str, int] = {}
@@ -639,7 +638,7 @@ def test_a_line_that_grows_is_drawn_as_a_whole_one(
         halved = made.get('["g","n"]', 0)
         ascending = np.array([each.step for each in line])
         measured = np.array([each.value for each in line])
-        with_as_many = resolutions.resolutions_of_end(ascending, measured, halved, first=True)
+        with_as_many = trial_rows.resolutions_of_end(ascending, measured, halved, first=True)
     drawn = zip(ascending.tolist(), measured.tolist(), with_as_many.tolist(), strict=True)
     assert rows == [*drawn]
 

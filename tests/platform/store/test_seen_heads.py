@@ -10,7 +10,7 @@ from sqlmodel import Session, select
 
 from govray.errors import CouldNotCheck, Refused
 from govray.governance.verify.verifier import VerifiedModel
-from govray.platform.store import heads, tables
+from govray.platform.store import model_index, tables
 from govray.platform.store.model_index import index_model
 from govray.platform.store.rebuild import rebuild
 from tests.support.world import RUN, World
@@ -85,7 +85,7 @@ def test_control_without_the_comparison_both_histories_are_indexed(
     models: dict[str, VerifiedModel],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(heads, "check_known", lambda *_: True)
+    monkeypatch.setattr(model_index, "check_known", lambda *_: True)
     index(store, world, models["whole"])
     index(store, world, models["other"])
     with Session(store) as session:

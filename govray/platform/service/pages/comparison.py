@@ -6,9 +6,9 @@ only an attestation states, its lineage and its environment, a run without one d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -16,33 +16,222 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from govray.governance.attestation.environment import flat
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
+from govray.governance.policy.depth_policy import Policy
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
-from govray.platform.service.pages.charts.chart_view import ChartView, ViewDep
+from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.identity.caller import Caller
 from govray.platform.service.pages.charts.curves import (
     MOST_POINTS,
+    ChartView,
     Curve,
+    ViewDep,
     line_of_each,
     names_of,
     summary,
 )
-from govray.platform.service.pages.charts.side_by_side import MOST_ROWS, ComparedRow, compared_rows
-from govray.platform.service.pages.lineage_difference import lineage_difference
-from govray.platform.service.pages.policy_difference import policy_differences
-from govray.platform.service.pages.rendering import render
-from govray.platform.service.pages.shared_queries import version_href
+from govray.platform.service.pages.rendering import digest, render
+from govray.platform.service.pages.shared_queries import signed_policy, version_href
+from govray.platform.service.routes.policies import ChangeAnswer, difference, stack
 from govray.platform.service.visible import visibility
 from govray.platform.service.visible.visibility import (
     RUN_READERS,
     find_attestation,
     find_lineage,
+    find_policy,
     find_version,
 )
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.tables import Attestation, Experiment, Trial
+
+MOST_COMPARED = 3
+"""Policies that are compared with the first; each comparison takes time."""
+MOST_CHANGES = 60
+BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class PolicyDifference:
+    """How one policy differs from the first, over ``groups``. ``why_not`` says why they could not
+    be compared."""
+
+    before_digest: str
+    after_digest: str
+    before: str
+    after: str
+    groups: tuple[str, ...] = ()
+    changes: tuple[ChangeAnswer, ...] = ()
+    more: bool = False
+    why_not: str | None = None
+
+
+@dataclass(frozen=True)
+class ComparedPolicies:
+    """The policies of the sides, in their order, and how they differ from the first. ``left_out``
+    counts policies that were not compared."""
+
+    names: tuple[str, ...]
+    differences: tuple[PolicyDifference, ...]
+    left_out: int
+
+
+def policy_differences(
+    session: Session, caller: Caller, sides: Sequence[tuple[str, Lineage | None]]
+) -> ComparedPolicies:
+    """Compare the policies of some runs, as far as the caller may read them. ``sides``: the digest
+    of each run's policy, empty if unknown, and its lineage if it has one."""
+    lineages = {digest: lineage for digest, lineage in reversed(sides) if digest}
+    first, *others = list(dict.fromkeys(digest for digest, _ in sides if digest)) or [""]
+    documents = {digest: readable_policy(session, caller, digest) for digest in lineages}
+    compared = [
+        _difference(first, documents.get(first), other, documents[other], lineages[other])
+        for other in others[:MOST_COMPARED]
+    ]
+    return ComparedPolicies(
+        tuple(str(documents.get(digest) or digest or "not known") for digest, _ in sides),
+        tuple(compared),
+        max(len(others) - MOST_COMPARED, 0),
+    )
+
+
+def readable_policy(session: Session, caller: Caller, digest: str) -> Policy | None:
+    """The signed policy, if the index has it and the caller may read it."""
+    try:
+        find_policy(session, caller, digest)
+    except Problem:
+        return None
+    return signed_policy(session, digest)
+
+
+def _difference(
+    first: str, before: Policy | None, other: str, after: Policy | None, lineage: Lineage | None
+) -> PolicyDifference:
+    named = (first, other, str(before or first), str(after or other))
+    if before is None or after is None:
+        missing = first if before is None else other
+        why = f"The index does not have the signed policy {missing}: no model under it is indexed."
+        return PolicyDifference(*named, why_not=why)
+    groups = (
+        tuple(each.group for each in lineage.groups if each.kind == "base")
+        if lineage is not None
+        else stack(after, BLOCKS)
+    )
+    try:
+        found = difference(before, after, groups)
+    except Problem as problem:
+        return PolicyDifference(*named, groups, why_not=f"{problem.detail}.")
+    more = found.more or len(found.changes) > MOST_CHANGES
+    return PolicyDifference(*named, groups, tuple(found.changes[:MOST_CHANGES]), more)
+
+
+Reach = Literal["direct", "transitive", "none", "noCorpus", "noGroup"]
+
+WORDS: dict[Reach, str] = {
+    "direct": "trained it",
+    "transitive": "reached it through other layers only",
+    "none": "did not reach it",
+    "noCorpus": "the run did not have the corpus",
+    "noGroup": "the model does not have the group",
+}
+
+
+@dataclass(frozen=True)
+class ComparedCell:
+    """What one model has in one cell. ``tokens`` are those that trained the group."""
+
+    reach: Reach
+    tokens: int = 0
+
+    @property
+    def words(self) -> str:
+        return WORDS[self.reach]
+
+
+@dataclass(frozen=True)
+class DifferentCell:
+    """A cell in which the models differ, with what each has there."""
+
+    corpus: str
+    group: str
+    cells: tuple[ComparedCell, ...]
+
+
+def lineage_difference(documents: Sequence[Lineage]) -> tuple[list[DifferentCell], int]:
+    """The cells in which the lineages differ, and how many cells are alike in all."""
+    corpora = sorted({row.corpus for each in documents for row in each.corpora})
+    groups = list(dict.fromkeys(group.group for each in documents for group in each.groups))
+    tables = [_cells(each) for each in documents]
+    different, alike = [], 0
+    for corpus in corpora:
+        for group in groups:
+            cells = tuple(_cell(table, corpus, group) for table in tables)
+            if len({cell.reach for cell in cells}) > 1:
+                different.append(DifferentCell(corpus, group, cells))
+            else:
+                alike += 1
+    return different, alike
+
+
+_Table = tuple[frozenset[str], dict[tuple[str, str], ComparedCell]]
+
+
+def _cells(document: Lineage) -> _Table:
+    found = {
+        (row.corpus, cell.group): ComparedCell(
+            "direct" if cell.direct else "transitive" if cell.transitive else "none", cell.tokens
+        )
+        for row in document.corpora
+        for cell in row.cells
+    }
+    return frozenset(row.corpus for row in document.corpora), found
+
+
+def _cell(table: _Table, corpus: str, group: str) -> ComparedCell:
+    corpora, cells = table
+    if corpus not in corpora:
+        return ComparedCell("noCorpus")
+    return cells.get((corpus, group), ComparedCell("noGroup"))
+
+
+ABSENT = "–"
+MOST_ROWS = 200
+"""Of one table."""
+_LONGEST = 300
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """One setting: its value in each run as text, `ABSENT` where a run has none."""
+
+    name: str
+    values: tuple[str, ...]
+    differs: bool
+
+
+def compared_rows(settings: Sequence[Mapping[str, Any]]) -> list[ComparedRow]:
+    """A row for each name that any of ``settings`` has; nested ones by dotted names."""
+    columns = [flat(each) for each in settings]
+    names = sorted({name for column in columns for name in column})
+    rows = [
+        ComparedRow(
+            name,
+            tuple(shortened(column[name]) if name in column else ABSENT for column in columns),
+            # By the whole text: what is cut for the eye may still differ.
+            len({column.get(name) for column in columns}) > 1,
+        )
+        for name in names
+    ]
+    return sorted(rows, key=lambda row: not row.differs)
+
+
+def shortened(text: str) -> str:
+    if text.startswith("sha256:"):
+        return digest(text)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
 
 MOST_SIDES = 8
 FEWEST_SIDES = 2

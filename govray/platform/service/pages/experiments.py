@@ -2,32 +2,83 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
 from govray.platform.service.identity.pagination import PageDep
-from govray.platform.service.pages.charts.chart_view import ViewDep
-from govray.platform.service.pages.charts.curves import MOST_POINTS, curves, lines_of, summaries
-from govray.platform.service.pages.charts.figures import bars, shades
+from govray.platform.service.pages.charts.curves import (
+    MOST_POINTS,
+    ViewDep,
+    curves,
+    lines_of,
+    summaries,
+)
 from govray.platform.service.pages.charts.search_plots import search_plots
-from govray.platform.service.pages.rendering import render
+from govray.platform.service.pages.form_fields import form_of
+from govray.platform.service.pages.rendering import HEADERS, render
 from govray.platform.service.pages.shared_queries import linked_corpora
-from govray.platform.service.routes.experiments import KnownExperiment, KnownTrial
-from govray.platform.service.routes.tags import may_tag
+from govray.platform.service.routes.experiments import (
+    TAGGERS,
+    KnownExperiment,
+    KnownTrial,
+    check_tagging,
+    may_tag,
+    tag,
+)
 from govray.platform.service.visible import visibility
 from govray.platform.service.visible.visibility import RUN_READERS, whole_attestations
-from govray.platform.store.experiment_tags import MOST_TAGS, tags_of
+from govray.platform.store.experiment_tags import MOST_TAGS, TAG, tags_of
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import Attestation, Checkpoint, Decision, Experiment, Trial
-from govray.train.run_folder.figures import PngImage, newest, one
+from govray.train.run_folder.figures import ConfusionMatrix, Histogram, PngImage, newest, one
+
+SHADES = 6
+WIDTH, HEIGHT = 600.0, 160.0
+
+
+@dataclass(frozen=True)
+class HistogramBar:
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+
+
+def bars(histogram: Histogram) -> list[HistogramBar]:
+    """The bars, as wide as what lies between their edges, in a drawing of `WIDTH` by `HEIGHT`."""
+    low, high = histogram.edges[0], histogram.edges[-1]
+    most = max(histogram.counts) or 1
+    drawn = []
+    for count, left, right in zip(
+        histogram.counts, histogram.edges, histogram.edges[1:], strict=False
+    ):
+        height = HEIGHT * count / most
+        x, end = ((edge - low) / (high - low) * WIDTH for edge in (left, right))
+        title = f"{left:.4g} to {right:.4g}: {count:,}"
+        drawn.append(HistogramBar(x, HEIGHT - height, end - x, height, title))
+    return drawn
+
+
+def shades(matrix: ConfusionMatrix) -> list[list[int]]:
+    """Of each cell, by its share of its row: 0 for none, up to `SHADES`."""
+    found = []
+    for row in matrix.counts:
+        total = sum(row) or 1
+        found.append([-(-count * SHADES // total) for count in row])
+    return found
+
 
 MOST_TRIALS = 500
 MOST_DECISIONS = 200
@@ -236,3 +287,36 @@ def image(
 def _folder(session: Session, trial: Trial) -> str:
     storage = session.get_one(Experiment, trial.experiment).storage
     return f"{storage.rstrip('/')}/{trial.folder}"
+
+
+_LONGEST = 2000
+"""Characters of the field: more than the tags that an experiment may have."""
+
+
+async def _given(request: Request) -> str:
+    return (await form_of(request)).get("tags", "")[:_LONGEST]
+
+
+@router.post("/experiments/{experiment}/tags", dependencies=[TAGGERS])
+def save(
+    request: Request,
+    known: KnownExperiment,
+    caller: CallerDep,
+    session: SessionDep,
+    audit: AuditDep,
+    given: Annotated[str, Depends(_given)],
+) -> Response:
+    """Replace the tags, and show the experiment again."""
+    check_tagging(session, caller, known)
+    tags = list(dict.fromkeys(given.split()))
+    wrong = [each for each in tags if re.fullmatch(TAG, each) is None]
+    why = ""
+    if wrong:
+        why = f"“{wrong[0][:80]}” is no tag."
+    elif len(tags) > MOST_TAGS:
+        why = f"These are {len(tags)} tags."
+    if why:
+        return experiment_page(request, known, caller, session, tags_given=given, tags_wrong=why)
+    tag(session, audit, known.id, tags)
+    there = f"/experiments/{quote(known.id, safe='')}"
+    return RedirectResponse(there, status_code=303, headers=HEADERS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
@@ -11,7 +12,8 @@ from sqlmodel import Session, col, select
 
 from govray.governance.attestation.memorization_manifest import MemorizationManifest
 from govray.governance.attestation.model_attestation import DISCLAIMER
-from govray.governance.policy.depth_policy import Policy
+from govray.governance.policy.depth_policy import Match, Policy
+from govray.governance.policy.route import ADAPTER
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.incidents import Findings
 from govray.governance.verify.steps import STEPS
@@ -20,7 +22,6 @@ from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.pages import promotion
 from govray.platform.service.pages.charts import entropy_chart
-from govray.platform.service.pages.charts.depth_table import depth_rows, rule_rows
 from govray.platform.service.pages.charts.heatmap import FOLD_ABOVE, heat_map
 from govray.platform.service.pages.ledgers import entropy_profiles
 from govray.platform.service.pages.rendering import brief, count, render
@@ -45,6 +46,81 @@ from govray.platform.service.visible.visibility import (
 from govray.platform.store import tables
 from govray.platform.store.lineage import Lineage
 from govray.platform.store.reverifications import newest as newest_reverification
+
+ClosedSteps: TypeAlias = tuple[tuple[int, int], ...]
+
+_Drawn: TypeAlias = tuple[str, tuple[float | None, ...], tuple[ClosedSteps, ...]]
+
+
+@dataclass(frozen=True)
+class DepthRow:
+    """A profile over the model.
+
+    Attributes:
+        weights: By group: the largest of any phase, None where it gives no gradient.
+        closed: By group: half-open ranges of steps whose phase gives none, where others do.
+    """
+
+    profile: str
+    corpora: int
+    weights: tuple[float | None, ...]
+    closed: tuple[ClosedSteps, ...]
+    adapters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RuleRow:
+    """A rule of the policy in words, and the profile that it gives."""
+
+    rule: str
+    matches: str
+    profile: str
+
+
+def depth_rows(document: Lineage) -> tuple[tuple[str, ...], tuple[DepthRow, ...]]:
+    """The base groups in model order, and a row for each resolved profile."""
+    groups = tuple(each.group for each in document.groups if each.kind == "base")
+    found: dict[_Drawn, tuple[int, set[str]]] = {}
+    for row in document.corpora:
+        cells = {cell.group: cell.weight for cell in row.cells}
+        closed = {cell.group: cell.closed or () for cell in row.cells}
+        key = (
+            row.profile,
+            tuple(cells.get(group) for group in groups),
+            tuple(closed.get(group, ()) for group in groups),
+        )
+        number, adapters = found.get(key, (0, set()))
+        adapters |= {
+            name.removeprefix(ADAPTER)
+            for name, weight in cells.items()
+            if weight is not None and name.startswith(ADAPTER)
+        }
+        found[key] = number + 1, adapters
+    rows = [
+        DepthRow(profile, number, weights, closed, tuple(sorted(adapters)))
+        for (profile, weights, closed), (number, adapters) in found.items()
+    ]
+    rows.sort(key=lambda row: (-sum(w or 0 for w in row.weights), row.profile))
+    return groups, tuple(rows)
+
+
+def rule_rows(policy: Policy) -> tuple[RuleRow, ...]:
+    """The policy's rules, in its own order."""
+    return tuple(RuleRow(rule.name, _words(rule.match), rule.profile) for rule in policy.rules)
+
+
+def _words(match: Match) -> str:
+    stated = match.to_json()
+    parts = [
+        f"{_spaced(name)} {' or '.join(values) if isinstance(values, list) else values}"
+        for name, values in stated.items()
+    ]
+    return "; ".join(parts) or "everything"
+
+
+def _spaced(name: str) -> str:
+    return "".join(f" {c.lower()}" if c.isupper() else c for c in name)
+
 
 MOST_AUDITS = 5
 

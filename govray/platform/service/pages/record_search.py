@@ -57,3 +57,8 @@ def search(
         answer=answer,
         missing=not text,
     )
+
+
+@router.get("/views")
+def views(request: Request, caller: CallerDep) -> HTMLResponse:
+    return render(request, caller, "views.html")

@@ -6,13 +6,25 @@ the problem details of the same error say.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from govray.evidence.views.disclosure import Disclosure
+from govray.evidence.views.view import View
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.model_attestation import DISCLAIMER, Attestation
+from govray.governance.formats.document import Document
+from govray.governance.policy.credential import Credential
+from govray.governance.policy.depth_policy import Policy
+from govray.governance.trust.authority import Delegation, TrustRoot
+from govray.governance.trust.revocation_list import RevocationList
+from govray.governance.verify.steps import STEPS
 from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity import session_cookie
@@ -39,12 +51,46 @@ from govray.platform.service.pages import (
     runs,
     signing_in,
     submissions,
-    tagging,
     tasks,
-    views,
 )
-from govray.platform.service.pages.document_kinds import kinds
 from govray.platform.service.pages.rendering import render
+
+_KINDS: dict[str, type[Document]] = {
+    "attestation": Attestation,
+    "credential": Credential,
+    "delegation": Delegation,
+    "disclosure": Disclosure,
+    "policy": Policy,
+    "revocations": RevocationList,
+    "trustRoot": TrustRoot,
+}
+
+
+@lru_cache(maxsize=1)
+def kinds() -> bytes:
+    """JSON: ``kinds``, each with ``predicateType`` and ``schema``; ``disclaimer``; ``steps``.
+
+    ``view`` is the schema of a view, which is no signed document. ``names`` are the rules for what
+    files of a model folder are called.
+    """
+    found = {
+        name: {
+            "predicateType": kind.PREDICATE_TYPE,
+            "schema": kind.model_json_schema(by_alias=True),
+        }
+        for name, kind in _KINDS.items()
+    }
+    steps = [{"number": step.number, "name": step.name} for step in STEPS]
+    view = View.model_json_schema(by_alias=True)
+    told = {
+        "disclaimer": DISCLAIMER,
+        "kinds": found,
+        "names": model_folder.NAMES,
+        "steps": steps,
+        "view": view,
+    }
+    return json.dumps(told, sort_keys=True).encode()
+
 
 _KEPT = ("www-authenticate", "retry-after", "allow")
 """Headers that a problem's page has like its details."""
@@ -56,12 +102,12 @@ _ASSETS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    *(overview, models, corpora, experiments, runs, comparison, tagging, record_search),
+    *(overview, models, corpora, experiments, runs, comparison, record_search),
     logs,
     *(ledgers, signing_in, provider_sign_in),
     *(queue, tasks, new_experiment, submissions, promotion),
     *(projects, people, audit_log),
-    *(case_requests, cases, views),
+    *(case_requests, cases),
 ):
     router.include_router(_each.router)
 

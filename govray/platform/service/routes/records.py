@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64decode
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
-from govray.errors import CouldNotCheck, InfrastructureFailed, Refused
+from govray.errors import CouldNotCheck, Damaged, InfrastructureFailed, Refused
+from govray.governance.formats import canonical_json
 from govray.governance.verify.trace import outcome
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.session import SessionDep
@@ -29,8 +31,67 @@ from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.platform.service.visible.record_index import groups_of, leaves_of, places_of, store_key
 from govray.platform.service.visible.visibility import CORPUS_READERS, reads_entries
-from govray.platform.store.ledger_search import leaves_of_step
 from govray.platform.store.tables import Ledger, Record
+from govray.platform.store.tiles import TileReader
+
+MAX_BRANCHES = 64
+"""More rollbacks than this are not looked through."""
+
+
+def leaves_of_step(
+    tiles: TileReader, step: int, *, corpus: str
+) -> Iterator[tuple[int, int, bytes]]:
+    """The leaves of a step that used a corpus, one a branch at most.
+
+    Args:
+        corpus: Leaves that a gate kept it out of are passed over.
+
+    Yields:
+        Index in the ledger, branch, and the leaf's bytes, checked against the signed root.
+
+    Raises:
+        Damaged: An entry is no leaf, or not the one that was signed.
+    """
+    if tiles.size == 0:
+        return
+    last = _place(tiles.unchecked_entry(tiles.size - 1))[0]
+    for branch in range(min(last + 1, MAX_BRANCHES)):
+        index = _first_at(tiles, (branch, step))
+        if index is None:
+            continue
+        line = tiles.entry(index)
+        if corpus in _parsed(line).get("corpora", {}):
+            yield index, branch, line
+
+
+def _first_at(tiles: TileReader, place: tuple[int, int]) -> int | None:
+    """The first entry of (branch, step): the step's leaf."""
+    low, high = 0, tiles.size
+    while low < high:
+        middle = (low + high) // 2
+        if _place(tiles.unchecked_entry(middle)) < place:
+            low = middle + 1
+        else:
+            high = middle
+    if low < tiles.size and _place(tiles.unchecked_entry(low)) == place:
+        return low
+    return None
+
+
+def _place(line: bytes) -> tuple[int, int]:
+    value = _parsed(line)
+    branch, step = value.get("branch"), value.get("step")
+    if not isinstance(branch, int) or not isinstance(step, int):
+        raise Damaged("an entry is no leaf of a ledger", where="ledger")
+    return branch, step
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    value = canonical_json.parse(line, where="ledger entry")
+    if not isinstance(value, dict):
+        raise Damaged("an entry is no leaf of a ledger", where="ledger")
+    return value
+
 
 router = APIRouter(tags=["records"], dependencies=[CORPUS_READERS])
 

@@ -20,16 +20,9 @@ from sqlmodel import Session, select
 
 from govray.errors import UsageError
 from govray.platform.service.http.settings import OidcSettings
-from govray.platform.service.identity import (
-    code_flow,
-    discovery,
-    oidc,
-    provider_address,
-    sign_in_attempts,
-)
+from govray.platform.service.identity import code_flow, oidc, provider_address, sign_in_attempts
 from govray.platform.service.identity.access import REMEMBERED
-from govray.platform.service.identity.code_flow import CodeFlow
-from govray.platform.service.identity.discovery import PATH, ProviderDiscovery
+from govray.platform.service.identity.code_flow import PATH, CodeFlow, ProviderDiscovery
 from govray.platform.service.identity.oidc import Oidc
 from govray.platform.service.identity.provider_address import NoAnswer, ask, is_safe
 from govray.platform.service.identity.session_cookie import ATTEMPT, COOKIE, SECURE
@@ -395,7 +388,7 @@ def test_the_document_is_remembered(provider: IdentityProvider) -> None:
     found = ProviderDiscovery(provider.issuer, clock=lambda: clock[0])
     for _ in range(3):
         found.metadata()
-    clock[0] = discovery.KEYS_SECONDS
+    clock[0] = code_flow.KEYS_SECONDS
     found.metadata()
     assert [path for path, _ in provider.asked] == [PATH] * 2
 

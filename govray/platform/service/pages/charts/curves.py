@@ -1,24 +1,108 @@
 """Curves of runs: what they measured, thinned to what a page draws, and the same in words.
 
 A page reads the resolutions that it draws: of a whole line the coarsest, of a part of the run finer
-ones (`govray.platform.indexing.resolutions`). No more numbers stay in memory than are drawn.
+ones (`govray.platform.indexing.trial_rows`). No more numbers stay in memory than are drawn.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import count, groupby
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
+from fastapi import Depends, Query
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from govray.platform.service.pages.charts.downsampling import Point, downsample
 from govray.platform.store.tables import Metric, Trial
+
+_STEP = "^[0-9]{0,9}$"
+_WEIGHT = r"^(0(\.[0-9]{1,4})?)?$"
+
+
+@dataclass(frozen=True)
+class ChartView:
+    """Both steps are included; None: from the first, or up to the last. ``smooth`` is in [0, 1)."""
+
+    first: int | None = None
+    last: int | None = None
+    smooth: float = 0.0
+    log: bool = False
+
+    @property
+    def part(self) -> bool:
+        """Whether the page has the numbers of a range only."""
+        return self.first is not None or self.last is not None
+
+
+def _view(
+    first: Annotated[
+        str, Query(alias="from", pattern=_STEP, description="The first step that is drawn.")
+    ] = "",
+    last: Annotated[
+        str, Query(alias="to", pattern=_STEP, description="The last step that is drawn.")
+    ] = "",
+    smooth: Annotated[
+        str, Query(pattern=_WEIGHT, description="Weight of the moving average, below 1.")
+    ] = "",
+    log: Annotated[
+        str, Query(pattern="^1?$", description="`1` for a logarithmic vertical axis.")
+    ] = "",
+) -> ChartView:
+    ends = [int(each) if each else None for each in (first, last)]
+    if None not in ends:
+        ends.sort(key=lambda each: each or 0)
+    return ChartView(ends[0], ends[1], float(smooth or 0), bool(log))
+
+
+ViewDep = Annotated[ChartView, Depends(_view)]
+
+
+Point: TypeAlias = tuple[int, float]
+"""A step, and the number that was measured there."""
+
+
+def downsample(points: Iterable[Point], most: int) -> list[Point]:
+    """At most ``most`` of the points: the first, the last, and the extremes of every stretch.
+
+    Args:
+        points: By ascending step, values finite. Up to ``most`` of them stay as they are.
+        most: At least 4.
+    """
+    if most < 4:
+        raise ValueError("a curve needs 4 points: its ends and its extremes")
+    ends: tuple[Point, ...] = ()
+    buckets: list[tuple[Point, Point]] = []
+    width, inside = 1, 1  # points of a full bucket, and of the newest
+    for point in points:
+        ends = (ends[0], point) if ends else (point,)
+        if buckets and inside < width:
+            buckets[-1] = _both(buckets[-1], (point, point))
+            inside += 1
+            continue
+        buckets.append((point, point))
+        inside = 1
+        while (len(buckets) if width == 1 else 2 * len(buckets) + 2) > most:
+            if len(buckets) % 2 == 0:
+                inside += width
+            buckets = [
+                _both(buckets[at], buckets[at + 1]) if at + 1 < len(buckets) else buckets[at]
+                for at in range(0, len(buckets), 2)
+            ]
+            width *= 2
+    return sorted({*ends, *(point for bucket in buckets for point in bucket)})
+
+
+def _both(one: tuple[Point, Point], other: tuple[Point, Point]) -> tuple[Point, Point]:
+    """The lowest and the highest of two buckets, the earlier one of equals."""
+    low = other[0] if other[0][1] < one[0][1] else one[0]
+    high = other[1] if other[1][1] > one[1][1] else one[1]
+    return low, high
+
 
 MOST_POINTS = 1000
 """Of one curve."""

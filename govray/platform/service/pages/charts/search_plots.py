@@ -10,8 +10,139 @@ from typing import Any
 from sqlalchemy import and_, func, select
 from sqlmodel import Session, col
 
-from govray.platform.service.pages.charts.scatter_plot import ScatterPlot, TrialPoint, scatter
 from govray.platform.store.tables import Experiment, Metric, Trial
+
+DECADES = 1.5
+"""Numbers that span more have a logarithmic axis."""
+
+LEFT, RIGHT, TOP, BOTTOM = 80.0, 620.0, 30.0, 300.0
+
+
+@dataclass(frozen=True)
+class PlottedTrial:
+    """A point. ``name`` is its trial's; ``kind`` its look: ``plain``, ``best`` or ``over``."""
+
+    x: float
+    y: float
+    name: str
+    title: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A number or word beside an axis."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class ScatterPlot:
+    """What the drawing needs. ``limit`` is the height of the limit's line, if it has one.
+    ``left_out`` counts trials without one of the two values."""
+
+    x_name: str
+    y_name: str
+    points: tuple[PlottedTrial, ...]
+    x_marks: tuple[Mark, ...]
+    y_marks: tuple[Mark, ...]
+    limit: Mark | None
+    left_out: int
+
+
+@dataclass(frozen=True)
+class TrialPoint:
+    """One trial before it is placed; either value may be missing."""
+
+    name: str
+    x: object
+    y: float | None
+
+
+def scatter(
+    x_name: str,
+    y_name: str,
+    trials: Sequence[TrialPoint],
+    *,
+    best: str | None = None,
+    limit: float | None = None,
+) -> ScatterPlot | None:
+    """The drawing; None where fewer than two trials have both values. ``best``: the name of the
+    trial that is marked. ``limit``: a height with a line across; trials above it are marked too."""
+    placed = [each for each in trials if each.x is not None and each.y is not None]
+    if len(placed) < 2:
+        return None
+    heights: list[object] = [each.y for each in placed]
+    x_marks, xs = axis([each.x for each in placed])
+    # The limit takes part in the scale, so that its line lies within the drawing.
+    y_marks, ys = axis([*heights, limit] if limit is not None else heights)
+    points = tuple(
+        PlottedTrial(
+            _across(x or 0.0),
+            _up(y or 0.0),
+            each.name,
+            f"{each.name}: {x_name} {_told(each.x)}, {y_name} {_told(each.y)}",
+            _kind(each, best, limit),
+        )
+        for each, x, y in zip(placed, xs, ys, strict=False)
+    )
+    line = None
+    if limit is not None and ys[-1] is not None:
+        line = Mark(_up(ys[-1]), f"limit {limit:.4g}")
+    return ScatterPlot(
+        x_name,
+        y_name,
+        points,
+        tuple(Mark(_across(share), text) for share, text in x_marks),
+        tuple(Mark(_up(share), text) for share, text in y_marks),
+        line,
+        len(trials) - len(placed),
+    )
+
+
+def _kind(trial: TrialPoint, best: str | None, limit: float | None) -> str:
+    if limit is not None and trial.y is not None and trial.y > limit:
+        return "over"
+    return "best" if trial.name == best else "plain"
+
+
+def _across(share: float) -> float:
+    return round(LEFT + share * (RIGHT - LEFT), 1)
+
+
+def _up(share: float) -> float:
+    return round(BOTTOM - share * (BOTTOM - TOP), 1)
+
+
+def _told(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
+def axis(column: Sequence[object]) -> tuple[list[tuple[float, str]], list[float | None]]:
+    """Marks (share of the axis, text), and each value's share in [0, 1]; None where it has none."""
+    present = [value for value in column if value is not None]
+    if present and all(_number(value) for value in present):
+        return _scale([None if v is None else float(v) for v in column])  # type: ignore[arg-type]
+    texts = sorted({str(value) for value in present})
+    shares = {text: i / max(len(texts) - 1, 1) for i, text in enumerate(texts)}
+    marks = [(share, text[:18]) for text, share in shares.items()]
+    return marks, [None if value is None else shares[str(value)] for value in column]
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _scale(column: Sequence[float | None]) -> tuple[list[tuple[float, str]], list[float | None]]:
+    present = [value for value in column if value is not None]
+    low, high = min(present), max(present)
+    log = low > 0 and math.log10(high / low) > DECADES
+    read = math.log10 if log else float
+    start, span = read(low), (read(high) - read(low)) or 1.0
+    marks = [(0.0, f"{low:.4g}")] + ([(1.0, f"{high:.4g}")] if high > low else [])
+    return marks, [None if v is None else round((read(v) - start) / span, 4) for v in column]
+
 
 _GROUP = "search"
 _MEMORIZATION = "memorization"
