@@ -142,7 +142,7 @@ def test_policies_are_compared_class_by_class(
     narrower = shelf.model("first").policy.document
     wide = narrower.model_copy(update={"name": "wide", "rules": narrower.rules[:1]})
     monkeypatch.setattr(
-        comparison, "readable_policy", lambda *a: wide if a[2] == ZERO else narrower
+        comparison, "readable_policy", lambda *a: wide if a[1] == ZERO else narrower
     )
     told = part(page(shelf, {"run": ["run-first", "other"]}), "policies")
     assert "→ wide" in told

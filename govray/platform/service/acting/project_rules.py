@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Request
+from fastapi import Path
 from sqlalchemy import ColumnElement, false, or_, select, true
 from sqlmodel import Session, col
 
@@ -38,19 +38,9 @@ from govray.platform.store.tenancy import NAME
 PlaceName = Annotated[str, Path(pattern=f"^{NAME}$", description="Its name.", examples=["vision"])]
 
 
-def clock(request: Request) -> str:
-    """The time of a request, as the store writes times."""
-    return format_time(request.app.state.clock())
-
-
-NowDep = Annotated[str, Depends(clock)]
-"""The time of this request, ``YYYY-MM-DDTHH:MM:SSZ``."""
-
-
-def changed_by(caller: Caller, at: str | None = None) -> ChangedBy:
-    """Who changes something, for the audit log. ``at``: the time of the request; now without."""
-    at = at or format_time(datetime.now(UTC))
-    return ChangedBy(user=caller.name, at=at, token=caller.token)
+def changed_by(caller: Caller) -> ChangedBy:
+    """Who changes something now, for the audit log."""
+    return ChangedBy(user=caller.name, at=format_time(datetime.now(UTC)), token=caller.token)
 
 
 def projects(caller: Caller) -> ColumnElement[bool]:

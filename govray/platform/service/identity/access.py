@@ -38,12 +38,12 @@ from starlette.concurrency import run_in_threadpool
 from govray.platform.service.http.limits import Buckets, address_key
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity import browser_sessions, session_cookie, sign_in_attempts
-from govray.platform.service.identity.audit_log import Audit, entry
+from govray.platform.service.identity.audit_log import entry
 from govray.platform.service.identity.bound_roles import with_roles
 from govray.platform.service.identity.caller import LOCAL, PUBLIC, Caller, Role, Scope, permitted
 from govray.platform.service.identity.tokens import PREFIX, Accepted, NotAccepted, accept
 
-__all__ = ["AuditDep", "Caller", "CallerDep", "require"]
+__all__ = ["Caller", "CallerDep", "require"]
 
 REMEMBERED = 2.0
 OF_ONE = sign_in_attempts.MOST // 20
@@ -370,10 +370,3 @@ def require(
         raise Problem(403, "Not allowed", f"This is for {' and '.join(roles)}, not {caller.role}")
 
     return check
-
-
-async def _audit(request: Request, caller: CallerDep) -> Audit:
-    return Audit(request.app.state.engine, caller)
-
-
-AuditDep = Annotated[Audit, Depends(_audit)]

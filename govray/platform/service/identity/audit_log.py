@@ -67,7 +67,7 @@ def without_tokens(text: str) -> str:
 
 
 class Audit:
-    """What a route writes entries with; `access.AuditDep` gives one for the request's caller."""
+    """What a route writes entries with, for the request's caller."""
 
     def __init__(self, engine: Engine, caller: Caller) -> None:
         self._engine = engine

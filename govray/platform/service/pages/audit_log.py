@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlmodel import col
 
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.visible.visibility import AUDITORS, audit_entries
 from govray.platform.store.tables import AuditEntry
@@ -24,19 +23,13 @@ router = APIRouter(dependencies=[AUDITORS])
 
 @router.get("/audit")
 def listing(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
-    page: PageDep,
-    user: Filter = "",
-    subject: Filter = "",
-    action: Filter = "",
+    visit: VisitDep, page: PageDep, user: Filter = "", subject: Filter = "", action: Filter = ""
 ) -> HTMLResponse:
     row = AuditEntry
-    statement = select(row).where(audit_entries(caller))
+    statement = select(row).where(audit_entries(visit.caller))
     given = {"user": user.strip(), "subject": subject.strip(), "action": action.strip()}
     for name, value in given.items():
         if value:
             statement = statement.where(col(getattr(row, name)) == value)
-    rows, after = page.rows(session, statement, [_NUMBER], [int], descending=True)
-    return render(request, caller, "audit.html", entries=rows, after=after, given=given)
+    rows, after = page.rows(visit.session, statement, [_NUMBER], [int], descending=True)
+    return render(visit, "audit.html", entries=rows, after=after, given=given)

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 from fastapi.responses import HTMLResponse, Response
 
 from govray.governance.attestation.case_answer import CaseAnswer
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.platform.service.acting.case_desk import DeskDep
-from govray.platform.service.acting.project_rules import NowDep, changed_by
 from govray.platform.service.http.checked_fields import checked
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.form_fields import form_of
 from govray.platform.service.pages.rendering import HEADERS, render
 from govray.platform.service.routes.attestations import DSSE
-from govray.platform.service.routes.cases import AskedCase, answer_bytes, received, shown_case
+from govray.platform.service.routes.cases import AskedCase, answer_bytes, receive, shown_case
 from govray.platform.service.visible.visible_cases import CasePath
 from govray.platform.store import cases
 from govray.platform.store.cases import LONGEST_CONTACT
@@ -36,12 +34,11 @@ DOWNLOAD = "attachment; filename=answer.dsse.json"
 
 
 @router.get("/ask")
-def form(request: Request, desk: DeskDep, caller: CallerDep) -> HTMLResponse:
+def form(visit: VisitDep, desk: DeskDep) -> HTMLResponse:
     return render(
-        request,
-        caller,
+        visit,
         "ask.html",
-        may_ask=not caller.public or desk.settings.without_token,
+        may_ask=not visit.caller.public or desk.settings.without_token,
         longest_contact=LONGEST_CONTACT,
         made=None,
     )
@@ -49,12 +46,7 @@ def form(request: Request, desk: DeskDep, caller: CallerDep) -> HTMLResponse:
 
 @router.post("/ask")
 def ask(
-    request: Request,
-    caller: CallerDep,  # before a body is read
-    fields: Annotated[dict[str, str], Depends(form_of)],
-    desk: DeskDep,
-    session: SessionDep,
-    at: NowDep,
+    visit: VisitDep, fields: Annotated[dict[str, str], Depends(form_of)], desk: DeskDep
 ) -> HTMLResponse:
     sources = fields.get("sources", "").split()
     given = {
@@ -63,45 +55,24 @@ def ask(
         "text": fields.get("text") or None,
         "sources": sources or None,
     }
-    made = received(checked(AskedCase, given), request, desk, caller, session, at)
+    made = receive(visit, checked(AskedCase, given), desk)
     return render(
-        request,
-        caller,
-        "ask.html",
-        status=201,
-        may_ask=True,
-        longest_contact=LONGEST_CONTACT,
-        made=made,
+        visit, "ask.html", status=201, may_ask=True, longest_contact=LONGEST_CONTACT, made=made
     )
 
 
 @router.get("/ask/{case}/{key}")
-def standing(
-    request: Request,
-    case: CasePath,
-    key: Key,
-    _desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    at: NowDep,
-) -> HTMLResponse:
-    row = shown_case(session, caller, case, key)
-    cases.shown(session, row, by=changed_by(caller, at))
-    page = render(request, caller, "asked.html", case=row, answer=answer_of(row), key=key)
-    session.commit()
+def standing(visit: VisitDep, case: CasePath, key: Key, _desk: DeskDep) -> HTMLResponse:
+    row = shown_case(visit, case, key)
+    cases.shown(visit.session, row, by=visit.by)
+    page = render(visit, "asked.html", case=row, answer=answer_of(row), key=key)
+    visit.session.commit()
     return page
 
 
 @router.get("/ask/{case}/{key}/answer.dsse.json")
-def download(
-    case: CasePath,
-    key: Key,
-    _desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    at: NowDep,
-) -> Response:
-    return envelope(answer_bytes(session, caller, case, key, at))
+def download(visit: VisitDep, case: CasePath, key: Key, _desk: DeskDep) -> Response:
+    return envelope(answer_bytes(visit, case, key))
 
 
 def envelope(data: bytes) -> Response:

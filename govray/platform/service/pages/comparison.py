@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlmodel import Session, col
@@ -21,9 +21,7 @@ from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.policy.depth_policy import Policy
 from govray.platform.service.http.problems import Problem, not_found
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep
-from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts.curves import (
     MOST_POINTS,
     ChartView,
@@ -79,13 +77,13 @@ class ComparedPolicies:
 
 
 def policy_differences(
-    session: Session, caller: Caller, sides: Sequence[tuple[str, Lineage | None]]
+    visit: Visit, sides: Sequence[tuple[str, Lineage | None]]
 ) -> ComparedPolicies:
     """Compare the policies of some runs, as far as the caller may read them. ``sides``: the digest
     of each run's policy, empty if unknown, and its lineage if it has one."""
     lineages = {digest: lineage for digest, lineage in reversed(sides) if digest}
     first, *others = list(dict.fromkeys(digest for digest, _ in sides if digest)) or [""]
-    documents = {digest: readable_policy(session, caller, digest) for digest in lineages}
+    documents = {digest: readable_policy(visit, digest) for digest in lineages}
     compared = [
         _difference(first, documents.get(first), other, documents[other], lineages[other])
         for other in others[:MOST_COMPARED]
@@ -97,13 +95,13 @@ def policy_differences(
     )
 
 
-def readable_policy(session: Session, caller: Caller, digest: str) -> Policy | None:
+def readable_policy(visit: Visit, digest: str) -> Policy | None:
     """The signed policy, if the index has it and the caller may read it."""
     try:
-        find_policy(session, caller, digest)
+        find_policy(visit.session, visit.caller, digest)
     except Problem:
         return None
-    return signed_policy(session, digest)
+    return signed_policy(visit.session, digest)
 
 
 def _difference(
@@ -268,9 +266,7 @@ class ComparedRun:
 
 @router.get("/compare")
 def compare(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep,
     view: ViewDep,
     run: _Named = [],  # noqa: B006 - FastAPI copies it
     version: _Named = [],  # noqa: B006
@@ -297,28 +293,27 @@ def compare(
             f"query: a name has at most {LONGEST_NAME} characters",
             "Choose runs in the list of runs",
         )
-    sides = _sides(session, caller, named)
+    sides = _sides(visit, named)
     if len(sides) < FEWEST_SIDES:
-        return render(request, caller, "compare_choose.html", sides=sides, most=MOST_SIDES)
+        return render(visit, "compare_choose.html", sides=sides, most=MOST_SIDES)
     lineages = [each for each in sides if each.lineage is not None]
     found, alike = lineage_difference([s.lineage for s in lineages if s.lineage is not None])
     attested = [each for each in sides if each.attestation is not None]
     indexed = [each for each in sides if each.trial is not None]
     return render(
-        request,
-        caller,
+        visit,
         "compare.html",
         sides=sides,
         left_out=[_without(named, (each.field, each.name)) for each in sides],
         most=MOST_SIDES,
         view=view,
-        **_curves(session, sides, view, metric, group),
+        **_curves(visit.session, sides, view, metric, group),
         whole=f"/compare?{urlencode([*named, ('metric', metric), ('group', group)])}",
         indexed=indexed,
         settings=compared_rows([_settings(each.trial) for each in indexed if each.trial]),
         configured=_configured(indexed),
         most_rows=MOST_ROWS,
-        policies=policy_differences(session, caller, [(s.policy, s.lineage) for s in sides]),
+        policies=policy_differences(visit, [(s.policy, s.lineage) for s in sides]),
         lineages=lineages,
         different=found[:MOST_ROWS],
         further=max(len(found) - MOST_ROWS, 0),
@@ -332,10 +327,13 @@ def _without(named: Sequence[tuple[str, str]], one: tuple[str, str]) -> str:
     return f"/compare?{urlencode([each for each in named if each != one])}"
 
 
-def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
+def _sides(visit: Visit, named: Sequence[tuple[str, str]]) -> list[ComparedRun]:
     by_version = {
         name: find_attestation(
-            session, caller, find_version(session, caller, *_split(name)).attestation, whole=True
+            visit.session,
+            visit.caller,
+            find_version(visit.session, visit.caller, *_split(name)).attestation,
+            whole=True,
         )
         for field, name in named
         if field == "version"
@@ -344,18 +342,18 @@ def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -
     runs |= {row.run for row in by_version.values()}
     trials = {
         row.Trial.id: row
-        for row in session.execute(
+        for row in visit.session.execute(
             select(Trial, Experiment)
             .join(Experiment, col(Experiment.id) == col(Trial.experiment))
-            .where(col(Trial.id).in_(runs), visibility.trials(caller))
+            .where(col(Trial.id).in_(runs), visibility.trials(visit.caller))
         )
     }
     # Of several attestations of a run, the one that was finished last.
     attested = {
         row.run: row
-        for row in session.execute(
+        for row in visit.session.execute(
             select(Attestation)
-            .where(col(Attestation.run).in_(runs), visibility.whole_attestations(caller))
+            .where(col(Attestation.run).in_(runs), visibility.whole_attestations(visit.caller))
             .order_by(col(Attestation.finished), col(Attestation.digest))
         ).scalars()
     }
@@ -374,7 +372,7 @@ def _sides(session: Session, caller: Caller, named: Sequence[tuple[str, str]]) -
                 trial=of_run.Trial if of_run else None,
                 experiment=of_run.Experiment if of_run else None,
                 attestation=row,
-                lineage=find_lineage(session, caller, row, ("attestation", row.digest))
+                lineage=find_lineage(visit.session, visit.caller, row, ("attestation", row.digest))
                 if row
                 else None,
             )

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
-from sqlmodel import Session, col
+from sqlmodel import col
 
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import attestation_href, version_href
 from govray.platform.service.routes.corpora import Use, signed_credentials, uses_of
@@ -47,33 +46,31 @@ class CorpusRow:
 
 @router.get("/corpora")
 def listing(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
-    page: PageDep,
-    named: Annotated[str, Query(max_length=128)] = "",
+    visit: VisitDep, page: PageDep, named: Annotated[str, Query(max_length=128)] = ""
 ) -> HTMLResponse:
-    statement = select(Corpus).where(own_corpora(caller))
+    statement = select(Corpus).where(own_corpora(visit.caller))
     if named:
         statement = statement.where(col(Corpus.name).icontains(named, autoescape=True))
-    rows, after = page.rows(session, statement, [_NAME], [str])
-    corpora = _described(session, caller, rows)
-    return render(request, caller, "corpora.html", corpora=corpora, after=after, named=named)
+    rows, after = page.rows(visit.session, statement, [_NAME], [str])
+    corpora = _described(visit, rows)
+    return render(visit, "corpora.html", corpora=corpora, after=after, named=named)
 
 
-def _described(session: Session, caller: Caller, rows: Sequence[Corpus]) -> list[CorpusRow]:
+def _described(visit: Visit, rows: Sequence[Corpus]) -> list[CorpusRow]:
     names = [row.name for row in rows]
     newest = {
         each.corpus: each
-        for each in session.execute(
+        for each in visit.session.execute(
             select(Credential)
-            .where(col(Credential.corpus).in_(names), credentials(caller))
+            .where(col(Credential.corpus).in_(names), credentials(visit.caller))
             .order_by(col(Credential.valid_from))
         ).scalars()
     }
-    counted = session.execute(
+    counted = visit.session.execute(
         select(col(CorpusUse.corpus), func.count())
-        .where(col(CorpusUse.corpus).in_(names), col(CorpusUse.tokens) > 0, visible_uses(caller))
+        .where(
+            col(CorpusUse.corpus).in_(names), col(CorpusUse.tokens) > 0, visible_uses(visit.caller)
+        )
         .group_by(col(CorpusUse.corpus))
     )
     used = {row[0]: row[1] for row in counted}
@@ -95,23 +92,16 @@ def _described(session: Session, caller: Caller, rows: Sequence[Corpus]) -> list
 
 
 @router.get("/corpora/{corpus}")
-def of_corpus(
-    request: Request,
-    corpus: Annotated[str, Path(max_length=128)],
-    caller: CallerDep,
-    session: SessionDep,
-    audit: AuditDep,
-) -> HTMLResponse:
-    row = find_corpus(session, caller, corpus)
+def of_corpus(visit: VisitDep, corpus: Annotated[str, Path(max_length=128)]) -> HTMLResponse:
+    row = find_corpus(visit.session, visit.caller, corpus)
     if row.sensitivity in LOGGED:
-        audit.read("corpus.read", corpus)
+        visit.audit.read("corpus.read", corpus)
     return render(
-        request,
-        caller,
+        visit,
         "corpus.html",
         corpus=row,
-        uses=[_shown(each) for each in uses_of(session, caller, corpus)[0]],
-        credentials=signed_credentials(session, caller, corpus),
+        uses=[_shown(each) for each in uses_of(visit, corpus)[0]],
+        credentials=signed_credentials(visit, corpus),
     )
 
 

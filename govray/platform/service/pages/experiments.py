@@ -15,8 +15,8 @@ from sqlmodel import Session, col
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
 from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.charts.curves import (
     MOST_POINTS,
     ViewDep,
@@ -95,11 +95,11 @@ _KINDS: dict[str, Any] = {
 router = APIRouter(dependencies=[RUN_READERS])
 
 
-def latest(session: Session, caller: Caller) -> list[tuple[Experiment, int]]:
+def latest(visit: Visit) -> list[tuple[Experiment, int]]:
     """The newest experiments that the caller may read, each with the number of its trials."""
-    statement = select(Experiment).where(visibility.experiments(caller))
+    statement = select(Experiment).where(visibility.experiments(visit.caller))
     statement = statement.order_by(col(Experiment.started).desc()).limit(LATEST)
-    return _counted(session, session.execute(statement).scalars().all())
+    return _counted(visit.session, visit.session.execute(statement).scalars().all())
 
 
 def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experiment, int]]:
@@ -114,22 +114,17 @@ def _counted(session: Session, rows: Sequence[Experiment]) -> list[tuple[Experim
 
 @router.get("/experiments")
 def listing(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
-    page: PageDep,
-    state: Annotated[str, Query(max_length=32)] = "",
+    visit: VisitDep, page: PageDep, state: Annotated[str, Query(max_length=32)] = ""
 ) -> HTMLResponse:
-    statement = select(Experiment).where(visibility.experiments(caller))
+    statement = select(Experiment).where(visibility.experiments(visit.caller))
     if state in ExperimentState.__members__:
         statement = statement.where(col(Experiment.state) == ExperimentState(state))
     columns: list[Any] = [Experiment.started, Experiment.id]
-    rows, after = page.rows(session, statement, columns, [str, str], descending=True)
+    rows, after = page.rows(visit.session, statement, columns, [str, str], descending=True)
     return render(
-        request,
-        caller,
+        visit,
         "experiments.html",
-        experiments=_counted(session, rows),
+        experiments=_counted(visit.session, rows),
         after=after,
         state=state,
         states=[each.value for each in ExperimentState],
@@ -138,20 +133,14 @@ def listing(
 
 @router.get("/experiments/{experiment}")
 def of_experiment(
-    request: Request,
-    known: KnownExperiment,
-    caller: CallerDep,
-    session: SessionDep,
-    x: Annotated[str, Query(max_length=400)] = "",
+    visit: VisitDep, known: KnownExperiment, x: Annotated[str, Query(max_length=400)] = ""
 ) -> HTMLResponse:
-    return experiment_page(request, known, caller, session, x=x)
+    return experiment_page(visit, known, x=x)
 
 
 def experiment_page(
-    request: Request,
+    visit: Visit,
     known: Experiment,
-    caller: Caller,
-    session: Session,
     *,
     x: str = "",
     tags_given: str | None = None,
@@ -161,7 +150,7 @@ def experiment_page(
     there are. ``tags_wrong``: why that was refused, so that the answer is a 422."""
     experiment = known.id
     trials = (
-        session.execute(
+        visit.session.execute(
             select(Trial)
             .where(col(Trial.experiment) == experiment)
             .order_by(col(Trial.started), col(Trial.id))
@@ -171,7 +160,7 @@ def experiment_page(
         .all()
     )
     decisions = (
-        session.execute(
+        visit.session.execute(
             select(Decision)
             .join(Trial, col(Trial.id) == col(Decision.trial))
             .where(col(Trial.experiment) == experiment)
@@ -182,30 +171,29 @@ def experiment_page(
         .all()
     )
     names = varied(trials)
-    tags = tags_of(session, [experiment]).get(experiment, [])
+    tags = tags_of(visit.session, [experiment]).get(experiment, [])
     return render(
-        request,
-        caller,
+        visit,
         "experiment.html",
         status=422 if tags_wrong else 200,
         experiment=known,
         tags=tags,
-        tags_open=may_tag(session, caller, known),
+        tags_open=may_tag(visit, known),
         tags_given=" ".join(tags) if tags_given is None else tags_given,
         tags_wrong=tags_wrong,
         most_tags=MOST_TAGS,
         trials=trials,
         names=names[:MOST_COLUMNS],
-        plots=search_plots(session, known, trials, names, x) if len(trials) > 1 else None,
+        plots=search_plots(visit.session, known, trials, names, x) if len(trials) > 1 else None,
         decisions=decisions,
-        linked=_linked(session, caller, decisions),
+        linked=_linked(visit, decisions),
         show_trial=True,
         **_KINDS,
     )
 
 
-def _linked(session: Session, caller: Caller, decisions: Sequence[Decision]) -> frozenset[str]:
-    return linked_corpora(session, caller, [each.corpus for each in decisions if each.corpus])
+def _linked(visit: Visit, decisions: Sequence[Decision]) -> frozenset[str]:
+    return linked_corpora(visit, [each.corpus for each in decisions if each.corpus])
 
 
 def varied(trials: Sequence[Trial]) -> list[str]:
@@ -218,14 +206,12 @@ def varied(trials: Sequence[Trial]) -> list[str]:
 
 
 @router.get("/trials/{trial}")
-def of_trial(
-    request: Request, known: KnownTrial, caller: CallerDep, session: SessionDep, view: ViewDep
-) -> HTMLResponse:
+def of_trial(visit: VisitDep, known: KnownTrial, view: ViewDep) -> HTMLResponse:
     trial = known.id
-    lines = lines_of(session, trial, first=view.first, last=view.last)
+    lines = lines_of(visit.session, trial, first=view.first, last=view.last)
     live = known.state in _LIVE
     decisions = (
-        session.execute(
+        visit.session.execute(
             select(Decision)
             .where(col(Decision.trial) == trial)
             .order_by(col(Decision.step), col(Decision.number))
@@ -234,18 +220,17 @@ def of_trial(
         .scalars()
         .all()
     )
-    checkpoints = session.execute(
+    checkpoints = visit.session.execute(
         select(Checkpoint).where(col(Checkpoint.trial) == trial).order_by(col(Checkpoint.step))
     ).scalars()
-    attested = session.execute(
-        select(Attestation).where(col(Attestation.run) == trial, whole_attestations(caller))
+    attested = visit.session.execute(
+        select(Attestation).where(col(Attestation.run) == trial, whole_attestations(visit.caller))
     ).scalars()
     return render(
-        request,
-        caller,
+        visit,
         "trial.html",
         trial=known,
-        experiment=session.get(Experiment, known.experiment),
+        experiment=visit.session.get(Experiment, known.experiment),
         view=view,
         charts=curves(lines),
         thinned=any(line.thinned for line in lines.values()),
@@ -254,21 +239,21 @@ def of_trial(
         live=live,
         stream=f"/v1/trials/{trial}/metrics/stream" if live else None,
         decisions=decisions,
-        linked=_linked(session, caller, decisions),
-        replayed=known.replay_of is not None and _is_there(session, caller, known.replay_of),
+        linked=_linked(visit, decisions),
+        replayed=known.replay_of is not None and _is_there(visit, known.replay_of),
         show_trial=False,
         checkpoints=checkpoints.all(),
         attestations=attested.all(),
-        figures=newest(_folder(session, known)),
+        figures=newest(_folder(visit.session, known)),
         bars=bars,
         shades=shades,
         **_KINDS,
     )
 
 
-def _is_there(session: Session, caller: Caller, trial: str) -> bool:
-    found = select(col(Trial.id)).where(col(Trial.id) == trial, visibility.trials(caller))
-    return session.execute(found).first() is not None
+def _is_there(visit: Visit, trial: str) -> bool:
+    found = select(col(Trial.id)).where(col(Trial.id) == trial, visibility.trials(visit.caller))
+    return visit.session.execute(found).first() is not None
 
 
 @router.get("/trials/{trial}/figures/{file}")
@@ -299,15 +284,10 @@ async def _given(request: Request) -> str:
 
 @router.post("/experiments/{experiment}/tags", dependencies=[TAGGERS])
 def save(
-    request: Request,
-    known: KnownExperiment,
-    caller: CallerDep,
-    session: SessionDep,
-    audit: AuditDep,
-    given: Annotated[str, Depends(_given)],
+    visit: VisitDep, known: KnownExperiment, given: Annotated[str, Depends(_given)]
 ) -> Response:
     """Replace the tags, and show the experiment again."""
-    check_tagging(session, caller, known)
+    check_tagging(visit, known)
     tags = list(dict.fromkeys(given.split()))
     wrong = [each for each in tags if re.fullmatch(TAG, each) is None]
     why = ""
@@ -316,7 +296,7 @@ def save(
     elif len(tags) > MOST_TAGS:
         why = f"These are {len(tags)} tags."
     if why:
-        return experiment_page(request, known, caller, session, tags_given=given, tags_wrong=why)
-    tag(session, audit, known.id, tags)
+        return experiment_page(visit, known, tags_given=given, tags_wrong=why)
+    tag(visit.session, visit.audit, known.id, tags)
     there = f"/experiments/{quote(known.id, safe='')}"
     return RedirectResponse(there, status_code=303, headers=HEADERS)

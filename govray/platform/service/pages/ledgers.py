@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path
 from fastapi.responses import HTMLResponse
 from sqlalchemy import select
 from sqlmodel import Session, col
@@ -12,9 +12,8 @@ from sqlmodel import Session, col
 from govray.errors import GovrayError
 from govray.governance.formats import canonical_json
 from govray.governance.record.entropy_profile import EntropyProfile
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.ledgers import reader
 from govray.platform.service.visible.visibility import (
@@ -36,30 +35,24 @@ router = APIRouter()
 
 
 @router.get("/ledgers")
-def listing(
-    request: Request, caller: CallerDep, session: SessionDep, page: PageDep
-) -> HTMLResponse:
-    rows, after = page.rows(session, select(Ledger).where(ledgers(caller)), [_RUN], [str])
-    return render(request, caller, "ledgers.html", ledgers=rows, after=after)
+def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
+    rows, after = page.rows(
+        visit.session, select(Ledger).where(ledgers(visit.caller)), [_RUN], [str]
+    )
+    return render(visit, "ledgers.html", ledgers=rows, after=after)
 
 
 @router.get("/ledgers/{run}")
-def of_run(
-    request: Request,
-    run: Annotated[str, Path(max_length=128)],
-    caller: CallerDep,
-    session: SessionDep,
-) -> HTMLResponse:
-    row = find_ledger(session, caller, run)
-    attested = session.execute(
-        select(Attestation).where(col(Attestation.run) == run, whole_attestations(caller))
+def of_run(visit: VisitDep, run: Annotated[str, Path(max_length=128)]) -> HTMLResponse:
+    row = find_ledger(visit.session, visit.caller, run)
+    attested = visit.session.execute(
+        select(Attestation).where(col(Attestation.run) == run, whole_attestations(visit.caller))
     ).scalars()
     return render(
-        request,
-        caller,
+        visit,
         "ledger.html",
         ledger=row,
-        entries=reads_entries(session, caller, run),
+        entries=reads_entries(visit.session, visit.caller, run),
         checkpoint=row.checkpoint.decode("utf-8", "replace"),
         attestation=attested.first(),
     )

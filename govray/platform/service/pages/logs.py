@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.routes.live_metrics import GOING
@@ -41,23 +40,24 @@ def level(text: str) -> str:
 
 @router.get("/trials/{trial}/logs")
 def of_trial(
-    request: Request,
+    visit: VisitDep,
     known: KnownTrial,
-    caller: CallerDep,
-    session: SessionDep,
     name: Annotated[str, Query(max_length=64)] = "",
     search: Annotated[str, Query(max_length=LONGEST_SEARCH)] = "",
     start: Annotated[int | None, Query(alias="from", ge=0, le=LARGEST)] = None,
 ) -> HTMLResponse:
-    kept = run_logs.listed(folder_of(session, known))
+    kept = run_logs.listed(folder_of(visit.session, known))
     # Of the last attempt rank 0, if nobody says which.
     name = name or next((each.name for each in reversed(kept) if "rank-0-" in each.name), "")
     name = name or (kept[0].name if kept else "")
-    part = part_of(session, known, name, search=search, start=start, lines=LINES) if name else None
+    part = (
+        part_of(visit.session, known, name, search=search, start=start, lines=LINES)
+        if name
+        else None
+    )
     live = known.state in GOING and part is not None and not search and start is None
     return render(
-        request,
-        caller,
+        visit,
         "logs.html",
         trial=known,
         kept=kept,

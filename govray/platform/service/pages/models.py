@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
-from sqlmodel import Session, col, select
+from sqlmodel import col, select
 
 from govray.governance.attestation.memorization_manifest import MemorizationManifest
 from govray.governance.attestation.model_attestation import DISCLAIMER
@@ -17,9 +17,8 @@ from govray.governance.policy.route import ADAPTER
 from govray.governance.record.entropy_profile import EntropyProfile
 from govray.governance.record.incidents import Findings
 from govray.governance.verify.steps import STEPS
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.identity.pagination import PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages import promotion
 from govray.platform.service.pages.charts import entropy_chart
 from govray.platform.service.pages.charts.heatmap import FOLD_ABOVE, heat_map
@@ -132,62 +131,45 @@ Name = Annotated[str, Path(max_length=256)]
 
 
 @router.get("/models")
-def listing(
-    request: Request, caller: CallerDep, session: SessionDep, page: PageDep
-) -> HTMLResponse:
-    models, after = model_rows(session, caller, page=page)
-    return render(request, caller, "models.html", models=models, after=after)
+def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
+    models, after = model_rows(visit, page=page)
+    return render(visit, "models.html", models=models, after=after)
 
 
 @router.get("/models/{model}")
-def name(
-    request: Request, model: Name, caller: CallerDep, session: SessionDep, page: PageDep
-) -> HTMLResponse:
-    row = find_model(session, caller, model)
-    models, after = version_rows(session, caller, model, page)
-    return render(request, caller, "model_name.html", model=row, models=models, after=after)
+def name(visit: VisitDep, model: Name, page: PageDep) -> HTMLResponse:
+    row = find_model(visit.session, visit.caller, model)
+    models, after = version_rows(visit, model, page)
+    return render(visit, "model_name.html", model=row, models=models, after=after)
 
 
 @router.get("/models/{model}/{version}")
 def of_version(
-    request: Request,
-    model: Name,
-    version: Name,
-    caller: CallerDep,
-    session: SessionDep,
-    rows: Rows = "",
-    named: Named = "",
+    visit: VisitDep, model: Name, version: Name, rows: Rows = "", named: Named = ""
 ) -> HTMLResponse:
-    registered = find_version(session, caller, model, version)
-    row = find_attestation(session, caller, registered.attestation)
-    return _page(request, caller, session, row, registered, rows, named)
+    registered = find_version(visit.session, visit.caller, model, version)
+    row = find_attestation(visit.session, visit.caller, registered.attestation)
+    return _page(visit, row, registered, rows, named)
 
 
 @router.get("/attestations/{digest}")
 def of_attestation(
-    request: Request,
-    digest: DigestPath,
-    caller: CallerDep,
-    session: SessionDep,
-    rows: Rows = "",
-    named: Named = "",
+    visit: VisitDep, digest: DigestPath, rows: Rows = "", named: Named = ""
 ) -> HTMLResponse:
-    row = find_attestation(session, caller, digest)
-    return _page(request, caller, session, row, None, rows, named)
+    row = find_attestation(visit.session, visit.caller, digest)
+    return _page(visit, row, None, rows, named)
 
 
 def _page(
-    request: Request,
-    caller: Caller,
-    session: Session,
+    visit: Visit,
     row: tables.Attestation,
     version: tables.ModelVersion | None,
     rows: str,
     named: str,
 ) -> HTMLResponse:
-    document = find_lineage(session, caller, row, ("attestation", row.digest))
+    document = find_lineage(visit.session, visit.caller, row, ("attestation", row.digest))
     whole = document.scope == "whole"
-    policy = signed_policy(session, row.policy) if whole else None
+    policy = signed_policy(visit.session, row.policy) if whole else None
     findings = findings_of(row.envelope)
     found = [each.corpus for each in document.corpora]
     categories = sorted({each.license_category for each in document.corpora})
@@ -196,31 +178,30 @@ def _page(
     if (
         policy is not None
         and policy.memorization is not None
-        and reads_entries(session, caller, row.run)
+        and reads_entries(visit.session, visit.caller, row.run)
     ):
-        profiles = entropy_profiles(session, row.run)
+        profiles = entropy_profiles(visit.session, row.run)
     depth_groups, depth = depth_rows(document)
-    of_run = select(tables.Trial).where(col(tables.Trial.id) == row.run, trials(caller))
-    indexed = session.exec(of_run).first()
-    own = corpora_of(session, caller, row.digest)
-    audits = audits_of(session, row.digest, own, most=MOST_AUDITS)
+    of_run = select(tables.Trial).where(col(tables.Trial.id) == row.run, trials(visit.caller))
+    indexed = visit.session.exec(of_run).first()
+    own = corpora_of(visit.session, visit.caller, row.digest)
+    audits = audits_of(visit.session, row.digest, own, most=MOST_AUDITS)
     return render(
-        request,
-        caller,
+        visit,
         "model.html",
         title=f"{version.model} {version.version}" if version else row.name,
         row=row if whole else None,
         version=version,
-        stages=promotion.stages_after(session, caller, version),
-        registry=is_within(session, caller, row.digest),
-        again=newest_reverification(session, [row.digest]).get(row.digest)
-        if is_within(session, caller, row.digest)
+        stages=promotion.stages_after(visit, version),
+        registry=is_within(visit.session, visit.caller, row.digest),
+        again=newest_reverification(visit.session, [row.digest]).get(row.digest)
+        if is_within(visit.session, visit.caller, row.digest)
         else None,
         document=document,
         whole=whole,
-        staff=is_within(session, caller, row.digest),
+        staff=is_within(visit.session, visit.caller, row.digest),
         run=row.run if indexed else None,
-        experiment=session.get(tables.Experiment, indexed.experiment) if indexed else None,
+        experiment=visit.session.get(tables.Experiment, indexed.experiment) if indexed else None,
         attestations=[row] if whole else [],
         totals=_totals(document),
         map=heat_map(
@@ -241,7 +222,7 @@ def _page(
         profile=_charts(profiles, policy, findings),
         findings=findings if whole or findings is None else own_findings(findings, found),
         audits=audits,
-        linked=linked_corpora(session, caller, _named(document, findings, audits)),
+        linked=linked_corpora(visit, _named(document, findings, audits)),
         disclaimer=DISCLAIMER,
     )
 

@@ -13,9 +13,8 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, Response
-from sqlmodel import Session
 
 from govray.errors import Refused
 from govray.governance.submission.submission import PRIORITY
@@ -24,10 +23,10 @@ from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import DEFAULT, Asked
 from govray.platform.service.http import problems
 from govray.platform.service.http.problems import Problem, not_valid
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.caller import permitted
 from govray.platform.service.identity.roles import submits
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import Fields, FormDep, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import submissions
@@ -91,15 +90,13 @@ def may_start(caller: Caller) -> bool:
 
 @router.get("/new")
 def form(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep,
     fork: Annotated[str, Query(max_length=64)] = "",
     project: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    filled = Filled(project=project or acting.offered(session, caller))
+    filled = Filled(project=project or acting.offered(visit.session, visit.caller))
     if fork:
-        row = acting.forked(session, caller, fork)
+        row = acting.forked(visit.session, visit.caller, fork)
         filled = Filled(
             fork=row.id,
             project=row.project,
@@ -107,36 +104,37 @@ def form(
             priority=str(row.priority),
             tags=" ".join(row.tags),
         )
-    return _form(request, caller, session, filled)
+    return _form(visit, filled)
 
 
 @router.post("/new")
-def check(
-    request: Request, fields: FormDep, caller: CallerDep, session: SessionDep
-) -> HTMLResponse:
+def check(visit: VisitDep, fields: FormDep) -> HTMLResponse:
     filled = _filled(fields)
     if "change" in fields:
-        return _form(request, caller, session, filled)
+        return _form(visit, filled)
     try:
-        ready = acting.prepare(session, caller, filled.asked(), request.app.state.check)
+        ready = acting.prepare(
+            visit.session, visit.caller, filled.asked(), visit.request.app.state.check
+        )
     except (Problem, Refused) as error:
-        return _again(request, caller, session, filled, error)
+        return _again(visit, filled, error)
     return render(
-        request,
-        caller,
+        visit,
         "new_confirm.html",
         filled=replace(filled, key=secrets.token_urlsafe(16)),
-        cost=submissions.estimate(session, caller, ready),
+        cost=submissions.estimate(visit, ready),
     )
 
 
 @router.post("/submissions")
-def submit(request: Request, fields: FormDep, caller: CallerDep, session: SessionDep) -> Response:
+def submit(visit: VisitDep, fields: FormDep) -> Response:
     filled = _filled(fields)
     try:
-        row = acting.submit(session, caller, filled.asked(), request.app.state.check)
+        row = acting.submit(
+            visit.session, visit.caller, filled.asked(), visit.request.app.state.check
+        )
     except (Problem, Refused) as error:
-        return _again(request, caller, session, filled, error)
+        return _again(visit, filled, error)
     return then(f"/submissions/{row.id}")
 
 
@@ -146,32 +144,19 @@ def _filled(fields: Fields) -> Filled:
     return Filled(**{name: value.replace("\r\n", "\n") for name, value in known.items()})
 
 
-def _again(
-    request: Request,
-    caller: Caller,
-    session: Session,
-    filled: Filled,
-    error: Problem | Refused,
-) -> HTMLResponse:
+def _again(visit: Visit, filled: Filled, error: Problem | Refused) -> HTMLResponse:
     """The form as it was filled in, with what is wrong; other problems are pages of their own."""
     problem = problems.of(error)
     if problem is None or problem.status_code not in (409, 422):
         raise error
-    session.rollback()
-    return _form(request, caller, session, filled, problem)
+    visit.session.rollback()
+    return _form(visit, filled, problem)
 
 
-def _form(
-    request: Request,
-    caller: Caller,
-    session: Session,
-    filled: Filled,
-    problem: Problem | None = None,
-) -> HTMLResponse:
-    origin = acting.forked(session, caller, filled.fork) if filled.fork else None
+def _form(visit: Visit, filled: Filled, problem: Problem | None = None) -> HTMLResponse:
+    origin = acting.forked(visit.session, visit.caller, filled.fork) if filled.fork else None
     return render(
-        request,
-        caller,
+        visit,
         "new.html",
         status=problem.status_code if problem else 200,
         filled=filled,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 from sqlalchemy import func, select
-from sqlmodel import Session, col
+from sqlmodel import col
 
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages import experiments
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.pages.shared_queries import model_rows
@@ -27,28 +26,29 @@ router = APIRouter()
 
 
 @router.get("/")
-def overview(request: Request, caller: CallerDep, session: SessionDep) -> HTMLResponse:
+def overview(visit: VisitDep) -> HTMLResponse:
     return render(
-        request,
-        caller,
+        visit,
         "overview.html",
-        totals=_totals(session, caller),
-        models=model_rows(session, caller)[0],
-        experiments=experiments.latest(session, caller) if reads_runs(caller) else None,
+        totals=_totals(visit),
+        models=model_rows(visit)[0],
+        experiments=experiments.latest(visit) if reads_runs(visit.caller) else None,
     )
 
 
-def _totals(session: Session, caller: Caller) -> list[tuple[str, int]]:
+def _totals(visit: Visit) -> list[tuple[str, int]]:
     counted = {
         "attested models": select(func.count())
         .select_from(Attestation)
-        .where(attestations(caller)),
-        "ledgers": select(func.count()).select_from(Ledger).where(ledgers(caller)),
+        .where(attestations(visit.caller)),
+        "ledgers": select(func.count()).select_from(Ledger).where(ledgers(visit.caller)),
     }
-    if reads_corpora(caller):
-        counted["corpora"] = select(func.count()).select_from(Corpus).where(own_corpora(caller))
-    if reads_runs(caller):
-        counted["runs"] = select(func.count()).select_from(Trial).where(trials(caller))
-    if is_staff(caller):
+    if reads_corpora(visit.caller):
+        counted["corpora"] = (
+            select(func.count()).select_from(Corpus).where(own_corpora(visit.caller))
+        )
+    if reads_runs(visit.caller):
+        counted["runs"] = select(func.count()).select_from(Trial).where(trials(visit.caller))
+    if is_staff(visit.caller):
         counted["ledger entries"] = select(func.coalesce(func.sum(col(Ledger.size)), 0))
-    return [(name, session.execute(query).scalar_one()) for name, query in counted.items()]
+    return [(name, visit.session.execute(query).scalar_one()) for name, query in counted.items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlmodel import col
@@ -12,22 +12,20 @@ from sqlmodel import col
 from govray.governance.submission.yaml_overrides import read_mapping, written
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.project_rules import (
-    NowDep,
-    changed_by,
     demand,
     demand_manage,
     find_project,
 )
 from govray.platform.service.http.checked_fields import checked
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep, require
-from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import PageDep
 from govray.platform.service.identity.roles import may, places, role_in
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, field, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import projects as routes
-from govray.platform.service.routes.role_bindings import NewBinding, given, taken
+from govray.platform.service.routes import role_bindings as role_routes
+from govray.platform.service.routes.role_bindings import NewBinding
 from govray.platform.service.visible.visibility import administers
 from govray.platform.store import tenancy
 from govray.platform.store.database import begin_writing
@@ -45,56 +43,51 @@ router = APIRouter(dependencies=[SIGNED_IN])
 
 
 @router.get("/projects")
-def listing(
-    request: Request, caller: CallerDep, session: SessionDep, page: PageDep, at: NowDep
-) -> HTMLResponse:
-    statement = select(Project).where(project_rules.projects(caller))
-    rows, after = page.rows(session, statement, [_COLUMN], [str])
+def listing(visit: VisitDep, page: PageDep) -> HTMLResponse:
+    statement = select(Project).where(project_rules.projects(visit.caller))
+    rows, after = page.rows(visit.session, statement, [_COLUMN], [str])
     return render(
-        request,
-        caller,
+        visit,
         "projects.html",
-        projects=[(row, sorted(role_in(caller, row, at=at))) for row in rows],
+        projects=[(row, sorted(role_in(visit.caller, row, at=visit.at))) for row in rows],
         after=after,
-        workspaces=_managed(session, caller),
-        organisation=administers(caller),
+        workspaces=_managed(visit),
+        organisation=administers(visit.caller),
     )
 
 
-def _managed(session: SessionDep, caller: Caller) -> list[str]:
+def _managed(visit: Visit) -> list[str]:
     """The workspaces where the caller may make projects."""
     w = Workspace
     found = select(col(w.name)).where(col(w.archived).is_(False)).order_by(col(w.name))
-    if not administers(caller):
-        if not caller.has("admin"):
+    if not administers(visit.caller):
+        if not visit.caller.has("admin"):
             return []
-        found = found.where(col(w.name).in_(sorted(places(caller, "manage")["workspace"])))
-    return list(session.execute(found.limit(tenancy.MOST)).scalars())
+        found = found.where(col(w.name).in_(sorted(places(visit.caller, "manage")["workspace"])))
+    return list(visit.session.execute(found.limit(tenancy.MOST)).scalars())
 
 
 @router.post("/projects")
-def make(fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep) -> Response:
+def make(visit: VisitDep, fields: FormDep) -> Response:
     names = ("name", "workspace", "description")
     new = checked(routes.NewProject, {name: fields.get(name, "") for name in names})
-    routes.make_project(new, session, caller, at)
+    routes.make_project(visit, new)
     return then(f"/projects/{new.name}")
 
 
 @router.post("/workspaces")
-def make_workspace(fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep) -> Response:
+def make_workspace(visit: VisitDep, fields: FormDep) -> Response:
     new = checked(routes.NewWorkspace, {"name": field(fields, "name")})
-    routes.make_workspace(new, session, caller, at)
+    routes.make_workspace(visit, new)
     return then("/projects")
 
 
 @router.get("/projects/{project}")
-def of_project(
-    request: Request, project: Name, caller: CallerDep, session: SessionDep, at: NowDep
-) -> HTMLResponse:
-    row = find_project(session, caller, project)
+def of_project(visit: VisitDep, project: Name) -> HTMLResponse:
+    row = find_project(visit.session, visit.caller, project)
     b = RoleBinding
     roles = (
-        session.execute(
+        visit.session.execute(
             select(b)
             .where(_around(row))
             .order_by(col(b.scope), col(b.subject_kind), col(b.subject), col(b.role))
@@ -104,15 +97,14 @@ def of_project(
         .all()
     )
     return render(
-        request,
-        caller,
+        visit,
         "project.html",
         project=row,
-        own=sorted(role_in(caller, row, at=at)),
+        own=sorted(role_in(visit.caller, row, at=visit.at)),
         roles=roles[:MOST_ROLES],
         more=len(roles) > MOST_ROLES,
-        at=at,
-        manages=may(caller, "manage", row, at=at),
+        at=visit.at,
+        manages=may(visit.caller, "manage", row, at=visit.at),
         bindable=[each for each in ROLES if each != "supplier"],
         settings=written(row.settings) if row.settings else "",
     )
@@ -129,35 +121,29 @@ def _around(row: Project) -> ColumnElement[bool]:
 
 
 @router.post("/projects/{project}/settings")
-def set_settings(
-    project: Name, fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep
-) -> Response:
-    row = demand(session, caller, "manage", project, at=at)
+def set_settings(visit: VisitDep, project: Name, fields: FormDep) -> Response:
+    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
     text = fields.get("settings", "")
     value = read_mapping(text, name="settings") if text else {}
     settings = parse_settings(value, where="settings")
-    begin_writing(session)
-    tenancy.change_project(session, row, settings=settings.stored(), by=changed_by(caller, at))
-    session.commit()
+    begin_writing(visit.session)
+    tenancy.change_project(visit.session, row, settings=settings.stored(), by=visit.by)
+    visit.session.commit()
     return then(f"/projects/{project}")
 
 
 @router.post("/projects/{project}/archive")
-def archive(
-    project: Name, fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep
-) -> Response:
-    row = demand(session, caller, "manage", project, at=at)
-    begin_writing(session)
+def archive(visit: VisitDep, project: Name, fields: FormDep) -> Response:
+    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
+    begin_writing(visit.session)
     archived = field(fields, "archived") == "yes"
-    tenancy.change_project(session, row, archived=archived, by=changed_by(caller, at))
-    session.commit()
+    tenancy.change_project(visit.session, row, archived=archived, by=visit.by)
+    visit.session.commit()
     return then(f"/projects/{project}")
 
 
 @router.post("/projects/{project}/roles")
-def bind(
-    project: Name, fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep
-) -> Response:
+def bind(visit: VisitDep, project: Name, fields: FormDep) -> Response:
     kind, until = field(fields, "kind"), fields.get("until", "")
     asked = {
         "group" if kind == "group" else "user": field(fields, "subject"),
@@ -167,16 +153,12 @@ def bind(
         "until": f"{until}T00:00:00Z" if until else None,
     }
     new = checked(NewBinding, asked)
-    given(session, caller, new, at)
-    session.commit()
+    role_routes.bind(visit, new)
     return then(f"/projects/{project}")
 
 
 @router.post("/projects/{project}/roles/remove")
-def unbind(
-    project: Name, fields: FormDep, caller: CallerDep, session: SessionDep, at: NowDep
-) -> Response:
-    demand_manage(session, caller, "project", project, at=at)
-    taken(session, caller, field(fields, "binding"), at)
-    session.commit()
+def unbind(visit: VisitDep, project: Name, fields: FormDep) -> Response:
+    demand_manage(visit.session, visit.caller, "project", project, at=visit.at)
+    role_routes.unbind(visit, field(fields, "binding"))
     return then(f"/projects/{project}")

@@ -16,9 +16,7 @@ from sqlmodel import Session
 
 from govray.errors import GovrayError
 from govray.platform.service.http.problems import Problem, not_valid
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep
-from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes import models
@@ -45,12 +43,12 @@ class GateAnswer:
     failed: tuple[FailedGate, ...]
 
 
-def stages_after(session: Session, caller: Caller, version: ModelVersion | None) -> list[str]:
+def stages_after(visit: Visit, version: ModelVersion | None) -> list[str]:
     """The stages that ``caller`` can move a version to, if any."""
     try:
-        if version is None or not caller.has("write"):
+        if version is None or not visit.caller.has("write"):
             return []
-        check_promotes(session, caller, version.model)
+        check_promotes(visit.session, visit.caller, version.model)
     except Problem:
         return []
     return sorted(STAGES[version.stage], key=get_args(Stage).index)
@@ -58,19 +56,13 @@ def stages_after(session: Session, caller: Caller, version: ModelVersion | None)
 
 @router.get("/models/{model}/{version}/promote")
 def ask(
-    request: Request,
-    model: Name,
-    version: Name,
-    caller: CallerDep,
-    session: SessionDep,
-    stage: Annotated[Stage, Query()],
+    visit: VisitDep, model: Name, version: Name, stage: Annotated[Stage, Query()]
 ) -> HTMLResponse:
-    row = find_version(session, caller, model, version)
-    check_promotes(session, caller, row.model)
-    found, policy, trouble = _answers(request, session, row, stage)
+    row = find_version(visit.session, visit.caller, model, version)
+    check_promotes(visit.session, visit.caller, row.model)
+    found, policy, trouble = _answers(visit.request, visit.session, row, stage)
     return render(
-        request,
-        caller,
+        visit,
         "promote.html",
         version=row,
         stage=stage,
@@ -82,20 +74,18 @@ def ask(
 
 
 @router.post("/models/{model}/{version}/promote")
-def promote(
-    request: Request,
-    model: Name,
-    version: Name,
-    fields: FormDep,
-    caller: CallerDep,
-    session: SessionDep,
-) -> Response:
+def promote(visit: VisitDep, model: Name, version: Name, fields: FormDep) -> Response:
     wanted = next((each for each in get_args(Stage) if each == fields.get("stage")), None)
     if wanted is None:
         raise not_valid("stage", f"one of {', '.join(get_args(Stage))}")
-    row = find_version(session, caller, model, version)
+    row = find_version(visit.session, visit.caller, model, version)
     name, number = row.model, row.version
-    models.promote(name, number, StageRequest(stage=wanted), request, session, caller)
+    models.promote(
+        visit,
+        name,
+        number,
+        StageRequest(stage=wanted),
+    )
     there = f"/models/{quote(name, safe='')}/{quote(number)}"
     return then(there)
 

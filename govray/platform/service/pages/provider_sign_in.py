@@ -27,7 +27,7 @@ from govray.platform.service.identity.provider_address import NoAnswer
 from govray.platform.service.identity.session_cookie import ATTEMPT
 from govray.platform.service.identity.sign_in_attempts import Attempt
 from govray.platform.service.identity.tokens import Accepted, NotAccepted
-from govray.platform.service.pages.rendering import HEADERS, render
+from govray.platform.service.pages.rendering import HEADERS, page
 from govray.platform.service.pages.signing_in import give, own_path
 
 log = logging.getLogger("govray.platform.service")
@@ -119,7 +119,7 @@ async def come_back(
     except NotAccepted as refused:
         raise Problem(401, "Not signed in", str(refused), AGAIN) from None
     accepted = Accepted(found, request.app.state.clock() + LASTS)
-    response = render(request, found, "signed_in.html", following=attempt.following)
+    response = page(request, found, "signed_in.html", following=attempt.following)
     session_cookie.remove(request, response, ATTEMPT)
     await give(request, response, await gate.begin(accepted), secure=flow.secure)
     return response

@@ -18,10 +18,8 @@ from sqlalchemy import Integer, cast, func, select
 from sqlmodel import Session, col
 
 from govray.governance.formats.document import format_time
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep
-from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Page, PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.visible.visibility import RUN_READERS, is_staff
@@ -67,47 +65,43 @@ class Work:
 
 
 @router.get("/queue")
-def queue(request: Request, caller: CallerDep, session: SessionDep, page: PageDep) -> HTMLResponse:
-    held = _held(session, caller)
-    waiting, after = _waiting(session, caller, page)
+def queue(visit: VisitDep, page: PageDep) -> HTMLResponse:
+    held = _held(visit)
+    waiting, after = _waiting(visit, page)
     return render(
-        request,
-        caller,
+        visit,
         "queue.html",
-        pools=_pools(session, caller),
-        whole=is_staff(caller),
-        work=_work(session, request),
+        pools=_pools(visit),
+        whole=is_staff(visit.caller),
+        work=_work(visit.session, visit.request),
         held=held[:MOST_HELD],
         more_held=len(held) > MOST_HELD,
         waiting=waiting,
-        places=submissions.places(session, [each.id for each in waiting]),
+        places=submissions.places(visit.session, [each.id for each in waiting]),
         after=after,
-        acts=may_start(caller),
+        acts=may_start(visit.caller),
     )
 
 
 @router.get("/submissions")
 def listing(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep,
     page: PageDep,
     state: Annotated[str, Query(max_length=32)] = "",
     user: Annotated[str, Query(max_length=256)] = "",
     archived: Annotated[str, Query(max_length=8)] = "",
 ) -> HTMLResponse:
     statement: Any = select(*_SHOWN).where(
-        col(Submission.archived).is_(archived == "yes"), readable(caller)
+        col(Submission.archived).is_(archived == "yes"), readable(visit.caller)
     )
     if state in SubmissionState.__members__:
         statement = statement.where(col(Submission.state) == SubmissionState(state))
     if user:
         statement = statement.where(col(Submission.user) == user)
     columns: list[Any] = [Submission.submitted, Submission.id]
-    rows, after = page.rows(session, statement, columns, [str, str], descending=True)
+    rows, after = page.rows(visit.session, statement, columns, [str, str], descending=True)
     return render(
-        request,
-        caller,
+        visit,
         "submissions.html",
         submissions=rows,
         after=after,
@@ -115,19 +109,19 @@ def listing(
         states=[each.value for each in SubmissionState],
         user=user,
         archived=archived == "yes",
-        acts=may_start(caller),
+        acts=may_start(visit.caller),
     )
 
 
-def _pools(session: Session, caller: Caller) -> list[PoolUse]:
+def _pools(visit: Visit) -> list[PoolUse]:
     s = Submission
     slots = func.coalesce(col(s.held), col(s.slots))
-    counted = session.execute(
+    counted = visit.session.execute(
         select(col(s.pool), col(s.state), func.count(), func.sum(slots))
-        .where(col(s.state).in_({*HELD, SubmissionState.QUEUED}), readable(caller))
+        .where(col(s.state).in_({*HELD, SubmissionState.QUEUED}), readable(visit.caller))
         .group_by(col(s.pool), col(s.state))
     ).all()
-    found, sizes = [], {each.name: each.slots for each in stated.stated(session)}
+    found, sizes = [], {each.name: each.slots for each in stated.stated(visit.session)}
     for name in sorted({*sizes, *(row[0] for row in counted)}):
         own = [row for row in counted if row[0] == name]
         waiting = [row for row in own if row[1] == SubmissionState.QUEUED]
@@ -144,17 +138,17 @@ def _work(session: Session, request: Request) -> Work:
     return Work(lease.until > format_time(request.app.state.clock()), lease.until)
 
 
-def _held(session: Session, caller: Caller) -> Sequence[Any]:
-    statement = select(*_SHOWN).where(col(Submission.state).in_(HELD), readable(caller))
+def _held(visit: Visit) -> Sequence[Any]:
+    statement = select(*_SHOWN).where(col(Submission.state).in_(HELD), readable(visit.caller))
     order = (col(Submission.pool), col(Submission.started), col(Submission.id))
-    return session.execute(statement.order_by(*order).limit(MOST_HELD + 1)).all()
+    return visit.session.execute(statement.order_by(*order).limit(MOST_HELD + 1)).all()
 
 
-def _waiting(session: Session, caller: Caller, page: Page) -> tuple[Sequence[Any], str | None]:
+def _waiting(visit: Visit, page: Page) -> tuple[Sequence[Any], str | None]:
     """What waits, by pool and in the order in which it is its turn."""
     # One direction for all columns, so that a cursor can name a position.
     turn = cast(-col(Submission.priority), Integer).label("turn")
     queued = col(Submission.state) == SubmissionState.QUEUED
-    statement = select(*_SHOWN, turn).where(queued, readable(caller))
+    statement = select(*_SHOWN, turn).where(queued, readable(visit.caller))
     columns: list[Any] = [Submission.pool, turn, Submission.submitted, Submission.id]
-    return page.rows(session, statement, columns, [str, int, str, str])
+    return page.rows(visit.session, statement, columns, [str, int, str, str])

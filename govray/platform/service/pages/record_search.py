@@ -13,8 +13,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse
 
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, CallerDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.pages.form_fields import form_of
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.records import answer_of
@@ -24,9 +23,9 @@ router = APIRouter()
 
 
 @router.get("/search")
-def form(request: Request, caller: CallerDep) -> HTMLResponse:
+def form(visit: VisitDep) -> HTMLResponse:
     return render(
-        request, caller, "search.html", reads=reads_corpora(caller), answer=None, missing=False
+        visit, "search.html", reads=reads_corpora(visit.caller), answer=None, missing=False
     )
 
 
@@ -36,21 +35,14 @@ async def _text(request: Request) -> bytes:
 
 
 @router.post("/search", dependencies=[CORPUS_READERS])
-def search(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
-    audit: AuditDep,
-    text: Annotated[bytes, Depends(_text)],
-) -> HTMLResponse:
+def search(visit: VisitDep, text: Annotated[bytes, Depends(_text)]) -> HTMLResponse:
     """The same answer as the script gives, but for proofs: those are checked in a browser."""
     answer = None
     if text:
         digest = hashlib.sha256(text).hexdigest()
-        answer = answer_of(request, session, caller, audit, digest, 0)
+        answer = answer_of(visit, digest, 0)
     return render(
-        request,
-        caller,
+        visit,
         "search.html",
         status=200 if text else 422,
         reads=True,
@@ -60,5 +52,5 @@ def search(
 
 
 @router.get("/views")
-def views(request: Request, caller: CallerDep) -> HTMLResponse:
-    return render(request, caller, "views.html")
+def views(visit: VisitDep) -> HTMLResponse:
+    return render(visit, "views.html")

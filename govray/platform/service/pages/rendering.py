@@ -17,6 +17,7 @@ from starlette.datastructures import QueryParams
 from govray.governance.verify.trace import outcome
 from govray.platform.service.identity import session_cookie
 from govray.platform.service.identity.access import Caller
+from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.visibility import reads_audit, reads_corpora, reads_runs
 from govray.platform.service.visible.visible_cases import reads_cases
 
@@ -156,7 +157,12 @@ def environment(*packages: str) -> Environment:
 _TEMPLATES = environment()
 
 
-def render(
+def render(visit: Visit, name: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """The page ``name``, for who visits it."""
+    return page(visit.request, visit.caller, name, status=status, **values)
+
+
+def page(
     request: Request, caller: Caller, name: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
     """The page ``name``, for who reads it. Templates know the caller as ``reader``: inside a call

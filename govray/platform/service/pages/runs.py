@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from sqlalchemy import ColumnElement, Row, String, case, cast, or_, select
-from sqlmodel import Session, col
+from sqlmodel import col
 
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.identity.pagination import Page, PageDep, foreign
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.comparison import MOST_SIDES
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.visible import visibility
@@ -99,9 +98,7 @@ class RunFilter:
 
 @router.get("/runs")
 def listing(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep,
     page: PageDep,
     named: Annotated[str, Query(max_length=128)] = "",
     state: Annotated[str, Query(pattern=f"^({_ANY})$")] = "",
@@ -114,26 +111,25 @@ def listing(
 ) -> HTMLResponse:
     wanted = RunFilter(named, state, project, user, policy, tag)
     down = order == "down" if order else ORDERS[sort].down
-    rows, after = run_rows(session, caller, page, wanted, sort, down=down)
+    rows, after = run_rows(visit, page, wanted, sort, down=down)
     return render(
-        request,
-        caller,
+        visit,
         "runs.html",
         runs=rows,
-        tags=tags_of(session, {row.experiment for row in rows}),
+        tags=tags_of(visit.session, {row.experiment for row in rows}),
         after=after,
         wanted=wanted,
         sort=sort,
         down=down,
         downward={name: each.down for name, each in ORDERS.items()},
         states=[each.value for each in TrialState],
-        choices=_choices(session, caller),
+        choices=_choices(visit),
         most=MOST_SIDES,
     )
 
 
 def run_rows(
-    session: Session, caller: Caller, page: Page, wanted: RunFilter, sort: str, *, down: bool
+    visit: Visit, page: Page, wanted: RunFilter, sort: str, *, down: bool
 ) -> tuple[Sequence[Row[Any]], str | None]:
     """The runs of this page, and the cursor of what follows."""
     order = ORDERS[sort]
@@ -152,14 +148,14 @@ def run_rows(
             order.key.label("sorted_by"),
         )
         .join(Experiment, col(Experiment.id) == col(Trial.experiment))
-        .where(visibility.trials(caller))
+        .where(visibility.trials(visit.caller))
     )
     key, name = order.key, col(Trial.id)
     # Two texts: canonical JSON does not tell 2.0 from 2.
     position = page.after((str, str))
     if position is not None:
         statement = statement.where(_beyond(order, down, *position))
-    rows = session.execute(
+    rows = visit.session.execute(
         statement.order_by(
             *((key.is_(None),) if order.kind is float else ()),
             key.desc() if down else key.asc(),
@@ -192,19 +188,19 @@ def _beyond(order: RunOrder, down: bool, reached: str, name: str) -> ColumnEleme
     return beyond if order.kind is not float else or_(beyond, none)
 
 
-def _choices(session: Session, caller: Caller) -> dict[str, list[str]]:
+def _choices(visit: Visit) -> dict[str, list[str]]:
     """What the filters suggest, of what the caller may read: the first names of each."""
-    readable = visibility.experiments(caller)
+    readable = visibility.experiments(visit.caller)
     tagged = select(col(Experiment.id)).where(readable)
     columns: dict[str, tuple[Any, ColumnElement[bool]]] = {
         "project": (Experiment.project, readable),
         "user": (Experiment.user, readable),
-        "policy": (Policy.name, visibility.policies(caller)),
+        "policy": (Policy.name, visibility.policies(visit.caller)),
         "tag": (ExperimentTag.tag, col(ExperimentTag.experiment).in_(tagged)),
     }
     return {
         name: list(
-            session.execute(
+            visit.session.execute(
                 select(col(column))
                 .where(condition)
                 .distinct()

@@ -15,6 +15,7 @@ from govray.governance.formats.statement import read
 from govray.governance.policy.depth_policy import Policy
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.pagination import Page
+from govray.platform.service.identity.visit import Visit
 from govray.platform.service.visible.visibility import (
     attestation_order,
     attestations,
@@ -64,9 +65,7 @@ _MODEL = func.coalesce(col(ModelVersion.model), "").label("model")
 _VERSION = func.coalesce(col(ModelVersion.version), "").label("version")
 
 
-def model_rows(
-    session: Session, caller: Caller, *, page: Page | None = None
-) -> tuple[list[ModelRow], str | None]:
+def model_rows(visit: Visit, *, page: Page | None = None) -> tuple[list[ModelRow], str | None]:
     """The newest models that the caller may read of, and the cursor of what follows.
 
     Each registered version is a row, so an attestation registered under two names has two rows. An
@@ -74,33 +73,39 @@ def model_rows(
     is not for suppliers.
     """
     statement = (
-        select(*_LISTED, within(caller).label("within"), _MODEL, _VERSION, col(ModelVersion.stage))
+        select(
+            *_LISTED,
+            within(visit.caller).label("within"),
+            _MODEL,
+            _VERSION,
+            col(ModelVersion.stage),
+        )
         .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
         .outerjoin(ModelVersion, col(ModelVersion.attestation) == col(Attestation.digest))
-        .where(attestations(caller))
+        .where(attestations(visit.caller))
     )
-    columns = (*attestation_order(caller), _MODEL, _VERSION)
+    columns = (*attestation_order(visit.caller), _MODEL, _VERSION)
     following = None
     if page is None:
         order = [each.desc() for each in columns]
-        rows: Sequence[Row[Any]] = session.execute(statement.order_by(*order).limit(LATEST)).all()
+        rows: Sequence[Row[Any]] = visit.session.execute(
+            statement.order_by(*order).limit(LATEST)
+        ).all()
     else:
         rows, following = page.rows(
-            session, statement, columns, [str] * len(columns), descending=True
+            visit.session, statement, columns, [str] * len(columns), descending=True
         )
-    return [_listed(caller, row) for row in rows], following
+    return [_listed(visit.caller, row) for row in rows], following
 
 
-def version_rows(
-    session: Session, caller: Caller, model: str, page: Page
-) -> tuple[list[ModelRow], str | None]:
+def version_rows(visit: Visit, model: str, page: Page) -> tuple[list[ModelRow], str | None]:
     """The versions of a registered model that the caller may read of, the highest first."""
     v = ModelVersion
     columns: list[Any] = [v.major, v.minor, v.patch]
     statement = (
         select(
             *_LISTED,
-            within(caller).label("within"),
+            within(visit.caller).label("within"),
             *columns,
             col(v.model),
             col(v.version),
@@ -108,10 +113,12 @@ def version_rows(
         )
         .join(tables.Policy, col(tables.Policy.digest) == col(Attestation.policy))
         .join(v, col(v.attestation) == col(Attestation.digest))
-        .where(col(v.model) == model, versions(caller))
+        .where(col(v.model) == model, versions(visit.caller))
     )
-    rows, following = page.rows(session, statement, columns, [int] * len(columns), descending=True)
-    return [_listed(caller, row) for row in rows], following
+    rows, following = page.rows(
+        visit.session, statement, columns, [int] * len(columns), descending=True
+    )
+    return [_listed(visit.caller, row) for row in rows], following
 
 
 def _listed(caller: Caller, row: Row[Any]) -> ModelRow:
@@ -137,12 +144,12 @@ def attestation_href(digest: str) -> str:
     return f"/attestations/{digest.removeprefix('sha256:')}"
 
 
-def linked_corpora(session: Session, caller: Caller, names: Iterable[str]) -> frozenset[str]:
+def linked_corpora(visit: Visit, names: Iterable[str]) -> frozenset[str]:
     """Those of ``names`` whose page the caller may open, so that no link leads to a refusal."""
     found = select(col(tables.Corpus.name)).where(
-        col(tables.Corpus.name).in_(sorted(set(names))), own_corpora(caller)
+        col(tables.Corpus.name).in_(sorted(set(names))), own_corpora(visit.caller)
     )
-    return frozenset(session.execute(found).scalars())
+    return frozenset(visit.session.execute(found).scalars())
 
 
 def signed_policy(session: Session, digest: str) -> Policy | None:

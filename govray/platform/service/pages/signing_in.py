@@ -20,7 +20,7 @@ from govray.platform.service.identity.browser_sessions import LASTS
 from govray.platform.service.identity.caller import PUBLIC
 from govray.platform.service.identity.session_cookie import COOKIE, FORMER
 from govray.platform.service.pages.form_fields import form_of, from_own_page
-from govray.platform.service.pages.rendering import HEADERS, render
+from govray.platform.service.pages.rendering import HEADERS, page
 
 router = APIRouter()
 
@@ -77,7 +77,7 @@ async def _end_former(request: Request) -> None:
 def _form(request: Request, following: str, *, status: int = 200, error: str = "") -> HTMLResponse:
     flow = request.app.state.code_flow
     provider = flow.provider if flow else None
-    return render(
+    return page(
         request,
         PUBLIC,
         "sign_in.html",

@@ -53,7 +53,7 @@ from govray.platform.service.pages import (
     submissions,
     tasks,
 )
-from govray.platform.service.pages.rendering import render
+from govray.platform.service.pages.rendering import page
 
 _KINDS: dict[str, type[Document]] = {
     "attestation": Attestation,
@@ -141,14 +141,14 @@ def _as_page(handler: Handler) -> Handler:
         problem = problems.of(error)
         if problem is None or not _wants_page(request):
             return response
-        page = _page(request, problem, None)
+        shown = _page(request, problem, None)
         for name in _KEPT:
             if name in response.headers:
-                page.headers[name] = response.headers[name]
+                shown.headers[name] = response.headers[name]
         if problem.status_code == 401:
             # A session that has ended: without its cookie, what is public is there again.
-            session_cookie.remove(request, page, COOKIE, FORMER)
-        return page
+            session_cookie.remove(request, shown, COOKIE, FORMER)
+        return shown
 
     return respond
 
@@ -158,13 +158,13 @@ def answer(scope: Scope, problem: Problem, instance: str | None) -> Response:
     request = Request(scope)
     if not _wants_page(request):
         return problems.response(problem, instance)
-    page = _page(request, problem, instance)
-    page.headers.update(problem.headers or {})
-    return page
+    shown = _page(request, problem, instance)
+    shown.headers.update(problem.headers or {})
+    return shown
 
 
 def _page(request: Request, problem: Problem, instance: str | None) -> Response:
-    return render(
+    return page(
         request,
         getattr(request.state, "caller", PUBLIC),
         "problem.html",

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select
-from sqlmodel import Session, col
+from sqlmodel import col
 
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Act, Verb
 from govray.platform.service.http.problems import Problem, not_found
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import FormDep, then
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.submissions import ID
@@ -50,40 +49,31 @@ ASKED_FIRST = frozenset({"kill"})
 
 @router.get("/submissions/{submission}")
 def of_submission(
-    request: Request,
-    submission: Id,
-    caller: CallerDep,
-    session: SessionDep,
-    ask: Annotated[str, Query(max_length=16)] = "",
+    visit: VisitDep, submission: Id, ask: Annotated[str, Query(max_length=16)] = ""
 ) -> HTMLResponse:
-    row = find_submission(session, caller, submission)
-    allowed = [verb for verb in _meaningful(row) if _may(session, caller, row, verb)]
+    row = find_submission(visit.session, visit.caller, submission)
+    allowed = [verb for verb in _meaningful(row) if _may(visit, row, verb)]
     return render(
-        request,
-        caller,
+        visit,
         "submission.html",
         row=row,
-        file=row.config if reads_file(session, caller, row) else None,
-        place=submissions.places(session, [row.id]).get(row.id),
+        file=row.config if reads_file(visit.session, visit.caller, row) else None,
+        place=submissions.places(visit.session, [row.id]).get(row.id),
         allowed=allowed,
         asked_first=ASKED_FIRST,
         asking=ask if ask in allowed and ask in ASKED_FIRST else "",
-        forks=row.kind in RUN_KINDS and _may(session, caller, row, "submit"),
-        run=_run(session, caller, row),
+        forks=row.kind in RUN_KINDS and _may(visit, row, "submit"),
+        run=_run(visit, row),
     )
 
 
 @router.post("/submissions/{submission}/{verb}")
 def act(
-    submission: Id,
-    verb: Annotated[str, Path(max_length=16)],
-    caller: CallerDep,
-    session: SessionDep,
-    _fields: FormDep,
+    visit: VisitDep, submission: Id, verb: Annotated[str, Path(max_length=16)], _fields: FormDep
 ) -> Response:
     if verb not in VERBS:
         raise not_found("action", verb)
-    row = acting.ask(session, caller, submission, VERBS[verb])
+    row = acting.ask(visit.session, visit.caller, submission, VERBS[verb])
     return then(f"/submissions/{row.id}")
 
 
@@ -97,23 +87,23 @@ def _meaningful(row: Submission) -> list[Verb]:
     return found
 
 
-def _may(session: Session, caller: Caller, row: Submission, verb: Verb) -> bool:
+def _may(visit: Visit, row: Submission, verb: Verb) -> bool:
     owner = None if verb == "submit" else row.user
     act = Act(verb=verb, pool=row.pool, priority=row.priority, slots=row.slots, owner=owner)
     try:
-        acting.may_act(session, caller, row.project, act)
+        acting.may_act(visit.session, visit.caller, row.project, act)
     except Problem:
         return False
     return True
 
 
-def _run(session: Session, caller: Caller, row: Submission) -> str | None:
+def _run(visit: Visit, row: Submission) -> str | None:
     """Where the run or search that it became is shown, if it is indexed."""
     if row.run is None:
         return None
-    trial = select(col(Trial.id)).where(col(Trial.id) == row.run, trials(caller))
-    if session.execute(trial).first() is not None:
+    trial = select(col(Trial.id)).where(col(Trial.id) == row.run, trials(visit.caller))
+    if visit.session.execute(trial).first() is not None:
         return f"/trials/{row.run}"
     e = Experiment
-    search = select(col(e.id)).where(col(e.id) == row.run, experiments(caller))
-    return f"/experiments/{row.run}" if session.execute(search).first() is not None else None
+    search = select(col(e.id)).where(col(e.id) == row.run, experiments(visit.caller))
+    return f"/experiments/{row.run}" if visit.session.execute(search).first() is not None else None

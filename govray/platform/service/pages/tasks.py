@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse, Response
 from sqlalchemy import select as columns_of
-from sqlmodel import Session, col, select
+from sqlmodel import col, select
 
 from govray.errors import GovrayError
 from govray.governance.submission.submission import PRIORITY
@@ -26,15 +26,13 @@ from govray.platform.service.http import problems
 from govray.platform.service.http.checked_fields import checked
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem, not_valid
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
 from govray.platform.service.identity.pagination import Page, PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.pages.form_fields import Fields, FormDep, then
 from govray.platform.service.pages.new_experiment import may_start
 from govray.platform.service.pages.rendering import render
 from govray.platform.service.routes.submissions import ACTS, ID
-from govray.platform.service.routes.tasks import NewTask, entrance, find_task, submitted
-from govray.platform.service.tasks.tickets import ENTRY_SECONDS
+from govray.platform.service.routes.tasks import NewTask, find_task, open_task, submit_task
 from govray.platform.service.visible.visibility import RUN_READERS
 from govray.platform.service.visible.visibility import submissions as readable
 from govray.platform.store import submissions
@@ -97,56 +95,43 @@ class TaskForm:
 
 @router.get("/tasks")
 def listing(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep,
     page: PageDep,
     state: Annotated[str, Query(max_length=32)] = "",
     user: Annotated[str, Query(max_length=256)] = "",
 ) -> HTMLResponse:
-    filled = TaskForm(project=acting.offered(session, caller))
-    return _tasks(request, caller, session, page, filled, state=state, user=user)
+    filled = TaskForm(project=acting.offered(visit.session, visit.caller))
+    return _tasks(visit, page, filled, state=state, user=user)
 
 
 @router.post("/tasks", dependencies=[ACTS])
-def start(
-    request: Request, fields: FormDep, caller: CallerDep, session: SessionDep, page: PageDep
-) -> Response:
+def start(visit: VisitDep, fields: FormDep, page: PageDep) -> Response:
     filled = _filled(fields)
     try:
-        submitted(session, caller, filled.task(), key=filled.key or None)
+        submit_task(visit, filled.task(), filled.key or None)
     except (Problem, GovrayError) as error:
         problem = problems.of(error)
         if problem is None or problem.status_code not in (400, 409, 422):
             raise
-        session.rollback()
-        return _tasks(request, caller, session, page, filled, problem)
+        visit.session.rollback()
+        return _tasks(visit, page, filled, problem)
     return then("/tasks")
 
 
 @router.post("/tasks/{task}/open", dependencies=[ACTS])
-def enter(
-    request: Request,
-    task: Id,
-    caller: CallerDep,
-    session: SessionDep,
-    audit: AuditDep,
-    _fields: FormDep,
-) -> HTMLResponse:
-    url = entrance(session, caller, task, request.app.state.settings.tasks, audit)
-    return render(request, caller, "task_open.html", url=url, seconds=ENTRY_SECONDS)
+def enter(visit: VisitDep, task: Id, _fields: FormDep) -> HTMLResponse:
+    opened = open_task(visit, task)
+    return render(visit, "task_open.html", url=opened.url, seconds=opened.seconds)
 
 
 @router.post("/tasks/{task}/stop", dependencies=[ACTS])
-def stop(task: Id, caller: CallerDep, session: SessionDep, _fields: FormDep) -> Response:
-    acting.ask(session, caller, find_task(session, caller, task).id, "stop")
+def stop(visit: VisitDep, task: Id, _fields: FormDep) -> Response:
+    acting.ask(visit.session, visit.caller, find_task(visit, task).id, "stop")
     return then("/tasks")
 
 
 def _tasks(
-    request: Request,
-    caller: Caller,
-    session: Session,
+    visit: Visit,
     page: Page,
     filled: TaskForm,
     problem: Problem | None = None,
@@ -156,20 +141,19 @@ def _tasks(
 ) -> HTMLResponse:
     s = Submission
     statement: Any = columns_of(*_LISTED).where(
-        col(s.kind).in_(KINDS), col(s.archived).is_(False), readable(caller)
+        col(s.kind).in_(KINDS), col(s.archived).is_(False), readable(visit.caller)
     )
     if state in SubmissionState.__members__:
         statement = statement.where(col(s.state) == SubmissionState(state))
     if user:
         statement = statement.where(col(s.user) == user)
     columns: list[Any] = [s.submitted, s.id]
-    rows, after = page.rows(session, statement, columns, [str, str], descending=True)
-    origins: TaskOrigins | None = request.app.state.settings.tasks
-    allowed = _allowed(session, caller, rows)
+    rows, after = page.rows(visit.session, statement, columns, [str, str], descending=True)
+    origins: TaskOrigins | None = visit.request.app.state.settings.tasks
+    allowed = _allowed(visit, rows)
     running = SubmissionState.RUNNING
     return render(
-        request,
-        caller,
+        visit,
         "tasks.html",
         status=problem.status_code if problem else 200,
         tasks=rows,
@@ -183,7 +167,7 @@ def _tasks(
         state=state,
         states=[each.value for each in SubmissionState],
         user=user,
-        acts=may_start(caller),
+        acts=may_start(visit.caller),
         shows=origins is not None,
         filled=replace(filled, key=filled.key or secrets.token_urlsafe(16)),
         problem=problem,
@@ -193,26 +177,29 @@ def _tasks(
     )
 
 
-def _allowed(session: Session, caller: Caller, rows: Sequence[Any]) -> set[str]:
+def _allowed(visit: Visit, rows: Sequence[Any]) -> set[str]:
     """Of these the ones that ``caller`` may open and stop: its own, and an admin's."""
-    if not may_start(caller):
+    if not may_start(visit.caller):
         return set()
     p = Project
     # Held while `may_act` looks each of them up, so that it asks the store for none.
-    held = session.exec(select(p).where(col(p.name).in_({row.project for row in rows}))).all()
+    held = visit.session.exec(select(p).where(col(p.name).in_({row.project for row in rows}))).all()
     known: dict[tuple[str, str], bool] = {}
     for row in rows:
         if (key := (row.project, row.user)) not in known:
-            known[key] = _may(session, caller, row)
+            known[key] = _may(visit, row)
     del held
     return {row.id for row in rows if known[row.project, row.user]}
 
 
-def _may(session: Session, caller: Caller, row: Any) -> bool:
+def _may(visit: Visit, row: Any) -> bool:
     placed = {"pool": row.pool, "priority": row.priority, "slots": row.slots}
     try:
         acting.may_act(
-            session, caller, row.project, Act(verb="open", what="tasks", owner=row.user, **placed)
+            visit.session,
+            visit.caller,
+            row.project,
+            Act(verb="open", what="tasks", owner=row.user, **placed),
         )
     except Problem:
         return False

@@ -30,9 +30,10 @@ from govray.governance.submission.received_archive import (
 from govray.platform.service.http.answer import Answer, Decimal
 from govray.platform.service.http.limits import RequestBound
 from govray.platform.service.http.problems import Problem, not_valid
-from govray.platform.service.identity.access import AuditDep, CallerDep, require
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
 from govray.platform.service.identity.roles import submits
+from govray.platform.service.identity.visit import VisitDep
 from govray.storage.place import Place
 
 router = APIRouter(
@@ -141,28 +142,31 @@ async def get_archive(request: Request, digest: _Digest) -> Archive:
         }
     },
 )
-async def put_archive(
-    request: Request, response: Response, digest: _Digest, caller: CallerDep, audit: AuditDep
-) -> Archive:
+async def put_archive(visit: VisitDep, response: Response, digest: _Digest) -> Archive:
     """Send the archive of a working directory, once for each content.
 
     It is there when the answer says so: whole, with its digest, and checked. Before, nothing has
     its name.
     """
-    storage, uploads = _storage(request), request.app.state.archive_uploads
-    size = await _kept(request, storage, digest)
+    storage, uploads = _storage(visit.request), visit.request.app.state.archive_uploads
+    size = await _kept(visit.request, storage, digest)
     if size is not None:
         response.status_code = 200
         return Archive(digest=digest, bytes=str(size))
     with (
-        uploads.place(caller.name),
+        uploads.place(visit.caller.name),
         _available(),
         closing(await to_thread.run_sync(receive, storage, digest)) as received,
     ):
-        async for piece in _pieces(request):
+        async for piece in _pieces(visit.request):
             await to_thread.run_sync(received.add, piece)
         await to_thread.run_sync(
-            _keep, request, audit, received, digest, limiter=request.app.state.checks
+            _keep,
+            visit.request,
+            visit.audit,
+            received,
+            digest,
+            limiter=visit.request.app.state.checks,
         )
     return Archive(digest=digest, bytes=str(received.size))
 

@@ -22,10 +22,11 @@ from govray.governance.verify.envelope_check import EnvelopeCheck, TrustGiven, c
 from govray.governance.verify.steps import REVOCATIONS, STEPS
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.http.session import SessionDep, asked
+from govray.platform.service.http.session import asked
 from govray.platform.service.identity.access import Caller, CallerDep
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.revocations import Lists
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visibility
 from govray.platform.service.visible.visibility import (
     SEE_MODELS,
@@ -159,9 +160,7 @@ _STALE = (
 
 @router.get("/attestations")
 def listing(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep,
     page: PageDep,
     run: Annotated[str | None, Query(max_length=128)] = None,
     name: Annotated[str | None, Query(max_length=1024)] = None,
@@ -178,18 +177,20 @@ def listing(
         col(Attestation.assurance),
         col(Attestation.started),
         col(Attestation.finished),
-        within(caller).label("within"),
-    ).where(attestations(caller))
+        within(visit.caller).label("within"),
+    ).where(attestations(visit.caller))
     if run is not None:
-        statement = statement.where(col(Attestation.run) == run, whole_attestations(caller))
+        statement = statement.where(col(Attestation.run) == run, whole_attestations(visit.caller))
     if name is not None:
         statement = statement.where(col(Attestation.name) == name)
-    columns = attestation_order(caller)
-    rows, following = page.rows(session, statement, columns, [str] * len(columns), descending=True)
-    lists: Lists = request.app.state.revocations
+    columns = attestation_order(visit.caller)
+    rows, following = page.rows(
+        visit.session, statement, columns, [str] * len(columns), descending=True
+    )
+    lists: Lists = visit.request.app.state.revocations
     revoked = lists.look().revoked
     return Listing(
-        items=[_item(caller, row, revoked.get(row.digest)) for row in rows], next=following
+        items=[_item(visit.caller, row, revoked.get(row.digest)) for row in rows], next=following
     )
 
 
@@ -203,10 +204,10 @@ def _item(caller: Caller, row: Row[Any], revoked: Revoked | None) -> Attestation
 
 
 @router.get("/attestations:by-subject")
-def by_subject(caller: CallerDep, session: SessionDep, sha256: Sha256) -> Subjects:
+def by_subject(visit: VisitDep, sha256: Sha256) -> Subjects:
     """The attestations about a file, by the file's SHA-256. A supplier finds public ones."""
     digest = sha256.removeprefix("sha256:")
-    rows = session.execute(
+    rows = visit.session.execute(
         select(
             col(Subject.attestation),
             col(Subject.name),
@@ -214,7 +215,9 @@ def by_subject(caller: CallerDep, session: SessionDep, sha256: Sha256) -> Subjec
             col(Attestation.public),
         )
         .join(Attestation, col(Attestation.digest) == col(Subject.attestation))
-        .where(col(Subject.sha256).in_([digest, full_digest(digest)]), whole_attestations(caller))
+        .where(
+            col(Subject.sha256).in_([digest, full_digest(digest)]), whole_attestations(visit.caller)
+        )
         .order_by(col(Attestation.started).desc(), col(Subject.attestation), col(Subject.name))
         .limit(200)
     ).all()
@@ -233,18 +236,17 @@ def by_subject(caller: CallerDep, session: SessionDep, sha256: Sha256) -> Subjec
     },
 )
 async def envelope(
+    visit: VisitDep,
     digest: DigestPath,
-    caller: CallerDep,
-    session: SessionDep,
     if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
 ) -> Response:
     """The exact bytes of an attestation, for those who may read it whole."""
     statement = select(
         col(Attestation.envelope), col(Attestation.envelope_digest), col(Attestation.public)
-    ).where(col(Attestation.digest) == full_digest(digest), whole_attestations(caller))
-    row = await asked(session, lambda: session.execute(statement).one_or_none())
+    ).where(col(Attestation.digest) == full_digest(digest), whole_attestations(visit.caller))
+    row = await asked(visit.session, lambda: visit.session.execute(statement).one_or_none())
     if row is None:
-        raise absent(caller, "attestation", digest, SEE_MODELS)
+        raise absent(visit.caller, "attestation", digest, SEE_MODELS)
     return immutable(
         row.envelope, row.envelope_digest, public=row.public, asked=if_none_match, media_type=DSSE
     )
@@ -284,20 +286,15 @@ async def _body(request: Request, _caller: CallerDep) -> bytes:
         }
     },
 )
-async def verify(
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
-    data: Annotated[bytes, Depends(_body)],
-) -> CheckAnswer:
+async def verify(visit: VisitDep, data: Annotated[bytes, Depends(_body)]) -> CheckAnswer:
     """What of the verifier's seventeen steps an uploaded envelope alone shows.
 
     It is checked against the newest version here of each trust root that you may read a version
     of. The steps that need the model's
     files are named and not checked. Nothing is stored.
     """
-    checks: CapacityLimiter = request.app.state.checks
-    state = request.app.state
+    checks: CapacityLimiter = visit.request.app.state.checks
+    state = visit.request.app.state
     if state.uploads >= checks.total_tokens + MAX_WAITING:
         raise Problem(
             503,
@@ -311,13 +308,13 @@ async def verify(
         at, (lists, pinned) = datetime.now(UTC), state.revocations.readable()
         check = check_envelope(
             data,
-            trust_roots(session, caller),
+            trust_roots(visit.session, visit.caller),
             at=at,
             revocations=lists,
             pinned=pinned,
             verified=state.revocations.verified,
         )
-        return _told(session, caller, check, at)
+        return _told(visit, check, at)
 
     state.uploads += 1  # counted here: a thread's queue is joined only at a later turn of the loop
     try:
@@ -364,7 +361,7 @@ def trust_roots(session: Session, caller: Caller) -> list[TrustGiven]:
     ]
 
 
-def _told(session: Session, caller: Caller, check: EnvelopeCheck, at: datetime) -> CheckAnswer:
+def _told(visit: Visit, check: EnvelopeCheck, at: datetime) -> CheckAnswer:
     attested = check.attested
     outcome: Literal["failed", "partlyChecked", "notChecked"] = "partlyChecked"
     if check.failed:
@@ -373,10 +370,10 @@ def _told(session: Session, caller: Caller, check: EnvelopeCheck, at: datetime) 
         outcome = "notChecked"
     indexed = (
         attested is not None
-        and session.execute(
+        and visit.session.execute(
             select(func.count())
             .select_from(Attestation)
-            .where(col(Attestation.digest) == attested.digest, whole_attestations(caller))
+            .where(col(Attestation.digest) == attested.digest, whole_attestations(visit.caller))
         ).scalar_one()
     )
     return CheckAnswer(

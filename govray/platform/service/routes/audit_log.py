@@ -10,9 +10,8 @@ from sqlmodel import col, select
 
 from govray.governance.formats.document import Count, Timestamp
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.visibility import (
     AUDITORS,
     RUN_READERS,
@@ -44,8 +43,7 @@ class Entry(Answer):
 
 @router.get("/audit", dependencies=[AUDITORS])
 def audit(
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep,
     page: PageDep,
     user: Filter = None,
     subject: Filter = None,
@@ -57,7 +55,7 @@ def audit(
     Those of a workspace or project read what was done to it, and to what was submitted to it.
     """
     row = AuditEntry
-    statement = select(row).where(audit_entries(caller))
+    statement = select(row).where(audit_entries(visit.caller))
     for column, value in (
         (row.user, user),
         (row.subject, subject),
@@ -67,7 +65,7 @@ def audit(
         if value is not None:
             statement = statement.where(column == value)
     columns = (col(row.number),)
-    kept, cursor = page.rows(session, statement, columns, (int,), descending=True)
+    kept, cursor = page.rows(visit.session, statement, columns, (int,), descending=True)
     return Listing(items=[Entry.model_validate(each) for each in kept], next=cursor)
 
 
@@ -91,8 +89,7 @@ class Usage(Answer):
 
 @router.get("/usage", dependencies=[RUN_READERS])
 def usage(
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep,
     by: By = "project",
     since: Annotated[
         Timestamp | None,
@@ -104,10 +101,10 @@ def usage(
     A project that nobody made is in no workspace, and counts for the name ``-`` there.
     """
     rows = used(
-        session,
+        visit.session,
         by=by,
         since=since,
-        experiments=in_projects(caller, tables.Experiment.project),
-        submissions=in_projects(caller, tables.Submission.project),
+        experiments=in_projects(visit.caller, tables.Experiment.project),
+        submissions=in_projects(visit.caller, tables.Submission.project),
     )
     return Usage(by=by, items=[Used.model_validate(each) for each in rows])

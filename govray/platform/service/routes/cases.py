@@ -14,7 +14,7 @@ import codecs
 from base64 import b64decode
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import AfterValidator, Field, model_validator
 from sqlalchemy import select
 from sqlmodel import Session, col
@@ -24,13 +24,12 @@ from govray.governance.attestation.case_answer import Decision
 from govray.platform.service.acting.case_answers import check_shows, missing_links, signed_answer
 from govray.platform.service.acting.case_desk import CaseDesk, DeskDep
 from govray.platform.service.acting.case_search import search_case
-from govray.platform.service.acting.project_rules import NowDep, changed_by
 from govray.platform.service.acting.stated_domains import LONGEST, domain_of
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found, not_valid
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
+from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import DSSE, ENVELOPE_CONTENT, trust_roots
 from govray.platform.service.routes.models import NAME, VERSION
 from govray.platform.service.visible.visibility import find_model, find_version
@@ -224,46 +223,26 @@ class NewLink(Body):
 
 
 @router.post("/cases", status_code=201)
-def receive(
-    asked: AskedCase,
-    request: Request,
-    desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    at: NowDep,
-) -> ReceivedCase:
+def receive(visit: VisitDep, asked: AskedCase, desk: DeskDep) -> ReceivedCase:
     """Ask whether a work was used. Without a token only where the operator allows it.
 
     What you send is kept until the case is closed. Then its SHA-256 stays.
     """
-    return received(asked, request, desk, caller, session, at)
-
-
-def received(
-    asked: AskedCase,
-    request: Request,
-    desk: CaseDesk,
-    caller: Caller,
-    session: Session,
-    at: str,
-) -> ReceivedCase:
-    """Take a case, as `receive`; for pages, too."""
     content, domains = asked.bytes_asked(), asked.domains_asked()
     if asked.model is not None:
-        find_model(session, caller, asked.model)
-    desk.admit(request, caller)
+        find_model(visit.session, visit.caller, asked.model)
+    desk.admit(visit.request, visit.caller)
     new = store.NewCase(contact=asked.contact, model=asked.model, content=content, domains=domains)
-    row, key = store.receive(session, new, by=changed_by(caller, at))
+    row, key = store.receive(visit.session, new, by=visit.by)
     told = ReceivedCase(case=row.id, key=key, received=row.received)
-    session.commit()
+    visit.session.commit()
     return told
 
 
 @router.get("/cases", dependencies=[READERS])
 def listing(
+    visit: VisitDep,
     _desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
     page: PageDep,
     state: Annotated[CaseState | None, Query(description="In this state.")] = None,
 ) -> Listing[CaseItem]:
@@ -277,40 +256,33 @@ def listing(
         col(c.requester),
         col(c.received),
         col(c.decision),
-    ).where(cases(caller))
+    ).where(cases(visit.caller))
     if state is not None:
         statement = statement.where(col(c.state) == state)
     columns = (c.received, c.id)
-    rows, cursor = page.rows(session, statement, columns, [str, str], descending=True)
+    rows, cursor = page.rows(visit.session, statement, columns, [str, str], descending=True)
     return Listing(items=[CaseItem.model_validate(each) for each in rows], next=cursor)
 
 
 @router.get("/cases/{case}", dependencies=[READERS])
-def case(
-    case: CasePath, _desk: DeskDep, caller: CallerDep, session: SessionDep, at: NowDep
-) -> StaffCase:
+def case(visit: VisitDep, case: CasePath, _desk: DeskDep) -> StaffCase:
     """A case with what was found for it. For staff and auditors."""
-    row = find_case(session, caller, case)
-    told = staff_case(session, row)
-    store.shown(session, row, by=changed_by(caller, at))
-    session.commit()
+    row = find_case(visit.session, visit.caller, case)
+    told = staff_case(visit.session, row)
+    store.shown(visit.session, row, by=visit.by)
+    visit.session.commit()
     return told
 
 
 @router.get("/cases/{case}/standing")
 def standing(
-    case: CasePath,
-    _desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    at: NowDep,
-    key: KeyHeader = None,
+    visit: VisitDep, case: CasePath, _desk: DeskDep, key: KeyHeader = None
 ) -> CaseStanding:
     """How a case stands. For its requester, by the key, and for who reads the case."""
-    row = shown_case(session, caller, case, key)
+    row = shown_case(visit, case, key)
     told = CaseStanding.model_validate(row)
-    store.shown(session, row, by=changed_by(caller, at))
-    session.commit()
+    store.shown(visit.session, row, by=visit.by)
+    visit.session.commit()
     return told
 
 
@@ -324,204 +296,116 @@ def standing(
         }
     },
 )
-def answer(
-    case: CasePath,
-    _desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    at: NowDep,
-    key: KeyHeader = None,
-) -> Response:
+def answer(visit: VisitDep, case: CasePath, _desk: DeskDep, key: KeyHeader = None) -> Response:
     """The signed answer. For the requester, by the key, and for who reads the case."""
-    return Response(answer_bytes(session, caller, case, key, at), media_type=DSSE)
+    return Response(
+        answer_bytes(visit, case, key),
+        media_type=DSSE,
+    )
 
 
-def answer_bytes(session: Session, caller: Caller, case: str, key: str | None, at: str) -> bytes:
+def answer_bytes(visit: Visit, case: str, key: str | None) -> bytes:
     """The envelope of the answer; that it was read is logged."""
-    row = shown_case(session, caller, case, key)
+    row = shown_case(visit, case, key)
     if row.answer is None:
         raise not_found("answer to case", case, "It has none yet; look again later")
     data = row.answer
-    store.shown(session, row, by=changed_by(caller, at))
-    session.commit()
+    store.shown(visit.session, row, by=visit.by)
+    visit.session.commit()
     return data
 
 
 @router.post("/cases/{case}:search", dependencies=[READERS])
-def search(
-    case: CasePath,
-    desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    audit: AuditDep,
-    at: NowDep,
-) -> StaffCase:
+def search(visit: VisitDep, case: CasePath, desk: DeskDep) -> StaffCase:
     """Look into the recorded data for a case. For admins and data stewards.
 
     The requester is told nothing of it. The first search in a corpus reads all its records, and
     may take minutes.
     """
-    return staff_case(session, searched(session, caller, audit, desk, case, at))
-
-
-def searched(
-    session: Session, caller: Caller, audit: AuditDep, desk: CaseDesk, case: str, at: str
-) -> RightsCase:
-    """Search for a case, as `search`; for pages, too."""
-    row = _decidable(session, caller, case)
+    row = _decidable(visit, case)
     store.check_step(row, "search")
     with desk.searching() as sources:
-        result = search_case(session, caller, audit, row, sources)
-    session.rollback()  # what was read is old by now
-    begin_writing(session)
-    session.refresh(row)
-    store.searched(session, row, result, by=changed_by(caller, at))
-    session.commit()
-    return row
+        result = search_case(visit.session, visit.caller, visit.audit, row, sources)
+    visit.session.rollback()  # what was read is old by now
+    begin_writing(visit.session)
+    visit.session.refresh(row)
+    store.searched(visit.session, row, result, by=visit.by)
+    visit.session.commit()
+    return staff_case(visit.session, row)
 
 
 @router.post("/cases/{case}:answer", dependencies=[READERS])
-def give_answer(
-    case: CasePath,
-    new: Released,
-    request: Request,
-    desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    at: NowDep,
-) -> StaffCase:
+def give_answer(visit: VisitDep, case: CasePath, new: Released, desk: DeskDep) -> StaffCase:
     """Sign the answer, which the requester sees from now on. For admins and data stewards."""
-    return staff_case(session, answered(session, caller, request, desk, case, new.release, at))
-
-
-def answered(
-    session: Session,
-    caller: Caller,
-    request: Request,
-    desk: CaseDesk,
-    case: str,
-    release: list[str],
-    at: str,
-) -> RightsCase:
-    """Answer a case, as `give_answer`; for pages, too. Raises `Refused`: nothing was searched for,
-    or the answer would not verify."""
-    row = _decidable(session, caller, case, writing=True)
+    row = _decidable(visit, case, writing=True)
     store.check_step(row, "answer")
     envelope = signed_answer(
         row,
         desk.signer,
-        _roots(session),
-        released=release,
-        at=request.app.state.clock(),
+        _roots(visit.session),
+        released=new.release,
+        at=visit.request.app.state.clock(),
     )
-    store.answered(session, row, envelope, release, by=changed_by(caller, at))
-    session.commit()
-    return row
+    store.answered(visit.session, row, envelope, new.release, by=visit.by)
+    visit.session.commit()
+    return staff_case(visit.session, row)
 
 
 @router.post("/cases/{case}:decide", dependencies=[READERS])
-def decide(
-    case: CasePath,
-    new: CaseDecision,
-    request: Request,
-    desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    at: NowDep,
-) -> StaffCase:
+def decide(visit: VisitDep, case: CasePath, new: CaseDecision, desk: DeskDep) -> StaffCase:
     """Decide on a case that is answered. For admins and data stewards.
 
     `refused` and `nothing_found` close it. The others wait for a version that shows them.
     """
-    return staff_case(session, decided(session, caller, request, desk, case, new, at))
-
-
-def decided(
-    session: Session,
-    caller: Caller,
-    request: Request,
-    desk: CaseDesk,
-    case: str,
-    new: CaseDecision,
-    at: str,
-) -> RightsCase:
-    """Decide on a case, as `decide`; for pages, too. Raises `Refused`: it has no answer, or the
-    decision contradicts what was found."""
-    row = _decidable(session, caller, case, writing=True)
-    store.decided(session, row, new.decision, new.reason, by=changed_by(caller, at))
+    row = _decidable(visit, case, writing=True)
+    store.decided(visit.session, row, new.decision, new.reason, by=visit.by)
     if new.decision in ("refused", "nothing_found"):
-        _close(session, caller, request, desk, row, at)
-    session.commit()
-    return row
+        _close(visit, desk, row)
+    visit.session.commit()
+    return staff_case(visit.session, row)
 
 
 @router.post("/cases/{case}:link", dependencies=[READERS])
-def link(
-    case: CasePath,
-    new: NewLink,
-    request: Request,
-    desk: DeskDep,
-    caller: CallerDep,
-    session: SessionDep,
-    at: NowDep,
-) -> StaffCase:
+def link(visit: VisitDep, case: CasePath, new: NewLink, desk: DeskDep) -> StaffCase:
     """Link a version whose attestation shows what was decided. For admins and data stewards.
 
     Refused, unless it does: the corpora are not in its manifest and are revoked, or their adapters
     are stated as removed. The last one that is missing closes the case.
     """
-    row = linked(session, caller, request, desk, case, new.model, new.version, at)
-    return staff_case(session, row)
-
-
-def linked(
-    session: Session,
-    caller: Caller,
-    request: Request,
-    desk: CaseDesk,
-    case: str,
-    model: str,
-    version: str,
-    at: str,
-) -> RightsCase:
-    """Link a version, as `link`; for pages, too. Raises `CouldNotCheck`: revocation lists are
-    missing."""
-    row = _decidable(session, caller, case, writing=True)
+    row = _decidable(visit, case, writing=True)
     store.check_step(row, "link")
-    found = find_version(session, caller, model, version)
-    state = request.app.state
-    shown = check_shows(session, row, found, state.revocations, at=state.clock())
-    store.linked(session, row, shown, by=changed_by(caller, at))
-    session.flush()
-    if not missing_links(session, row):
-        _close(session, caller, request, desk, row, at)
-    session.commit()
-    return row
+    found = find_version(visit.session, visit.caller, new.model, new.version)
+    state = visit.request.app.state
+    shown = check_shows(visit.session, row, found, state.revocations, at=state.clock())
+    store.linked(visit.session, row, shown, by=visit.by)
+    visit.session.flush()
+    if not missing_links(visit.session, row):
+        _close(visit, desk, row)
+    visit.session.commit()
+    return staff_case(visit.session, row)
 
 
-def _close(
-    session: Session, caller: Caller, request: Request, desk: CaseDesk, row: RightsCase, at: str
-) -> None:
+def _close(visit: Visit, desk: CaseDesk, row: RightsCase) -> None:
     """Sign the answer again with what was decided, and close the case."""
     envelope = signed_answer(
         row,
         desk.signer,
-        _roots(session),
+        _roots(visit.session),
         released=row.released,
         outcome=store.outcome_of(row),
-        at=request.app.state.clock(),
+        at=visit.request.app.state.clock(),
     )
-    store.closed(session, row, envelope, by=changed_by(caller, at))
+    store.closed(visit.session, row, envelope, by=visit.by)
 
 
-def shown_case(session: Session, caller: Caller, case: str, key: str | None) -> RightsCase:
+def shown_case(visit: Visit, case: str, key: str | None) -> RightsCase:
     """The case, for its requester or for who reads it. Raises 404."""
-    if key is not None and (row := store.of_key(session, case, key)) is not None:
+    if key is not None and (row := store.of_key(visit.session, case, key)) is not None:
         return row
-    if not reads_cases(caller):
+    if not reads_cases(visit.caller):
         # Like a wrong key: nobody is told which numbers there are.
         raise not_found("case", case, "Give its key", hidden=True)
-    return find_case(session, caller, case)
+    return find_case(visit.session, visit.caller, case)
 
 
 def staff_case(session: Session, row: RightsCase) -> StaffCase:
@@ -542,13 +426,13 @@ def excerpt(content: bytes | None) -> str | None:
     return text[:EXCERPT]
 
 
-def _decidable(session: Session, caller: Caller, case: str, *, writing: bool = False) -> RightsCase:
+def _decidable(visit: Visit, case: str, *, writing: bool = False) -> RightsCase:
     """The case, if the caller decides on it; ``writing``: nobody else changes it meanwhile."""
-    row = find_case(session, caller, case)
-    demand_decides(caller)
+    row = find_case(visit.session, visit.caller, case)
+    demand_decides(visit.caller)
     if writing:
-        begin_writing(session)
-        session.refresh(row)
+        begin_writing(visit.session)
+        visit.session.refresh(row)
     return row
 
 

@@ -13,14 +13,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from sqlalchemy import select
-from sqlmodel import Session, col
+from sqlmodel import col
 
 from govray.governance.policy.route import ADAPTER
 from govray.platform.service.http.answer import Answer, Decimal
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
 from govray.platform.service.identity.audit_log import LOGGED
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.visibility import (
     CORPUS_READERS,
     cells,
@@ -108,8 +107,7 @@ class CorpusAnswer(CorpusItem):
 
 @router.get("/corpora")
 def listing(
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep,
     page: PageDep,
     supplier: Annotated[
         str | None, Query(max_length=128, description="Of this supplier only.")
@@ -117,26 +115,23 @@ def listing(
 ) -> Listing[CorpusItem]:
     """The corpora that you may read about, by name."""
     statement: Any = select(col(Corpus.name), col(Corpus.supplier), col(Corpus.sensitivity)).where(
-        own_corpora(caller)
+        own_corpora(visit.caller)
     )
     if supplier is not None:
         statement = statement.where(col(Corpus.supplier) == supplier)
     columns = (Corpus.name,)
-    rows, following = page.rows(session, statement, columns, [str])
+    rows, following = page.rows(visit.session, statement, columns, [str])
     return Listing(items=[CorpusItem.model_validate(row) for row in rows], next=following)
 
 
 @router.get("/corpora/{corpus}")
 def corpus(
-    corpus: Annotated[str, Path(max_length=128, examples=["acme-notes"])],
-    caller: CallerDep,
-    session: SessionDep,
-    audit: AuditDep,
+    visit: VisitDep, corpus: Annotated[str, Path(max_length=128, examples=["acme-notes"])]
 ) -> CorpusAnswer:
     """A corpus: its credentials, and which models it trained, in which layers and steps."""
-    found = find_corpus(session, caller, corpus)
-    uses, more = uses_of(session, caller, corpus)
-    signed = signed_credentials(session, caller, corpus)
+    found = find_corpus(visit.session, visit.caller, corpus)
+    uses, more = uses_of(visit, corpus)
+    signed = signed_credentials(visit, corpus)
     answer = CorpusAnswer(
         **CorpusItem.model_validate(found).model_dump(),
         credentials=[CredentialItem.model_validate(each) for each in signed],
@@ -144,19 +139,19 @@ def corpus(
         more=more,
     )
     if found.sensitivity in LOGGED:
-        audit.read("corpus.read", corpus)
+        visit.audit.read("corpus.read", corpus)
     return answer
 
 
-def signed_credentials(session: Session, caller: Caller, corpus: str) -> Sequence[Credential]:
+def signed_credentials(visit: Visit, corpus: str) -> Sequence[Credential]:
     """The credentials of a corpus that the caller may read, the newest first."""
     statement = (
         select(Credential)
-        .where(col(Credential.corpus) == corpus, credentials(caller))
+        .where(col(Credential.corpus) == corpus, credentials(visit.caller))
         .order_by(col(Credential.valid_from).desc(), col(Credential.digest))
         .limit(MAX_USES)
     )
-    return session.execute(statement).scalars().all()
+    return visit.session.execute(statement).scalars().all()
 
 
 @dataclass(frozen=True)
@@ -171,30 +166,30 @@ class Use:
     cells: Sequence[Coverage]
 
 
-def uses_of(session: Session, caller: Caller, corpus: str) -> tuple[list[Use], bool]:
+def uses_of(visit: Visit, corpus: str) -> tuple[list[Use], bool]:
     """The uses of a corpus, the newest first, and whether there are more than `MAX_USES`."""
-    rows = session.execute(
+    rows = visit.session.execute(
         select(CorpusUse, col(Attestation.name), col(Attestation.run))
         .join(Attestation, col(Attestation.digest) == col(CorpusUse.attestation))
-        .where(col(CorpusUse.corpus) == corpus, visible_uses(caller))
+        .where(col(CorpusUse.corpus) == corpus, visible_uses(visit.caller))
         .order_by(col(Attestation.started).desc(), col(Attestation.digest))
         .limit(MAX_USES + 1)
     ).all()
     shown = rows[:MAX_USES]
     digests = [use.attestation for use, _, _ in shown]
     versions: dict[str, list[ModelVersion]] = {}
-    for version in session.execute(
+    for version in visit.session.execute(
         select(ModelVersion)
         .where(col(ModelVersion.attestation).in_(digests))
         .order_by(col(ModelVersion.model), col(ModelVersion.version))
     ).scalars():
         versions.setdefault(version.attestation, []).append(version)
     found: dict[str, list[Coverage]] = {}
-    covered = session.execute(
+    covered = visit.session.execute(
         select(Coverage).where(
             col(Coverage.corpus) == corpus,
             col(Coverage.attestation).in_(digests),
-            cells(caller),
+            cells(visit.caller),
         )
     ).scalars()
     for cell in sorted(covered, key=lambda c: (c.layer_group.startswith(ADAPTER), c.layer_group)):

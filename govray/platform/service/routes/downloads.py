@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import yaml
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Engine, select, tuple_
 from sqlmodel import Session, col
 
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.routes.experiments import Decision, KnownExperiment, KnownTrial
 from govray.platform.service.visible.visibility import RUN_READERS
 from govray.platform.store import tables
@@ -58,18 +59,14 @@ def _file(media_type: str, description: str, example: str) -> dict[int | str, di
     ),
 )
 def metrics_csv(
-    request: Request,
-    known: KnownTrial,
-    session: SessionDep,
-    group: Group = None,
-    name: Name = None,
+    visit: VisitDep, known: KnownTrial, group: Group = None, name: Name = None
 ) -> StreamingResponse:
     """All numbers of a trial that count, as CSV. What a restart superseded is not in it.
 
     A group or name that a spreadsheet would take for a formula has an apostrophe before it.
     """
     statement = _numbers(known.id, group, name)
-    if session.execute(statement.offset(MOST_NUMBERS).limit(1)).first() is not None:
+    if visit.session.execute(statement.offset(MOST_NUMBERS).limit(1)).first() is not None:
         raise Problem(
             422,
             "Too much for one file",
@@ -77,7 +74,7 @@ def metrics_csv(
             "Name one group and name in the query, or read /v1/trials/{trial}/metrics page by page",
         )
     return StreamingResponse(
-        _lines(request.app.state.engine, statement),
+        _lines(visit.request.app.state.engine, statement),
         media_type="text/csv; charset=utf-8",
         headers=_attached(f"{known.id}-metrics.csv"),
     )

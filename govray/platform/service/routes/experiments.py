@@ -19,11 +19,12 @@ from govray.governance.formats.document import Count, format_time
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, CallerDep, require
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.audit_log import Audit
-from govray.platform.service.identity.caller import Caller, Role
+from govray.platform.service.identity.caller import Role
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import may
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visibility
 from govray.platform.service.visible.visibility import (
     RUN_READERS,
@@ -86,8 +87,7 @@ class Checkpoint(Answer):
 
 @router.get("/experiments")
 def experiments(
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep,
     page: PageDep,
     state: ExperimentState | None = None,
     project: Filter = None,
@@ -99,7 +99,7 @@ def experiments(
 ) -> Listing[Experiment]:
     """The experiments that you may read, the latest first."""
     row = tables.Experiment
-    statement = select(row).where(visibility.experiments(caller))
+    statement = select(row).where(visibility.experiments(visit.caller))
     if tag is not None:
         tagged = select(tables.ExperimentTag.experiment).where(tables.ExperimentTag.tag == tag)
         statement = statement.where(col(row.id).in_(tagged))
@@ -112,12 +112,12 @@ def experiments(
         if value is not None:
             statement = statement.where(column == value)
     columns = (row.started, row.id)
-    kept, cursor = page.rows(session, statement, columns, (str, str), descending=True)
+    kept, cursor = page.rows(visit.session, statement, columns, (str, str), descending=True)
     return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
 
 
-def known_experiment(session: SessionDep, caller: CallerDep, experiment: str) -> tables.Experiment:
-    return find_experiment(session, caller, experiment)
+def known_experiment(visit: Visit, experiment: str) -> tables.Experiment:
+    return find_experiment(visit.session, visit.caller, experiment)
 
 
 KnownExperiment = Annotated[tables.Experiment, Depends(known_experiment)]
@@ -131,8 +131,7 @@ def experiment(known: KnownExperiment) -> Experiment:
 
 @router.get("/trials")
 def trials(
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep,
     page: PageDep,
     experiment: Filter = None,
     state: TrialState | None = None,
@@ -140,7 +139,7 @@ def trials(
 ) -> Listing[Trial]:
     """The trials that you may read, the latest first."""
     row = tables.Trial
-    statement = select(row).where(visibility.trials(caller))
+    statement = select(row).where(visibility.trials(visit.caller))
     for column, value in (
         (row.experiment, experiment),
         (row.state, state),
@@ -149,12 +148,12 @@ def trials(
         if value is not None:
             statement = statement.where(column == value)
     columns = (row.started, row.id)
-    kept, cursor = page.rows(session, statement, columns, (str, str), descending=True)
+    kept, cursor = page.rows(visit.session, statement, columns, (str, str), descending=True)
     return Listing(items=[Trial.model_validate(each) for each in kept], next=cursor)
 
 
-def known_trial(session: SessionDep, caller: CallerDep, trial: str) -> tables.Trial:
-    return find_trial(session, caller, trial)
+def known_trial(visit: Visit, trial: str) -> tables.Trial:
+    return find_trial(visit.session, visit.caller, trial)
 
 
 KnownTrial = Annotated[tables.Trial, Depends(known_trial)]
@@ -223,15 +222,15 @@ TAGGERS = Depends(require(*TAGGING, scope="write", bound=reads_runs))
 """What a route demands beside `check_tagging`."""
 
 
-def may_tag(session: Session, caller: Caller, experiment: tables.Experiment) -> bool:
+def may_tag(visit: Visit, experiment: tables.Experiment) -> bool:
     """Whether the caller may put tags on the experiment: who may submit in its project."""
-    project = session.get(tables.Project, experiment.project)
-    return may(caller, "submit", project, at=format_time(datetime.now(UTC)))
+    project = visit.session.get(tables.Project, experiment.project)
+    return may(visit.caller, "submit", project, at=format_time(datetime.now(UTC)))
 
 
-def check_tagging(session: Session, caller: Caller, experiment: tables.Experiment) -> None:
+def check_tagging(visit: Visit, experiment: tables.Experiment) -> None:
     """Return if the caller may put tags on the experiment."""
-    if not may_tag(session, caller, experiment):
+    if not may_tag(visit, experiment):
         raise Problem(
             403,
             "Not allowed",
@@ -260,16 +259,10 @@ def tags(known: KnownExperiment, session: SessionDep) -> ExperimentTags:
 
 
 @router.put("/experiments/{experiment}/tags", dependencies=[TAGGERS])
-def put_tags(
-    given: ExperimentTags,
-    known: KnownExperiment,
-    session: SessionDep,
-    caller: CallerDep,
-    audit: AuditDep,
-) -> ExperimentTags:
+def put_tags(visit: VisitDep, given: ExperimentTags, known: KnownExperiment) -> ExperimentTags:
     """Replace the tags of an experiment. An empty list removes them."""
-    check_tagging(session, caller, known)
-    return ExperimentTags(tags=tag(session, audit, known.id, given.tags))
+    check_tagging(visit, known)
+    return ExperimentTags(tags=tag(visit.session, visit.audit, known.id, given.tags))
 
 
 def tag(session: Session, audit: Audit, experiment: str, tags: list[str]) -> list[str]:

@@ -15,15 +15,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import Field
-from sqlmodel import Session
 
 from govray.errors import CouldNotCheck, Malformed
 from govray.governance.formats.bounds import Natural, Positive
 from govray.governance.formats.dsse import encode_base64
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_found
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import immutable
 from govray.platform.service.visible.visibility import find_ledger, reads_entries
 from govray.platform.store.tables import Ledger
@@ -90,9 +88,9 @@ def reader(ledger: Ledger) -> TileReader:
 
 
 @router.get("/ledgers/{run}")
-def head(run: RunPath, caller: CallerDep, session: SessionDep) -> LedgerAnswer:
+def head(visit: VisitDep, run: RunPath) -> LedgerAnswer:
     """The signed head of a run's ledger."""
-    ledger = find_ledger(session, caller, run)
+    ledger = find_ledger(visit.session, visit.caller, run)
     return LedgerAnswer(
         run=ledger.run,
         origin=ledger.origin,
@@ -108,9 +106,9 @@ def head(run: RunPath, caller: CallerDep, session: SessionDep) -> LedgerAnswer:
     response_class=Response,
     responses={200: {"content": {_NOTE: {"schema": {"type": "string"}}}}},
 )
-def checkpoint(run: RunPath, caller: CallerDep, session: SessionDep) -> Response:
+def checkpoint(visit: VisitDep, run: RunPath) -> Response:
     """The signed note itself, as it was signed."""
-    ledger = find_ledger(session, caller, run)
+    ledger = find_ledger(visit.session, visit.caller, run)
     return Response(ledger.checkpoint, media_type=_NOTE, headers={"Cache-Control": "no-cache"})
 
 
@@ -120,20 +118,19 @@ def checkpoint(run: RunPath, caller: CallerDep, session: SessionDep) -> Response
     responses={200: {"content": _BYTES}, 304: {"description": "You have these bytes."}},
 )
 def tile(
+    visit: VisitDep,
     run: RunPath,
     path: Annotated[str, Path(max_length=100, examples=["0/000.p/255", "entries/000.p/255"])],
-    caller: CallerDep,
-    session: SessionDep,
     if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
 ) -> Response:
     """A tile of hashes, or a bundle of entries, as it lies on storage. Bundles are for staff."""
-    ledger = find_ledger(session, caller, run)
+    ledger = find_ledger(visit.session, visit.caller, run)
     try:
         name = parse_path(f"tile/{path}")
     except Malformed:
         raise not_found("tile", path, "See https://c2sp.org/tlog-tiles") from None
     if name.is_bundle:
-        _check_entries(session, caller, run)
+        _check_entries(visit, run)
     data = tile_folder(ledger.tiles).read(name.path) if ledger.tiles else None
     if data is None:
         raise not_found("tile", path, "Ask for tiles of the checkpoint's size")
@@ -151,29 +148,20 @@ def tile(
     response_class=Response,
     responses={200: {"content": {"application/json": {"schema": {"type": "object"}}}}},
 )
-def entry(
-    run: RunPath,
-    index: Annotated[Natural, Path()],
-    caller: CallerDep,
-    session: SessionDep,
-) -> Response:
+def entry(visit: VisitDep, run: RunPath, index: Annotated[Natural, Path()]) -> Response:
     """One leaf, its exact bytes, checked against the signed root. For staff."""
-    ledger = find_ledger(session, caller, run)
-    _check_entries(session, caller, run)
+    ledger = find_ledger(visit.session, visit.caller, run)
+    _check_entries(visit, run)
     _check_index(index, ledger.size)
     return Response(reader(ledger).entry(index), media_type="application/json")
 
 
 @router.get("/ledgers/{run}/proofs/inclusion")
 def inclusion(
-    run: RunPath,
-    caller: CallerDep,
-    session: SessionDep,
-    index: Count,
-    size: Annotated[Positive | None, Query()] = None,
+    visit: VisitDep, run: RunPath, index: Count, size: Annotated[Positive | None, Query()] = None
 ) -> InclusionProof:
     """That a leaf stands in the ledger of ``size`` leaves; by default that of the checkpoint."""
-    ledger = find_ledger(session, caller, run)
+    ledger = find_ledger(visit.session, visit.caller, run)
     size = ledger.size if size is None else size
     _check_size(size, ledger.size)
     _check_index(index, size)
@@ -194,14 +182,13 @@ def inclusion_of(ledger: Ledger, tiles: TileReader, index: int, size: int) -> In
 
 @router.get("/ledgers/{run}/proofs/consistency")
 def consistency(
+    visit: VisitDep,
     run: RunPath,
-    caller: CallerDep,
-    session: SessionDep,
     first: Annotated[Positive, Query()],
     second: Annotated[Positive | None, Query()] = None,
 ) -> ConsistencyProof:
     """That an earlier state of the ledger is a beginning of a later one."""
-    ledger = find_ledger(session, caller, run)
+    ledger = find_ledger(visit.session, visit.caller, run)
     second = ledger.size if second is None else second
     _check_size(second, ledger.size)
     _check_size(first, second)
@@ -217,9 +204,9 @@ def consistency(
     )
 
 
-def _check_entries(session: Session, caller: Caller, run: str) -> None:
+def _check_entries(visit: Visit, run: str) -> None:
     """Entries name all corpora of a step. Raises 403."""
-    if not reads_entries(session, caller, run):
+    if not reads_entries(visit.session, visit.caller, run):
         raise Problem(
             403,
             "Not allowed",

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
 from sqlalchemy import Row, Select, select
-from sqlmodel import Session, col
+from sqlmodel import col
 from starlette.concurrency import run_in_threadpool
 
 from govray.errors import UsageError
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.http.session import SessionDep, asked
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.http.session import asked
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.visibility import (
     DigestPath,
     find_lineage,
@@ -62,62 +62,50 @@ def _by_digest(digest: str) -> Select[*tuple[Any, ...]]:
 @router.get(
     "/models/{model}/versions/{version}/lineage", response_class=Response, responses=_ANSWER
 )
-async def of_version(
-    model: ModelPath, version: VersionPath, caller: CallerDep, session: SessionDep
-) -> Response:
+async def of_version(visit: VisitDep, model: ModelPath, version: VersionPath) -> Response:
     """Which data trained which layers of this version. A supplier sees its own corpora's rows."""
-    return await _whole(
-        session, caller, _by_version(model, version), ("version", f"{model} {version}")
-    )
+    return await _whole(visit, _by_version(model, version), ("version", f"{model} {version}"))
 
 
 @router.get(
     "/models/{model}/versions/{version}/layers/{group}", response_class=Response, responses=_ANSWER
 )
 def layer_of_version(
-    model: ModelPath,
-    version: VersionPath,
-    group: GroupPath,
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep, model: ModelPath, version: VersionPath, group: GroupPath
 ) -> Response:
     """One layer group of this version: every corpus in it."""
-    row = session.execute(_by_version(model, version)).one_or_none()
-    return _layer(session, caller, row, ("version", f"{model} {version}"), group)
+    row = visit.session.execute(_by_version(model, version)).one_or_none()
+    return _layer(visit, row, ("version", f"{model} {version}"), group)
 
 
 @router.get("/attestations/{digest}/lineage", response_class=Response, responses=_ANSWER)
-async def of_attestation(digest: DigestPath, caller: CallerDep, session: SessionDep) -> Response:
+async def of_attestation(visit: VisitDep, digest: DigestPath) -> Response:
     """The same, of the model that an attestation is about."""
-    return await _whole(session, caller, _by_digest(digest), ("attestation", digest))
+    return await _whole(visit, _by_digest(digest), ("attestation", digest))
 
 
 @router.get("/attestations/{digest}/layers/{group}", response_class=Response, responses=_ANSWER)
-def layer_of_attestation(
-    digest: DigestPath, group: GroupPath, caller: CallerDep, session: SessionDep
-) -> Response:
+def layer_of_attestation(visit: VisitDep, digest: DigestPath, group: GroupPath) -> Response:
     """One layer group of the model that an attestation is about."""
-    row = session.execute(_by_digest(digest)).one_or_none()
-    return _layer(session, caller, row, ("attestation", digest), group)
+    row = visit.session.execute(_by_digest(digest)).one_or_none()
+    return _layer(visit, row, ("attestation", digest), group)
 
 
 _Named = tuple[str, str]
 """What the address names: a version or an attestation, and which."""
 
 
-async def _whole(
-    session: Session, caller: Caller, statement: Select[*tuple[Any, ...]], named: _Named
-) -> Response:
-    row = await asked(session, lambda: session.execute(statement).one_or_none())
-    if row is not None and reads_whole(caller, row):
+async def _whole(visit: Visit, statement: Select[*tuple[Any, ...]], named: _Named) -> Response:
+    row = await asked(visit.session, lambda: visit.session.execute(statement).one_or_none())
+    if row is not None and reads_whole(visit.caller, row):
         return Response(row.lineage, media_type=_JSON)  # as it was stored
-    return await run_in_threadpool(lambda: _sent(find_lineage(session, caller, row, named)))
+    return await run_in_threadpool(
+        lambda: _sent(find_lineage(visit.session, visit.caller, row, named))
+    )
 
 
-def _layer(
-    session: Session, caller: Caller, row: Row[Any] | None, named: _Named, group: str
-) -> Response:
-    document = find_lineage(session, caller, row, named)
+def _layer(visit: Visit, row: Row[Any] | None, named: _Named, group: str) -> Response:
+    document = find_lineage(visit.session, visit.caller, row, named)
     try:
         return _sent(of_group(document, group))
     except UsageError as error:

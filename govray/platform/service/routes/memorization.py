@@ -22,8 +22,7 @@ from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
 from govray.governance.record.incidents import Findings
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.lineage import ModelPath, VersionPath
 from govray.platform.service.visible.visibility import DigestPath, corpora_of, full_digest, scope_of
 from govray.platform.store.tables import Attestation, MemorizationManifest, ModelVersion, Subject
@@ -74,34 +73,28 @@ def _by_version(model: str, version: str) -> Select[*tuple[Any, ...]]:
 
 
 @router.get("/models/{model}/versions/{version}/memorization")
-def of_version(
-    model: ModelPath, version: VersionPath, caller: CallerDep, session: SessionDep
-) -> MemorizationAnswer:
+def of_version(visit: VisitDep, model: ModelPath, version: VersionPath) -> MemorizationAnswer:
     """What monitor and audits stated of this version."""
-    row = session.execute(_by_version(model, version)).one_or_none()
-    return _answer(session, caller, row, ("version", f"{model} {version}"))
+    row = visit.session.execute(_by_version(model, version)).one_or_none()
+    return _answer(visit, row, ("version", f"{model} {version}"))
 
 
 @router.get("/attestations/{digest}/memorization")
-def of_attestation(
-    digest: DigestPath, caller: CallerDep, session: SessionDep
-) -> MemorizationAnswer:
+def of_attestation(visit: VisitDep, digest: DigestPath) -> MemorizationAnswer:
     """What monitor and audits stated of the model that an attestation is about."""
     statement = select(*_FOUND).where(col(Attestation.digest) == full_digest(digest))
-    row = session.execute(statement).one_or_none()
-    return _answer(session, caller, row, ("attestation", digest))
+    row = visit.session.execute(statement).one_or_none()
+    return _answer(visit, row, ("attestation", digest))
 
 
-def _answer(
-    session: Session, caller: Caller, row: Row[Any] | None, named: tuple[str, str]
-) -> MemorizationAnswer:
-    names = scope_of(session, caller, row, named)
+def _answer(visit: Visit, row: Row[Any] | None, named: tuple[str, str]) -> MemorizationAnswer:
+    names = scope_of(visit.session, visit.caller, row, named)
     assert row is not None  # or it was a 404
     findings = findings_of(row.envelope)
     monitored = findings is not None
     if findings is not None and names is not None:
         findings = own_findings(findings, names)
-    own = corpora_of(session, caller, row.digest)
+    own = corpora_of(visit.session, visit.caller, row.digest)
     return MemorizationAnswer(
         attestation=row.digest,
         monitored=monitored,
@@ -114,7 +107,7 @@ def _answer(
                 weights=audit.weights,
                 document=document.to_json(),
             )
-            for audit, document in audits_of(session, row.digest, own)
+            for audit, document in audits_of(visit.session, row.digest, own)
         ],
     )
 

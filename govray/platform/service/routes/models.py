@@ -19,19 +19,17 @@ from __future__ import annotations
 from pathlib import Path as File
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 from pydantic import BaseModel, Field
 from sqlalchemy import Select
 from sqlmodel import Session, col, select
 
 from govray.errors import CouldNotCheck
-from govray.platform.service.acting.project_rules import changed_by
 from govray.platform.service.http.answer import Body
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep, require
-from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.revocations import Lists
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible import visibility
 from govray.platform.service.visible.reach import is_within
 from govray.platform.service.visible.visibility import (
@@ -169,128 +167,124 @@ class Promoted(BaseModel):
 
 
 @router.get("/models")
-def models(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Model | ModelName]:
+def models(visit: VisitDep, page: PageDep) -> Listing[Model | ModelName]:
     """The models of which the caller may see a version, by name."""
-    query: Select[Any] = select(tables.Model).where(visibility.models(caller))
+    query: Select[Any] = select(tables.Model).where(visibility.models(visit.caller))
     order: list[Any] = [col(tables.Model.name)]
-    kept, following = page.rows(session, query, order, [str])
-    whole = whole_models(session, caller, [row.name for row in kept])
-    items = [_model(session, row, whole=row.name in whole) for row in kept]
+    kept, following = page.rows(visit.session, query, order, [str])
+    whole = whole_models(visit.session, visit.caller, [row.name for row in kept])
+    items = [_model(visit.session, row, whole=row.name in whole) for row in kept]
     return Listing(items=items, next=following)
 
 
 @router.get("/models/{model}")
-def model(model: _ModelName, session: SessionDep, caller: CallerDep) -> Model | ModelName:
+def model(visit: VisitDep, model: _ModelName) -> Model | ModelName:
     """One model."""
-    row = find_model(session, caller, model)
-    return _model(session, row, whole=model in whole_models(session, caller, [model]))
+    row = find_model(visit.session, visit.caller, model)
+    return _model(
+        visit.session, row, whole=model in whole_models(visit.session, visit.caller, [model])
+    )
 
 
 @router.get("/models/{model}/versions")
 def versions(
-    model: _ModelName, session: SessionDep, caller: CallerDep, page: PageDep
+    visit: VisitDep, model: _ModelName, page: PageDep
 ) -> Listing[Version | VersionReference]:
     """The versions of a model that the caller may see, the highest first."""
-    find_model(session, caller, model)
+    find_model(visit.session, visit.caller, model)
     v = tables.ModelVersion
-    query: Any = select(v).where(col(v.model) == model, visibility.versions(caller))
+    query: Any = select(v).where(col(v.model) == model, visibility.versions(visit.caller))
     order: list[Any] = [col(v.major), col(v.minor), col(v.patch)]
-    kept, following = page.rows(session, query, order, [int, int, int], descending=True)
-    return Listing(items=[_version(session, row, caller) for row in kept], next=following)
+    kept, following = page.rows(visit.session, query, order, [int, int, int], descending=True)
+    return Listing(
+        items=[_version(visit, row) for row in kept],
+        next=following,
+    )
 
 
 @router.get("/models/{model}/versions/{version}")
 def version(
-    model: _ModelName, version: _VersionName, session: SessionDep, caller: CallerDep
+    visit: VisitDep, model: _ModelName, version: _VersionName
 ) -> VersionWithHistory | VersionReference:
     """One version; for staff with its history."""
-    row = find_version(session, caller, model, version)
-    if not is_within(session, caller, row.attestation):
+    row = find_version(visit.session, visit.caller, model, version)
+    if not is_within(visit.session, visit.caller, row.attestation):
         return _reference(row)
-    fields = _full(session, row).model_dump()
+    fields = _full(visit.session, row).model_dump()
     again = [
         Reverified(outcome=each.outcome, why=each.why, since=each.since, checked=each.checked)
-        for each in changes(session, row.attestation)
+        for each in changes(visit.session, row.attestation)
     ]
-    return VersionWithHistory(**fields, history=_history(session, row), reverified=again)
+    return VersionWithHistory(**fields, history=_history(visit.session, row), reverified=again)
 
 
 @router.post("/models/{model}/versions", status_code=201, dependencies=[WRITES])
-def register(model: _ModelName, new: NewVersion, session: SessionDep, caller: CallerDep) -> Version:
+def register(visit: VisitDep, model: _ModelName, new: NewVersion) -> Version:
     """Make a version of an attestation that the store holds; the model too, if it is new.
 
     The store holds an attestation only if it was verified. `govray model register` verifies and
     indexes a folder first.
     """
-    begin_writing(session)  # two that bring the same new name follow one another
-    check_promotes(session, caller, model, new.attestation)
+    begin_writing(visit.session)  # two that bring the same new name follow one another
+    check_promotes(visit.session, visit.caller, model, new.attestation)
     row = registry.register(
-        session,
+        visit.session,
         model=model,
         version=new.version,
         attestation=new.attestation,
-        by=changed_by(caller),
+        by=visit.by,
         labels=new.labels,
         metrics=new.metrics,
         notes=new.notes,
     )
-    session.commit()
-    return _full(session, row)
+    visit.session.commit()
+    return _full(visit.session, row)
 
 
 @router.patch("/models/{model}/versions/{version}", dependencies=[WRITES])
 def annotate(
-    model: _ModelName,
-    version: _VersionName,
-    given: Annotations,
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep, model: _ModelName, version: _VersionName, given: Annotations
 ) -> Version:
     """Replace the labels or notes of a version. Nothing else of it can be changed."""
-    find_version(session, caller, model, version)
-    check_promotes(session, caller, model)
+    find_version(visit.session, visit.caller, model, version)
+    check_promotes(visit.session, visit.caller, model)
     row = registry.annotate(
-        session,
+        visit.session,
         name=model,
         version=version,
-        by=changed_by(caller),
+        by=visit.by,
         labels=given.labels,
         notes=given.notes,
     )
-    session.commit()
-    return _full(session, row)
+    visit.session.commit()
+    return _full(visit.session, row)
 
 
 @router.post("/models/{model}/versions/{version}:promote", dependencies=[WRITES])
 def promote(
-    model: _ModelName,
-    version: _VersionName,
-    change: StageRequest,
-    request: Request,
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep, model: _ModelName, version: _VersionName, change: StageRequest
 ) -> Promoted:
     """Move a version to a stage, if all gates before it hold.
 
     What fails is in `detail`, all of it, and nothing is changed. A version in production is
     archived when another takes its place.
     """
-    find_version(session, caller, model, version)
-    check_promotes(session, caller, model)
-    lists: Lists = request.app.state.revocations
+    find_version(visit.session, visit.caller, model, version)
+    check_promotes(visit.session, visit.caller, model)
+    lists: Lists = visit.request.app.state.revocations
     if change.stage == "archived":
-        done = registry.archive(session, name=model, version=version, by=changed_by(caller))
+        done = registry.archive(visit.session, name=model, version=version, by=visit.by)
     else:
         done = registry.promote(
-            session,
+            visit.session,
             name=model,
             version=version,
             stage=change.stage,
-            policy=promotion_policy(request.app.state.settings.promotion),
-            by=changed_by(caller),
+            policy=promotion_policy(visit.request.app.state.settings.promotion),
+            by=visit.by,
             standing=lists.look(),
         )
-    session.commit()
+    visit.session.commit()
     return Promoted(
         model=model,
         version=done.version.version,
@@ -331,11 +325,9 @@ def _reference(row: tables.ModelVersion) -> VersionReference:
     return VersionReference(model=row.model, version=row.version, attestation=row.attestation)
 
 
-def _version(
-    session: Session, row: tables.ModelVersion, caller: Caller
-) -> Version | VersionReference:
-    within = is_within(session, caller, row.attestation)
-    return _full(session, row) if within else _reference(row)
+def _version(visit: Visit, row: tables.ModelVersion) -> Version | VersionReference:
+    within = is_within(visit.session, visit.caller, row.attestation)
+    return _full(visit.session, row) if within else _reference(row)
 
 
 def _full(session: Session, row: tables.ModelVersion) -> Version:

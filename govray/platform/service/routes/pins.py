@@ -18,9 +18,9 @@ from govray.governance.formats.document import format_time
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, CallerDep, require
-from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.roles import Action, may, submits
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.routes.logs import folder_of
 from govray.platform.service.visible.visibility import RUN_READERS
@@ -78,58 +78,51 @@ def listing(known: KnownTrial, session: SessionDep) -> CheckpointPins:
 
 
 @router.post("/trials/{trial}/checkpoints/{step}:pin", dependencies=[PINS])
-def pin(
-    known: KnownTrial,
-    step: Step,
-    new: NewPin,
-    session: SessionDep,
-    caller: CallerDep,
-    audit: AuditDep,
-) -> CheckpointPin:
+def pin(visit: VisitDep, known: KnownTrial, step: Step, new: NewPin) -> CheckpointPin:
     """Keep a checkpoint, whatever the run's rules say. Once it is pinned, again changes nothing."""
-    folder = _mine(session, caller, known, step)
+    folder = _mine(visit, known, step)
     name = pins.folder_name(step)
     try:
         kept = pins.pin(
-            folder, name, who=caller.name, reason=new.reason.strip(), seconds=WAIT_SECONDS
+            folder, name, who=visit.caller.name, reason=new.reason.strip(), seconds=WAIT_SECONDS
         )
     except OSError:
         raise _out_of_reach() from None
-    audit.write(session, "checkpoint pinned", known.id, {"step": str(step), "reason": kept})
-    session.commit()
+    visit.audit.write(
+        visit.session, "checkpoint pinned", known.id, {"step": str(step), "reason": kept}
+    )
+    visit.session.commit()
     return CheckpointPin(step=step, reason=kept)
 
 
 @router.post("/trials/{trial}/checkpoints/{step}:unpin", dependencies=[PINS])
-def unpin(
-    known: KnownTrial, step: Step, session: SessionDep, caller: CallerDep, audit: AuditDep
-) -> CheckpointPin:
+def unpin(visit: VisitDep, known: KnownTrial, step: Step) -> CheckpointPin:
     """Let the run's rules decide about a checkpoint again. It goes with the next commit, if so."""
-    folder = _mine(session, caller, known, step)
+    folder = _mine(visit, known, step)
     try:
         pins.unpin(folder, pins.folder_name(step), seconds=WAIT_SECONDS)
     except OSError:
         raise _out_of_reach() from None
-    audit.write(session, "checkpoint unpinned", known.id, {"step": str(step)})
-    session.commit()
+    visit.audit.write(visit.session, "checkpoint unpinned", known.id, {"step": str(step)})
+    visit.session.commit()
     return CheckpointPin(step=step, reason=None)
 
 
-def _mine(session: Session, caller: Caller, trial: tables.Trial, step: int) -> Folder:
+def _mine(visit: Visit, trial: tables.Trial, step: int) -> Folder:
     """The run's folder, if the caller may change what stays there and the checkpoint is known."""
-    experiment = session.get_one(tables.Experiment, trial.experiment)
-    project = session.get(tables.Project, experiment.project)
-    action: Action = "stop-own" if experiment.user == caller.name else "stop-any"
-    if not may(caller, action, project, at=format_time(datetime.now(UTC))):
+    experiment = visit.session.get_one(tables.Experiment, trial.experiment)
+    project = visit.session.get(tables.Project, experiment.project)
+    action: Action = "stop-own" if experiment.user == visit.caller.name else "stop-any"
+    if not may(visit.caller, action, project, at=format_time(datetime.now(UTC))):
         raise Problem(
             403,
             "Not allowed",
             f"{experiment.user} started it, and only {experiment.user} or an admin pins its "
             "checkpoints",
         )
-    if step not in _steps(session, trial, step):
+    if step not in _steps(visit.session, trial, step):
         raise not_found("checkpoint", str(step), f"See /v1/trials/{trial.id}/checkpoints")
-    return _folder(session, trial)
+    return _folder(visit.session, trial)
 
 
 def _steps(session: Session, trial: tables.Trial, step: int | None = None) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import Field
 from sqlalchemy import select
-from sqlmodel import Session, col
+from sqlmodel import col
 
 from govray.errors import Malformed, Refused
 from govray.governance.formats.dsse import Envelope
@@ -27,9 +27,9 @@ from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
 from govray.platform.service.http.answer import Answer
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import Caller, CallerDep
+from govray.platform.service.identity.access import Caller
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.attestations import DSSE, ENVELOPE_CONTENT, immutable
 from govray.platform.service.visible import visibility
 from govray.platform.service.visible.visibility import (
@@ -173,32 +173,28 @@ class DiffAnswer(Answer):
 
 @router.get("/policies")
 def listing(
-    caller: CallerDep,
-    session: SessionDep,
-    page: PageDep,
-    name: Annotated[str | None, Query(max_length=128)] = None,
+    visit: VisitDep, page: PageDep, name: Annotated[str | None, Query(max_length=128)] = None
 ) -> Listing[PolicyItem]:
     """The policies that you may read, by name and version."""
     statement: Any = select(
         col(Policy.digest), col(Policy.name), col(Policy.version), col(Policy.signer)
-    ).where(policies(caller))
+    ).where(policies(visit.caller))
     if name is not None:
         statement = statement.where(col(Policy.name) == name)
     columns: Any = [Policy.name, Policy.version, Policy.digest]
-    rows, following = page.rows(session, statement, columns, [str, int, str])
+    rows, following = page.rows(visit.session, statement, columns, [str, int, str])
     return Listing(items=[PolicyItem.model_validate(row) for row in rows], next=following)
 
 
 @router.get("/policies:diff")
 def diff(
-    caller: CallerDep,
-    session: SessionDep,
+    visit: VisitDep,
     old: Annotated[Digest, Query(alias="from")],
     new: Annotated[Digest, Query(alias="to")],
     blocks: Blocks = 4,
 ) -> DiffAnswer:
     """The classes of data that two policies treat differently."""
-    before, after = _policy(session, caller, old), _policy(session, caller, new)
+    before, after = _policy(visit, old), _policy(visit, new)
     return difference(before, after, stack(after, blocks))
 
 
@@ -245,23 +241,20 @@ def _bounded(*policies: PolicyDocument) -> None:
 
 @router.get("/policies/{digest}", response_class=Response, responses=_ENVELOPE)
 def envelope(
+    visit: VisitDep,
     digest: DigestPath,
-    caller: CallerDep,
-    session: SessionDep,
     if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
 ) -> Response:
     """The exact bytes of a signed policy."""
-    data = find_policy(session, caller, digest).envelope
-    return _sent(caller, data, digest, if_none_match)
+    data = find_policy(visit.session, visit.caller, digest).envelope
+    return _sent(visit.caller, data, digest, if_none_match)
 
 
 @router.post("/policies/{digest}:explain")
-def explain(
-    digest: DigestPath, asked: ClassAsked, caller: CallerDep, session: SessionDep
-) -> ExplanationAnswer:
+def explain(visit: VisitDep, digest: DigestPath, asked: ClassAsked) -> ExplanationAnswer:
     """Which rules decide each layer group's weight for one class of data."""
-    policy = _policy(session, caller, digest)
-    groups = _groups(session, caller, policy, asked)
+    policy = _policy(visit, digest)
+    groups = _groups(visit, policy, asked)
     cls = _class(asked)
     try:
         explanation = lint.explain(policy, cls, groups)
@@ -291,26 +284,25 @@ def _reasons(groups: Sequence[lint.GroupReason]) -> list[GroupAnswer]:
 
 
 @router.get("/trust-roots")
-def trust_roots(caller: CallerDep, session: SessionDep, page: PageDep) -> Listing[TrustRootItem]:
+def trust_roots(visit: VisitDep, page: PageDep) -> Listing[TrustRootItem]:
     """The trust roots that attestations here were verified against."""
     statement: Any = select(
         col(TrustRoot.digest), col(TrustRoot.name), col(TrustRoot.version)
-    ).where(visibility.trust_roots(caller))
+    ).where(visibility.trust_roots(visit.caller))
     columns: Any = [TrustRoot.name, TrustRoot.version, TrustRoot.digest]
-    rows, following = page.rows(session, statement, columns, [str, int, str])
+    rows, following = page.rows(visit.session, statement, columns, [str, int, str])
     return Listing(items=[TrustRootItem.model_validate(row) for row in rows], next=following)
 
 
 @router.get("/trust-roots/{digest}", response_class=Response, responses=_ENVELOPE)
 def trust_root(
+    visit: VisitDep,
     digest: DigestPath,
-    caller: CallerDep,
-    session: SessionDep,
     if_none_match: Annotated[str | None, Header(max_length=4096)] = None,
 ) -> Response:
     """The exact bytes of a trust root: to compare with yours, not to trust because it is here."""
-    data = find_trust_root(session, caller, digest).envelope
-    return _sent(caller, data, digest, if_none_match)
+    data = find_trust_root(visit.session, visit.caller, digest).envelope
+    return _sent(visit.caller, data, digest, if_none_match)
 
 
 def _sent(caller: Caller, data: bytes, digest: str, asked: str | None) -> Response:
@@ -323,17 +315,15 @@ def _sent(caller: Caller, data: bytes, digest: str, asked: str | None) -> Respon
     )
 
 
-def _policy(session: Session, caller: Caller, digest: str) -> PolicyDocument:
-    data = find_policy(session, caller, digest).envelope
+def _policy(visit: Visit, digest: str) -> PolicyDocument:
+    data = find_policy(visit.session, visit.caller, digest).envelope
     return read(PolicyDocument, Envelope.parse(data, where="policy"), where="policy").document
 
 
-def _groups(
-    session: Session, caller: Caller, policy: PolicyDocument, asked: ClassAsked
-) -> tuple[str, ...]:
+def _groups(visit: Visit, policy: PolicyDocument, asked: ClassAsked) -> tuple[str, ...]:
     if asked.attestation is None:
         return stack(policy, asked.blocks)
-    row = find_attestation(session, caller, asked.attestation, whole=True)
+    row = find_attestation(visit.session, visit.caller, asked.attestation, whole=True)
     return tuple(each.group for each in decode(row.lineage).groups if each.kind == "base")
 
 

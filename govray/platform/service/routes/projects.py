@@ -16,9 +16,7 @@ from sqlmodel import col
 from govray.errors import UsageError
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.project_rules import (
-    NowDep,
     PlaceName,
-    changed_by,
     demand,
     demand_manage,
     find_project,
@@ -27,9 +25,10 @@ from govray.platform.service.acting.project_rules import (
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import role_in
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.visible.visibility import is_admin
 from govray.platform.store import tables, tenancy
 from govray.platform.store.database import begin_writing
@@ -88,80 +87,75 @@ class Settings(BaseModel):
 
 
 @router.get("/workspaces")
-def workspaces(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[Workspace]:
+def workspaces(visit: VisitDep, page: PageDep) -> Listing[Workspace]:
     """The workspaces that you see, by name."""
     row = tables.Workspace
-    statement = select(row).where(project_rules.workspaces(caller))
-    kept, cursor = page.rows(session, statement, (col(row.name),), (str,))
+    statement = select(row).where(project_rules.workspaces(visit.caller))
+    kept, cursor = page.rows(visit.session, statement, (col(row.name),), (str,))
     return Listing(items=[Workspace.model_validate(each) for each in kept], next=cursor)
 
 
 @router.post("/workspaces", status_code=201)
-def make_workspace(
-    new: NewWorkspace, session: SessionDep, caller: CallerDep, at: NowDep
-) -> Workspace:
+def make_workspace(visit: VisitDep, new: NewWorkspace) -> Workspace:
     """Make a workspace. For admins of the organisation."""
-    demand_manage(session, caller, "organisation", "", at=at)
-    begin_writing(session)
-    row = tenancy.make_workspace(
-        session, new.name, description=new.description, by=changed_by(caller, at)
-    )
-    session.commit()
+    demand_manage(visit.session, visit.caller, "organisation", "", at=visit.at)
+    begin_writing(visit.session)
+    row = tenancy.make_workspace(visit.session, new.name, description=new.description, by=visit.by)
+    visit.session.commit()
     return Workspace.model_validate(row)
 
 
 @router.get("/workspaces/{workspace}")
-def workspace(workspace: PlaceName, session: SessionDep, caller: CallerDep) -> Workspace:
+def workspace(visit: VisitDep, workspace: PlaceName) -> Workspace:
     """One workspace."""
-    return Workspace.model_validate(find_workspace(session, caller, workspace))
+    return Workspace.model_validate(find_workspace(visit.session, visit.caller, workspace))
 
 
 @router.patch("/workspaces/{workspace}")
-def change_workspace(
-    workspace: PlaceName, change: PlaceChange, session: SessionDep, caller: CallerDep, at: NowDep
-) -> Workspace:
+def change_workspace(visit: VisitDep, workspace: PlaceName, change: PlaceChange) -> Workspace:
     """Describe, archive or bring back a workspace. For its admins."""
-    demand_manage(session, caller, "workspace", workspace, at=at)
-    begin_writing(session)
+    demand_manage(visit.session, visit.caller, "workspace", workspace, at=visit.at)
+    begin_writing(visit.session)
     row = tenancy.change_workspace(
-        session,
-        find_workspace(session, caller, workspace),
+        visit.session,
+        find_workspace(visit.session, visit.caller, workspace),
         **change.model_dump(),
-        by=changed_by(caller, at),
+        by=visit.by,
     )
-    session.commit()
+    visit.session.commit()
     return Workspace.model_validate(row)
 
 
 @router.get("/projects")
 def projects(
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep,
     page: PageDep,
-    at: NowDep,
     workspace: Annotated[
         str | None, Query(max_length=63, description="Of this workspace only.")
     ] = None,
 ) -> Listing[Project]:
     """The projects that you see, by name."""
     row = tables.Project
-    statement = select(row).where(project_rules.projects(caller))
+    statement = select(row).where(project_rules.projects(visit.caller))
     if workspace is not None:
         statement = statement.where(col(row.workspace) == workspace)
-    kept, cursor = page.rows(session, statement, (col(row.name),), (str,))
-    return Listing(items=[_project(caller, each, at) for each in kept], next=cursor)
+    kept, cursor = page.rows(visit.session, statement, (col(row.name),), (str,))
+    return Listing(
+        items=[_project(visit, each) for each in kept],
+        next=cursor,
+    )
 
 
 @router.post("/projects", status_code=201)
-def make_project(new: NewProject, session: SessionDep, caller: CallerDep, at: NowDep) -> Project:
+def make_project(visit: VisitDep, new: NewProject) -> Project:
     """Make a project in a workspace. For admins of that.
 
     Experiments of this name that nobody's project had become its own. So only an admin of the
     organisation makes a project whose name experiments have.
     """
-    demand_manage(session, caller, "workspace", new.workspace, at=at)
-    begin_writing(session)
-    if not is_admin(caller) and _is_used(session, new.name):
+    demand_manage(visit.session, visit.caller, "workspace", new.workspace, at=visit.at)
+    begin_writing(visit.session)
+    if not is_admin(visit.caller) and _is_used(visit.session, new.name):
         raise Problem(
             409,
             "Refused",
@@ -169,67 +163,62 @@ def make_project(new: NewProject, session: SessionDep, caller: CallerDep, at: No
             "Take another name, or ask an admin of the organisation to make it",
         )
     row = tenancy.make_project(
-        session,
+        visit.session,
         new.name,
         workspace=new.workspace,
         description=new.description,
-        by=changed_by(caller, at),
+        by=visit.by,
     )
-    session.commit()
-    return _project(caller, row, at)
+    visit.session.commit()
+    return _project(visit, row)
 
 
 @router.get("/projects/{project}")
-def project(project: PlaceName, session: SessionDep, caller: CallerDep, at: NowDep) -> Project:
+def project(visit: VisitDep, project: PlaceName) -> Project:
     """One project."""
-    return _project(caller, find_project(session, caller, project), at)
+    return _project(
+        visit,
+        find_project(visit.session, visit.caller, project),
+    )
 
 
 @router.patch("/projects/{project}")
-def change_project(
-    project: PlaceName, change: PlaceChange, session: SessionDep, caller: CallerDep, at: NowDep
-) -> Project:
+def change_project(visit: VisitDep, project: PlaceName, change: PlaceChange) -> Project:
     """Describe, archive or bring back a project. For its admins."""
-    row = demand(session, caller, "manage", project, at=at)
-    begin_writing(session)
-    tenancy.change_project(session, row, **change.model_dump(), by=changed_by(caller, at))
-    session.commit()
-    return _project(caller, row, at)
+    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
+    begin_writing(visit.session)
+    tenancy.change_project(visit.session, row, **change.model_dump(), by=visit.by)
+    visit.session.commit()
+    return _project(visit, row)
 
 
 @router.get("/projects/{project}/settings")
-def settings(project: PlaceName, session: SessionDep, caller: CallerDep) -> Settings:
+def settings(visit: VisitDep, project: PlaceName) -> Settings:
     """What may be submitted to a project, and what is the default there."""
-    row = find_project(session, caller, project)
+    row = find_project(visit.session, visit.caller, project)
     return Settings(settings=project_rules.settings_of(row))
 
 
 @router.put("/projects/{project}/settings")
-def set_settings(
-    project: PlaceName,
-    new: dict[str, Any],
-    session: SessionDep,
-    caller: CallerDep,
-    at: NowDep,
-) -> Settings:
+def set_settings(visit: VisitDep, project: PlaceName, new: dict[str, Any]) -> Settings:
     """Replace a project's config policy. For its admins.
 
     The body is the policy itself, as `settings` of the answer has it. Submissions that wait already
     keep what they were accepted with.
     """
-    row = demand(session, caller, "manage", project, at=at)
+    row = demand(visit.session, visit.caller, "manage", project, at=visit.at)
     try:
         parsed = parse_settings(new, where="body")
     except UsageError as error:
         raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
-    begin_writing(session)
-    tenancy.change_project(session, row, settings=parsed.stored(), by=changed_by(caller, at))
-    session.commit()
+    begin_writing(visit.session)
+    tenancy.change_project(visit.session, row, settings=parsed.stored(), by=visit.by)
+    visit.session.commit()
     return Settings(settings=parsed)
 
 
-def _project(caller: CallerDep, row: tables.Project, at: str) -> Project:
-    roles = sorted(role_in(caller, row, at=at))
+def _project(visit: Visit, row: tables.Project) -> Project:
+    roles = sorted(role_in(visit.caller, row, at=visit.at))
     fields = {name: getattr(row, name) for name in Project.model_fields if name != "roles"}
     return Project(**fields, roles=roles)
 

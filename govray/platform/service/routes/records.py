@@ -17,17 +17,15 @@ from base64 import b64decode
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field
-from sqlmodel import Session
 
 from govray.errors import CouldNotCheck, Damaged, InfrastructureFailed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.verify.trace import outcome
 from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, Caller, CallerDep
 from govray.platform.service.identity.audit_log import LOGGED
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes.ledgers import InclusionProof, inclusion_of, reader
 from govray.platform.service.visible.record_index import groups_of, leaves_of, places_of, store_key
 from govray.platform.service.visible.visibility import CORPUS_READERS, reads_entries
@@ -179,26 +177,16 @@ class RecordAnswer(Answer):
 
 @router.get("/records/{sha256}")
 def by_hash(
+    visit: VisitDep,
     sha256: Annotated[str, Path(pattern="^[0-9a-f]{64}$", examples=["7c" * 32])],
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
-    audit: AuditDep,
     proofs: Proofs = 1,
 ) -> RecordAnswer:
     """Where the record with this SHA-256 stands."""
-    return answer_of(request, session, caller, audit, sha256, proofs)
+    return answer_of(visit, sha256, proofs)
 
 
 @router.post("/records:search")
-def search(
-    asked: AskedText | AskedBytes,
-    request: Request,
-    caller: CallerDep,
-    session: SessionDep,
-    audit: AuditDep,
-    proofs: Proofs = 1,
-) -> RecordAnswer:
+def search(visit: VisitDep, asked: AskedText | AskedBytes, proofs: Proofs = 1) -> RecordAnswer:
     """Where the record with exactly this text, or these bytes, stands."""
     if isinstance(asked, AskedText):
         # A lone surrogate is in no text that UTF-8 can hold, and so in no record.
@@ -206,26 +194,21 @@ def search(
     else:
         data = b64decode(asked.content)
     digest = hashlib.sha256(data).hexdigest()
-    return answer_of(request, session, caller, audit, digest, proofs)
+    return answer_of(visit, digest, proofs)
 
 
-def answer_of(
-    request: Request,
-    session: Session,
-    caller: Caller,
-    audit: AuditDep,
-    sha256: str,
-    proofs: int,
-) -> RecordAnswer:
+def answer_of(visit: Visit, sha256: str, proofs: int) -> RecordAnswer:
     """Where the record with this SHA-256 stands, as far as the caller may read."""
-    key = store_key(session, request.app.state.settings.store)
-    leaves, closed = leaves_of(session, caller, sha256, key)
-    rows = session.execute(places_of(caller, sha256, leaves, most=MAX_SIGHTINGS)).all()
+    key = store_key(visit.session, visit.request.app.state.settings.store)
+    leaves, closed = leaves_of(visit.session, visit.caller, sha256, key)
+    rows = visit.session.execute(places_of(visit.caller, sha256, leaves, most=MAX_SIGHTINGS)).all()
     shown = rows[:MAX_SIGHTINGS]
-    groups = groups_of(session, [(row.Record.attestation, row.Record.corpus) for row in shown])
-    sightings = [_sighting(session, caller, row, groups, proofs) for row in shown]
+    groups = groups_of(
+        visit.session, [(row.Record.attestation, row.Record.corpus) for row in shown]
+    )
+    sightings = [_sighting(visit, row, groups, proofs) for row in shown]
     for corpus in sorted({row.Record.corpus for row in shown if row.sensitivity in LOGGED}):
-        audit.read("record.read", corpus)
+        visit.audit.read("record.read", corpus)
     places = len({row.Record.corpus for row in shown})
     return RecordAnswer(
         sha256=sha256,
@@ -240,14 +223,10 @@ def answer_of(
 
 
 def _sighting(
-    session: Session,
-    caller: Caller,
-    row: Any,
-    groups: dict[tuple[str, str], list[str]],
-    proofs: int,
+    visit: Visit, row: Any, groups: dict[tuple[str, str], list[str]], proofs: int
 ) -> Sighting:
     record: Record = row.Record
-    proven, missing = _proofs(session, caller, row.run, record, proofs)
+    proven, missing = _proofs(visit, row.run, record, proofs)
     return Sighting(
         corpus=record.corpus,
         attestation=record.attestation,
@@ -266,16 +245,16 @@ def _sighting(
 
 
 def _proofs(
-    session: Session, caller: Caller, run: str, record: Record, most: int
+    visit: Visit, run: str, record: Record, most: int
 ) -> tuple[list[StepProof], str | None]:
     steps = record.steps[:most]
     if not steps:
         return [], None
-    ledger = session.get(Ledger, run)
+    ledger = visit.session.get(Ledger, run)
     if ledger is None or not ledger.tiles:
         return [], "The tiles of the run's ledger are not on storage."
     found: list[StepProof] = []
-    entries = reads_entries(session, caller, run)
+    entries = reads_entries(visit.session, visit.caller, run)
     try:
         tiles = reader(ledger)
         for step in steps:

@@ -16,18 +16,17 @@ from sqlmodel import col
 from govray.governance.formats.document import Timestamp
 from govray.platform.service.acting import project_rules
 from govray.platform.service.acting.project_rules import (
-    NowDep,
     PlaceName,
-    changed_by,
     check_lent,
     demand_manage,
 )
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem, not_found
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import BoundRole, Caller, Reach
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.visibility import watches
 from govray.platform.store import role_bindings, tables
 from govray.platform.store.database import begin_writing
@@ -96,8 +95,7 @@ class Member(Answer):
 
 @router.get("/role-bindings")
 def bindings(
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep,
     page: PageDep,
     scope: Annotated[Reach | None, Query(description="Of such places only.")] = None,
     place: Annotated[str | None, Query(max_length=128, description="Of this place only.")] = None,
@@ -106,7 +104,7 @@ def bindings(
 ) -> Listing[Binding]:
     """The roles of the places that you see, and your own. Ended ones too."""
     row = RoleBinding
-    statement = select(row).where(visible(caller))
+    statement = select(row).where(visible(visit.caller))
     for column, value in ((row.scope, scope), (row.place, place)):
         if value is not None:
             statement = statement.where(col(column) == value)
@@ -114,25 +112,17 @@ def bindings(
         if subject is not None:
             statement = statement.where(col(row.subject_kind) == kind, col(row.subject) == subject)
     columns = (row.scope, row.place, row.id)
-    kept, cursor = page.rows(session, statement, columns, (str, str, str))
+    kept, cursor = page.rows(visit.session, statement, columns, (str, str, str))
     return Listing(items=[Binding.model_validate(each) for each in kept], next=cursor)
 
 
 @router.post("/role-bindings", status_code=201)
-def bind(new: NewBinding, session: SessionDep, caller: CallerDep, at: NowDep) -> Binding:
+def bind(visit: VisitDep, new: NewBinding) -> Binding:
     """Give a role in a place. For admins of it.
 
     The same role of the same subject again gets another end.
     """
-    row = given(session, caller, new, at)
-    session.commit()
-    return Binding.model_validate(row)
-
-
-def given(session: SessionDep, caller: Caller, new: NewBinding, at: str) -> RoleBinding:
-    """Give the role ``new``, as `bind`; for pages, too. Nothing is committed. Raises `Refused`: it
-    would last longer than the caller's own role."""
-    most = demand_manage(session, caller, new.scope, new.place, at=at)
+    most = demand_manage(visit.session, visit.caller, new.scope, new.place, at=visit.at)
     if (new.user is None) == (new.group is None):
         raise Problem(422, "Not valid", "body: give a user or a group")
     if most is not None and (new.until is None or new.until > most):
@@ -142,32 +132,27 @@ def given(session: SessionDep, caller: Caller, new: NewBinding, at: str) -> Role
             f"Your own role there ends at {most}, and this would last longer",
             "Give an end that is not later",
         )
-    begin_writing(session)
+    begin_writing(visit.session)
     kind, subject = ("user", new.user) if new.user is not None else ("group", new.group)
     grant = Grant(
         subject_kind=kind,
         subject=subject or "",
         **new.model_dump(include={"role", "scope", "place", "supplier", "until"}),
     )
-    return role_bindings.bind(session, grant, by=changed_by(caller, at))
+    row = role_bindings.bind(visit.session, grant, by=visit.by)
+    visit.session.commit()
+    return Binding.model_validate(row)
 
 
 @router.delete("/role-bindings/{binding}", status_code=204)
-def unbind(binding: BindingId, session: SessionDep, caller: CallerDep, at: NowDep) -> None:
+def unbind(visit: VisitDep, binding: BindingId) -> None:
     """Take a role away. For admins of its place. The last admin of all stays."""
-    taken(session, caller, binding, at)
-    session.commit()
-
-
-def taken(session: SessionDep, caller: Caller, binding: str, at: str) -> None:
-    """Take a role away, as `unbind`; for pages, too. Nothing is committed. Raises `Refused`: no
-    admin of the organisation would be left."""
-    found = select(RoleBinding).where(col(RoleBinding.id) == binding, visible(caller))
-    row = session.execute(found).scalar_one_or_none()
+    found = select(RoleBinding).where(col(RoleBinding.id) == binding, visible(visit.caller))
+    row = visit.session.execute(found).scalar_one_or_none()
     if row is None:
         raise not_found("binding", binding, "See the list of role bindings")
-    demand_manage(session, caller, row.scope, row.place, at=at)
-    role_bindings.unbind(session, binding, by=changed_by(caller, at))
+    demand_manage(visit.session, visit.caller, row.scope, row.place, at=visit.at)
+    role_bindings.unbind(visit.session, binding, by=visit.by)
 
 
 def visible(caller: Caller) -> ColumnElement[bool]:
@@ -208,26 +193,22 @@ def members(group: PlaceName, session: SessionDep, page: PageDep) -> Listing[Mem
 
 
 @router.put("/groups/{group}/members/{user}", dependencies=[ADMINS])
-def add_member(
-    group: PlaceName, user: UserPath, session: SessionDep, caller: CallerDep, at: NowDep
-) -> Member:
+def add_member(visit: VisitDep, group: PlaceName, user: UserPath) -> Member:
     """Put a user into a group, which its first member makes. For admins of the organisation."""
-    begin_writing(session)
-    if caller.role_until is not None:
-        for until in role_bindings.ends_of_group(session, group):
-            check_lent(caller, until, f"a role of the group {group}")
-    row = role_bindings.add_member(session, group, user, by=changed_by(caller, at))
-    session.commit()
+    begin_writing(visit.session)
+    if visit.caller.role_until is not None:
+        for until in role_bindings.ends_of_group(visit.session, group):
+            check_lent(visit.caller, until, f"a role of the group {group}")
+    row = role_bindings.add_member(visit.session, group, user, by=visit.by)
+    visit.session.commit()
     return Member.model_validate(row)
 
 
 @router.delete("/groups/{group}/members/{user}", status_code=204, dependencies=[ADMINS])
-def remove_member(
-    group: PlaceName, user: UserPath, session: SessionDep, caller: CallerDep, at: NowDep
-) -> None:
+def remove_member(visit: VisitDep, group: PlaceName, user: UserPath) -> None:
     """Take a user out of a group. For admins of the organisation."""
-    role_bindings.remove_member(session, group, user, by=changed_by(caller, at))
-    session.commit()
+    role_bindings.remove_member(visit.session, group, user, by=visit.by)
+    visit.session.commit()
 
 
 class User(Answer):
@@ -255,10 +236,8 @@ def users(session: SessionDep, page: PageDep) -> Listing[User]:
 
 
 @router.patch("/users/{user}", dependencies=[ADMINS])
-def change_user(
-    user: UserPath, change: UserChange, session: SessionDep, caller: CallerDep, at: NowDep
-) -> User:
+def change_user(visit: VisitDep, user: UserPath, change: UserChange) -> User:
     """Disable or enable a user. For admins of the organisation. The last of them stays."""
-    row = role_bindings.set_disabled(session, user, change.disabled, by=changed_by(caller, at))
-    session.commit()
+    row = role_bindings.set_disabled(visit.session, user, change.disabled, by=visit.by)
+    visit.session.commit()
     return User.model_validate(row)

@@ -10,22 +10,22 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
+from fastapi import APIRouter, Body, Depends, Header, Path, Query
 from pydantic import ConfigDict, Field
 from sqlalchemy import String, cast, func
-from sqlmodel import Session, col, select
+from sqlmodel import col, select
 
 from govray.governance.submission.submission import PRIORITY
 from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_OVERRIDES
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Asked, Ready
 from govray.platform.service.acting.experiment_check import LONGEST_FILE
-from govray.platform.service.http.answer import Answer, example
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep, require
-from govray.platform.service.identity.caller import Caller
+from govray.platform.service.http.answer import Answer
+from govray.platform.service.http.answer import example
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import submits
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
 from govray.platform.service.visible.visibility import (
     RUN_READERS,
@@ -212,39 +212,31 @@ class SubmissionTags(Answer):
 
 @router.post("/experiments", status_code=201, dependencies=[ACTS])
 def submit_experiment(
-    request: Request,
-    new: Annotated[NewExperiment, Body()],
-    session: SessionDep,
-    caller: CallerDep,
-    key: Key = None,
+    visit: VisitDep, new: Annotated[NewExperiment, Body()], key: Key = None
 ) -> QueueEntry:
     """Put an experiment into the queue. It is checked against the whole schema first.
 
     Errors of the file name the line and the field. Nothing runs yet: the entry waits until the
     cluster's reconciler has room for it.
     """
-    archives.check_there(request.app.state.settings.storage, new.archive)
-    row = acting.submit(session, caller, _asked(new, key), request.app.state.check)
-    return answer(session, caller, row)
+    archives.check_there(visit.request.app.state.settings.storage, new.archive)
+    row = acting.submit(
+        visit.session, visit.caller, _asked(new, key), visit.request.app.state.check
+    )
+    return answer(visit, row)
 
 
 @router.post("/experiments:check", dependencies=[ACTS])
-def check_experiment(
-    request: Request,
-    new: Annotated[NewExperiment, Body()],
-    session: SessionDep,
-    caller: CallerDep,
-) -> ExperimentCheck:
+def check_experiment(visit: VisitDep, new: Annotated[NewExperiment, Body()]) -> ExperimentCheck:
     """Say what an experiment would take and which policy applies. Nothing is submitted."""
-    archives.check_there(request.app.state.settings.storage, new.archive)
-    ready = acting.prepare(session, caller, _asked(new), request.app.state.check)
-    return estimate(session, caller, ready)
+    archives.check_there(visit.request.app.state.settings.storage, new.archive)
+    ready = acting.prepare(visit.session, visit.caller, _asked(new), visit.request.app.state.check)
+    return estimate(visit, ready)
 
 
 @router.get("/submissions")
 def list_submissions(
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep,
     page: PageDep,
     state: Annotated[SubmissionState | None, Query(description="In this state.")] = None,
     project: Annotated[str | None, Filter] = None,
@@ -260,7 +252,7 @@ def list_submissions(
     s = tables.Submission
     names = [name for name in SubmissionItem.model_fields if name != "position"]
     statement: Any = select(*(getattr(s, name) for name in names)).where(
-        col(s.archived).is_(archived), submissions(caller)
+        col(s.archived).is_(archived), submissions(visit.caller)
     )
     for column, value in (
         (s.state, state),
@@ -276,9 +268,9 @@ def list_submissions(
         text, quoted = cast(s.tags, String), json.dumps(tag)
         statement = statement.where(func.replace(text, quoted, "") != text)
     columns: Any = (s.submitted, s.id)
-    rows, following = page.rows(session, statement, columns, (str, str), descending=True)
+    rows, following = page.rows(visit.session, statement, columns, (str, str), descending=True)
     waiting = [row.id for row in rows if row.state == SubmissionState.QUEUED]
-    places = queue.places(session, waiting)
+    places = queue.places(visit.session, waiting)
     items = [SubmissionItem(**{**row._mapping, "position": places.get(row.id)}) for row in rows]
     return Listing(items=items, next=following)
 
@@ -291,68 +283,60 @@ def list_pools(session: SessionDep) -> Listing[PoolItem]:
 
 
 @router.get("/submissions/{submission}")
-def get_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
+def get_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """One submission, with its file, its place in the queue, and why it is in its state."""
-    return answer(session, caller, find_submission(session, caller, submission))
+    return answer(visit, find_submission(visit.session, visit.caller, submission))
 
 
 @router.patch("/submissions/{submission}", dependencies=[ACTS])
-def tag_submission(
-    submission: SubmissionId, given: SubmissionTags, session: SessionDep, caller: CallerDep
-) -> QueueEntry:
+def tag_submission(visit: VisitDep, submission: SubmissionId, given: SubmissionTags) -> QueueEntry:
     """Replace a submission's tags. Nothing else of it can be changed."""
-    return answer(session, caller, acting.retag(session, caller, submission, given.tags))
+    return answer(visit, acting.retag(visit.session, visit.caller, submission, given.tags))
 
 
 @router.post("/submissions/{submission}:stop", dependencies=[ACTS])
-def stop_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
+def stop_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Stop it after its current step and a commit; what waits leaves the queue."""
-    return answer(session, caller, acting.ask(session, caller, submission, "stop"))
+    return answer(visit, acting.ask(visit.session, visit.caller, submission, "stop"))
 
 
 @router.post("/submissions/{submission}:kill", dependencies=[ACTS])
-def kill_submission(submission: SubmissionId, session: SessionDep, caller: CallerDep) -> QueueEntry:
+def kill_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """End it at once. Steps since its last checkpoint are lost."""
-    return answer(session, caller, acting.ask(session, caller, submission, "kill"))
+    return answer(visit, acting.ask(visit.session, visit.caller, submission, "kill"))
 
 
 @router.post("/submissions/{submission}:resume", dependencies=[ACTS])
-def resume_submission(
-    submission: SubmissionId, session: SessionDep, caller: CallerDep
-) -> QueueEntry:
+def resume_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Put what was stopped, killed or failed back into the queue. It goes on from its commit."""
-    return answer(session, caller, acting.ask(session, caller, submission, "resume"))
+    return answer(visit, acting.ask(visit.session, visit.caller, submission, "resume"))
 
 
 @router.post("/submissions/{submission}:archive", dependencies=[ACTS])
-def archive_submission(
-    submission: SubmissionId, session: SessionDep, caller: CallerDep
-) -> QueueEntry:
+def archive_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Take what has ended out of the list. Nothing is deleted."""
-    return answer(session, caller, acting.ask(session, caller, submission, "archive"))
+    return answer(visit, acting.ask(visit.session, visit.caller, submission, "archive"))
 
 
 @router.post("/submissions/{submission}:unarchive", dependencies=[ACTS])
-def unarchive_submission(
-    submission: SubmissionId, session: SessionDep, caller: CallerDep
-) -> QueueEntry:
+def unarchive_submission(visit: VisitDep, submission: SubmissionId) -> QueueEntry:
     """Put it back into the list."""
-    return answer(session, caller, acting.ask(session, caller, submission, "unarchive"))
+    return answer(visit, acting.ask(visit.session, visit.caller, submission, "unarchive"))
 
 
-def answer(session: Session, caller: Caller, row: tables.Submission) -> QueueEntry:
+def answer(visit: Visit, row: tables.Submission) -> QueueEntry:
     """A submission as it is answered, with its place if it waits."""
     found = row.model_dump(include=set(QueueEntry.model_fields))
-    found["position"] = queue.places(session, [row.id]).get(row.id)
-    if not reads_file(session, caller, row):
+    found["position"] = queue.places(visit.session, [row.id]).get(row.id)
+    if not reads_file(visit.session, visit.caller, row):
         found["config"] = None
     return QueueEntry(**found)
 
 
-def estimate(session: Session, caller: Caller, ready: Ready) -> ExperimentCheck:
+def estimate(visit: Visit, ready: Ready) -> ExperimentCheck:
     """What a checked experiment would take, and the policy as the store knows it."""
     facts = ready.facts
-    known = acting.last_policy(session, caller, facts.name, facts.policy)
+    known = acting.last_policy(visit.session, visit.caller, facts.name, facts.policy)
     unknown = list(facts.unknown)
     if known is None:
         unknown.append("the policy: no run of this name is indexed that read it at this place")

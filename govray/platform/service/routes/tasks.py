@@ -14,9 +14,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import Field
-from sqlmodel import Session, col, select
+from sqlmodel import col, select
 
 from govray import traces
 from govray.platform.service.acting import acting, project_rules
@@ -24,14 +24,14 @@ from govray.platform.service.acting.acting import Act
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.origin import TaskOrigins
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import AuditDep, CallerDep, require
-from govray.platform.service.identity.audit_log import Audit
-from govray.platform.service.identity.caller import Caller
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import submits
+from govray.platform.service.identity.visit import Visit
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.routes import archives
-from govray.platform.service.routes.submissions import DIGEST, Key
+from govray.platform.service.routes.submissions import DIGEST
+from govray.platform.service.routes.submissions import Key
 from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.platform.service.visible.visibility import RUN_READERS, absent
@@ -107,19 +107,18 @@ class OpenedTask(Answer):
 
 @router.get("/tasks", dependencies=[RUN_READERS])
 def list_tasks(
-    session: SessionDep,
-    caller: CallerDep,
+    visit: VisitDep,
     page: PageDep,
     user: Annotated[
         str | None, Query(max_length=200, description="Whose they are.", examples=["ada"])
     ] = None,
 ) -> Listing[Task]:
     """The tasks that you may see, the newest first."""
-    statement = select(Submission).where(col(Submission.kind).in_(KINDS), readable(caller))
+    statement = select(Submission).where(col(Submission.kind).in_(KINDS), readable(visit.caller))
     if user is not None:
         statement = statement.where(col(Submission.user) == user)
     rows, following = page.rows(
-        session,
+        visit.session,
         statement,
         [col(Submission.submitted), col(Submission.id)],
         [str, str],
@@ -129,30 +128,20 @@ def list_tasks(
 
 
 @router.post("/tasks", status_code=201, dependencies=[WRITES])
-def submit_task(
-    request: Request, new: NewTask, session: SessionDep, caller: CallerDep, key: Key = None
-) -> Task:
+def submit_task(visit: VisitDep, new: NewTask, key: Key = None) -> Task:
     """Put a task in the queue, with the project's defaults and within its limits."""
-    archives.check_there(request.app.state.settings.storage, new.archive)
-    return _shown(submitted(session, caller, new, key=key))
-
-
-def submitted(
-    session: Session, caller: Caller, new: NewTask, *, key: str | None = None
-) -> Submission:
-    """The entry of a new task, once for each key; committed. Raises 403: the caller may not. 404:
-    there is no such project. 422: the key came with another body before."""
+    archives.check_there(visit.request.app.state.settings.storage, new.archive)
     task = read_task(new.config, where="config")
-    request = acting.keyed(caller, key, {"task": new.model_dump()})
+    request = acting.keyed(visit.caller, key, {"task": new.model_dump()})
     if request is not None:
-        begin_writing(session)  # of two with one key the second finds the first
-        if (row := acting.repeated(session, request)) is not None:
-            return row
-    by = project_rules.changed_by(caller)
+        begin_writing(visit.session)  # of two with one key the second finds the first
+        if (row := acting.repeated(visit.session, request)) is not None:
+            return _shown(row)
+    by = visit.by
     pool, priority = project_rules.check_task(
-        session,
+        visit.session,
         new.project,
-        caller,
+        visit.caller,
         kind=task.kind,
         slots=SLOTS,
         pool=new.pool,
@@ -160,10 +149,10 @@ def submitted(
         at=by.at,
     )
     act = Act(verb="submit", what="tasks", pool=pool, priority=priority, slots=SLOTS)
-    acting.may_act(session, caller, new.project, act)
+    acting.may_act(visit.session, visit.caller, new.project, act)
     with traces.span("submission") as span:
         row = submissions.submit(
-            session,
+            visit.session,
             kind=task.kind,
             name=new.name,
             project=new.project,
@@ -177,40 +166,24 @@ def submitted(
             trace=span.traceparent,
         )
         span.set(govray_submission=row.id, govray_kind=row.kind)
-    session.commit()
-    return row
+    visit.session.commit()
+    return _shown(row)
 
 
 @router.get("/tasks/{task}", dependencies=[RUN_READERS])
-def get_task(task: _TaskId, session: SessionDep, caller: CallerDep) -> Task:
+def get_task(visit: VisitDep, task: _TaskId) -> Task:
     """One task."""
-    return _shown(find_task(session, caller, task))
+    return _shown(find_task(visit, task))
 
 
 @router.post("/tasks/{task}:open", dependencies=[WRITES])
-def open_task(
-    task: _TaskId, request: Request, session: SessionDep, caller: CallerDep, audit: AuditDep
-) -> OpenedTask:
+def open_task(visit: VisitDep, task: _TaskId) -> OpenedTask:
     """An address that shows the task, good once and for a minute. 502: it could not be shown.
 
     It sets a cookie of the task's own host, and nothing of it is good for this service.
     """
-    origins: TaskOrigins | None = request.app.state.settings.tasks
-    url = entrance(session, caller, task, origins, audit)
-    return OpenedTask(url=url, seconds=ENTRY_SECONDS)
-
-
-def entrance(
-    session: Session, caller: Caller, task: str, origins: TaskOrigins | None, audit: Audit
-) -> str:
-    """An address that lets ``caller`` in to a task once; committed, and in the audit log.
-
-    Raises:
-        Problem: 404, there is no such task that the caller sees. 403, the caller is neither its
-            owner nor an admin of its project. 409, it shows nothing, or this service shows none.
-            410, it ended. 502, this service does not connect to where it answers.
-    """
-    row = find_task(session, caller, task)
+    origins: TaskOrigins | None = visit.request.app.state.settings.tasks
+    row = find_task(visit, task)
     act = Act(
         verb="open",
         what="tasks",
@@ -219,7 +192,7 @@ def entrance(
         slots=row.slots,
         owner=row.user,
     )
-    acting.may_act(session, caller, row.project, act)
+    acting.may_act(visit.session, visit.caller, row.project, act)
     if origins is None:
         raise Problem(
             409,
@@ -234,21 +207,22 @@ def entrance(
     except Problem as problem:
         if problem.status_code != 503:  # what does not answer yet may be waited for
             raise
-    secret = ticket(session, row.id, caller, at=datetime.now(UTC))
-    audit.write(session, "task opened", row.id, {"kind": row.kind, "owner": row.user})
-    session.commit()
-    return f"{origins.of(task)}/tasks/{task}/enter?ticket={secret}"
+    secret = ticket(visit.session, row.id, visit.caller, at=datetime.now(UTC))
+    visit.audit.write(visit.session, "task opened", row.id, {"kind": row.kind, "owner": row.user})
+    visit.session.commit()
+    url = f"{origins.of(task)}/tasks/{task}/enter?ticket={secret}"
+    return OpenedTask(url=url, seconds=ENTRY_SECONDS)
 
 
-def find_task(session: Session, caller: Caller, task: str) -> Submission:
+def find_task(visit: Visit, task: str) -> Submission:
     """The task, if the caller may see it. Raises 404."""
-    row = session.exec(
+    row = visit.session.exec(
         select(Submission).where(
-            col(Submission.id) == task, col(Submission.kind).in_(KINDS), readable(caller)
+            col(Submission.id) == task, col(Submission.kind).in_(KINDS), readable(visit.caller)
         )
     ).one_or_none()
     if row is None:
-        raise absent(caller, "task", task, "Look at /v1/tasks")
+        raise absent(visit.caller, "task", task, "Look at /v1/tasks")
     return row
 
 

@@ -6,24 +6,24 @@ outlive its end.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 from pydantic import Field
 from sqlalchemy import ColumnElement, select, true
-from sqlmodel import Session, col
+from sqlmodel import col
 
 from govray.errors import UsageError
 from govray.governance.formats.document import format_time
-from govray.platform.service.acting.project_rules import changed_by, check_lent
+from govray.platform.service.acting.project_rules import check_lent
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import Problem, not_found
-from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity import tokens
-from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.caller import Caller, Scope
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.visibility import administers, is_admin
 from govray.platform.store import tables
 from govray.platform.store.audit_log import log
@@ -79,51 +79,43 @@ class MadeToken(TokenItem):
 
 
 @router.get("/tokens")
-def listing(session: SessionDep, caller: CallerDep, page: PageDep) -> Listing[TokenItem]:
+def listing(visit: VisitDep, page: PageDep) -> Listing[TokenItem]:
     """Your tokens; for admins of the organisation all of them. By user."""
     row = Token
-    statement = select(row).where(own(caller))
-    kept, cursor = page.rows(session, statement, (col(row.user), col(row.id)), (str, str))
+    statement = select(row).where(own(visit.caller))
+    kept, cursor = page.rows(visit.session, statement, (col(row.user), col(row.id)), (str, str))
     return Listing(items=[TokenItem.model_validate(each) for each in kept], next=cursor)
 
 
 @router.post("/tokens", status_code=201)
-def make(new: NewToken, request: Request, session: SessionDep, caller: CallerDep) -> MadeToken:
+def make(visit: VisitDep, new: NewToken) -> MadeToken:
     """Make a token of your own; for admins anyone's, and its user if that is new."""
-    text, row = made(session, caller, new, request.app.state.clock())
-    told = MadeToken(**TokenItem.model_validate(row).model_dump(), token=text)
-    session.commit()
-    return told
-
-
-def made(session: Session, caller: Caller, new: NewToken, at: datetime) -> tuple[str, Token]:
-    """The token ``new``, as `make`; for pages, too. Nothing is committed."""
-    user = new.user or caller.name
-    others = user != caller.name or new.role is not None or new.supplier is not None
+    at, user = visit.request.app.state.clock(), new.user or visit.caller.name
+    others = user != visit.caller.name or new.role is not None or new.supplier is not None
     need: Scope = "admin" if others else "write"
-    if (others and not is_admin(caller)) or not caller.has(need):
+    if (others and not is_admin(visit.caller)) or not visit.caller.has(need):
         raise Problem(
             403,
             "Not allowed",
             "Tokens of others are made by admins"
-            if others and not is_admin(caller)
+            if others and not is_admin(visit.caller)
             else f"The token has not the scope {need}",
             "Ask an admin, or use a token with that scope",
         )
     for scope in new.scopes:
-        if not caller.has(scope):
+        if not visit.caller.has(scope):
             raise Problem(
                 403, "Not allowed", f"Your own token has not the scope {scope}", "Ask for less"
             )
     if others:
         ends = format_time(at + timedelta(days=new.days))
-        check_lent(caller, ends, "the token")
+        check_lent(visit.caller, ends, "the token")
         if new.role is not None:
-            check_lent(caller, None, "a new user's role")
+            check_lent(visit.caller, None, "a new user's role")
     if not new.name.isprintable():
         raise Problem(422, "Not valid", "body.name: it cannot be printed")
-    begin_writing(session)
-    if not others and session.get(User, user) is None:
+    begin_writing(visit.session)
+    if not others and visit.session.get(User, user) is None:
         raise Problem(
             409,
             "Refused",
@@ -132,7 +124,7 @@ def made(session: Session, caller: Caller, new: NewToken, at: datetime) -> tuple
         )
     try:
         text = tokens.new(
-            session,
+            visit.session,
             user,
             role=new.role,
             supplier=new.supplier,
@@ -143,40 +135,36 @@ def made(session: Session, caller: Caller, new: NewToken, at: datetime) -> tuple
         )
     except UsageError as error:
         raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
-    row = tokens.row(session, text)
+    row = tokens.row(visit.session, text)
     log(
-        session,
-        changed_by(caller, format_time(at)),
+        visit.session,
+        visit.by,
         "token.make",
         f"user {user}",
         {"id": row.id, "scopes": list(row.scopes), "until": row.expires},
     )
-    return text, row
+    told = MadeToken(**TokenItem.model_validate(row).model_dump(), token=text)
+    visit.session.commit()
+    return told
 
 
 @router.post("/tokens/{token}:revoke")
-def revoke(token: TokenId, request: Request, session: SessionDep, caller: CallerDep) -> TokenItem:
+def revoke(visit: VisitDep, token: TokenId) -> TokenItem:
     """Revoke a token of your own, for ever; for admins anyone's. It ends within two seconds."""
-    row = revoked(session, caller, token, request.app.state.clock())
-    session.commit()
-    return TokenItem.model_validate(row)
-
-
-def revoked(session: Session, caller: Caller, token: str, at: datetime) -> Token:
-    """Revoke a token, as `revoke`; for pages, too. Nothing is committed."""
-    found = select(Token).where(col(Token.id) == token, own(caller))
-    row: Token | None = session.execute(found).scalar_one_or_none()
+    found = select(Token).where(col(Token.id) == token, own(visit.caller))
+    row: Token | None = visit.session.execute(found).scalar_one_or_none()
     if row is None:
         raise not_found("token", token, "See your tokens")
-    tokens.revoke(session, row.id, at=at)
+    tokens.revoke(visit.session, row.id, at=visit.request.app.state.clock())
     log(
-        session,
-        changed_by(caller, format_time(at)),
+        visit.session,
+        visit.by,
         "token.revoke",
         f"user {row.user}",
         {"id": row.id},
     )
-    return row
+    visit.session.commit()
+    return TokenItem.model_validate(row)
 
 
 def own(caller: Caller) -> ColumnElement[bool]:

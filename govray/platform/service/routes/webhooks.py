@@ -9,17 +9,17 @@ from __future__ import annotations
 import secrets
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import Field
 from sqlmodel import col, select
 
 from govray.errors import UsageError
-from govray.platform.service.acting.project_rules import changed_by
 from govray.platform.service.http.answer import Answer, Body
 from govray.platform.service.http.problems import not_found
 from govray.platform.service.http.session import SessionDep
-from govray.platform.service.identity.access import CallerDep, require
+from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
+from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.visibility import STAFF_ONLY
 from govray.platform.store import tables, webhooks
 from govray.platform.store.alert_events import probe
@@ -132,31 +132,31 @@ def listing(session: SessionDep, page: PageDep) -> Listing[Webhook]:
 
 
 @router.post("/webhooks", status_code=201, dependencies=[ADMIN])
-def add(new: NewWebhook, request: Request, session: SessionDep, caller: CallerDep) -> MadeWebhook:
+def add(visit: VisitDep, new: NewWebhook) -> MadeWebhook:
     """Make a webhook, and show its secret, once. For admins."""
-    key = indexing_key(session, request.app.state.settings.store)
+    key = indexing_key(visit.session, visit.request.app.state.settings.store)
     row, secret = webhooks.add(
-        session, url=new.url, kinds=new.events, project=new.project, key=key, by=changed_by(caller)
+        visit.session, url=new.url, kinds=new.events, project=new.project, key=key, by=visit.by
     )
-    session.commit()
+    visit.session.commit()
     return MadeWebhook(**Webhook.model_validate(row).model_dump(), secret=secret)
 
 
 @router.delete("/webhooks/{webhook}", dependencies=[ADMIN])
-def remove(webhook: WebhookId, session: SessionDep, caller: CallerDep) -> Removed:
+def remove(visit: VisitDep, webhook: WebhookId) -> Removed:
     """Remove a webhook, with what was still to be sent to it. For admins."""
-    webhooks.remove(session, _find(session, webhook), by=changed_by(caller))
-    session.commit()
+    webhooks.remove(visit.session, _find(visit.session, webhook), by=visit.by)
+    visit.session.commit()
     return Removed(id=webhook)
 
 
 @router.post("/webhooks/{webhook}:test", dependencies=[ADMIN])
-def try_it(webhook: WebhookId, session: SessionDep, caller: CallerDep) -> SentEvent:
+def try_it(visit: VisitDep, webhook: WebhookId) -> SentEvent:
     """Put a test event into line for a webhook. For admins."""
-    by = changed_by(caller)
+    by = visit.by
     event = probe(webhook, at=by.at, number=secrets.token_hex(8))
-    row = webhooks.send_test(session, _find(session, webhook), event, by=by)
-    session.commit()
+    row = webhooks.send_test(visit.session, _find(visit.session, webhook), event, by=by)
+    visit.session.commit()
     return SentEvent.model_validate(row)
 
 
@@ -180,14 +180,14 @@ def deliveries(
 
 
 @router.post("/webhooks/{webhook}/deliveries/{event}:resend", dependencies=[ADMIN])
-def resend(webhook: WebhookId, event: EventId, session: SessionDep, caller: CallerDep) -> SentEvent:
+def resend(visit: VisitDep, webhook: WebhookId, event: EventId) -> SentEvent:
     """Let an event be sent again, such as one that was given up. For admins."""
-    found = _find(session, webhook)
+    found = _find(visit.session, webhook)
     try:
-        row = webhooks.resend(session, found, event, by=changed_by(caller))
+        row = webhooks.resend(visit.session, found, event, by=visit.by)
     except UsageError:
         raise not_found("delivery", event, "See the webhook's deliveries") from None
-    session.commit()
+    visit.session.commit()
     return SentEvent.model_validate(row)
 
 
