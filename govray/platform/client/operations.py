@@ -34,9 +34,6 @@ T = TypeVar("T")
 Json = dict[str, Any]
 """An object as the reference of the HTTP API has it."""
 
-Jsons = list[Json]
-"""Several of them at once."""
-
 HEADERS = {"idempotency_key": "Idempotency-Key", "govray_case_key": "Govray-Case-Key"}
 """Keywords that are headers."""
 QUERY = {"proofs"}
@@ -155,7 +152,6 @@ class Experiments(Namespace):
     get_indexed = Call("GET", "/v1/experiments/{experiment}", Json)
     get_tags = Call("GET", "/v1/experiments/{experiment}/tags", Json)
     put_tags = Call("PUT", "/v1/experiments/{experiment}/tags", Json)
-    config = Call("GET", "/v1/experiments/{experiment}/config.yaml", str)
 
 
 class Runs(Namespace):
@@ -166,7 +162,6 @@ class Runs(Namespace):
     metrics = Pages("/v1/trials/{trial}/metrics", Metric)
     metrics_csv = Call("GET", "/v1/trials/{trial}/metrics.csv", str)
     decisions = Pages("/v1/trials/{trial}/decisions", Json)
-    all_decisions = Call("GET", "/v1/trials/{trial}/decisions.json", Jsons)
     checkpoints = Pages("/v1/trials/{trial}/checkpoints", Checkpoint)
     pins = Call("GET", "/v1/trials/{trial}/pins", CheckpointPins)
     pin = Call("POST", "/v1/trials/{trial}/checkpoints/{step}:pin", CheckpointPin)

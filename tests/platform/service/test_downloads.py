@@ -7,7 +7,6 @@ import io
 import re
 
 import pytest
-import yaml
 from sqlalchemy import event
 from sqlmodel import Session
 
@@ -114,8 +113,6 @@ def test_more_than_a_file_holds_is_refused_and_not_cut(
     assert answer.status_code == 422
     assert "page by page" in answer.json()["do"]
     assert client.get("/v1/trials/t/metrics.csv?group=own").status_code == 200
-    monkeypatch.setattr(downloads, "MOST_DECISIONS", 2)
-    assert client.get("/v1/trials/t/decisions.json").status_code == 422
 
 
 def test_a_slow_reader_holds_no_connection(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,29 +139,9 @@ def test_a_slow_reader_holds_no_connection(kept: Service, monkeypatch: pytest.Mo
         event.remove(kept.engine, "checkin", checked_in)
 
 
-def test_decisions_and_configuration_are_as_the_routes_have_them(kept: Service) -> None:
-    client = kept.client("auditor")
-    answer = client.get("/v1/trials/t/decisions.json")
-    assert answer.json() == client.get("/v1/trials/t/decisions").json()["items"]
-    assert answer.headers["content-disposition"].startswith("attachment")
-    answer = client.get("/v1/experiments/e/config.yaml")
-    assert answer.headers["content-type"] == "application/yaml"
-    assert yaml.safe_load(answer.text) == CONFIG
-    assert "max_steps: 3\n" in answer.text
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/trials/t/metrics.csv",
-        "/v1/trials/t/decisions.json",
-        "/v1/experiments/e/config.yaml",
-    ],
-)
-def test_they_are_for_whom_the_listings_are(kept: Service, path: str) -> None:
-    listing = path.rpartition(".")[0].removesuffix("/config")
+def test_they_are_for_whom_the_listing_is(kept: Service) -> None:
     for kind in ("admin", "engineer", "auditor", "supplier", "public", "revoked"):
         client = kept.client(kind)
-        assert client.get(path).status_code == client.get(listing).status_code, kind
-    gone = path.replace("/t/", "/none/").replace("/e/", "/none/")
-    assert kept.client("admin").get(gone).status_code == 404
+        listing = client.get("/v1/trials/t/metrics").status_code
+        assert client.get("/v1/trials/t/metrics.csv").status_code == listing, kind
+    assert kept.client("admin").get("/v1/trials/none/metrics.csv").status_code == 404

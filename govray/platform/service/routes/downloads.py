@@ -1,8 +1,8 @@
-"""Whole files of a run: its numbers as CSV, its decisions as JSON, its configuration as YAML.
+"""The numbers of a run as CSV: what a paged listing has, in one answer, for spreadsheets.
 
-What a paged listing has, in one answer, for spreadsheets and scripts. The same callers read it. A
-file that was cut would look whole. So a run with more than a file holds is refused, with the way to
-read it in parts. The CSV is read from the store piece by piece: a slow reader holds no connection.
+The same callers read it. A file that was cut would look whole. So a run with more than a file holds
+is refused, with the way to read it in parts. It is read from the store piece by piece: a slow
+reader holds no connection.
 """
 
 from __future__ import annotations
@@ -13,23 +13,20 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-import yaml
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Engine, select, tuple_
 from sqlmodel import Session, col
 
 from govray.platform.service.http.problems import Problem
-from govray.platform.service.http.session import SessionDep
 from govray.platform.service.identity.visit import VisitDep
-from govray.platform.service.routes.experiments import Decision, KnownExperiment, KnownTrial
+from govray.platform.service.routes.experiments import KnownTrial
 from govray.platform.service.visible.visibility import RUN_READERS
 from govray.platform.store import tables
 
 router = APIRouter(tags=["experiments"], dependencies=[RUN_READERS])
 
 MOST_NUMBERS = 2_000_000
-MOST_DECISIONS = 10_000
 ROWS_AT_ONCE = 5_000
 
 HEADER = ("group", "name", "step", "attempt", "value")
@@ -43,20 +40,20 @@ Name = Annotated[
 ]
 
 
-def _file(media_type: str, description: str, example: str) -> dict[int | str, dict[str, Any]]:
-    # No schema: a text of another format is not what JSON Schema describes.
-    content = {media_type: {"example": example}}
-    return {200: {"description": description, "content": content}}
-
-
 @router.get(
     "/trials/{trial}/metrics.csv",
     response_class=Response,
-    responses=_file(
-        "text/csv",
-        "One number a line, by group, name and step.",
-        "group,name,step,attempt,value\r\ntraining,loss,100,0,2.9\r\n",
-    ),
+    # No schema: a text of another format is not what JSON Schema describes.
+    responses={
+        200: {
+            "description": "One number a line, by group, name and step.",
+            "content": {
+                "text/csv": {
+                    "example": "group,name,step,attempt,value\r\ntraining,loss,100,0,2.9\r\n"
+                }
+            },
+        }
+    },
 )
 def metrics_csv(
     visit: VisitDep, known: KnownTrial, group: Group = None, name: Name = None
@@ -122,46 +119,6 @@ def _written(rows: Sequence[Sequence[object]]) -> str:
 def _text(name: str) -> str:
     """A name that no spreadsheet computes: names are whatever a training loop reports."""
     return f"'{name}" if name.startswith(_FORMULA) else name
-
-
-@router.get("/trials/{trial}/decisions.json")
-def decisions_json(known: KnownTrial, session: SessionDep, response: Response) -> list[Decision]:
-    """All decisions of a trial, each with its reason and evidence, by source and number."""
-    row = tables.Decision
-    rows = (
-        session.execute(
-            select(row)
-            .where(col(row.trial) == known.id)
-            .order_by(col(row.source), col(row.number))
-            .limit(MOST_DECISIONS + 1)
-        )
-        .scalars()
-        .all()
-    )
-    if len(rows) > MOST_DECISIONS:
-        raise Problem(
-            422,
-            "Too much for one file",
-            f"The run has more than {MOST_DECISIONS:,} decisions",
-            "Read /v1/trials/{trial}/decisions page by page",
-        )
-    response.headers.update(_attached(f"{known.id}-decisions.json"))
-    return [Decision.model_validate(each) for each in rows]
-
-
-@router.get(
-    "/experiments/{experiment}/config.yaml",
-    response_class=Response,
-    responses=_file(
-        "application/yaml", "The experiment's configuration.", "name: gpt\nmax_steps: 300\n"
-    ),
-)
-def config_yaml(known: KnownExperiment) -> Response:
-    """What an experiment asked for, as YAML. It is what the run recorded, defaults included."""
-    text = yaml.safe_dump(known.config, sort_keys=False, allow_unicode=True)
-    return Response(
-        text, media_type="application/yaml", headers=_attached(f"{known.id}-config.yaml")
-    )
 
 
 def _attached(name: str) -> dict[str, str]:

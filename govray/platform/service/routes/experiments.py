@@ -116,7 +116,7 @@ def experiments(
     return Listing(items=[Experiment.model_validate(each) for each in kept], next=cursor)
 
 
-def known_experiment(visit: Visit, experiment: str) -> tables.Experiment:
+def known_experiment(visit: VisitDep, experiment: str) -> tables.Experiment:
     return find_experiment(visit.session, visit.caller, experiment)
 
 
@@ -152,7 +152,7 @@ def trials(
     return Listing(items=[Trial.model_validate(each) for each in kept], next=cursor)
 
 
-def known_trial(visit: Visit, trial: str) -> tables.Trial:
+def known_trial(visit: VisitDep, trial: str) -> tables.Trial:
     return find_trial(visit.session, visit.caller, trial)
 
 
