@@ -21,7 +21,6 @@ from govray.governance.policy import lint
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Match
 from govray.governance.policy.depth_policy import Policy as PolicyDocument
-from govray.governance.policy.lint import ClassOutcome
 from govray.governance.trust import license as spdx
 from govray.governance.trust.authority import Sensitivity
 from govray.governance.trust.license import LicenseCategory, Use
@@ -207,16 +206,16 @@ def difference(before: PolicyDocument, after: PolicyDocument, groups: Sequence[s
         old=str(before),
         new=str(after),
         changes=[
-            ChangeAnswer(
-                credential_class={
-                    name: ", ".join(value) if isinstance(value, list) else value
-                    for name, value in each.credential_class.to_json().items()
-                },
-                widens=each.widens,
-                gains=list(each.gains),
-                losses=list(each.losses),
-                before=_outcome(each.before),
-                after=_outcome(each.after),
+            ChangeAnswer.model_validate(
+                {
+                    **{name: getattr(each, name) for name in ("widens", "gains", "losses")},
+                    "before": each.before,
+                    "after": each.after,
+                    "credential_class": {
+                        name: ", ".join(value) if isinstance(value, list) else value
+                        for name, value in each.credential_class.to_json().items()
+                    },
+                }
             )
             for each in changes[:MAX_CHANGES]
         ],
@@ -261,26 +260,19 @@ def explain(visit: VisitDep, digest: DigestPath, asked: ClassAsked) -> Explanati
     except Refused as error:
         raise Problem(422, "The policy refuses this class", error.what, error.do) from None
     decision = explanation.decision
-    return ExplanationAnswer(
-        policy=str(policy),
-        profile=decision.label,
-        rules=list(decision.rules),
-        quarantined_by=decision.quarantined_by,
-        adapter=decision.adapter,
-        rank=decision.rank,
-        groups=_reasons(explanation.groups),
-        phases=[
-            PhaseAnswer(from_step=each.from_step, groups=_reasons(each.groups))
-            for each in explanation.phases
-        ],
-        memorization=explanation.memorization,
+    return ExplanationAnswer.model_validate(
+        {
+            "policy": str(policy),
+            "profile": decision.label,
+            "rules": decision.rules,
+            "quarantined_by": decision.quarantined_by,
+            "adapter": decision.adapter,
+            "rank": decision.rank,
+            "groups": explanation.groups,
+            "phases": explanation.phases,
+            "memorization": explanation.memorization,
+        }
     )
-
-
-def _reasons(groups: Sequence[lint.GroupReason]) -> list[GroupAnswer]:
-    return [
-        GroupAnswer(group=each.group, weight=each.weight, rules=list(each.rules)) for each in groups
-    ]
 
 
 @router.get("/trust-roots")
@@ -352,17 +344,3 @@ def _class(asked: ClassAsked) -> CredentialClass:
         return CredentialClass.from_source(fields, where="the class")
     except Malformed as error:
         raise Problem(422, "Not valid", f"body: {error.what}", error.do) from None
-
-
-def _outcome(outcome: ClassOutcome) -> OutcomeAnswer:
-    return OutcomeAnswer(
-        status=outcome.status,
-        label=outcome.label,
-        weights=dict(outcome.weights),
-        phases=[
-            PhaseWeights(from_step=each.from_step, weights=dict(each.weights))
-            for each in outcome.phases
-        ],
-        rank=outcome.rank,
-        memorization=outcome.memorization,
-    )
