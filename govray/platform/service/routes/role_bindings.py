@@ -153,6 +153,7 @@ def unbind(visit: VisitDep, binding: BindingId) -> None:
         raise not_found("binding", binding, "See the list of role bindings")
     demand_manage(visit.session, visit.caller, row.scope, row.place, at=visit.at)
     role_bindings.unbind(visit.session, binding, by=visit.by)
+    visit.session.commit()
 
 
 def visible(caller: Caller) -> ColumnElement[bool]:
