@@ -13,9 +13,9 @@ from sqlalchemy import make_url
 from govray import __version__
 from govray.platform.service.http.problems import Problem
 from govray.platform.service.http.prometheus import CONTENT_TYPE, Measures
+from govray.platform.service.http.session import SessionDep
 from govray.platform.service.http.settings import Settings
 from govray.platform.service.identity.revocations import Lists
-from govray.platform.service.identity.visit import VisitDep
 from govray.platform.service.visible.visibility import STAFF_ONLY
 from govray.platform.store.secret_fingerprint import trouble
 
@@ -64,14 +64,14 @@ async def live() -> Probe:
 
 
 @router.get("/ready")
-def ready(visit: VisitDep) -> Probe:
+def ready(request: Request, session: SessionDep) -> Probe:
     """Whether requests should be sent here: the store answers, its secret is there, and so is room
     on the disk. For everyone.
 
     503 otherwise, with what is missing.
     """
-    settings: Settings = visit.request.app.state.settings
-    if trouble(visit.session, settings.store):
+    settings: Settings = request.app.state.settings
+    if trouble(session, settings.store):
         do = "Its operator puts the secret's file back; see /v1/health"
         raise Problem(503, "Not ready", f"This service lacks {NO_KEY}", do)
     if disk_is_full(settings):
@@ -91,10 +91,10 @@ def disk_is_full(settings: Settings) -> bool:
 
 
 @router.get("/health")
-def health(visit: VisitDep) -> Health:
+def health(request: Request, session: SessionDep) -> Health:
     """Whether the service can answer: its store is asked. For everyone."""
-    missing = [NO_KEY] if trouble(visit.session, visit.request.app.state.settings.store) else []
-    lists: Lists = visit.request.app.state.revocations
+    missing = [NO_KEY] if trouble(session, request.app.state.settings.store) else []
+    lists: Lists = request.app.state.revocations
     found = lists.look()
     known: Literal["current", "notAsked"] = "current" if found.lists else "notAsked"
     return Health(
