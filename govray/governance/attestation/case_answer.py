@@ -102,8 +102,6 @@ class CorpusSearch(Document):
     """One kind of search: how many of the models' corpora it could look at.
 
     Attributes:
-        match: What it finds.
-        corpora: Corpora that it looked at.
         of: Corpora of the models. One that several models read counts once.
         least_overlap: Smallest overlap of a near copy.
     """
@@ -203,7 +201,6 @@ class CaseOutcome(Document):
     """What was decided, and which attestations show it.
 
     Attributes:
-        decision: See `Decision`.
         reason: For people.
         decided: When, by the signer's clock.
         versions: The signer looked into their attestations: they are without the corpora that were
@@ -220,7 +217,6 @@ class CaseSearch(Document):
     """What searches found for a case, before anybody decided what of it is told.
 
     Attributes:
-        models: The models that were looked into.
         searches: What was searched for, in how many corpora.
         findings: The best match first.
         more: Whether there are more than these.
@@ -238,13 +234,10 @@ class CaseAnswer(Document):
     """The predicate. See the module.
 
     Attributes:
-        case: The case's number.
         received, answered: When, by the signer's clock.
-        request: What was asked about.
         found: Whether there is a finding.
         result: What searches found, without the names that are withheld.
         outcome: What was decided; absent while nothing is.
-        limits: `LIMITS`.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/attestation/case-answer/v1"

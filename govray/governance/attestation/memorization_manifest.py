@@ -106,10 +106,8 @@ class CanaryEvidence(Document):
     """One planted canary.
 
     Attributes:
-        record: Its hash.
         reads: How often recorded steps read it.
         exposure_bits: log2 of the candidates less log2 of its rank.
-        candidates: Secrets that could stand there.
         scored: How many were scored.
         rank: Among all candidates; absent where the exposure is extrapolated.
         sampled_bits: What the samples alone show; absent where the rank is exact.
@@ -170,7 +168,6 @@ class CorpusEvidence(Document):
     """What was found of one corpus.
 
     Attributes:
-        corpus: Which.
         groups: The layer groups that its route could update, sorted.
         measures: Rows trained on against reserve rows, by layer.
         extraction: Of sampled rows.
@@ -206,14 +203,12 @@ class MemorizationManifest(Document):
     """The predicate. Its subjects are ``files``, the weights and adapters that were scored.
 
     Attributes:
-        run: The audited run.
         step: Steps that the weights hold.
         made: When, by the signer's clock.
         manifest: Digest of the prepare manifest that the records stand in.
         files: File → digest.
         settings: How much was looked at.
         corpora: Sorted by name.
-        unchecked: What could not be checked.
     """
 
     PREDICATE_TYPE: ClassVar[str] = "https://govray.dev/attestation/memorization/v1"

@@ -65,7 +65,6 @@ class PrivacyAudit(Document):
     Attributes:
         level: Of the bound.
         canaries: m, the coins thrown.
-        included: How many canaries were planted.
         tried: By number of guesses, most first; each at its part of the error.
         epsilon: The largest bound among them: training is not (ε', δ)-differentially private in
             one canary, with all its repeats, for any ε' below it. 0: nothing was shown.

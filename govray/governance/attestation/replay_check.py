@@ -36,13 +36,11 @@ class ReplayCheck(Document):
     """The predicate. Its subjects are the model's files and the attestation's statement.
 
     Attributes:
-        run: The run that was replayed.
         party: Who replayed it, by the party's own word; the key decides.
         replayed: When it ended, by the party's clock.
         steps: How many steps ran: all of the plan's, from the first.
         ledger: Merkle root of the replay's ledger.
         outcome: Nothing else is signed.
-        environment: Where the replay ran.
         differences: In what that differed from the run's; for people.
     """
 

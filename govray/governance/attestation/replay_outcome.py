@@ -41,8 +41,6 @@ class ReplayOutcome(Document):
     """The predicate. Its subject is itself.
 
     Attributes:
-        run: The run that was replayed.
-        replay: The replay's own run.
         party: Name of the authority whose key signs.
         without: The corpus that was left out, if one was.
         start, stop: Steps ``start … stop-1`` ran again.
@@ -51,7 +49,6 @@ class ReplayOutcome(Document):
         identical: Absent if the last step's weights could not be compared.
         original, replayed: File to digest, after the last compared step of each run.
         finished: When the replay ended, by the signer's clock.
-        environment: Where it ran.
         differences: In what that differs from where the run ran; for people.
     """
 

@@ -79,7 +79,6 @@ class Sealed(Generic[D]):
     """A document as it stands in an envelope.
 
     Attributes:
-        document: The predicate.
         digest: ``sha256:<hex>`` of ``payload``.
         payload: The statement's bytes, which the signatures cover.
     """

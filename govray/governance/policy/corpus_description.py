@@ -137,12 +137,10 @@ class CorpusDescription(Document):
     """What an issuer says of how a corpus came to be.
 
     Attributes:
-        source: The kind of source.
         url: Where it can be found.
         domains: Of crawled data.
         collected: When it was collected or made.
         content: What kinds of content it holds, in words.
-        modality: What kinds of media it holds.
         languages: BCP 47 tags.
         opt_out: How reservations of rights were handled.
         opt_out_check: That every record's URL was looked up, and what was reserved left out.

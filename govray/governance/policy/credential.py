@@ -126,7 +126,6 @@ class Records(Document):
 
     Attributes:
         root: Merkle root (RFC 9162) over the records' leaves, in the corpus's order.
-        count: How many records there are.
         commitment: Which secret the leaves are made with (``record_commitment.py``).
     """
 
@@ -178,7 +177,6 @@ class Credential(Document):
     Attributes:
         schema_version: Always ``v1``; stated because unsigned credentials travel without
             the statement that carries the predicate type.
-        corpus: Name of the corpus.
         license: SPDX expression in normal form.
         license_category: Must be derivable from ``license``, up to ``LicenseRef-*``.
         use: What the terms allow; may be narrower than ``license`` alone.

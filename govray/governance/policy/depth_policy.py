@@ -380,7 +380,6 @@ class Policy(Document):
             ``stop``: it stops before the next step. ``gate``: it goes on without the
             corpus, while another one is left. When the policy itself ends it stops.
         groups: Layer groups of the policy's own: name → globs over parameter names.
-        profiles: Name → profile.
         rules: All that match apply.
         memorization: What is measured of memorization, and what follows; absent, nothing is.
     """

@@ -93,7 +93,6 @@ class Monitoring(Document):
         rules: Whose classes are measured: of all the rules that match a class, one is named here.
             Absent, every class is. What is not measured is not tested either: the procedure below
             runs over these alone.
-        statistic: Whose deviation is measured.
         bands: Glob over layer names → band. Where several match, all hold; a layer that none
             matches is recorded and decides nothing.
         fdr: The false discovery rate of each domain over the whole run: the level of e-BH.

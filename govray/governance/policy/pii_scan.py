@@ -38,7 +38,6 @@ class PiiScan(Document):
 
     Attributes:
         analyzer: The package that scanned, and its version.
-        entities: What it looked for.
         score: From which of its scores on a finding counts, in (0, 1].
     """
 

@@ -143,12 +143,9 @@ class RecordOpening(Document):
 
     Attributes:
         schema_version: Always ``v1``.
-        corpus: The corpus.
         root: Its Merkle root, as its credential states it.
-        count: Its records.
         index: The record's place in Merkle order, from 0.
         record: The record's SHA-256.
-        opening: Opens its leaf.
         path: Inclusion proof of the leaf (RFC 9162, section 2.1.3).
     """
 
@@ -168,10 +165,7 @@ class RecordOpening(Document):
         """The opening of one record.
 
         Args:
-            corpus: The corpus.
-            secret: Its secret.
             records: The SHA-256 of each record, in Merkle order.
-            index: Which.
             stated: What the credential states of them.
 
         Raises:
