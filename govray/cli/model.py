@@ -24,7 +24,7 @@ from govray.cli.output import (
     table,
 )
 from govray.cli.run_records import run_corpora, run_records
-from govray.cli.served import service
+from govray.cli.server_option import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 from govray.cli.trust import Trusted
 from govray.errors import CouldNotCheck, Refused, UsageError

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from govray.cli.output import line, print_table, report, table
-from govray.cli.served import service
+from govray.cli.server_option import service
 from govray.cli.user_files import read_text
 
 app = typer.Typer(help="Make, list and archive projects, and set their config policies.")

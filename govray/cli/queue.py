@@ -13,7 +13,7 @@ import typer
 
 from govray.cli import user_files
 from govray.cli.output import field, line, note, print_table, report, table
-from govray.cli.served import service
+from govray.cli.server_option import service
 from govray.cli.store import opened
 from govray.errors import CouldNotCheck, GovrayError, UsageError
 

@@ -24,7 +24,7 @@ from govray.cli import (
 from govray.cli.option_group import option_groups
 from govray.cli.output import Overrides, field, line, note, report
 from govray.cli.progress import StageBar
-from govray.cli.served import service
+from govray.cli.server_option import service
 from govray.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from govray.cli.output import line, print_table, report, table
-from govray.cli.served import service
+from govray.cli.server_option import service
 from govray.cli.time_option import given_time
 from govray.errors import UsageError
 

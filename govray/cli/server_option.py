@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from govray.errors import UsageError
+
+if TYPE_CHECKING:
+    from govray.platform.client import Client
+
 
 VARIABLE = "GOVRAY_SERVER"
 _server: ContextVar[str | None] = ContextVar("server", default=None)
@@ -64,3 +68,14 @@ def acts_there(words: Sequence[str], commands: Mapping[str, Any], *, option: boo
             do=f"Leave --server out; it is for {', '.join(commands)}",
         )
     return False
+
+
+def service() -> Client:
+    """The one that ``--server`` or GOVRAY_SERVER names.
+
+    Raises:
+        UsageError: Neither does.
+    """
+    from govray.platform.client import connect
+
+    return connect(chosen())

@@ -14,7 +14,7 @@ import typer
 
 from govray.cli import trust
 from govray.cli.output import line, note, print_table, report, table
-from govray.cli.served import service
+from govray.cli.server_option import service
 from govray.cli.store import DEFAULT_STORE, Store, opened_session
 
 app = typer.Typer(help="Make and revoke bearer tokens of the service, and disable users.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from govray.cli.output import field, line, note, print_table, report, table
-from govray.cli.served import service
+from govray.cli.server_option import service
 
 app = typer.Typer(help="Make webhooks, and see what was sent to them.")
 
