@@ -88,18 +88,6 @@ def test_coverage_is_a_recount_of_the_rows(epochs: int) -> None:
     assert not found
 
 
-def test_excluded_corpora_are_not_counted() -> None:
-    world = World()
-    plan, manifest, routes = run(world)
-    without = plan.without("beta")
-    leaves = record(without, manifest, world.trust.digest)
-    corpora = {
-        c.corpus
-        for c in coverage.coverage(leaves, (), routes, without, manifest, world.files.of(manifest))
-    }
-    assert corpora == {"acme", "alpha", "gamma"}
-
-
 def test_leaves_of_every_branch_count_but_a_step_is_one_step_of_its_branch() -> None:
     world = World(steps=3)
     plan, manifest, _ = run(world)
@@ -153,18 +141,6 @@ def test_a_share_is_the_exact_quotient_of_the_sums_in_any_order(
         assert 0 <= found[corpus, group] <= 1
     shuffled = random.sample(samples, len(samples))
     assert coverage.norm_shares(sampled(shuffled)) == found
-
-
-def test_a_plain_sum_would_depend_on_the_order() -> None:
-    """The control: three norms whose sum has two values, and the same share either way."""
-    norms = [1.0, 2.0**-53, 2.0**-53]
-    assert sum(norms) != sum(reversed(norms))
-    forward: Samples = [{"a": {"head": n}, "b": {"head": 1.0}} for n in norms]
-    one = coverage.norm_shares(sampled(forward))
-    assert one == coverage.norm_shares(sampled(forward[::-1]))
-    assert one["a", "head"] == float(Fraction(1) + Fraction(1, 2**52)) / float(
-        Fraction(4) + Fraction(1, 2**52)
-    )
 
 
 def test_a_corpus_that_no_sample_saw_has_coverage_and_no_share() -> None:
@@ -255,22 +231,6 @@ def test_taint_is_the_least_closed_family(
         least = min(smaller, key=len)
         assert {g for g in groups if label in found[g]} == set(least)
         assert all(set(least) <= set(members) for members in smaller)
-
-
-def test_a_removable_corpus_taints_nothing_but_its_adapter() -> None:
-    routes = CorpusRoutes({"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({}, "x", 2)})
-    found = coverage.taint(GROUPS, routes, routes.domains(GROUPS))
-    assert all(found[g] == {"a"} for g in GROUPS)
-    assert found["adapter:x"] == {"a", "x"}
-
-
-def test_an_adapter_in_a_domain_with_the_trunk_taints_the_trunk() -> None:
-    """The control of the one above: link the adapter to one layer, and it is everywhere."""
-    routes = CorpusRoutes(
-        {"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({"head": 1.0}, "x", 2)}
-    )
-    found = coverage.taint(GROUPS, routes, routes.domains(GROUPS))
-    assert all("x" in found[g] for g in GROUPS)
 
 
 def test_a_tombstone_taints_nothing_but_its_domain_stays() -> None:

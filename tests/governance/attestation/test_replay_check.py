@@ -24,7 +24,7 @@ from govray.governance.formats.statement import Subject, seal
 from govray.governance.trust.authority import Authority
 from govray.governance.verify.verifier import verify
 from tests.support.witnessing import REPLAYED, attested, check_of, signed
-from tests.support.world import AT, DIGEST, FINISHED, World, write
+from tests.support.world import AT, DIGEST, World, write
 
 FILE = model_folder.replay_file("auditor")
 
@@ -235,22 +235,3 @@ def test_too_many_statements_are_refused(world: World, model: Path) -> None:
     data = signed(world, model)
     with pytest.raises(VerificationFailed, match="more than 64"):
         verify(model, trust_root=world.root, at=AT, replay_checks=[data] * (MAX_CHECKS + 1))
-
-
-def test_other_files_beside_the_attestation_are_refused_as_before(
-    world: World, model: Path
-) -> None:
-    for name in ("replay-.dsse.json", "replay-auditor.json", "replays.dsse.json"):
-        path = model / model_folder.GOVERNANCE / name
-        path.write_bytes(signed(world, model))
-        with pytest.raises(VerificationFailed, match="step 4"):
-            verify(model, trust_root=world.root, at=AT)
-        path.unlink()
-
-
-def test_file_names_name_the_party() -> None:
-    assert (
-        model_folder.replay_party(model_folder.replay_file("audit.example-1")) == "audit.example-1"
-    )
-    assert model_folder.replay_party(f"{model_folder.GOVERNANCE}/sub/replay-a.dsse.json") is None
-    assert REPLAYED > FINISHED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from typing import Annotated, ClassVar, Literal
 
 import pytest
@@ -142,24 +142,6 @@ def test_refused_by_name(change: dict[str, object], message: str) -> None:
     assert caught.value.where == "credential.json"
 
 
-@each_row("field", sorted(VALUE))
-def test_every_field_without_default_is_needed(field: str) -> None:
-    with pytest.raises(Malformed, match=f"missing field '{field}'"):
-        Sample.from_json({key: value for key, value in VALUE.items() if key != field})
-
-
-@each_row("value", [None, 1, "text", [VALUE], {1: 2}, {"a": object()}])
-def test_a_value_that_is_no_object_is_refused(value: object) -> None:
-    with pytest.raises(Malformed):
-        Sample.from_json(value)
-
-
-def test_documents_are_frozen() -> None:
-    document = Sample.from_json(VALUE)
-    with pytest.raises(ValidationError):
-        document.license = "GPL-3.0-only"  # type: ignore[misc]
-
-
 class Ratio(Document):
     ratio: float
 
@@ -172,28 +154,10 @@ def test_a_float_is_finite(ratio: float) -> None:
         Ratio.from_json({"ratio": ratio})
 
 
-def test_python_code_gives_counts_as_numbers() -> None:
-    fields = {**Sample.from_json(VALUE).model_dump(), "windows": ()}
-    with pytest.raises(ValidationError):
-        Sample(**{**fields, "records": "12"})
-    with pytest.raises(ValidationError):
-        Sample(**{**fields, "records": True})
-
-
-@given(st.datetimes(timezones=st.just(UTC)))
-def test_times_survive_their_text(instant: datetime) -> None:
-    assert parse_time(format_time(instant)) == instant.replace(microsecond=0)
-
-
 @given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
 def test_text_order_is_time_order(one: datetime, other: datetime) -> None:
     one, other = one.replace(microsecond=0), other.replace(microsecond=0)
     assert (format_time(one) < format_time(other)) == (one < other)
-
-
-def test_times_are_written_in_utc() -> None:
-    zone = timezone(timedelta(hours=2))
-    assert format_time(datetime(2026, 1, 1, 1, 0, 0, 999, zone)) == "2025-12-31T23:00:00Z"
 
 
 @each_row(

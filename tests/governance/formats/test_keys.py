@@ -8,11 +8,10 @@ import pickle
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa, x25519
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.utils import (
-    decode_dss_signature,
     encode_dss_signature,
 )
 from hypothesis import given
@@ -59,19 +58,6 @@ def test_a_changed_signature_is_refused(algorithm: Algorithm, data: st.DataObjec
         signer.public_key.verify(MESSAGE, bytes(signature))
 
 
-@every_algorithm
-@given(signature=st.binary(max_size=80))
-def test_any_bytes_for_a_signature_give_untrusted(algorithm: Algorithm, signature: bytes) -> None:
-    with pytest.raises(Untrusted):
-        SIGNERS[algorithm].public_key.verify(MESSAGE, signature)
-
-
-def test_one_key_does_not_verify_for_another() -> None:
-    for algorithm, signer in SIGNERS.items():
-        with pytest.raises(Untrusted):
-            LocalSigner.generate(algorithm).public_key.verify(MESSAGE, signer.sign(MESSAGE))
-
-
 def test_golden_ed25519_of_rfc_8032() -> None:
     """Section 7.1, test 2."""
     seed = bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")
@@ -106,30 +92,6 @@ def test_golden_p256_of_rfc_6979() -> None:
     assert key.openssh_fingerprint == "SHA256:hfuNWmjIYvsBGZ6dpCLTTAEa5LxbZABRHHVoynAxFlo"
     with pytest.raises(Untrusted):
         key.verify(b"sampler", signature)
-
-
-def test_an_ecdsa_signature_in_another_encoding_is_refused() -> None:
-    signer = SIGNERS["ecdsa-p256"]
-    signature = signer.sign(MESSAGE)
-    r, s = decode_dss_signature(signature)
-    padded_r = b"\x00\x00" + r.to_bytes(32, "big")
-    body = b"\x02" + bytes([len(padded_r)]) + padded_r + encode_dss_signature(r, s)[2:][-34:]
-    for other in (
-        signature + b"\x00",
-        r.to_bytes(32, "big") + s.to_bytes(32, "big"),
-        b"\x30" + bytes([len(body)]) + body,
-    ):
-        with pytest.raises(Untrusted):
-            signer.public_key.verify(MESSAGE, other)
-
-
-@every_algorithm
-def test_public_keys_survive_their_bytes(algorithm: Algorithm) -> None:
-    key = SIGNERS[algorithm].public_key
-    assert PublicKey.from_spki(key.spki) == key == PublicKey.from_pem(key.to_pem())
-    assert key.algorithm == algorithm
-    assert len(key.keyid) == 64
-    assert pickle.loads(pickle.dumps(key)) == key
 
 
 @every_algorithm
@@ -175,11 +137,6 @@ def test_other_keys_are_refused(spki: bytes, names: str) -> None:
         PublicKey.from_spki(spki)
 
 
-def test_a_key_that_is_not_what_it_says_is_refused() -> None:
-    with pytest.raises(Malformed, match="ed25519, not ecdsa-p256"):
-        PublicKey("ecdsa-p256", SIGNERS["ed25519"].public_key.spki)
-
-
 FIELD = 2**255 - 19
 
 
@@ -221,15 +178,6 @@ def test_ed25519_points_in_a_second_encoding_are_refused(y: int) -> None:
         PublicKey("ed25519", ED25519_PREFIX + y.to_bytes(32, "little"))
 
 
-@every_algorithm
-@pytest.mark.parametrize("password", [None, b"correct horse"])
-def test_private_keys_survive_their_pem(algorithm: Algorithm, password: bytes | None) -> None:
-    signer = SIGNERS[algorithm]
-    pem = signer.to_pem(password)
-    assert (b"ENCRYPTED" in pem) == (password is not None)
-    assert LocalSigner.from_pem(pem, password).public_key == signer.public_key
-
-
 @each_row(
     ("pem", "password", "names"),
     [
@@ -263,11 +211,6 @@ def test_private_keys_of_other_kinds_are_refused(private: rsa.RSAPrivateKey) -> 
     )
     with pytest.raises(UsageError, match="not accepted"):
         LocalSigner.from_pem(pem)
-
-
-def test_an_unknown_algorithm_is_refused() -> None:
-    with pytest.raises(UsageError, match="ed25519, ecdsa-p256"):
-        LocalSigner.generate("rsa")  # type: ignore[arg-type]
 
 
 @every_algorithm
@@ -310,12 +253,6 @@ def test_a_password_given_for_its_file_is_not_repeated(given: str) -> None:
     shown = str(caught.value)
     assert "the password's file" in shown
     assert not any(word in shown for word in ("correct", "horse", "hunter", "xxx"))
-
-
-def test_a_password_file_that_is_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="password cannot be read") as caught:
-        read_password(tmp_path)
-    assert caught.value.where == str(tmp_path)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
@@ -373,24 +310,3 @@ def test_a_key_in_an_unknown_form_is_not_taken_for_a_path_and_shown(
     with pytest.raises(UsageError, match="env:GOVRAY_TEST_KEY: cannot read") as caught:
         load_signer("env:GOVRAY_TEST_KEY")
     assert "9d61b19d" not in str(caught.value)
-
-
-def test_the_protocol_is_enough_for_an_external_signer() -> None:
-    """What an HSM adapter would be: two members, no private key in sight."""
-
-    class External:
-        def __init__(self) -> None:
-            self._device = ec.generate_private_key(ec.SECP256R1())
-
-        @property
-        def public_key(self) -> PublicKey:
-            return PublicKey("ecdsa-p256", self._device.public_key().public_bytes(DER, SPKI))
-
-        def sign(self, message: bytes) -> bytes:
-            return self._device.sign(message, ec.ECDSA(hashes.SHA256()))
-
-    from govray.governance.formats.dsse import Envelope, sign_payload
-
-    external = External()
-    envelope = Envelope.parse(sign_payload(b"{}", [external]))
-    assert envelope.signed_by([external.public_key]) == {external.public_key.keyid}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import Malformed, Refused
+from govray.errors import Refused
 from govray.governance.formats import merkle
 from tests.support.merkle_proofs import consistency_proof, inclusion_proof
 from tests.support.table import each_row
@@ -128,12 +128,6 @@ def test_leaves_in_buffers_have_the_same_root(buffers: list[list[bytes]]) -> Non
         for buffer in buffers:
             found.add_hashes(b"".join(map(merkle.leaf_hash, buffer)))
         assert found.root() == merkle.root(leaves)
-
-
-@each_row("size", range(9))
-def test_golden_roots_of_a_buffer(size: int) -> None:
-    found = merkle.root_of_buffer(b"".join(map(merkle.leaf_hash, INPUTS[:size])))
-    assert found == bytes.fromhex(ROOTS[size])
 
 
 @each_row(("index", "size", "proof"), INCLUSION)
@@ -297,22 +291,3 @@ def test_control_without_prefixes_a_node_passes_for_a_leaf() -> None:
     below = hashlib.sha256(b"a").digest() + hashlib.sha256(b"b").digest()
     assert bare([b"a", b"b"]) == bare([below])
     assert merkle.root([b"a", b"b"]) != merkle.root([below])
-
-
-@pytest.mark.parametrize(("size", "index"), [(0, 0), (3, 3), (3, -1)])
-def test_no_such_leaf(size: int, index: int) -> None:
-    with pytest.raises(Malformed):
-        merkle.verify_inclusion(bytes(32), index, size, [], bytes(32))
-
-
-@each_row(("size", "first"), [(0, 0), (3, 0), (3, 4), (3, -1)])
-def test_no_such_earlier_tree(size: int, first: int) -> None:
-    with pytest.raises(Malformed):
-        merkle.verify_consistency(first, bytes(32), size, bytes(32), [])
-
-
-def test_a_hash_of_another_length_is_refused() -> None:
-    with pytest.raises(Malformed):
-        merkle.verify_inclusion(bytes(32), 0, 2, [bytes(31)], bytes(32))
-    with pytest.raises(Malformed):
-        merkle.verify_consistency(1, bytes(32), 2, bytes(33), [bytes(32)])

@@ -85,12 +85,6 @@ def test_a_conflict_says_the_size_in_the_standards_type() -> None:
     assert declined == Declined(409, "4\n", "text/x.tlog.size")
 
 
-def test_an_empty_tree_has_one_root() -> None:
-    assert status(request(0, 0), None) == 200
-    data = sign_checkpoint(ORIGIN, 0, merkle.root([b"x"]), LOG)
-    assert status(AddCheckpoint(0, (), read_note(data), data), None) == 422
-
-
 def test_control_unless_proofs_are_checked_a_split_view_is_cosigned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,7 +19,6 @@ from govray.governance.formats.signed_note import read_note, sign_checkpoint
 from govray.governance.notary import cosignature
 from govray.governance.notary.cosignature import cosign
 from govray.governance.record.ledger import origin
-from govray.governance.trust.authority import TrustRoot
 from govray.governance.trust.witness_policy import LedgerWitness, WitnessPolicy
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.table import each_row
@@ -183,13 +182,6 @@ def test_times_that_contradict_the_run_are_refused(world: World, model: Path) ->
         checked(world, model)
 
 
-@pytest.mark.parametrize("data", [b"", b"no note", bytes(300_000)])
-def test_what_is_no_note_is_refused(world: World, model: Path, data: bytes) -> None:
-    (model / model_folder.WITNESSED).write_bytes(data)
-    with pytest.raises(VerificationFailed, match=r"step 16 \(witnesses\)|larger than"):
-        checked(world, model)
-
-
 @each_row(
     "changes",
     [
@@ -215,15 +207,3 @@ def test_witnesses_have_ed25519_keys_that_nobody_else_has(world: World) -> None:
     policy = WitnessPolicy(threshold=1, witnesses=(own,))
     with pytest.raises((ValueError, GovrayError), match="a ledger witness's too"):
         world.sign_root(version=2, witness_policy=policy)
-
-
-def test_a_root_without_the_new_fields_is_encoded_as_before(world: World) -> None:
-    root = TrustRoot(
-        name="r",
-        version=1,
-        expires="2030-01-01T00:00:00Z",
-        keys=(world.keys.root.public_key,),
-        threshold=1,
-        authorities=world.authorities(),
-    )
-    assert {"timestampAuthorities", "witnessPolicy"} & root.to_json().keys() == set()

@@ -12,7 +12,6 @@ from govray.errors import Malformed, Untrusted, VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.notary import timestamp
 from govray.governance.notary.timestamp import Timestamp
-from govray.governance.verify.cosign import require_untouched
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.distribution import require_openssl
 from tests.support.table import each_row
@@ -52,10 +51,6 @@ def test_an_attestation_is_stamped_and_verified_offline(
     [stamp] = checked(world, model, tsa).timestamps
     assert stamp.authority == "tsa"
     assert abs(datetime.now(UTC) - stamp.time) < timedelta(minutes=10)
-
-
-def test_without_timestamps_a_model_verifies_as_before(world: World, untouched: Path) -> None:
-    assert checked(world, untouched).timestamps == ()
 
 
 def test_the_token_stands_when_its_authoritys_certificate_has_expired(
@@ -154,10 +149,3 @@ def test_times_that_contradict_each_other_are_refused(
         )
         with pytest.raises(VerificationFailed, match=rf"step 15 \(timestamp\).*{said}"):
             checked(world, model, tsa)
-
-
-def test_a_further_signature_over_stamped_bytes_is_refused(world: World, untouched: Path) -> None:
-    data = (untouched / model_folder.ATTESTATION).read_bytes()
-    require_untouched(data, world.keys.operator.public_key, "model")
-    with pytest.raises(Exception, match="has a timestamp over its bytes"):
-        require_untouched(data, world.keys.auditor.public_key, "model")

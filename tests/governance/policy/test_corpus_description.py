@@ -12,7 +12,7 @@ from govray.errors import Malformed, Refused
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.statement import read
-from govray.governance.policy.corpus_description import MAX_DOMAINS, CorpusDescription
+from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.policy.credential import Credential
 from govray.governance.policy.depth_policy import Match, Policy, seal_policy
 from govray.governance.policy.lint import diff, lint, representative_classes
@@ -54,10 +54,6 @@ def with_rule(rule: str, text: str = OBSERVE) -> Policy:
     return read_policy(found)
 
 
-def test_json_round_trips() -> None:
-    assert described().to_json() == CRAWLED
-
-
 @each_row(
     ("changes", "said"),
     [
@@ -85,29 +81,11 @@ def test_what_does_not_hold_together_is_refused(changes: dict[str, Any], said: s
     assert said in str(caught.value)
 
 
-def test_a_list_of_domains_is_bounded() -> None:
-    sizes = {f"d{number}.example": 1 for number in range(MAX_DOMAINS)}
-    domains = {"unit": "records", "sizes": sizes, "total": MAX_DOMAINS + 1}
-    assert described(domains=domains).domains is not None
-    with pytest.raises(Malformed, match="at most 50000"):
-        described(domains=domains | {"sizes": sizes | {"more.example": 1}})
-
-
 def test_a_credential_says_these_things_in_its_description_alone(world: World) -> None:
     fields = _fields(world, "alpha") | {"description": CRAWLED}
     assert Credential.from_json(fields).credential_class.source == "crawled"
     with pytest.raises(Malformed, match="personalData"):
         Credential.from_json(fields | {"personalData": "none"})
-
-
-def test_without_a_description_bytes_and_class_are_those_before(world: World) -> None:
-    fields = _fields(world, "alpha")
-    credential = Credential.from_json(fields)
-    assert canonical_json.encode(credential.to_json()) == canonical_json.encode(fields)
-    assert b"description" not in canonical_json.encode(credential.to_json())
-    assert len(credential.credential_class.to_json()) == 6
-    described = Credential.from_json(fields | {"description": {"source": "other"}})
-    assert described.credential_class.digest != credential.credential_class.digest
 
 
 def _fields(world: World, corpus: str) -> dict[str, Any]:
@@ -149,15 +127,6 @@ def test_a_rule_matches_what_a_description_states(
     assert found.matches(cls()) == any("unstated" in each for each in match.values())
 
 
-def test_one_class_can_have_two_modalities_and_one_source() -> None:
-    text, image = (Match.from_source({"modality": [each]}) for each in ("text", "image"))
-    assert text.overlaps(image)
-    assert not text.covers(image)
-    assert not text.overlaps(Match.from_source({"modality": ["unstated"]}))
-    user, crawled = (Match.from_source({"source": [each]}) for each in ("user", "crawled"))
-    assert not user.overlaps(crawled)
-
-
 def test_two_adapters_that_one_class_may_get_by_two_modalities_are_refused() -> None:
     text = """
 schema: govray.dev/depth-policy/v1
@@ -175,34 +144,6 @@ rules:
     with pytest.raises(Malformed, match="two different adapters"):
         read_policy(text)
     read_policy(text.replace("adapter: two", "adapter: one"))
-
-
-@each_row("value", ["honoured", "none_found", "unchecked", "not_applicable", None])
-def test_under_allow_all_a_description_changes_no_route(value: Any) -> None:
-    policy = read_policy(OBSERVE)
-    plain = resolve(policy.decide(cls()), BASE)
-    stated = cls(source="crawled", modality=("text",), languages=("en",), personal_data="present")
-    assert resolve(policy.decide(stated), BASE) == plain
-    if value is not None:
-        stated = cls(opt_out=value)
-    assert resolve(policy.decide(stated), BASE).digest == plain.digest
-
-
-def test_a_run_reads_and_trains_the_same_rows_with_a_description(tmp_path: Path) -> None:
-    world = World()
-    stated = {"alpha": world.issue("alpha", description=described(optOut="unchecked"))}
-    policy = seal_policy(
-        read_policy(OBSERVE.replace("name: observe", "name: licences").replace("n: 1", "n: 3")),
-        world.keys.compliance,
-    )
-    found = []
-    for name, credentials in (("plain", {}), ("stated", stated)):
-        folder = world.deploy(tmp_path / name, policy=policy, credentials=credentials)
-        model = verify(folder, trust_root=world.root, at=AT)
-        steps = [(leaf.step, leaf.streams, leaf.corpora) for leaf in model.ledger.steps]
-        attested = model.attestation
-        found.append((steps, attested.plan.streams, attested.coverage, attested.taint))
-    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("text", [OBSERVE, LICENCES])
@@ -255,13 +196,3 @@ def test_lint_tells_of_a_rule_that_admits_reserved_rights() -> None:
     assert all("opt_out=reserved" in each.subject for each in widens)
     for change in diff(before, policy, representative_classes(before, policy), BASE):
         assert (change.before.status, change.after.status) == ("refused", "trains")
-
-
-def test_policies_that_name_no_description_have_the_classes_that_they_had() -> None:
-    for text in (OBSERVE, LICENCES):
-        classes = representative_classes(read_policy(text))
-        assert all(each.source is None and each.opt_out is None for each in classes)
-    named = with_rule("{name: new, match: {source: user, languages: nb}, profile: everything}")
-    classes = representative_classes(named)
-    assert {each.source for each in classes} == {None, "user", "public_dataset"}
-    assert {each.languages for each in classes} == {None, ("nb",), ("en",)}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import GovrayError, Refused
+from govray.errors import GovrayError
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.lint import diff, explain, lint, outcome, representative_classes
 from govray.governance.policy.policy_yaml import read_policy
@@ -69,20 +68,6 @@ def test_a_rule_that_no_class_can_match(match: str, message: str) -> None:
     assert message in finding.message
 
 
-@each_row(
-    "match",
-    [
-        "{license: MIT, license_category: [permissive]}",
-        "{license: LicenseRef-x, license_category: [copyleft]}",
-        "{license: 'mit*'}",
-        "{license: [MIT, GPL-2.0-only], license_category: [copyleft]}",
-    ],
-)
-def test_a_rule_that_some_class_can_match(match: str) -> None:
-    policy = with_rule(f"{{name: odd, match: {match}, profile: nothing}}")
-    assert "never_matches" not in [finding.code for finding in lint(policy)]
-
-
 def test_a_rule_that_none_of_the_classes_matches() -> None:
     findings = lint(read_policy(LICENCES), classes=[cls()])
     assert ("never_matches", "open") not in codes(*findings)
@@ -108,13 +93,6 @@ def test_a_rule_that_none_of_the_classes_matches() -> None:
 def test_a_rule_that_never_decides(match: str, profile: str, redundant: bool) -> None:
     policy = with_rule(f"{{name: x, match: {match}, profile: {profile}}}")
     assert codes(*lint(policy)) == ([("redundant_rule", "x")] if redundant else [])
-
-
-def test_of_two_equal_rules_the_later_is_redundant() -> None:
-    policy = with_rule(
-        "{name: x, match: {license_category: [permissive, public_domain]}, profile: everything}"
-    )
-    assert codes(*lint(policy)) == [("redundant_rule", "open")]
 
 
 def test_an_unused_profile() -> None:
@@ -192,22 +170,6 @@ def test_explain_names_the_rules_that_decided() -> None:
     assert reasons["block.2"] == (1.0, ("careful", "open"))
 
 
-def test_explain_an_adapter_and_a_quarantine() -> None:
-    restricted = explain(read_policy(LICENCES), cls(sensitivity="restricted"), GROUPS)
-    assert [r.weight for r in restricted.groups] == [0.0] * len(GROUPS) + [1.0]
-    assert restricted.groups[0].rules == ("restricted",)
-    assert restricted.groups[-1].group == "adapter:acme"
-    assert restricted.groups[-1].rules == ("restricted",)
-    vendored = explain(read_policy(LICENCES), cls(corpus="pip.vendored"), GROUPS)
-    assert vendored.decision.quarantined_by == "vendored-code"
-    assert {(r.weight, r.rules) for r in vendored.groups} == {(0.0, ("vendored-code",))}
-
-
-def test_explain_refuses_a_class_without_a_rule() -> None:
-    with pytest.raises(Refused, match="no rule"):
-        explain(read_policy(LICENCES), cls(license_category="commercial"), GROUPS)
-
-
 def test_diff() -> None:
     before = read_policy(LICENCES)
     after = changed("profile: upper_half", "profile: removable")
@@ -222,15 +184,6 @@ def test_diff() -> None:
     (back,) = diff(after, before, [limited], GROUPS)
     assert (back.gains, back.losses) == (change.losses, change.gains)
     assert diff(before, before, [cls(), limited, refused], GROUPS) == ()
-
-
-def test_an_outcome_may_be_a_refusal() -> None:
-    policy = read_policy(LICENCES)
-    assert outcome(policy, cls(license_category="commercial"), GROUPS).status == "refused"
-    assert outcome(policy, cls(license_category="unknown"), GROUPS).status == "quarantined"
-    limited = outcome(policy, cls(license_category="copyleft_limited"), ("embedding", "head"))
-    assert limited.status == "refused"
-    assert "'blocks[0.5:]'" in limited.label
 
 
 # Against every class that the policies tell apart

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from govray.cli.schema import _policy
 from govray.errors import Malformed
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.policy.lint import diff, explain, lint, representative_classes
+from govray.governance.policy.lint import explain, lint
 from govray.governance.policy.memorization_section import Band, RuleAction
 from govray.governance.policy.policy_yaml import read_policy
 from tests.support.table import each_row
@@ -70,10 +69,6 @@ def test_short_forms_are_written_out_and_the_rest_has_defaults() -> None:
     assert section.band("head") == (-2, 2)
     assert section.band("block.0") == (-3, 3)
     assert Policy.from_json(policy().to_json()) == policy()
-
-
-def test_a_policy_without_the_section_is_what_it_was() -> None:
-    assert "memorization" not in read_policy(PLAIN).to_json()
 
 
 @each_row(
@@ -144,18 +139,6 @@ def test_only_classes_of_the_named_rules_are_measured() -> None:
     assert Policy.from_json(measuring("open").to_json()) == measuring("open")
 
 
-def test_a_section_that_names_no_rules_has_the_bytes_that_it_had() -> None:
-    stated = policy().to_json()["memorization"]
-    assert isinstance(stated, dict)
-    assert "rules" not in stated
-
-
-def test_a_misspelt_rule_is_refused_by_its_line() -> None:
-    with pytest.raises(Malformed, match=r"memorization measures classes of rule 'opne'") as refused:
-        measuring("contracts", "opne", "open")
-    assert refused.value.where == "policy:18"
-
-
 def test_lint_tells_that_a_class_is_not_measured_any_more() -> None:
     def said(after: Policy, before: Policy) -> list[str]:
         return [f.message for f in lint(after, previous=before) if f.code == "relaxes_monitor"]
@@ -163,15 +146,6 @@ def test_lint_tells_that_a_class_is_not_measured_any_more() -> None:
     both, less = measuring("open", "contracts"), measuring("open", version=2)
     assert set(said(less, both)) == {"the class is not measured any more"}
     assert said(measuring("contracts", "open", version=2), measuring("open")) == []
-
-
-def test_explain_and_diff_name_the_action() -> None:
-    assert explain(policy(), the_class("LicenseRef-acme"), GROUPS).memorization == "rollback"
-    assert explain(read_policy(PLAIN), the_class("MIT"), GROUPS).memorization is None
-    classes = representative_classes(policy())
-    changes = diff(policy(""), policy(), classes, GROUPS)
-    assert {each.after.memorization for each in changes} == {"gate", "rollback"}
-    assert not any(each.widens for each in changes)
 
 
 def to(fallback: str, *, version: int = 1) -> Policy:
@@ -199,17 +173,6 @@ def test_rules_that_gate_alike_meet_in_their_fallbacks() -> None:
     assert none.fallback is None  # the strictest leaves it out
 
 
-def test_lint_finds_a_fallback_that_is_not_narrower() -> None:
-    text = PLAIN.replace("profile: everything}", "profile: head}")
-    wide = read_policy(text + SECTION.replace("nothing", "upper"))
-    for groups in (None, GROUPS):
-        [found] = [f for f in lint(wide, groups=groups) if f.code == "wide_fallback"]
-        assert found.subject == "open"
-    assert "layer group 'block.0' weight 0.5" in found.message
-    for groups in (None, GROUPS):
-        assert "wide_fallback" not in {f.code for f in lint(to("upper"), groups=groups)}
-
-
 def test_lint_tells_a_wider_fallback_from_a_narrower_one() -> None:
     for groups in (None, GROUPS):
         grown = lint(to("upper", version=2), previous=policy(), groups=groups)
@@ -220,19 +183,3 @@ def test_lint_tells_a_wider_fallback_from_a_narrower_one() -> None:
         back = lint(policy(version=2), previous=to("upper"), groups=groups)
         assert "relaxes_monitor" not in {f.code for f in back}
     assert any("gains block.0, adapter:" in message for message in found)
-
-
-def test_explain_and_diff_name_the_fallback() -> None:
-    explained = explain(to("upper"), the_class("MIT"), GROUPS)
-    assert explained.fallback is not None
-    assert explained.fallback.profile == "upper"
-    assert explained.fallback.route.groups == ("block.0", "head", "adapter:acme")
-    [change, *_] = diff(policy(), to("upper"), representative_classes(policy()), GROUPS)
-    assert (change.before.follows, change.after.memorization) == ("gate", "gate")
-    assert "to upper (block.0, head, adapter:" in (change.after.follows or "")
-
-
-def test_the_schema_offers_the_short_forms() -> None:
-    section = _policy()["$defs"]["Monitoring"]["properties"]
-    assert {"const": "calibrated"} in section["bands"]["anyOf"]
-    assert len(section["actions"]["additionalProperties"]["anyOf"]) == 2

@@ -18,7 +18,7 @@ from govray.governance.policy.depth_policy import (
     Profile,
     in_force,
 )
-from govray.governance.policy.lint import diff, explain, lint
+from govray.governance.policy.lint import diff, lint
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route, RoutePhase, resolve
 from govray.governance.record.gates import Gate, changed_routes
@@ -69,11 +69,6 @@ def test_phases_are_read_and_resolved() -> None:
     written = policy().to_json()["profiles"]
     assert [phase["fromStep"] for phase in written["upper_first"]["phases"]] == [100, 300]
     assert Policy.from_json(policy().to_json()) == policy()
-
-
-def test_without_phases_nothing_is_written_of_them() -> None:
-    assert policy().to_json()["profiles"]["head_only"] == {"layers": {"head": 1.0}}
-    assert Route(UPPER).to_json() == {"weights": UPPER}
 
 
 PHASES = TEXT[TEXT.index("    phases:") : TEXT.index("  head_only")]
@@ -143,17 +138,6 @@ def test_a_fallback_is_narrower_in_every_phase() -> None:
     assert gated("own").domains(GROUPS) == (frozenset((*GROUPS, "adapter:notes")),)
 
 
-def test_a_fallback_has_no_phases() -> None:
-    with pytest.raises(Malformed, match="profile 'upper_first', which has phases"):
-        read_policy(TEXT + GATED % "upper_first")
-
-
-def test_a_fallback_that_a_phase_equals_is_refused() -> None:
-    text = TEXT.replace("{all: 0.5, embedding: 0}", "[head]") + GATED % "head_only"
-    with pytest.raises(Refused, match="all that the class's own route does from step 300 on"):
-        resolve_all({"notes": read_policy(text).decide(CLASS)}, GROUPS)
-
-
 WEIGHTS = st.dictionaries(
     st.sampled_from(("all", "embedding", "block.*", "blocks[0.5:]", "head")),
     st.sampled_from((0.0, 0.25, 0.5, 1.0)),
@@ -201,14 +185,6 @@ def test_within_holds_in_every_step(a: Profile, b: Profile) -> None:
     assert a.within(a)
 
 
-@given(profiles(), st.sets(st.integers(1, 30), min_size=1, max_size=4))
-def test_phases_that_change_nothing_are_no_phases(found: Profile, steps: set[int]) -> None:
-    plain = found.at(0)
-    same = tuple(Phase(from_step=step, layers=plain.layers) for step in sorted(steps))
-    repeated = Profile(layers=plain.layers, phases=same)
-    assert resolve(decision({"x": repeated}), GROUPS) == resolve(decision({"x": plain}), GROUPS)
-
-
 @given(profiles(), st.integers(1, 14))
 def test_a_phase_that_a_run_does_not_reach_is_none(found: Profile, steps: int) -> None:
     route = resolve(decision({"x": found}), GROUPS)
@@ -235,13 +211,6 @@ def test_a_gate_goes_before_a_phase(found: Profile, step: int, since: int) -> No
     )
     gone = changed_routes([gate], {"notes": fallback}, 0, step, own.phased)
     assert gone.get("notes") == (fallback.route if step >= since else route.later_at(step))
-
-
-def test_explain_names_the_rules_of_each_phase() -> None:
-    told = explain(policy(), CLASS, GROUPS)
-    assert [each.weight for each in told.groups] == [0, 0, 1, 1]
-    assert [each.from_step for each in told.phases] == [100, 300]
-    assert [each.weight for each in told.phases[1].groups] == [0, 0.5, 0.5, 0.5]
 
 
 def test_a_phase_widens_what_it_opens() -> None:

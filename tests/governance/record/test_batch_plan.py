@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.errors import GovrayError, Malformed, UsageError
+from govray.errors import Malformed, UsageError
 from govray.governance.formats import canonical_json
-from govray.governance.record import batch_plan
 from govray.governance.record.batch_plan import (
     BatchPlan,
     StreamCorpus,
@@ -163,40 +162,8 @@ def test_more_rows_in_one_stream_move_no_other(plan: BatchPlan, more: int) -> No
         assert all(before.get(s.id) == after.get(s.id) for s in others)
 
 
-@pytest.mark.parametrize("order", [WHOLE, RowOrder(block=2, window=6)])
-def test_more_rows_do_move_those_of_their_own_stream(order: RowOrder) -> None:
-    """The control: the order follows from the stream's count."""
-    fewer, more = (make_plan(stream("s", {"a": rows}), order=order) for rows in (30, 31))
-    assert [fewer.rows(step) for step in range(5)] != [more.rows(step) for step in range(5)]
-
-
 def test_golden_phases() -> None:
     assert [stream_phase(ZERO[:-2] + "ff", every) for every in (1, 2, 100, 256)] == [0, 1, 55, 255]
-
-
-def test_an_epoch_of_one_window_is_permuted_as_a_whole() -> None:
-    one = StreamPlan(
-        id=ZERO,
-        profile="p",
-        corpora=(StreamCorpus(corpus="a", rows=10),),
-        phase=0,
-        quota=3,
-        epochs=2,
-    )
-    plan = make_plan(one)
-    assert [plan.row(ZERO, i) for i in range(10)] == [2, 1, 6, 9, 7, 0, 5, 3, 8, 4]
-    small = make_plan(one, order=RowOrder(block=2, window=10))
-    assert [small.row(ZERO, i) for i in range(20)] == [plan.row(ZERO, i) for i in range(20)]
-    local = make_plan(one, order=RowOrder(block=2, window=9))
-    assert [local.row(ZERO, i) for i in range(10)] != [plan.row(ZERO, i) for i in range(10)]
-
-
-def test_a_plan_keeps_few_orders(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_plan, "_ORDERS_KEPT", 5)
-    plan = make_plan(stream("s", {"a": 3}, epochs=100), order=RowOrder(block=1, window=2))
-    for epoch in range(100):
-        plan.epoch_order(plan.streams[0].id, epoch)
-        assert len(plan._orders) <= 5
 
 
 @few
@@ -227,33 +194,6 @@ def test_reads_inverts_rows(plan: BatchPlan) -> None:
         for c in s.corpora:
             for row in range(c.rows):
                 assert list(plan.reads(c.corpus, row)) == read.get((c.corpus, row), [])
-
-
-def test_an_excluded_stream_reads_nothing() -> None:
-    plan = make_plan(stream("s", {"a": 5, "b": 3}), stream("t", {"c": 4}))
-    silent = plan.without("a", "b")
-    assert {corpus for _, _, _, corpus, _ in all_rows(silent)} == {"c"}
-    assert silent.reads("a", 0) == ()
-    assert silent.reads("unheard-of", 0) == ()
-
-
-@pytest.mark.parametrize("order", [WHOLE, RowOrder(block=126, window=8190)])
-def test_reading_late_steps_costs_what_early_ones_cost(order: RowOrder) -> None:
-    """A billion rows and a step in the middle of them: no order is ever built."""
-    plan = make_plan(stream("s", {"a": 10**9}, quota=4), max_steps=10**8, order=order)
-    [(_, rows)] = plan.rows(10**7).items()
-    assert [position for position, _, _ in rows] == [4 * 10**7 + i for i in range(4)]
-    assert plan.reads("a", rows[0][2]) == (10**7,)
-
-
-@few
-@given(plans())
-def test_the_document_round_trips(plan: BatchPlan) -> None:
-    again = BatchPlan.from_json(
-        canonical_json.parse_canonical(canonical_json.encode(plan.to_json()))
-    )
-    assert again == plan
-    assert again.digest == plan.digest
 
 
 def test_golden_digest() -> None:
@@ -292,11 +232,6 @@ def test_inconsistent_plans_are_refused(change: Any, says: str) -> None:
     change(value)
     with pytest.raises(Malformed, match=says):
         BatchPlan.from_json(value)
-
-
-def test_excluding_what_is_not_there_is_an_error() -> None:
-    with pytest.raises(GovrayError, match="zeta"):
-        make_plan(stream("s", {"a": 1})).without("zeta")
 
 
 def customers(count: int, every: int, *, beside: int = 0) -> BatchPlan:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import Refused
 from govray.governance.policy.memorization_section import Action, Band, Monitoring
-from govray.governance.record import e_process
 from govray.governance.record.e_process import decide, evidence, measurable, profiles_of, rejected
 from govray.governance.record.entropy_profile import (
     EntropyProfile,
@@ -156,16 +153,3 @@ def test_the_profiles_of_a_run_are_counted_beforehand() -> None:
             for steps in (0, 9, 10, 35, 400):
                 due = [step for step in range(steps) if section.in_turn(corpus, step)]
                 assert profiles_of(section, corpus, steps) == len(due)
-
-
-def test_a_measure_without_an_e_value_is_refused() -> None:
-    made = profile(9, {"a": 1.0})
-    bare = made.model_copy(update={"measures": (made.measures[0].model_copy(update={"e": None}),)})
-    with pytest.raises(Refused, match="no e-value at layer head"):
-        decide(bare, [], SECTION, subjects("a"))
-
-
-def test_no_evidence_exceeds_what_a_document_may_state() -> None:
-    many = [{"a": e_process.MOST}] * K
-    [found] = decided(many)
-    assert found.e == e_process.MOST

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from govray.governance.attestation import model_attestation as attesting
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.entropy_profile import (
     EntropyProfile,
-    MonitoredCorpus,
     RowValues,
     Side,
 )
@@ -110,16 +109,6 @@ def test_the_budget_is_spent_and_what_follows_is_a_gate(tmp_path: Path) -> None:
     found = verified(world, world.run(tmp_path))
     decisions = found.attestation.memorization.decisions
     assert [(d.corpus, d.action) for d in decisions] == [("alpha", "rollback"), ("beta", "gate")]
-
-
-def test_what_was_gated_stays_gated_on_a_new_branch(tmp_path: Path) -> None:
-    def deviations(corpus: str, branch: int, step: int) -> float:
-        return 9.0 * ((corpus == "beta" and step >= 4) or (corpus == "acme" and step >= 8))
-
-    world = Monitored(deviations=deviations)
-    found = verified(world, world.run(tmp_path))
-    places = [(g.branch, g.step, g.corpus) for g in found.gates]
-    assert places == [(0, 8, "beta"), (1, 8, "acme"), (1, 8, "beta")]
 
 
 Change = Callable[[list[AnyLeaf]], list[AnyLeaf]]
@@ -228,13 +217,6 @@ LIMITED = (POLICY + SECTION).replace("every: 2", "every: 2\n  rules: [open]")
 LIMITED = LIMITED.replace("  rollbacks: 1\n", "").replace("    contracts: rollback\n", "")
 
 
-def test_corpora_of_rules_that_the_section_does_not_name_are_not_measured(tmp_path: Path) -> None:
-    found = verified(world := Monitored(deviations=GATING).under(LIMITED), world.run(tmp_path))
-    assert frozenset.union(*(p.corpora for p in found.ledger.profiles)) == {"alpha", "beta"}
-    assert found.attestation.memorization.measured == {"alpha": 19, "beta": 19}
-    assert [(gate.corpus, gate.step) for gate in found.gates] == [("alpha", 10)]
-
-
 def of_corpora(*corpora: str) -> Change:
     """The profile after step 7 is of these corpora."""
 
@@ -336,15 +318,6 @@ def test_what_a_credential_gated_is_carried_to_every_later_branch() -> None:
     assert len(joined([legal, memorized, legal])) == 2  # one of each kind
 
 
-def test_subjects_are_named_by_their_domain(tmp_path: Path) -> None:
-    world = Monitored()
-    world.run(tmp_path)
-    subjects: Mapping[str, MonitoredCorpus] = world.subjects()
-    assert subjects["acme"] == MonitoredCorpus("adapter:acme", "rollback", None, 10)
-    assert subjects["alpha"].domain == subjects["beta"].domain == subjects["gamma"].domain
-    assert (subjects["alpha"].action, subjects["gamma"].action) == ("gate", "flag")
-
-
 def scored(scores: RowValues | None) -> Change:
     """Every measure that has an e-value, with these row scores."""
 
@@ -401,14 +374,3 @@ def test_an_e_value_without_a_band_is_refused(tmp_path: Path) -> None:
     folder = signed_blindly(world, tmp_path)
     with pytest.raises(VerificationFailed, match="though its layer has no band at head"):
         verified(world, folder)
-
-
-def test_corpora_that_nothing_could_flag_are_named(tmp_path: Path) -> None:
-    text = POLICY + SECTION.replace("probe_rows: 8", "probe_rows: 3").replace(
-        "    open: {action: gate, fallback: nothing}\n", ""
-    )
-    world = Monitored().under(text)
-    found = verified(world, world.run(tmp_path))
-    findings = found.attestation.memorization
-    assert findings.unmeasurable == ("acme", "alpha", "beta", "gamma")
-    assert findings.decisions == ()

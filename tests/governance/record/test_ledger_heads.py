@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from govray.errors import CouldNotCheck, VerificationFailed
-from govray.governance.attestation import model_folder, tree_heads
+from govray.governance.attestation import tree_heads
 from govray.governance.formats import merkle
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.record import ledger
-from govray.governance.record.ledger import Leaf, Ledger, origin
+from govray.governance.record.ledger import origin
 from govray.governance.verify.verifier import VerifiedModel, verify
 from tests.support.world import AT, RUN, World
 
@@ -109,11 +109,3 @@ def test_control_the_root_is_of_the_files_own_bytes(
         classmethod(lambda cls, run, data: cls(run, ledger.read_leaves(data))),
     )
     verify(folder, trust_root=world.root, at=AT)
-
-
-def test_a_ledger_that_was_read_writes_the_bytes_that_it_was_read_from(untouched: Path) -> None:
-    data = (untouched / model_folder.LEDGER).read_bytes()
-    read = Ledger.read(RUN, data)
-    assert read.data == data
-    assert read.root == Ledger(RUN, read.leaves).root
-    assert all(isinstance(leaf, Leaf) for leaf in read.steps)

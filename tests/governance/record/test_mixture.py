@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from govray.errors import Malformed, VerificationFailed
+from govray.errors import VerificationFailed
 from govray.governance.record import plan_rows, row_counts
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, plan_streams
 from govray.governance.record.row_order import RowOrder
@@ -119,20 +119,6 @@ def test_a_corpus_alone_in_its_stream_is_counted_from_its_short_rows() -> None:
     expected = [corpus_counts(plan, manifest, leaf.streams) for leaf in leaves]
     planned = [(leaf.step, leaf.streams) for leaf in leaves]
     assert row_counts.planned_counts(plan, manifest, planned) == expected
-
-
-def test_plans_without_a_mixture_are_those_of_ever() -> None:
-    given = dict.fromkeys(("a", "b"), (STREAM, "p"))
-    rows = {"a": 4, "b": 0}
-    plain = plan_streams(given, rows, rows_per_step={"p": 2})
-    assert plan_streams(given, rows, rows_per_step={"p": 2}, draws={"a": 4, "b": 0}) == plain
-    assert "draws" not in plain[0].to_json()["corpora"][0]
-
-
-@pytest.mark.parametrize(("rows", "draws"), [(4, 4), (0, 1)])
-def test_draws_that_say_nothing_are_refused(rows: int, draws: int) -> None:
-    with pytest.raises(Malformed, match="draws are for rows that are not read once each"):
-        StreamCorpus.from_json({"corpus": "a", "rows": rows, "draws": draws})
 
 
 def mixed(plan: BatchPlan) -> BatchPlan:

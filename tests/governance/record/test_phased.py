@@ -19,7 +19,6 @@ from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route
 from govray.governance.record.ledger import GradientNorms, Leaf
 from govray.governance.verify.trace import sightings
-from govray.platform.store.lineage import lineage
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.row_by_row import corpus_counts
 from tests.support.world import POLICY, World
@@ -96,16 +95,6 @@ def test_exclusions_are_stated_by_phase(tmp_path: Path, capsys: pytest.CaptureFi
     assert "gamma" in taint.direct
 
 
-def test_a_supplier_sees_in_which_steps_a_group_was_closed(tmp_path: Path) -> None:
-    found = verified(here := world(), here.deploy(tmp_path))
-    told = lineage(found.attestation, found.digest, found.replayed_by)
-    [row] = [each for each in told.corpora if each.corpus == "gamma"]
-    cells = {cell.group: cell for cell in row.cells}
-    assert (cells["embedding"].weight, cells["embedding"].closed) == (0.5, ((0, 4), (9, 12)))
-    assert (cells["head"].weight, cells["head"].closed) == (1.0, None)
-    assert row.tokens == found.coverage["gamma", "head"].tokens
-
-
 def test_a_trace_names_the_layers_of_the_steps_that_read_a_record(tmp_path: Path) -> None:
     found = verified(here := world(), here.deploy(tmp_path))
     route = found.routes["gamma"]
@@ -113,21 +102,6 @@ def test_a_trace_names_the_layers_of_the_steps_that_read_a_record(tmp_path: Path
         if seen.corpus == "gamma" and seen.steps:
             taken = [route.later_at(step) or route for step in seen.steps]
             assert {*seen.groups} == {group for each in taken for group in each.groups}
-
-
-def test_phases_beyond_the_last_step_or_without_a_change_are_none(tmp_path: Path) -> None:
-    plain = (simple := world(POLICY)).deploy(tmp_path / "plain")
-    later = world(POLICY.replace(UPPER, UPPER[:-1] + ", phases: [{from_step: 12, layers: all}]}"))
-    same = world(
-        POLICY.replace(UPPER, UPPER[:-1] + f", phases: [{{from_step: 3, {UPPER[1:-1]}}}]}}")
-    )
-    for here in (later, same):
-        found = verified(here, here.deploy(tmp_path / str(id(here))))
-        assert found.attestation.phase_exclusions is None
-        like = verified(simple, plain).attestation
-        assert [c.route for c in found.attestation.corpora] == [c.route for c in like.corpora]
-        assert found.attestation.domains == like.domains
-        assert found.attestation.plan.streams == like.plan.streams
 
 
 def uses(change: Callable[[Leaf], Mapping[str, Any]]) -> Callable[[list[Leaf]], list[Leaf]]:

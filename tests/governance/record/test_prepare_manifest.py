@@ -11,39 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Malformed
-from govray.governance.formats import canonical_json
 from govray.governance.formats.sip_hash import sip_hash
 from govray.governance.record.prepare_manifest import Manifest, Reserve
 from tests.support.manifests import RESERVE, SECRET, corpus, make_manifest, records_of
 from tests.support.table import each_row
-
-shapes = st.lists(st.lists(st.integers(0, 20), max_size=8), min_size=1, max_size=3)
-
-
-@given(shapes)
-def test_the_document_round_trips(parts: list[list[int]]) -> None:
-    manifest = make_manifest(corpus("a", parts, 7), corpus("b", [[5, 6]], 7))
-    data = canonical_json.encode(manifest.to_json())
-    assert Manifest.from_json(canonical_json.parse_canonical(data)) == manifest
-
-
-def test_its_size_does_not_grow_with_records() -> None:
-    small, large = (
-        len(canonical_json.encode(make_manifest(corpus("a", [[5] * count], 7)).to_json()))
-        for count in (10, 10_000)
-    )
-    assert large < small + 40
-
-
-def test_outside_is_an_error() -> None:
-    manifest = make_manifest(corpus("a", [[20, 20, 20]], 7))
-    for row in (-1, manifest.train_rows("a")):
-        with pytest.raises(ValueError, match="outside"):
-            records_of(manifest).row_records("a", row)
-    with pytest.raises(ValueError, match="exist"):
-        records_of(manifest).record_rows("a", 3)
-    with pytest.raises(Malformed, match="zeta"):
-        manifest.train_rows("zeta")
 
 
 def test_find_gives_every_place() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.cli import verified_block
 from govray.errors import Refused, VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.policy.corpus_routes import Fallback
@@ -90,15 +88,6 @@ def test_what_was_reached_before_the_gate_is_excluded_nowhere(tmp_path: Path) ->
     assert calm.gates == ()
     assert calm.attestation.domains == attestation.domains
     assert calm.attestation.adapters == attestation.adapters
-
-
-def test_the_verdict_says_where_it_was_sent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    verified_block.print_verdict(verified(world := rerouting(), world.run(tmp_path)))
-    text = capsys.readouterr().out
-    assert re.search(r"gated +alpha rerouted to narrow from step 10: memorization", text)
-    assert "alpha rerouted to narrow after step 9 by head" in text
 
 
 def test_another_corpuss_rollback_keeps_the_gate(tmp_path: Path) -> None:
@@ -199,7 +188,6 @@ def test_what_does_not_follow_is_refused(
 
 # The one function that says which route rows take
 
-ROUTE = Route({"head": 1.0})
 FALLBACKS = {c: Fallback(f"of {c}", Route({}, c, 2)) for c in "ab"}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -187,29 +186,3 @@ def test_a_position_behind_the_last_epoch_is_refused_as_by_the_walk() -> None:
     ):
         with pytest.raises(ValueError, match="outside"):
             count()
-
-
-def test_a_step_of_many_rows_is_counted_in_little_memory() -> None:
-    """Two million rows in one step: as one array each column would have 16 MB."""
-    manifest = make_manifest(corpus("a", [[100_000] * 4], 7))
-    rows = manifest.train_rows("a")
-    plan = BatchPlan(
-        seed=1,
-        max_steps=1,
-        manifest=DIGEST,
-        context=7,
-        order=RowOrder(block=1, window=1 << 20),
-        streams=plan_streams(
-            {"a": (STREAMS[0], "all")},
-            {"a": rows},
-            rows_per_step={"all": 2_000_000},
-            epochs={"all": 100},
-        ),
-    )
-    assert manifest.targets("a", 0) == 7
-    tracemalloc.start()
-    [counts] = row_counts.step_counts(plan, manifest, [{STREAMS[0]: (0, 2_000_000)}])
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert counts["a"][0] == 2_000_000
-    assert peak < 16_000_000

@@ -15,7 +15,6 @@ from govray.governance.record.row_order import (
     WholeOrder,
     epoch_order,
     half_width,
-    invert,
     mix,
     permute,
     round_keys,
@@ -23,8 +22,6 @@ from govray.governance.record.row_order import (
 )
 
 ZERO = "sha256:" + "00" * 32
-
-keys = st.builds(round_keys, st.integers(0, 2**53 - 1), st.just(ZERO), st.integers(0, 1000))
 
 
 @st.composite
@@ -49,31 +46,11 @@ def rows_of(order: EpochOrder) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return plan_rows.order_rows(order, np.arange(order.n, dtype=np.uint64))
 
 
-@given(keys, st.integers(1, 300))
-def test_permute_is_a_bijection(keys: tuple[int, ...], n: int) -> None:
-    assert sorted(permute(keys, n, i) for i in range(n)) == list(range(n))
-
-
-@given(keys, st.integers(1, 2**60), st.data())
-def test_invert_inverts(keys: tuple[int, ...], n: int, data: st.DataObject) -> None:
-    i = data.draw(st.integers(0, n - 1))
-    assert invert(keys, n, permute(keys, n, i)) == i
-    assert permute(keys, n, invert(keys, n, i)) == i
-
-
 @given(st.integers(1, 2**60))
 def test_the_domain_is_the_smallest_balanced_one(n: int) -> None:
     half = half_width(n)
     assert 4**half >= n
     assert half == 1 or 4 ** (half - 1) < n
-
-
-@pytest.mark.parametrize("i", [-1, 5])
-def test_permute_refuses_what_lies_outside(i: int) -> None:
-    with pytest.raises(ValueError, match="outside"):
-        permute(round_keys(1, ZERO, 0), 5, i)
-    with pytest.raises(ValueError, match="outside"):
-        invert(round_keys(1, ZERO, 0), 5, i)
 
 
 def test_golden_vectors() -> None:
@@ -117,22 +94,6 @@ def test_arithmetic_is_that_of_uint64_arrays() -> None:
     assert [mix(int(v)) for v in values] == [int(v) for v in z]
 
 
-def test_first_rows_look_drawn_at_random() -> None:
-    """Chi-squared over where the first of 16 rows lands, 1,600 seeds: mean 15, 99.9 % below 37.7.
-
-    The control is a network of one round, which the same bound refuses.
-    """
-
-    def chi_squared(rounds: int) -> float:
-        counts = [0] * 16
-        for seed in range(1600):
-            counts[permute(round_keys(seed, ZERO, 0)[:rounds], 16, 0)] += 1
-        return sum((count - 100) ** 2 / 100 for count in counts)
-
-    assert chi_squared(8) < 37.7
-    assert chi_squared(1) > 37.7
-
-
 @given(orders())
 def test_an_order_is_a_bijection(order: EpochOrder) -> None:
     assert sorted(order.row(i) for i in range(order.n)) == list(range(order.n))
@@ -172,16 +133,6 @@ def test_the_array_order_is_the_scalar_one(
         patch.setattr(plan_rows, "_IN_CACHE", data.draw(st.sampled_from([1, 7, 8192])))
         found = plan_rows.order_rows(order, np.array(offsets, dtype=np.uint64))
     assert found.tolist() == [order.row(i) for i in offsets]
-
-
-def test_whole_epochs_as_arrays() -> None:
-    for n, block, window in ((20_011, 64, 2048), (8190 * 3, 126, 8190), (5000, 7, 11)):
-        order = local(n, block, window)
-        found = rows_of(order)
-        assert sorted(found.tolist()) == list(range(n))
-        assert found[:3000].tolist() == [order.row(i) for i in range(3000)]
-        shaped = np.arange(6, dtype=np.uint64).reshape(2, 3)
-        assert plan_rows.order_rows(order, shaped).tolist() == found[:6].reshape(2, 3).tolist()
 
 
 @pytest.mark.parametrize("order", [local(50, 4, 9), local(50, 4, 50)])
@@ -225,58 +176,6 @@ def test_golden_vectors_of_the_local_order() -> None:
         136645918304,
         156769724227,
     ]
-
-
-def test_a_window_holds_few_blocks() -> None:
-    """What makes the order local; the control is an order of the whole."""
-    n, block, window = 40_000, 64, 2048
-
-    def blocks(order: EpochOrder) -> list[int]:
-        rows = rows_of(order) // block
-        return [np.unique(rows[at : at + window]).size for at in range(0, n, window)]
-
-    # Where the short block is passed, a window ends within a block.
-    assert max(blocks(local(n, block, window))) <= window // block + 1
-    assert min(blocks(local(n, block, n))[:-1]) > 500
-
-
-def test_neighbours_in_a_file_are_not_read_together() -> None:
-    """Two rows in turn were neighbours in 2 of 2,048 cases, as drawn at random from a window.
-
-    The control's windows are so small that many are.
-    """
-
-    def neighbours(window: int) -> float:
-        steps = np.abs(np.diff(rows_of(local(200_000, 64, window))))
-        return float(np.mean(steps == 1))
-
-    assert neighbours(2048) < 2 * 2 / 2048
-    assert neighbours(64) > 1 / 64
-
-
-def test_a_window_has_blocks_of_all_the_stream() -> None:
-    """Each window of 64 blocks has 16 of each quarter, more or less: 3.5 standard deviations."""
-    n, window = 500_000, 4096
-    rows = rows_of(local(n, 64, window))
-    for at in range(0, n - window, window):
-        quarters = np.bincount(rows[at : at + window] * 4 // n, minlength=4) / 64
-        assert (np.abs(quarters - 16) <= 3.5 * (64 * 3 / 16) ** 0.5 + 1).all()
-
-
-def test_a_row_may_stand_anywhere_in_its_window() -> None:
-    """Chi-squared over where each window has the 64 rows of its first place, by sixteenths: mean
-    15, 99.9 % below 37.7. The control is a network of one round.
-    """
-
-    def chi_squared(rounds: int) -> float:
-        counts = [0] * 16
-        for number in range(1600):
-            found = window_keys(round_keys(5, ZERO, 0, "windows"), number)[:rounds]
-            counts[permute(found, 16, 0)] += 1
-        return sum((count - 100) ** 2 / 100 for count in counts)
-
-    assert chi_squared(8) < 37.7
-    assert chi_squared(1) > 37.7
 
 
 def test_epochs_differ() -> None:

@@ -146,12 +146,6 @@ def test_a_password_is_not_passed_over_in_silence() -> None:
             open_signer(reference, password=b"secret")
 
 
-def test_a_program_that_is_not_there_is_told(folder: Path) -> None:
-    (folder / "absent.pub").write_bytes(LocalSigner.generate().public_key.to_pem())
-    with pytest.raises(UsageError, match="cannot run the command: No such file"):
-        open_signer("command:./absent").sign(b"x")
-
-
 def test_a_signer_does_not_travel(folder: Path) -> None:
     signer = open_signer(command(folder, "true", LocalSigner.generate()))
     with pytest.raises(UsageError, match="may not leave this process"):

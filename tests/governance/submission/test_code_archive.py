@@ -21,7 +21,6 @@ from govray.governance.submission.code_archive import (
     open_archive,
     packed,
 )
-from govray.storage.bucket_path import BucketPath
 
 FILES = {
     "jobs/train.py": b"print('hello')\n",
@@ -96,17 +95,6 @@ def test_an_archive_unpacks_as_it_was(tmp_path: Path) -> None:
     assert os.access(into / "tool.sh", os.X_OK)
     with pytest.raises(UsageError, match="there already"):
         open_archive(tmp_path / "runs", digest, into)
-
-
-def test_an_archive_lies_on_an_object_store_too(tmp_path: Path, store: BucketPath) -> None:
-    work = folder(tmp_path / "work", FILES)
-    digest = archive_folder(work, store)
-    assert digest == archive_folder(work, store)
-    assert archive_place(store, digest).is_file()
-    assert packed(open_archive(store, digest, tmp_path / "again")) == packed(work)
-    archive_place(store, digest).unlink()
-    with pytest.raises(CouldNotCheck, match="not there"):
-        open_archive(store, digest, tmp_path / "more")
 
 
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "sha256:x", f"sha256:{'A' * 64}"])

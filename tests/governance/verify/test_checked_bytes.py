@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from govray.errors import Damaged, Malformed, VerificationFailed
+from govray.errors import Damaged, VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_folder import Bundle
 from govray.governance.verify import files_step
 from govray.governance.verify import verifier as verifying
 from govray.governance.verify.verifier import verify
 from tests.support.gated_model import EXPIRED, deploy
-from tests.support.world import AT, World, safetensors, write
+from tests.support.world import AT, World, safetensors
 
 
 @pytest.fixture
@@ -122,38 +122,6 @@ def test_a_file_is_hashed_as_far_as_it_would_be_read(
     sparse(gated / name, 1 << 40)
     with pytest.raises(VerificationFailed, match=r"step 4 .*larger than 65536 bytes"):
         verify(gated, trust_root=world.root, at=AT)
-
-
-def test_what_grows_while_it_is_hashed_is_not_hashed_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "model.safetensors"
-    write(path, bytes(100))
-    opened = Bundle._open
-
-    def growing(self: Bundle, name: str) -> Any:
-        file = opened(self, name)
-
-        class Growing:
-            """More of it at each reading, without end; the system's size is the first one's."""
-
-            def __enter__(self) -> Growing:
-                return self
-
-            def __exit__(self, *_: object) -> None:
-                file.close()
-
-            def fileno(self) -> int:
-                return file.fileno()
-
-            def read(self, count: int) -> bytes:
-                return bytes(count)
-
-        return Growing()
-
-    monkeypatch.setattr(Bundle, "_open", growing)
-    with pytest.raises(Malformed, match="grew while it was read"):
-        Bundle(tmp_path).sha256("model.safetensors")
 
 
 def test_headers_are_bounded_together(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import Refused, UsageError, VerificationFailed
+from govray.errors import Refused, VerificationFailed
 from govray.governance.policy.record_commitment import RecordOpening
 from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.verify.trace import closed, sightings, trace, trace_opening
@@ -85,12 +85,6 @@ def test_a_tombstone_was_not_read(tmp_path: Path) -> None:
     for sha256, _ in world.records["acme"][0]:
         [sighting] = trace(model, sha256, world.secrets)
         assert (sighting.steps, sighting.groups, sighting.tokens) == ((), (), 0)
-
-
-@pytest.mark.parametrize("text", ["", "abc", "g" * 64, "0" * 63, "0" * 65])
-def test_what_is_no_hash_is_an_error(verified: VerifiedModel, text: str) -> None:
-    with pytest.raises(UsageError, match="SHA-256"):
-        trace(verified, text)
 
 
 def hashes(world: World, corpus: str) -> list[str]:
