@@ -15,10 +15,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.memory import peak_bytes
 from govray.engine.collective.step_settings import Precision
 from govray.engine.gradients import forward as forward_module
-from govray.engine.gradients import pass_check, pass_planner
+from govray.engine.gradients import pass_planner
 from govray.engine.gradients.forward import LossFn
 from govray.engine.gradients.precision import cast_parameters
 from govray.engine.model import adapters as adapters_module
@@ -27,7 +26,7 @@ from govray.engine.model.gpt import GPT, IGNORED, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
-from govray.errors import Refused, UsageError
+from govray.errors import Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.table import each_row
@@ -208,45 +207,6 @@ def test_bf16_autocast_stays_within_its_bound_of_the_float32_oracle(by: str) -> 
     assert distance(found, oracle(*build(dtype=torch.float32), rows, bf16(loss))) < ADDED_BOUND
 
 
-@pytest.mark.parametrize(
-    ("loss_fn", "tolerance"),
-    [(loss, torch.finfo(torch.float32).eps ** 0.5), (bf16(loss), 2**-3.5)],
-    ids=["float32", "autocast"],
-)
-def test_joined_passes_are_tried_by_the_dtypes_inside_the_loss(
-    loss_fn: LossFn, tolerance: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A gap below the tolerance is rounding; one above it is another gradient."""
-    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
-    rows = rows_of(MIXED)
-    for gap, refused in ((0.9 * tolerance, False), (1.1 * tolerance, True)):
-        monkeypatch.setattr(pass_check, "_distance", lambda *_, gap=gap: gap)
-        run = run_of(*build(dtype=torch.float32))
-        take(run, rows, loss_fn)
-        assert bool(run.accumulation.planner.unsliced) is refused
-
-
-def test_bf16_parameters_stay_within_their_bound_of_the_oracle_in_float32() -> None:
-    rows = rows_of(MIXED)
-    model, adapters = build(dtype=torch.bfloat16)
-    wide, wide_adapters = build(dtype=torch.float32)
-    with torch.no_grad():
-        for ours, theirs in (
-            *zip(wide.parameters(), model.parameters(), strict=True),
-            *(
-                (a, b)
-                for (_, a), (_, b) in zip(
-                    wide_adapters.named_parameters(), adapters.named_parameters(), strict=True
-                )
-            ),
-        ):
-            ours.copy_(theirs)
-    found = take(run_of(model, adapters), rows, loss)
-    assert all(gradient.dtype is torch.bfloat16 for gradient in found.values())
-    # Kept in bfloat16 between operations: twice what autocast loses.
-    assert distance(found, oracle(wide, wide_adapters, rows, loss)) < 2 * HALF_BOUND
-
-
 @pytest.mark.parametrize("precision", ["bf16", "bf16-mixed"])
 def test_allow_all_in_bf16_is_plain_bf16_training_bit_for_bit(precision: Precision) -> None:
     mixed = precision == "bf16-mixed"
@@ -342,57 +302,6 @@ def test_checkpointing_changes_no_bit(dropout: float, max_rows: int | None) -> N
         assert distance(recomputed, oracle(*build(), rows, loss)) <= 1e-12
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
-def test_the_setting_changes_no_bit_either(precision: Precision) -> None:
-    rows = rows_of(MIXED)
-    found, ran = [], []
-    for setting in (False, True):
-        model, adapters = build(dtype=torch.float32, dropout=0.2)
-        settings = {"precision": precision, "activation_checkpointing": setting, "norms_every": 1}
-        run = run_of(model, adapters, max_rows=2, **settings)
-        calls: list[None] = []
-        model.blocks[0].mlp.up.register_forward_pre_hook(lambda *_, calls=calls: calls.append(None))
-        found.append(take(run, rows, loss))
-        ran.append(len(calls))
-    assert ran[1] > ran[0]  # so blocks did run again
-    plain, recomputed = found
-    assert plain.keys() == recomputed.keys()
-    for name, gradient in plain.items():
-        assert torch.equal(recomputed[name], gradient), name
-
-
-@pytest.mark.story
-def test_checkpointed_blocks_take_less_memory() -> None:
-    def step(setting: bool) -> Callable[[], Callable[[], object]]:
-        def prepare() -> Callable[[], object]:
-            torch.manual_seed(3)
-            model = GPT(8, 32, 64, VOCABULARY)
-            route = allow_all(model)
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-            run = governed(
-                model, optimizer, [route], activation_checkpointing=setting, tries_rows=False
-            )
-            rows = token_rows(4, 64, VOCABULARY)
-            return lambda: take(run, {route: rows}, loss)
-
-        return prepare
-
-    cpu = torch.device("cpu")
-    assert peak_bytes(step(True), cpu) < 0.5 * peak_bytes(step(False), cpu)
-
-
-def test_a_model_without_blocks_is_refused() -> None:
-    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4))
-    with pytest.raises(UsageError, match=r"activation_checkpointing: .*no repeated blocks"):
-        governed(
-            model,
-            torch.optim.SGD(model.parameters(), lr=1e-2),
-            [],
-            groups={"all": ["0.weight", "1.weight", "1.bias"]},
-            activation_checkpointing=True,
-        )
-
-
 @each_row("route", [ALL, UPPER, MIDDLE, LEFT])
 def test_reentrant_checkpointing_is_exact_or_refused(route: Route) -> None:
     rows = rows_of({route: 3})
@@ -455,26 +364,6 @@ def test_a_handful_of_graphs_serves_every_composition(
     assert 0 < graphs[9] == graphs[-1] <= most, graphs
 
 
-@pytest.mark.story
-@pytest.mark.usefixtures("many_graphs")
-def test_joined_passes_would_make_a_graph_for_every_combination(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The control: the same model, with the trial blind to compilation.
-
-    One composition needs more graphs than all twenty did above.
-    """
-    monkeypatch.setattr(pass_check, "_new_graphs_refused", nullcontext)
-    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
-    model, adapters = build(dtype=torch.float32)
-    backend = CompileCounterWithBackend("eager")
-    run = run_of(model, adapters)
-    loss_fn = in_place(model, backend)
-    [counts] = compositions(1)
-    take(run, rows_of(counts, 0), loss_fn, 0)
-    assert backend.frame_count > 16
-
-
 @pytest.mark.usefixtures("many_graphs")
 def test_compiled_backward_is_exact_with_checkpointing_and_adapters() -> None:
     """Traced, cut and run by AOT autograd, as for any backend."""
@@ -534,17 +423,6 @@ def test_an_unused_parameter_has_a_zero_gradient_where_its_group_has_targets() -
     assert distance({n: g for n, g in found.items() if n not in spare}, expected) <= 1e-12
     # No row for its group: absent, as everything else in it.
     assert not spare & take(run_of(*build(Spare)), rows_of({UPPER: 2}), loss).keys()
-
-
-def test_frozen_parameters_change_no_other_gradient() -> None:
-    rows = rows_of(MIXED)
-    expected = oracle(*build(), rows, loss)
-    model, adapters = build()
-    frozen = ["embedding.tokens.weight", "blocks.1.mlp.up.weight", "blocks.2.attention.out.weight"]
-    for name in frozen:
-        model.get_parameter(name).requires_grad_(False)
-    found = take(run_of(model, adapters), rows, loss)
-    assert distance(found, {n: g for n, g in expected.items() if n not in frozen}) <= 1e-12
 
 
 def one_a_row(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:

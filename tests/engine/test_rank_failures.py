@@ -14,13 +14,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from govray.engine.batch import StepBatch
-from govray.engine.collective.aggregator import Hosted
 from govray.engine.collective.agreement import Agreement, RankFailure
-from govray.engine.collective.ddp import DDP
-from govray.engine.collective.fsdp2 import FSDP2
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.step import GovernedStep
-from govray.errors import GovrayError, RankFailed, Refused
+from govray.errors import GovrayError, RankFailed
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.ranks import Hung, RankPool
 
@@ -280,37 +277,6 @@ def test_after_a_failure_before_any_pass_the_next_step_is_sound(
         assert weights == expected
 
 
-@pytest.mark.parametrize(
-    ("aggregator", "fault", "faulty"),
-    [
-        ("ddp", "late_in_backward", 0),
-        pytest.param("fsdp2", "between_blocks", 2, marks=pytest.mark.story),
-    ],
-)
-def test_so_do_four(four_ranks: RankPool, aggregator: str, fault: str, faulty: int) -> None:
-    check_one_error(four_ranks.run(attempt, aggregator, fault, 1, 2, faulty), faulty=faulty)
-
-
-def without_paying(aggregator: str, fault: str) -> Ended:
-    """The control: a rank that fails in backward leaves, and owes the others what they wait for."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DDP, "send_rest", Hosted.send_rest)
-        patch.setattr(FSDP2, "before_collective", lambda self: None)
-        return attempt(aggregator, fault)
-
-
-@pytest.mark.story
-@pytest.mark.parametrize("aggregator", ["ddp", "fsdp2"])
-def test_what_a_failed_rank_does_not_send_keeps_the_others_waiting(aggregator: str) -> None:
-    pool = RankPool(2, timeout=5.0)
-    try:
-        # The processes' time is up, or the group's, whichever comes first.
-        with pytest.raises((Hung, AssertionError)):
-            check_one_error(pool.run(without_paying, aggregator, "late_in_backward"))
-    finally:
-        pool.close()
-
-
 def swallowing(aggregator: str) -> str:
     """Rank 1 fails in its forward; rank 0's loss catches everything, and calls the model again."""
     model, _, run = build(aggregator, 2)
@@ -433,25 +399,3 @@ def test_one_process_does_not_go_on_either() -> None:
     assert isinstance(caught.value.__cause__, ValueError)
     with pytest.raises(RankFailed, match="may have moved"):
         run(batch, loss)
-
-
-@pytest.mark.parametrize(
-    ("make", "what"),
-    [
-        (lambda p: torch.optim.LBFGS(p), r"the step of LBFGS needs an argument \(closure\)"),
-        (lambda p: torch.optim.SparseAdam(p), "SparseAdam takes sparse gradients only"),
-        (lambda p: Closure(p, {}), r"the step of Closure needs an argument \(closure, loss\)"),
-    ],
-    ids=["LBFGS", "SparseAdam", "of one's own"],
-)
-def test_an_optimizer_that_a_step_cannot_drive_is_refused_when_governed(
-    make: Any, what: str
-) -> None:
-    model = GPT(1, WIDTH, CONTEXT, VOCABULARY)
-    with pytest.raises(Refused, match=what):
-        governed(model, make(list(model.parameters())), [allow_all(model)])
-
-
-class Closure(torch.optim.Optimizer):
-    def step(self, closure, *rest, loss, **more):
-        raise AssertionError("nobody calls it")

@@ -8,16 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from govray.engine.collective import allreduce
-from govray.engine.collective import bucket_reducer as reducer_module
 from govray.engine.collective.allreduce import bucket_layout
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED, loss
-from govray.engine.model.layer_groups import layer_groups
 from govray.errors import GovrayError, RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import CORPUS, allow_all, governed, micro_batch, step_batch, token_rows
@@ -107,24 +103,6 @@ def test_an_adapter_only_stream_moves_its_adapter_and_nothing_else() -> None:
     assert result.group_targets["adapter:notes"] == 24
 
 
-def test_a_gradient_is_let_go_once_its_bucket_is_sent() -> None:
-    """The last to arrive finds no other but those that share its bucket."""
-    model = gpt()
-    held: list[set[str]] = []
-
-    def look(_: Tensor) -> None:
-        held.append({name for name, p in model.named_parameters() if p.grad is not None})
-
-    def each_alone(parameters: Mapping[str, nn.Parameter]) -> list[list[str]]:
-        return [[name] for name in reversed(list(parameters))]
-
-    optimizer = adamw(*model.parameters())
-    run = governed(model, optimizer, [allow_all(model)], layout=each_alone, tries_rows=False)
-    model.embedding.tokens.weight.register_post_accumulate_grad_hook(look)
-    run(batch(0, allow_all(model)), loss)
-    assert held[-1] <= {"embedding.tokens.weight", "embedding.positions.weight"}
-
-
 def test_backward_ends_below_the_lowest_permitted_group() -> None:
     model = gpt()
     reached: list[str] = []
@@ -200,24 +178,6 @@ def test_a_gradient_that_no_route_permits_is_refused() -> None:
     assert moved(model, before) == set()
 
 
-@settings(max_examples=20)
-@given(rows=st.integers(1, 7), max_rows=st.integers(1, 8), masked=st.integers(0, CONTEXT - 1))
-def test_accumulation_changes_no_gradient_beyond_rounding(
-    rows: int, max_rows: int, masked: int
-) -> None:
-    weights = []
-    for limit in (None, max_rows):
-        model = gpt().double()
-        tensors = token_rows(rows, CONTEXT, VOCABULARY, 5)
-        tensors["targets"][0, :masked] = IGNORED
-        run = governed(model, torch.optim.SGD(model.parameters(), lr=1.0), [UPPER], max_rows=limit)
-        result = run(step_batch(0, [micro_batch(UPPER, tensors)]), loss)
-        assert result.group_targets["head"] == rows * CONTEXT - masked
-        weights.append(snapshot(model))
-    for name, whole in weights[0].items():
-        torch.testing.assert_close(weights[1][name], whole, rtol=1e-12, atol=1e-15)
-
-
 def test_each_domain_is_clipped_by_its_own_norm() -> None:
     model = gpt()
     adapters = Adapters(model, {"notes": 2}, seed=0)
@@ -237,26 +197,6 @@ def test_each_domain_is_clipped_by_its_own_norm() -> None:
     assert [math.sqrt(n) for n in norms] == pytest.approx([0.01, 0.01], rel=1e-2)
     assert set(result.grad_norms) == {"block.1", "adapter:notes"}
     assert result.grad_norms["block.1"] > 0.01
-
-
-def test_the_result_says_what_was_done() -> None:
-    model = gpt()
-    everything = allow_all(model)
-    run = governed(model, adamw(*model.parameters()), [everything, UPPER], clock=lambda: 1.7e9)
-    expected = {}
-    for index, route in enumerate((everything, UPPER)):
-        rows = token_rows(3, CONTEXT, VOCABULARY, 0, index)
-        expected[route.digest] = loss(model, rows).mean().item()
-    result = run(batch(0, everything, UPPER), loss)
-    assert result.step == 0
-    assert result.world_size == 1
-    assert result.time == 1_700_000_000
-    assert result.stream_losses == pytest.approx(expected)
-    assert result.loss == pytest.approx(sum(expected.values()) / 2)
-    assert result.corpus_counts == {CORPUS: (6, 48)}
-    assert result.group_targets["embedding"] == 24
-    assert result.group_targets["head"] == 48
-    assert set(result.grad_norms) == {"embedding"}  # one domain: the routes overlap
 
 
 def test_a_step_without_rows_does_nothing() -> None:
@@ -283,21 +223,6 @@ def test_rows_without_targets_count_as_rows_and_train_nothing() -> None:
     assert result.corpus_counts == {CORPUS: (2, 0)}
 
 
-def test_losses_at_ignored_targets_do_not_count_even_if_the_loss_gives_them() -> None:
-    def every_position(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        return loss(model, {**rows, "targets": rows["targets"].clamp(min=0)})
-
-    weights = []
-    for loss_fn in (loss, every_position):
-        model = gpt()
-        tensors = token_rows(2, CONTEXT, VOCABULARY, 0)
-        tensors["targets"][:, -3:] = IGNORED
-        run = governed(model, adamw(*model.parameters()), [UPPER])
-        run(step_batch(0, [micro_batch(UPPER, tensors)]), loss_fn)
-        weights.append(model)
-    assert moved(weights[0], snapshot(weights[1])) == set()
-
-
 def test_weights_scale_the_numerator_only() -> None:
     """Half the weight is half the gradient, over the same count."""
     steps = []
@@ -320,32 +245,6 @@ def test_dropout_is_keyed_so_a_step_repeats_whatever_the_global_generator() -> N
         run(batch(0, UPPER), loss)
         weights.append(model)
     assert moved(weights[0], snapshot(weights[1])) == set()
-
-
-@given(sizes=st.lists(st.integers(1, 400_000), max_size=40), double=st.integers(0, 3))
-@settings(max_examples=30)
-def test_buckets_hold_each_parameter_once_in_reverse_under_the_cap(
-    sizes: list[int], double: int
-) -> None:
-    limit = allreduce.BUCKET_BYTES
-    parameters = {
-        f"p{i}": nn.Parameter(
-            torch.empty(size * 20, device="meta", dtype=torch.float64 if i % 4 < double else None)
-        )
-        for i, size in enumerate(sizes)
-    }
-    buckets = bucket_layout(parameters)
-    assert sorted(n for bucket in buckets for n in bucket) == sorted(parameters)
-    kinds = [parameters[bucket[0]].dtype for bucket in buckets]
-    for place, bucket in enumerate(buckets):
-        held = [parameters[name] for name in bucket]
-        assert len({p.dtype for p in held}) == 1
-        assert sum(p.numel() * p.element_size() for p in held[:-1]) < limit
-        # Only the last bucket of a dtype is not full.
-        full = sum(p.numel() * p.element_size() for p in held) >= limit
-        assert full or kinds[place] not in kinds[place + 1 :]
-        numbers = [int(name[1:]) for name in bucket]
-        assert numbers == sorted(numbers, reverse=True)
 
 
 def test_what_different_streams_update_shares_no_bucket() -> None:
@@ -410,27 +309,6 @@ def model_with(layer: nn.Module, *, sparse: bool = False) -> nn.Module:
             return self.head(hidden)
 
     return Model()
-
-
-@each_row(
-    ("model", "message"),
-    [
-        (model_with(nn.BatchNorm1d(CONTEXT)), r"blocks\.0\.layer: BatchNorm1d .*nn\.GroupNorm"),
-        (
-            model_with(nn.BatchNorm1d(CONTEXT, track_running_stats=False)),
-            r"blocks\.0\.layer: BatchNorm1d",
-        ),
-        (model_with(nn.SyncBatchNorm(CONTEXT)), r"blocks\.0\.layer: SyncBatchNorm"),
-        (
-            model_with(nn.InstanceNorm1d(CONTEXT, affine=True, track_running_stats=True)),
-            r"blocks\.0\.layer: InstanceNorm1d",
-        ),
-        (model_with(nn.Linear(CONTEXT, CONTEXT), sparse=True), "embed: sparse gradients"),
-    ],
-)
-def test_models_that_cannot_be_routed_exactly_are_refused(model: nn.Module, message: str) -> None:
-    with pytest.raises(Refused, match=message):
-        governed(model, adamw(*model.parameters()), [allow_all(model)])
 
 
 def test_batch_norm_in_eval_mode_is_a_plain_affine_layer() -> None:
@@ -504,26 +382,3 @@ def test_a_set_up_that_cannot_work_is_refused_by_name(
     optimizer = changed.pop("optimizer", None) or adamw(*model.parameters())
     with pytest.raises(kind, match=message):
         governed(model, optimizer, changed.pop("routes", [UPPER]), **changed)
-
-
-def test_groups_must_hold_each_parameter_once() -> None:
-    model = gpt()
-    groups = layer_groups(model)
-    for broken, name in (
-        ({**groups, "head": ()}, r"head\.weight"),
-        ({**groups, "again": groups["head"]}, r"head\.weight"),
-    ):
-        with pytest.raises(Refused, match=f"each parameter exactly once: see {name}"):
-            governed(model, adamw(*model.parameters()), [UPPER], groups=broken)
-
-
-def test_a_sum_that_overflows_names_no_rank() -> None:
-    model = gpt()
-    run = governed(model, adamw(*model.parameters()), [UPPER])
-    with pytest.MonkeyPatch.context() as patch:
-        flat_gradient = reducer_module.flat_gradient
-        patch.setattr(
-            reducer_module, "flat_gradient", lambda *bucket: flat_gradient(*bucket) * math.inf
-        )
-        with pytest.raises(RankFailed, match=r"is finite on every rank, but its sum"):
-            run(batch(0, UPPER), loss)

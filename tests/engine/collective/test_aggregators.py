@@ -25,7 +25,7 @@ from govray.engine.steps.step_result import StepResult
 from govray.errors import RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from govray.train.checkpoint.tensor_shards import shard
-from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
+from tests.support.cases import governed, micro_batch, step_batch, token_rows
 from tests.support.explicit_sum import sum_over_ranks
 from tests.support.ranks import RankPool
 from tests.support.table import each_row
@@ -450,35 +450,6 @@ def test_checkpointed_blocks_give_the_same_bits(two_ranks: RankPool) -> None:
         assert torch.equal(found[name], tensor), name
 
 
-LOW = pytest.mark.parametrize(("host", "precision"), [("ddp", "bf16"), ("fsdp2", "bf16-mixed")])
-
-
-@pytest.mark.story
-@LOW
-def test_it_does_so_in_lower_precision(two_ranks: RankPool, host: str, precision: str) -> None:
-    plan = Plan(host, (MIXED, UNEVEN, MIXED), dropout=0.1, settings={"precision": precision})
-    moved, left = interference(two_ranks, plan)
-    assert moved
-    assert left == []
-    # The control: one clip over all domains.
-    assert interference(two_ranks, replace(plan, steps=STEPS, violation="global clip"))[1]
-
-
-@pytest.mark.story
-@LOW
-def test_it_steps_as_the_governed_aggregator_in_lower_precision(
-    two_ranks: RankPool, host: str, precision: str
-) -> None:
-    plan = Plan(host, (MIXED,), settings={"precision": precision})
-    _, expected = two_ranks.run(train, replace(plan, aggregator="governed"))[0]
-    for weights, results in two_ranks.run(train, plan):
-        base = {tensor.dtype for tensor in weights.values()}
-        assert base == {torch.float32 if precision == "bf16-mixed" else torch.bfloat16}
-        for ours, theirs in zip(results, expected, strict=True):
-            assert ours.loss == pytest.approx(theirs.loss, rel=1e-2)
-            assert ours.grad_norms == pytest.approx(theirs.grad_norms, rel=5e-2)
-
-
 def interference(pool: RankPool, plan: Plan) -> tuple[bool, list[str]]:
     """Whether the adapter moved with its class; and what else differs."""
     less = replace(plan, steps=tuple(without_notes(counts) for counts in plan.steps))
@@ -511,13 +482,6 @@ def untried(patch: pytest.MonkeyPatch) -> None:
 VIOLATIONS = {"global clip": global_clip, "unweighed": unweighed, "untried": untried}
 
 
-def raising(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-    losses = loss(model, tensors)
-    if dist.get_rank() == 1:
-        raise ValueError("no such token")
-    return losses
-
-
 def infinite(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
     losses = loss(model, tensors)
     return losses * float("nan") if dist.get_rank() == 1 else losses
@@ -533,13 +497,6 @@ def test_a_gradient_that_is_not_finite_stops_all_with_one_error(
         assert isinstance(outcome, RankFailed)
         assert "is not finite" in str(outcome)
         assert "rank 1, step 0" in (outcome.where or "")
-    assert len({str(outcome) for outcome in outcomes}) == 1
-
-
-@pytest.mark.story
-def test_a_rank_that_fails_stops_the_other_copy_too(four_ranks: RankPool) -> None:
-    outcomes = four_ranks.outcomes(train, replace(HSDP, loss=raising))
-    assert all(isinstance(outcome, RankFailed) for outcome in outcomes)
     assert len({str(outcome) for outcome in outcomes}) == 1
 
 
@@ -583,13 +540,6 @@ def test_what_no_route_reaches_does_not_even_decay(two_ranks: RankPool, host: st
     for name, parameter in before.items():
         reached = name.startswith(("blocks.1", "blocks.2", "final_norm", "head"))
         assert torch.equal(weights[name], parameter) != reached, name
-
-
-def test_ddp_needs_a_process_group() -> None:
-    model = GPT(1, WIDTH, CONTEXT, VOCABULARY)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(UsageError, match="process group"):
-        governed(model, optimizer, [allow_all(model)], aggregator="ddp")
 
 
 def test_the_buckets_of_adapters_are_those_of_the_governed_reducer(two_ranks: RankPool) -> None:

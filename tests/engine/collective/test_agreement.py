@@ -20,7 +20,6 @@ from govray.engine.model.gpt import GPT, loss
 from govray.errors import (
     GovrayError,
     InfrastructureFailed,
-    Malformed,
     RankFailed,
     Refused,
     UsageError,
@@ -37,7 +36,6 @@ from tests.support.cases import (
     token_rows,
 )
 from tests.support.ranks import RankPool
-from tests.support.table import each_row
 
 Fault = Callable[[StepBatch], tuple[StepBatch, Any]]
 
@@ -322,27 +320,6 @@ def test_what_expires_in_flight_stops_all_ranks_by_rank_0s_clock(two_ranks: Rank
         first, second = two_ranks.run(expire, until, seconds)
         assert first == second
         assert first.startswith("step 7: policy licences expired: valid until 2026-11-01T00:00:00")
-
-
-def test_one_process_agrees_with_itself() -> None:
-    made = agreement()
-    agreed = made.start(0, {"b": 3}, {"y": (1, 3)}, None).wait()
-    assert agreed.group_targets == {"a": 0, "b": 3}
-    assert agreed.corpus_counts == {"y": (1, 3)}
-    with pytest.raises(RankFailed, match="rank 0, step 0: disk gone"):
-        made.start(0, {}, {}, RankFailure("disk gone")).wait()
-
-
-@each_row("digest", ["", "sha256:", "sha256:00", "md5:" + "0" * 64, "sha256:" + "g" * 64])
-def test_a_digest_must_be_one(digest: str) -> None:
-    with pytest.raises(Malformed, match="plan_digest"):
-        agreement(plan_digest=digest)
-
-
-def test_a_text_too_long_is_cut_not_lost() -> None:
-    with pytest.raises(RankFailed) as caught:
-        agreement().start(0, {}, {}, RankFailure("é" * 5000)).wait()
-    assert caught.value.what.startswith("é" * 2000)
 
 
 # Routes and adapters belong to the set-up as well.

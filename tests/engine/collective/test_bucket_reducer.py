@@ -33,7 +33,7 @@ from govray.errors import GovrayError, RankFailed, Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import POLICY, governed, micro_batch, step_batch, token_rows
 from tests.support.explicit_sum import sum_over_ranks
-from tests.support.ranks import Hung, RankPool
+from tests.support.ranks import RankPool
 
 CONTEXT, VOCABULARY = 4, 11
 PROMPT_S = 120.0
@@ -305,12 +305,6 @@ def test_sending_starts_before_the_last_backward_ends(
         assert log.index("agreed") < log.index("send")
 
 
-def test_a_domains_buckets_leave_while_the_next_domain_computes(two_ranks: RankPool) -> None:
-    for log in two_ranks.run(events, {ALL: 1, LEFT: 1}, None, False):
-        second = log.index("backward begins", log.index("backward ends"))
-        assert log[:second].count("send") >= 5
-
-
 def test_without_its_hooks_everything_is_sent_afterwards(two_ranks: RankPool) -> None:
     for log in two_ranks.run(events, {ALL: 3}, 1, True):
         assert "send" not in log[: len(log) - log[::-1].index("backward ends")]
@@ -517,11 +511,6 @@ def test_a_fault_stops_all_ranks_together_and_the_next_step_is_sound(
     assert (outcomes[-1].sent_before > 0) == FAULTS[name].under_way
 
 
-def test_of_four_ranks_too(four_ranks: RankPool) -> None:
-    fault = FAULTS["late in backward"]
-    check_stopped(four_ranks.run(attempt, "late in backward"), fault.error, fault.message)
-
-
 def before_agreement(kind: str) -> tuple[str, str, int, bool]:
     """A rank that has no batch, or another policy: (error's kind, text, sends, goes on)."""
     model, _, run = fresh((ALL, LEFT), layout=of_size(1))
@@ -651,47 +640,3 @@ def test_buckets_sent_as_they_become_ready_are_mixed_up(two_ranks: RankPool) -> 
         assert total == {"a": [3.0] * 3, "b": [30.0] * 3}
     for total in two_ranks.run(sum_of_two, AsReady):
         assert total != {"a": [3.0] * 3, "b": [30.0] * 3}
-
-
-def owing(silent: bool) -> str:
-    """The last rank fails in its last pass; does it still send what it owes?"""
-    # A trial would see the fault first.
-    _, _, run = fresh((ALL, LEFT), max_rows=1, tries_rows=False)
-    calls = -1
-
-    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        nonlocal calls
-        calls += 1
-        return fail() if calls == 2 else loss(model, rows)
-
-    faulty = dist.get_rank() == 1
-    with pytest.MonkeyPatch.context() as patch:
-        if silent and faulty:
-            patch.setattr(Reducer, "send_rest", lambda self: None)
-        try:
-            run(batch_of(0, {ALL: 2, LEFT: 1}), loss_fn if faulty else loss)
-        except RankFailed as error:
-            return str(error)
-    return "went on"
-
-
-def test_a_failed_rank_that_does_not_send_the_rest_leaves_the_others_waiting() -> None:
-    pool = RankPool(2)
-    try:
-        for said in pool.run(owing, False):
-            assert "it broke" in said
-        pool.timeout = 2.0
-        # The processes' time is up, or the group's, whichever comes first.
-        with pytest.raises((Hung, Waited)):
-            _raise_if_waited(pool.run(owing, True))
-    finally:
-        pool.close()
-
-
-class Waited(AssertionError):
-    """A rank learned nothing but that the others did not come."""
-
-
-def _raise_if_waited(said: Sequence[str]) -> None:
-    if any("it broke" not in each for each in said):
-        raise Waited(said)

@@ -19,7 +19,7 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.steps.expiry import NoLongerValid, ends_of_validity
-from govray.errors import Refused, UsageError
+from govray.errors import Refused
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, rank_slice
 from govray.governance.record.row_order import RowOrder
@@ -245,35 +245,6 @@ def test_rows_of_a_gated_corpus_are_refused(two_ranks: RankPool, rank: int) -> N
     assert two_ranks.run(use_gated, 7) == ["trained", "trained"]
 
 
-def decided(until: int) -> list[str]:
-    """Steps that were decided before repeat, whatever the clock says by now."""
-    step, _ = make(
-        clock=lambda: START.timestamp() + 1e6, valid_until={NAMES["two"]: START}, decided=until
-    )
-    outcome = []
-    for number in range(2):
-        try:
-            step(read(plan(), number), loss)
-            outcome.append("trained")
-        except NoLongerValid:
-            outcome.append("ended")
-    return outcome
-
-
-def test_what_was_decided_is_not_decided_again(two_ranks: RankPool) -> None:
-    for until, expected in ((0, "ended ended"), (1, "trained ended"), (2, "trained trained")):
-        assert two_ranks.run(decided, until) == [expected.split()] * 2
-
-
-def test_rows_without_a_corpus_cannot_be_left_out() -> None:
-    batch = StepBatch(
-        0, (MicroBatch("s", {"targets": torch.ones(1, 1)}, (0,), (1,)),), {"a": (1, 1)}
-    )
-    assert batch.without({"b"}) is batch
-    with pytest.raises(UsageError, match="does not name its rows' corpora"):
-        batch.without({"a"})
-
-
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=9).map(sorted), st.sampled_from("abc"))
 def test_rows_that_stay_are_those_of_the_other_corpora(corpora: list[str], left_out: str) -> None:
     rows = torch.arange(3 * len(corpora)).reshape(-1, 3)
@@ -308,14 +279,3 @@ def test_what_is_found_is_what_ended_by_then(
     for end in found:
         first = revoked.get(end.name)
         assert (end.reason == "revoked") == (first is not None and first < until[end.name])
-
-
-@given(TIMES, TIMES, DATES, DATES)
-def test_what_has_ended_stays_so(
-    one: datetime, other: datetime, until: dict[str, datetime], revoked: dict[str, datetime]
-) -> None:
-    earlier, later = sorted((one, other))
-    before, after = (
-        {each.name for each in ends_of_validity(t, until, revoked)} for t in (earlier, later)
-    )
-    assert before <= after

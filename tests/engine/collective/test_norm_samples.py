@@ -165,22 +165,3 @@ def test_a_group_that_one_rank_could_not_measure_is_absent_on_all(two_ranks: Ran
         measured = {group for _, group in sample.squares}
         assert "block.1" not in measured
         assert "block.2" in measured
-
-
-def test_rows_without_corpora_give_no_sample_of_their_groups() -> None:
-    model, adapters = fresh()
-    parameters = [*model.parameters(), *dict(adapters.named_parameters()).values()]
-    run = governed(
-        model,
-        torch.optim.SGD(parameters, lr=0.1),
-        list(routes(model).values()),
-        adapters=adapters,
-        corpora=CORPORA,
-    )
-    named = batch(0, model, 0)
-    nameless = replace(
-        named, micro_batches=tuple(replace(m, corpora=()) for m in named.micro_batches)
-    )
-    sample = run(nameless, loss).norms
-    assert sample is not None
-    assert (sample.pieces, dict(sample.squares)) == ((), {})

@@ -16,13 +16,11 @@ from torch.utils.checkpoint import checkpoint
 
 from govray.engine.gradients import norm_accounting as accounting_module
 from govray.engine.gradients.norm_accounting import Accounting, Piece
-from govray.engine.gradients.routing import permitted
 from govray.engine.gradients.row_weights import RowWeights
 from govray.engine.gradients.sliced_pass import sliced
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
-from govray.errors import UsageError
 from tests.support.table import each_row
 
 VOCABULARY = 11
@@ -148,13 +146,6 @@ def test_pieces_equal_their_own_gradients(lengths, corpora, weights, tied):
         close(measure(model, rows, pieces, accounting=accounting), expected)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_the_gpt(tied):
-    model = double(GPT(2, 8, 5, VOCABULARY, tied=tied, heads=2))
-    rows, pieces = rows_of(5), cut(model, 2, 3)
-    close(measure(model, rows, pieces), expected_of(model, rows, pieces))
-
-
 def test_only_what_a_piece_may_train_counts():
     """A sliced pass: corpus b trains the upper block and what follows."""
     model = double(Net())
@@ -189,20 +180,6 @@ def test_passes_add_up_until_they_are_taken():
             loss(model, rows).sum().backward()
     close(numbers(accounting), expected)
     assert numbers(accounting) == {}
-
-
-def test_a_weight_that_a_hook_applies_is_in_the_gradient_of_a_single_piece():
-    model = double(Net())
-    rows = rows_of(3)
-    (piece,) = cut(model, 3)
-    half = everywhere(model, 0.5)
-    accounting = Accounting(model, groups_by_name(model))
-    with (
-        accounting.measuring([replace(piece, weights=half)]),
-        permitted(dict(model.named_parameters()), half),
-    ):
-        loss(model, rows).sum().backward()
-    close(numbers(accounting), expected_of(model, rows, [replace(piece, weights=half)]))
 
 
 @pytest.mark.parametrize("contested", [False, True])
@@ -411,50 +388,3 @@ def trained(measured: bool) -> list[Tensor]:
 def test_training_is_bit_for_bit_the_same():
     for plain, observed in zip(trained(False), trained(True), strict=True):
         assert torch.equal(plain, observed)
-
-
-def test_steps_that_are_sampled():
-    accounting = Accounting(nn.Linear(1, 1), {}, every=3)
-    due = [step for step in range(3000) if accounting.due(step)]
-    assert due[0] == 0
-    assert [step // 3 for step in due] == list(range(1000))  # one of every three
-
-
-@pytest.mark.parametrize("stride", [2, 50, 100])
-def test_samples_favour_no_phase_of_a_stride(stride):
-    """A stream that is read at every k-th step is in a k-th of the samples, on average."""
-
-    def chi_squared(samples):
-        counts = [sum(step % stride == phase for step in samples) for phase in range(stride)]
-        mean = len(samples) / stride
-        return sum((count - mean) ** 2 / mean for count in counts)
-
-    bound = stride - 1 + 4 * (2 * stride) ** 0.5  # its mean and four deviations
-    accounting = Accounting(nn.Linear(1, 1), {}, every=50)
-    assert chi_squared([step for step in range(100_000) if accounting.due(step)]) < bound
-    assert chi_squared(range(0, 100_000, 50)) > bound  # the control: every fiftieth exactly
-
-
-@each_row("bounds", [[(1, 2)], [(0, 2), (3, 4)], [(0, 2), (1, 4)], [(0, 0)]])
-def test_pieces_must_follow_each_other(bounds):
-    model = nn.Linear(1, 1)
-    pieces = [Piece("a", start, stop, {}) for start, stop in bounds]
-    with (
-        pytest.raises(UsageError, match="accounting: rows"),
-        Accounting(model, {}).measuring(pieces),
-    ):
-        pass
-
-
-def test_a_weight_of_an_unknown_parameter():
-    accounting = Accounting(nn.Linear(1, 1), {"weight": "head"})
-    with (
-        pytest.raises(UsageError, match="bias is in no layer group"),
-        accounting.measuring([Piece("a", 0, 1, {"bias": 1.0})]),
-    ):
-        pass
-
-
-def test_every_is_a_number_of_steps():
-    with pytest.raises(UsageError, match="every is 0"):
-        Accounting(nn.Linear(1, 1), {}, every=0)

@@ -72,22 +72,6 @@ def test_rows_share_a_pass_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> N
     assert weight.weights == ((0, 5, 1.0), (5, 6, 0.5))
 
 
-@pytest.mark.parametrize("route", [UPPER, MIDDLE], ids=["suffix", "middle"])
-def test_a_stream_may_come_in_several_micro_batches(route: Route) -> None:
-    batches = [rows(route, 2), micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 9), first=2)]
-    passes = planner().passes(batches)
-    assert sorted(row for each in passes for row in each.rows) == [
-        (route.digest, position) for position in range(4)
-    ]
-
-
-def test_one_stream_alone_shares_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
-    (upper,) = planner().passes([rows(UPPER, 3)])
-    assert upper.method == "homogeneous"
-    assert upper.weights.keys() == {f for g in UPPER.weights for f in GROUPS[g]}
-
-
 def test_where_the_model_allows_no_sliced_pass_every_stream_is_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -96,12 +80,6 @@ def test_where_the_model_allows_no_sliced_pass_every_stream_is_alone(
     plan.unsliced = "because"
     passes = plan.passes([rows(ALL, 3), rows(UPPER, 2)])
     assert [len(each.parts) for each in passes] == [1, 1]
-
-
-def test_rows_of_another_shape_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
-    short = micro_batch(UPPER, token_rows(2, CONTEXT - 1, VOCABULARY, 1))
-    assert [len(each.parts) for each in planner().passes([rows(ALL, 3), short])] == [1, 1]
 
 
 @given(

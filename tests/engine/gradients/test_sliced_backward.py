@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
@@ -275,14 +273,6 @@ def test_a_transformer_equals_one_row_at_a_time(data):
     assert_same(backward_sliced(model, batch, permissions(model, weights)), expected)
 
 
-def test_middle_blocks_only():
-    model, batch = transformer(), batch_of(4)
-    weights = weights_of(4, **MIDDLE)
-    expected = row_oracle(model, batch, weights)
-    assert expected["final_norm.weight"] is None
-    assert_same(backward_sliced(model, batch, permissions(model, weights)), expected)
-
-
 def test_the_oracle_sees_a_flow_that_ends_too_early():
     """The control: a lower layer's gradient is lost where a layer above does not pass it on."""
     model, batch = transformer(), batch_of(4)
@@ -302,13 +292,6 @@ def test_allowing_everything_is_plain_training_bit_for_bit(tied, dtype):
     plain = {name: parameter.grad for name, parameter in model.named_parameters()}
     found = backward_sliced(model, batch, {name: everything(6) for name in plain})
     assert all(torch.equal(found[name], gradient) for name, gradient in plain.items())
-
-
-def test_losses_are_those_of_the_plain_model_whatever_the_rows_may_do():
-    model, batch = transformer().float(), batch_of(4)
-    plain = loss(model, batch)
-    with sliced(model, 4, permissions(model, weights_of(4, **MIDDLE))):
-        assert torch.equal(loss(model, batch), plain)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -348,17 +331,6 @@ def test_autocast():
         assert (gradient - plain[name]).norm() <= 2**-8 * plain[name].norm(), name
 
 
-def test_backward_inside_autocast_keeps_the_dtype_of_the_forward():
-    layer = nn.Linear(64, 64, bias=False)
-    inputs = torch.randn(4, 64)
-    permitted = {"weight": RowWeights(((0, 2, 1.0),), ())}
-    with sliced(layer, 4, permitted):
-        output = layer(inputs)
-        with torch.autocast("cpu", torch.bfloat16):
-            output.backward(torch.ones_like(output))
-    assert torch.allclose(layer.weight.grad, inputs[:2].sum(0).expand(64, 64), rtol=1e-6)
-
-
 def test_a_layer_used_twice():
     layer = nn.Linear(6, 6).double()
     inputs = torch.randn(4, 6, dtype=torch.float64)
@@ -370,18 +342,6 @@ def test_a_layer_used_twice():
         layer(layer(inputs).tanh()).square().sum().backward()
     for parameter, gradient in zip(layer.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, **EXACT)
-
-
-def test_gradients_accumulate_over_passes():
-    model, batch = transformer(), batch_of(4)
-    weights = weights_of(4, **MIDDLE)
-    permitted = permissions(model, weights)
-    for _ in range(2):
-        with sliced(model, 4, permitted):
-            loss(model, batch).sum().backward()
-    for name, gradient in row_oracle(model, batch, weights).items():
-        if gradient is not None:
-            torch.testing.assert_close(model.get_parameter(name).grad, 2 * gradient, **EXACT)
 
 
 def test_adapters_work_beside_sliced_layers():
@@ -403,31 +363,6 @@ def test_adapters_work_beside_sliced_layers():
         assert_same(backward_sliced(model, batch, permitted), expected)
     for tensor, gradient in zip(tensors.values(), theirs, strict=True):
         torch.testing.assert_close(tensor.grad, gradient, **EXACT)
-
-
-def on_a_ddp_rank() -> dict[str, Tensor]:
-    """Rank 0 has two rows that train everything; otherwise rows train the upper layers."""
-    rank = dist.get_rank()
-    lower = [0.0, 0.0, 1.0, 1.0] if rank == 0 else [0.0] * 4
-    weights = {g: [1.0] * 4 for g in ORDER} | {"embedding": lower, "block.0": lower}
-    model, batch = transformer(), batch_of(4)
-    batch = {name: (tensor + rank) % 11 for name, tensor in batch.items()}
-    replica = DistributedDataParallel(model, static_graph=True)
-    for _ in range(2):  # DDP learns the graph in the first step
-        model.zero_grad()
-        with sliced(model, 4, permissions(model, weights)):
-            loss(replica, batch).sum().backward()
-    expected = row_oracle(model, batch, weights)
-    for name, parameter in model.named_parameters():
-        total = torch.zeros_like(parameter) if expected[name] is None else expected[name]
-        dist.all_reduce(total)
-        torch.testing.assert_close(parameter.grad * dist.get_world_size(), total, **EXACT)
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-
-def test_ddp_hosts_ranks_with_no_permitted_row(two_ranks):
-    first, second = two_ranks.run(on_a_ddp_rank)
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def saved_by(layer: nn.Module, inputs: Tensor, permitted: Mapping[str, RowWeights]) -> list[Tensor]:
@@ -503,24 +438,6 @@ def test_layers_are_restored_after_an_error():
     assert not any(parameter._backward_hooks for parameter in model.parameters())
 
 
-def test_rows_must_come_first():
-    model = nn.Sequential(nn.Linear(6, 4))
-    permitted = {name: RowWeights(((0, 1, 1.0),), ()) for name in ("0.weight", "0.bias")}
-    for wrong in (torch.zeros(8, 6), torch.zeros(1, 6), torch.zeros(6)):
-        with (
-            sliced(model, 6, permitted),
-            pytest.raises(Refused, match=r"^0: Linear got an input of shape .* pass of 6 rows"),
-        ):
-            model(wrong)
-
-
-def test_where_all_rows_are_equal_any_first_dimension_is_exact():
-    table = nn.Embedding(5, 4)
-    with sliced(table, 3, {"weight": RowWeights(((0, 3, 1.0),), ())}):
-        table(torch.arange(5)).sum().backward()
-    assert torch.equal(table.weight.grad, torch.ones(5, 4))
-
-
 def test_a_model_may_write_into_what_a_layer_returns():
     """As ``nn.ReLU(inplace=True)`` and ``hidden += x`` do."""
     torch.manual_seed(0)
@@ -568,14 +485,6 @@ def test_without_the_check_such_a_tensor_learns_from_all_rows(monkeypatch):
     with sliced(model, 4, {"layer.weight": RowWeights(((0, 2, 1.0),), ())}):
         model(torch.tensor([[0.0] * 4] * 2 + [[1.0] * 4] * 2)).sum().backward()
     assert model.layer.weight.grad.any()
-
-
-def test_backward_belongs_inside():
-    model, batch = transformer(), batch_of(4)
-    with sliced(model, 4, permissions(model, weights_of(4, **MIDDLE))):
-        losses = loss(model, batch).sum()
-    with pytest.raises(Refused, match="backward of a sliced pass after its context"):
-        losses.backward()
 
 
 def test_every_parameter_needs_an_entry_and_every_entry_a_parameter():
@@ -691,36 +600,3 @@ def test_a_pure_gradient_of_some_rows_writes_nothing():
     assert all(parameter.grad is None for parameter in layer.parameters())
     with pytest.raises(UsageError, match="no gradient by rows for Scaled"):
         parameter_gradients(Scaled(), inputs, grad)
-
-
-@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.booleans()), min_size=1))
-def test_ranges_say_what_each_row_said(rows):
-    ranges = RowWeights.of([weight for weight, _ in rows], [flows for _, flows in rows])
-    weights, flow = [0.0] * len(rows), [False] * len(rows)
-    for start, stop, weight in ranges.weights:
-        weights[start:stop] = [weight] * (stop - start)
-    for start, stop in ranges.flow:
-        flow[start:stop] = [True] * (stop - start)
-    assert list(zip(weights, flow, strict=True)) == rows
-    assert ranges.allows_all(len(rows)) == all(weight == 1.0 for weight, _ in rows)
-
-
-@each_row(
-    ("weights", "flow"),
-    [
-        (((2, 2, 1.0),), ()),
-        (((-1, 2, 1.0),), ()),
-        (((0, 2, 0.0),), ()),
-        (((0, 2, -1.0),), ()),
-        (((0, 2, float("nan")),), ()),
-        (((0, 2, float("inf")),), ()),
-        (((0, 2, 1.0), (1, 3, 0.5)), ()),
-        (((2, 3, 1.0), (0, 1, 1.0)), ()),
-        (((0, 2, 1.0), (2, 3, 1.0)), ()),
-        ((), ((0, 2), (2, 3))),
-        ((), ((3, 2),)),
-    ],
-)
-def test_ranges_that_are_none(weights, flow):
-    with pytest.raises(UsageError, match="RowWeights"):
-        RowWeights(weights, flow)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,10 +11,8 @@ from torch.nn import functional as F
 
 from govray.engine.gradients import pass_check
 from govray.engine.gradients import pass_planner as planner_module
-from govray.engine.gradients.pass_slices import Slices, floor, slicing_pays
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
-from govray.engine.model.layer_groups import layer_groups
 from govray.engine.step import GovernedStep
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
@@ -172,18 +167,6 @@ def test_streams_of_one_domain_share_a_pass() -> None:
     assert_equal(ours, row_by_row(MIDDLE, [2, 3, 1]))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("max_rows", [None, 4])
-def test_it_gives_each_streams_own_gradients(dropout: float, max_rows: int | None) -> None:
-    ours, _, ran = take(MIDDLE, [3, 4, 2], steps=2, dropout=dropout, max_rows=max_rows)
-    assert "sliced" in ran
-    theirs, _, ran = take(
-        MIDDLE, [3, 4, 2], steps=2, dropout=dropout, max_rows=max_rows, slicing=False
-    )
-    assert "sliced" not in ran
-    assert_equal(ours, theirs)
-
-
 def test_rows_that_read_one_adapter_share_a_pass() -> None:
     routes = [Route(dict(each.weights), "notes", RANK) for each in MIDDLE]
     ours, run, ran = take([*routes, MIDDLE[0]], [2, 3, 1, 2])
@@ -288,33 +271,3 @@ def test_a_module_without_a_function_leaves_all_streams_alone() -> None:
     _, run, ran = take(MIDDLE, [1, 1, 1], kind=Odd)
     assert "head" in run.accumulation.planner.unsliced
     assert "sliced" not in ran
-
-
-def test_nothing_to_see_leaves_the_trial_open() -> None:
-    def masked(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        return loss(model, tensors) * 0.0
-
-    _, run, ran = take(MIDDLE, [1, 1, 1], loss_fn=masked, steps=2)
-    assert run.accumulation.planner.unsliced is None
-    assert ran.count("sliced") == 2  # two trials
-
-
-def test_the_floor_of_a_route() -> None:
-    model = fresh()
-    run, _ = prepare(model, MIDDLE)
-    own = [run.routed.streams[route.digest] for route in MIDDLE]
-    assert [floor(each, GROUPS) for each in own] == [2, 1, 0]
-    assert floor(replace(own[0], adapter="notes"), GROUPS) == 0
-    assert floor(own[0], [*GROUPS, "gates"]) == 0
-    assert list(layer_groups(model)) == GROUPS
-
-
-def test_what_slicing_saves_and_costs() -> None:
-    both = Slices((1.0, 1.0), (True, True))
-    first = Slices((1.0, 0.0), (True, False))
-    assert slicing_pays([10, 10], {"a": both}, {"a": 5})
-    assert not slicing_pays([10, 10], {"a": first}, {"a": 5})
-    assert not slicing_pays([10, 10], {"a": Slices((1.0, 0.5), (True, True))}, {"a": 5})
-    # A large shared part pays for a small idle one.
-    assert slicing_pays([10, 10], {"a": both, "b": first}, {"a": 500, "b": 5})
-    assert not slicing_pays([10, 10**6], {"a": both, "b": first}, {"a": 500, "b": 5})

@@ -183,56 +183,6 @@ def test_without_deterministic_kernels_rounding_may_differ(
         trained(cuda_graphs=True)
 
 
-def test_a_single_parameter_is_not_lost_beside_the_others(
-    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.use_deterministic_algorithms(False)
-    scaled(monkeypatch, {"final_norm.weight": 0.5})
-    with pytest.raises(Refused, match=r"final_norm\.weight differs by 5\.0e-01"):
-        trained(cuda_graphs=True)
-
-
-def test_bfloat16_is_compared_by_its_own_rounding(
-    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is looked at in backward counts: losses are in float32."""
-    torch.use_deterministic_algorithms(False)
-    scaled(monkeypatch, {"head.weight": 1.02})
-    trained(cuda_graphs=True, precision="bf16-mixed")
-    with pytest.raises(Refused, match=r"head\.weight differs by"):
-        trained(cuda_graphs=True)
-    scaled(monkeypatch, {"head.weight": 0.5})
-    with pytest.raises(Refused, match=r"head\.weight differs by"):
-        trained(cuda_graphs=True, precision="bf16-mixed")
-
-
-def test_a_graph_that_was_refused_is_not_kept(
-    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scaled(monkeypatch, {"head.weight": 2.0})
-    training, refused = Training(cuda_graphs=True), 0
-    for step in range(3 * STEPS):
-        try:
-            training.step(step)
-        except Refused:
-            refused += 1
-    assert refused > 2  # captured and compared anew
-    graphs = training.run.accumulation.graphs
-    assert graphs is not None
-    assert {kind[0] for kind in graphs._graphs} == {OWN.digest}  # it trains no head
-
-
-def test_nothing_to_learn_is_no_difference(captures: list[RerunCapture]) -> None:
-    training = Training(cuda_graphs=True)
-    route = training.routes[0]
-    for step in range(4):
-        rows = token_rows(2, CONTEXT, VOCABULARY, step)
-        rows["targets"].fill_(-100)
-        batch = step_batch(step, [micro_batch(route, rows)])
-        training.run(batch, loss)
-    assert captures[0].launched
-
-
 def test_what_is_not_finite_is_the_step_s_to_say(captures: list[RerunCapture]) -> None:
     def infinite(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
         return loss(model, rows) * factor
@@ -266,17 +216,6 @@ def test_what_the_host_draws_is_refused(
 
     with pytest.raises(Refused, match=f"draws from the generator of {whose}"):
         trained(choosing, cuda_graphs=True)
-
-
-def test_rows_elsewhere_run_as_ever(captures: list[RerunCapture]) -> None:
-    training = Training(cuda_graphs=True)
-    graphs = training.run.accumulation.graphs
-    assert graphs is not None
-    graphs._device = torch.device("meta")
-    for step in range(STEPS):
-        training.step(step)
-    assert captures[0].captured == 0
-    assert not differ(training, trained())
 
 
 def test_a_step_under_autocast_is_refused(captures: list[RerunCapture]) -> None:
@@ -364,40 +303,6 @@ def test_what_changes_later_is_refused_at_the_next_comparison(
 
     with pytest.raises(Refused, match=r"the loss differs by .*depend on their tensors alone"):
         later()
-
-
-def test_it_is_compared_at_powers_of_two() -> None:
-    compared = [each for each in range(1, 1600) if each == 1 or trial_times.due_again(each)]
-    assert compared == [1, 16, 32, 64, 128, 256, 512, 1024, 1536]
-
-
-def test_a_loss_that_is_made_anew_is_never_captured(captures: list[RerunCapture]) -> None:
-    training = Training(cuda_graphs=True)
-    for step in range(STEPS):
-        training.step(step, lambda model, rows: loss(model, rows))
-    assert captures[0].captured == 0
-    assert not differ(training, trained())
-
-
-def test_a_bound_method_is_one_loss(captures: list[RerunCapture]) -> None:
-    class Task:
-        def losses(self, model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-            return loss(model, rows)
-
-    task, training = Task(), Training(cuda_graphs=True)
-    for step in range(STEPS):
-        training.step(step, task.losses)
-    assert captures[0].captured
-    assert not differ(training, trained())
-
-
-def test_beyond_so_many_kinds_passes_run(
-    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pass_graphs, "_KINDS", 1)
-    training = trained(cuda_graphs=True)
-    assert captures[0].captured == 1
-    assert not differ(training, trained())
 
 
 def test_weights_that_lie_elsewhere_are_captured_anew(captures: list[RerunCapture]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import optax
-import pytest
 from flax import nnx
 
 from govray.engine.jax.gpt import loss
@@ -58,15 +57,3 @@ def governed(transformation: optax.GradientTransformation, steps: int = STEPS) -
 
 def test_it_has_the_bits_of_the_loop_of_two_compiled_functions() -> None:
     assert governed(MOMENTUM) == plain(MOMENTUM, compiled=True)
-
-
-@pytest.mark.story
-def test_and_not_those_of_the_loop_that_compiles_nothing() -> None:
-    """Negative control: op by op, JAX rounds between a product and a sum."""
-    assert governed(MOMENTUM, 1) != plain(MOMENTUM, compiled=False, steps=1)
-
-
-def test_of_adam_a_group_of_one_parameter_has_other_bits() -> None:
-    """Its bias correction is computed within the parameter's kernel, and rounded otherwise."""
-    adam = optax.adam(1e-2)
-    assert governed(adam, 1) != plain(adam, compiled=True, steps=1)

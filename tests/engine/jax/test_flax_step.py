@@ -128,16 +128,6 @@ def test_a_schedule_reads_the_step_of_the_plan(made) -> None:
     assert due["w"].tolist() == [0, 0, 0]
 
 
-def test_rows_in_pieces_have_the_same_gradient() -> None:
-    whole = tiny_step(Tiny(), OPEN)
-    pieces = tiny_step(Tiny(), OPEN, max_rows=2)
-    one, other = whole(first(OPEN), loss), pieces(first(OPEN), loss)
-    assert one.loss == pytest.approx(other.loss)
-    assert one.grad_norms == pytest.approx(other.grad_norms)
-    for name, value in whole.framework.parameters().items():
-        assert np.allclose(value, pieces.framework.parameters()[name], rtol=1e-4, atol=1e-5)
-
-
 def flops(route: Route) -> float:
     """What the compiler is asked to do for rows of one route: XLA's own count."""
     model = nnx.eval_shape(lambda: FlaxGPT(4, 128, 16, 32, rngs=nnx.Rngs(0)))
@@ -227,10 +217,6 @@ class Drawing(Tied):
 TIED = {"open": Route({"embedding+head": 1.0, "block.0": 1.0})}
 
 
-def test_a_model_without_a_head_reads_its_embedding_as_one() -> None:
-    assert [*layer_groups(Tied())] == ["embedding+head", "block.0"]
-
-
 @pytest.mark.parametrize(
     ("model", "says"),
     [(Counting, "Cannot mutate Variable"), (Drawing, "Cannot mutate RngCount")],
@@ -311,38 +297,6 @@ def test_without_the_trial_they_would_train(monkeypatch: pytest.MonkeyPatch) -> 
     before = digests(step)
     step(first(OPEN), loss)
     assert digests(step) != before
-
-
-class Recomputed(Tiny):
-    """Computes itself again in backward, and keeps plain containers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sizes, self.named = [1, 2], {"a": [3]}
-
-    @nnx.remat
-    def __call__(self, tokens):
-        return super().__call__(tokens)
-
-
-class Written(Recomputed):
-    """Writes a parameter, where only its numbers show it."""
-
-    @nnx.remat
-    def __call__(self, tokens):
-        self.head.kernel.set_value(1.5 * self.head.kernel.get_value())
-        return Tiny.__call__(self, tokens)
-
-
-def test_ordinary_models_of_flax_train_as_plain_ones() -> None:
-    corpora = {"open": EVERYTHING, "notes": NOTES}
-    plain, again = tiny_step(Tiny(), corpora), tiny_step(Recomputed(), corpora)
-    for step in (plain, again):
-        step(first(corpora), loss)
-    for name, value in plain.framework.parameters().items():
-        assert np.allclose(value, again.framework.parameters()[name], atol=1e-6), name
-    with pytest.raises(Refused, match=r"variable head\.kernel is another after the forward pass"):
-        tiny_step(Written(), corpora)(first(corpora), loss)
 
 
 def test_what_is_in_no_group_is_refused_by_name() -> None:

@@ -62,53 +62,6 @@ def test_a_layer_that_knows_the_rows_deviates_and_the_others_do_not(statistic: S
         assert abs(found[layer].deviation) < 1
 
 
-@each_row("statistic", STATISTICS)
-def test_rows_known_less_deviate_downwards(statistic: Statistic) -> None:
-    found = measured(known_at_the_head(drawn(32, 1), -3.0), drawn(32, 2), statistic)
-    assert found["head"].deviation < -1.5
-    assert found["head"].p == 1 / 2000
-
-
-def test_sides_hold_their_own_means() -> None:
-    probe, reserve = drawn(5, 1), drawn(7, 2)
-    head = measured(probe, reserve)["head"]
-    assert (head.probe.rows, head.reserve.rows) == (5, 7)
-    assert head.probe.entropy == pytest.approx(float(probe.entropy[2].mean()))
-    assert head.reserve.min_k == pytest.approx(float(reserve.min_k[2].mean()))
-
-
-def test_equal_scores_give_equal_measures() -> None:
-    assert measured(drawn(9, 1), drawn(9, 2)) == measured(drawn(9, 1), drawn(9, 2))
-
-
-def test_scores_that_are_all_equal_deviate_by_nothing() -> None:
-    flat = RowScores.of_table(LAYERS, torch.full((4, 9), 0.25, dtype=torch.float64))
-    assert all((m.deviation, m.p) == (0.0, 1.0) for m in measured(flat, flat).values())
-
-
-def test_spread_is_a_normal_sample_s_deviation_and_is_never_zero() -> None:
-    normal = torch.randn(100_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert float(robust_spread(2 * normal)) == pytest.approx(2, rel=0.02)
-    assert float(robust_spread(torch.zeros(3, dtype=torch.float64))) > 0
-    mostly = torch.tensor([0.0] * 6 + [4.0] * 4, dtype=torch.float64)
-    assert float(robust_spread(mostly)) > 1
-
-
-def mean_spread(ours: int, theirs: int, *, pooled: bool = True) -> float:
-    """Over 4,000 pairs of sides of normal rows, whose deviation is 1."""
-    generator = torch.Generator().manual_seed(ours + theirs)
-    rows = torch.randn(4000, ours + theirs, generator=generator, dtype=torch.float64)
-    if not pooled:
-        return float(torch.stack([robust_spread(each[ours:]) for each in rows]).mean())
-    return float(torch.stack([reserve_spread(e[:ours], e[ours:]) for e in rows]).mean())
-
-
-def test_a_small_reserve_has_a_spread_of_the_right_size() -> None:
-    assert 0.92 <= mean_spread(16, 4) <= 1.03
-    # The control: the reserve's rows alone.
-    assert mean_spread(16, 4, pooled=False) < 0.84
-
-
 def test_enough_reserve_rows_are_their_own_measure() -> None:
     ours, theirs = (torch.randn(n, dtype=torch.float64) for n in (8, FEW))
     assert reserve_spread(9 * ours, theirs) == robust_spread(theirs)
@@ -159,18 +112,6 @@ def test_picked_rows_are_distinct_and_repeat(rows: int, count: int, key: int) ->
     assert len(found) == min(count, rows)
     assert set(found) <= set(range(rows))
     assert found == pick(rows, count, key)
-
-
-def test_every_row_has_the_same_chance() -> None:
-    times = [0] * 10
-    for key in range(2000):
-        for row in pick(10, 3, key):
-            times[row] += 1
-    assert all(500 < each < 700 for each in times)
-
-
-def test_keys_pick_different_rows() -> None:
-    assert pick(1000, 8, "one") != pick(1000, 8, "other")
 
 
 @given(st.integers(0, 200), st.integers(1, 17))

@@ -9,10 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.engine.memorization.discoverable import MOST, chance, least_samples
+from govray.engine.memorization.discoverable import chance, least_samples
 from govray.engine.memorization.sequence_loss import continuations, target_losses
 from govray.engine.model.gpt import GPT
-from tests.support.table import each_row
 
 TEXT = list(b"to be")
 START, SAMPLES = 2, 8_000
@@ -27,21 +26,6 @@ def test_the_least_number_is_the_least(log_probability, p):
     assert chance(log_probability, found + slack) >= p
     if found > slack:
         assert chance(log_probability, found - slack) < p
-
-
-def test_a_certain_text_needs_one_sample_and_one_that_never_comes_needs_too_many():
-    assert least_samples(0.0, 0.99) == 1
-    assert least_samples(math.log(0.5), 0.9) == 4  # 1 − 2⁻³ = .875, 1 − 2⁻⁴ = .9375
-    assert least_samples(math.log(0.5), 0.75) == 2
-    assert least_samples(-math.inf, 0.5) is None
-    assert least_samples(-40.0, 0.5) is None
-    assert least_samples(-30.0, 0.5) < MOST
-
-
-@each_row(("log_probability", "p"), [(0.1, 0.5), (math.nan, 0.5), (-1, 0), (-1, 1)])
-def test_what_is_no_probability_is_refused(log_probability, p):
-    with pytest.raises(ValueError, match="probability"):
-        least_samples(log_probability, p)
 
 
 @pytest.fixture(scope="module")

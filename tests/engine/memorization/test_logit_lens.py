@@ -96,12 +96,6 @@ def test_hooks_are_gone_afterwards() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_one_block_has_nothing_below_its_output() -> None:
-    lens = found(gpt(1))
-    assert (lens.layers, lens.missing) == ((), None)
-    assert [*read(gpt(1), lens)] == ["head"]
-
-
 class Scaled(GPT):
     """Does something to the logits that is no module."""
 
@@ -142,11 +136,6 @@ def test_a_model_that_does_more_has_no_lens(kind: type[GPT], why: str) -> None:
     lens = found(kind(3, 16, CONTEXT, VOCABULARY, heads=2).eval())
     assert lens.layers == ()
     assert why in (lens.missing or "")
-
-
-def test_a_model_without_blocks_has_none() -> None:
-    model = nn.Sequential(nn.Embedding(VOCABULARY, 4), nn.Linear(4, VOCABULARY))
-    assert "no list of repeated blocks" in (found(model).missing or "")
 
 
 def test_precision_is_the_model_s_own() -> None:

@@ -109,11 +109,6 @@ def test_rows_that_were_no_evidence_are_none_in_any_band() -> None:
     assert flagged_at(untested, [0.0]) == [{}]
 
 
-def test_a_run_without_row_scores_is_refused() -> None:
-    with pytest.raises(Refused, match="has no row scores"):
-        curve([observed(section(1.0, row_scores=False))], [1.0])
-
-
 def test_e_values_that_do_not_follow_are_refused() -> None:
     run = observed(section(1.0))
     first = run.profiles[0]
@@ -124,8 +119,3 @@ def test_e_values_that_do_not_follow_are_refused() -> None:
     )
     with pytest.raises(Refused, match="does not follow from its row scores"):
         curve([wrong], [1.0])
-
-
-def test_a_run_that_gates_is_refused() -> None:
-    with pytest.raises(Refused, match="may gate a corpus"):
-        curve([observed(section(1.0), "gate")], [1.0])

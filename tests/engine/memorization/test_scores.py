@@ -19,7 +19,6 @@ from govray.engine.memorization.monitor import logits_in
 from govray.engine.memorization.scores import (
     RowScores,
     min_k,
-    representation_entropy,
     row_means,
     score_rows,
     token_scores,
@@ -71,51 +70,12 @@ def test_entropy_and_surprise_are_their_definitions(
         assert float(found.surprise) == pytest.approx(surprise, rel=1e-2, abs=1e-2)
 
 
-def test_a_known_case() -> None:
-    """p = (½, ¼, ¼): H = 1.5 bits, σ = half a bit, and the likely token is a half bit early."""
-    logits = torch.tensor([0.5, 0.25, 0.25]).log().expand(1, 2, 3)
-    found = token_scores(logits, torch.tensor([[0, 1]]))
-    bit = math.log(2)
-    assert found.entropy.tolist()[0] == pytest.approx([1.5 * bit] * 2)
-    assert found.surprise.tolist()[0] == pytest.approx([-1.0, 1.0])
-
-
-def test_certain_flat_and_masked_predictions_have_finite_scores() -> None:
-    logits = torch.zeros(1, 3, 4)
-    logits[0, 1, 2] = 1e6
-    logits[0, 2, 1:] = -torch.inf
-    found = token_scores(logits, torch.tensor([[0, 2, 0]]))
-    assert found.entropy.isfinite().all()
-    assert found.surprise.isfinite().all()
-    assert found.entropy[0, 1:].tolist() == [0.0, 0.0]
-    wrong = token_scores(logits, torch.tensor([[1, 0, 3]]))
-    assert wrong.surprise.isfinite().all()
-    assert wrong.surprise[0, 1] > 1e6
-
-
 def test_min_k_averages_the_most_surprising_targets_that_count() -> None:
     surprise = torch.tensor([[0.0, 5.0, 1.0, 3.0, 9.0], [2.0, 9.0, 9.0, 9.0, 9.0]])
     counted = torch.tensor([[True, True, True, True, False], [True] + [False] * 4])
     assert min_k(surprise, counted, 0.5).tolist() == [-4.0, -2.0]
     assert min_k(surprise, counted, 0.01).tolist() == [-5.0, -2.0]  # at least one
     assert row_means(surprise, counted).tolist() == [2.25, 2.0]
-
-
-def test_matrix_entropy_of_equal_and_of_orthogonal_states() -> None:
-    states = torch.stack([torch.ones(4, 4), torch.eye(4)])
-    counted = torch.ones(2, 4, dtype=torch.bool)
-    found = representation_entropy(states, counted).tolist()
-    assert found == pytest.approx([0.0, math.log(4)], abs=1e-9)
-
-
-def test_the_last_layer_is_the_model_s_prediction() -> None:
-    model, rows = gpt(), token_rows(3, CONTEXT, VOCABULARY, 1)
-    found = scored(model, rows)
-    assert found.layers == ("block.0", "block.1", "head")
-    with torch.no_grad():
-        direct = token_scores(model(rows["tokens"]), rows["targets"])
-    torch.testing.assert_close(found.entropy[-1], direct.entropy.double().mean(-1))
-    torch.testing.assert_close(found.surprise[-1], direct.surprise.double().mean(-1))
 
 
 def test_rows_are_scored_alike_alone_in_company_and_padded() -> None:
@@ -253,11 +213,3 @@ def test_a_forward_that_changes_a_buffer_is_refused() -> None:
     rows = token_rows(2, CONTEXT, VOCABULARY, 1)
     with pytest.raises(Refused, match="buffer calls"):
         scored(Counting(), rows, lens=Lens())
-
-
-def test_the_logits_of_a_loss_function_are_what_the_model_returns_in_it() -> None:
-    model, rows = gpt(), token_rows(2, CONTEXT, VOCABULARY, 1)
-    assert torch.equal(logits_in(loss)(model, rows), model(rows["tokens"]))
-    with pytest.raises(UsageError, match="calls the model 2 times"):
-        logits_in(lambda each, some: loss(each, some) + loss(each, some))(model, rows)
-    assert not model._forward_hooks

@@ -15,7 +15,6 @@ from govray.engine.model.adapters import Adapters
 from govray.engine.model.causal_lm import CausalLM
 from govray.engine.model.gpt import GPT
 from govray.engine.model.past import Past
-from govray.errors import UsageError
 
 PREFIX = list(b"the code of bcd is ")
 ENDS = [list(f"{number}".encode()) for number in (4711, 4712, 4811, 9, 90)]
@@ -129,13 +128,3 @@ def test_sequences_of_several_records_and_models_without_a_past_are_read_whole()
     assert same(end_losses(Plain(), PREFIX, ENDS), whole(gpt()))
     mamba = library(model_type="mamba", hidden_size=16, num_hidden_layers=1, state_size=4)
     assert same(end_losses(mamba, PREFIX, ENDS), whole(mamba))
-
-
-def test_what_is_too_long_or_empty_is_refused() -> None:
-    model = gpt(context=20)
-    with pytest.raises(UsageError, match="exceed the context"):
-        end_losses(model, PREFIX, ENDS)
-    for prefix, ends in (([], ENDS), (PREFIX, [[]])):
-        with pytest.raises(ValueError, match="at least one"):
-            end_losses(model, prefix, ends)
-    assert end_losses(gpt(), PREFIX, []) == []

@@ -1,16 +1,13 @@
 """Masks by counter: the published generator, and what dropout needs of it."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.engine.model import counter_masks
-from govray.engine.model.counter_masks import kept, mix, outputs, signed
+from govray.engine.model.counter_masks import kept, outputs, signed
 from govray.engine.steps.keyed_seed import mask_seed
-from tests.support.table import each_row
 
 LANE = (1 << 64) - 1
 PUBLISHED = [
@@ -64,43 +61,3 @@ def test_chunks_change_nothing(monkeypatch, at_once):
     whole = kept(keys(5), 333, 0.5)
     monkeypatch.setitem(counter_masks._WORDS_AT_ONCE, "cpu", at_once)
     assert torch.equal(kept(keys(5), 333, 0.5), whole)
-
-
-def test_a_row_is_the_same_beside_any_others():
-    assert torch.equal(kept(keys(8), 100, 0.5)[3:5], kept(keys(2, 3), 100, 0.5))
-
-
-@each_row("p", [0.01, 0.1, 0.5, 0.9])
-def test_the_share_dropped_is_p_in_all_and_in_each_row(p):
-    rows, elements = 256, 4096
-    dropped = ~kept(keys(rows), elements, p)
-    spread = math.sqrt(p * (1 - p) / elements)
-    each = dropped.double().mean(1)
-    assert abs(float(each.mean()) - p) < 5 * spread / math.sqrt(rows)
-    assert float(((each - p).abs() / spread).max()) < 5
-    # The variance of the rows' shares is binomial: rows are neither alike nor balanced.
-    assert float(each.var()) / spread**2 == pytest.approx(1, abs=0.5)
-
-
-@each_row("lag", [1, 2, 3, 64, 200])
-def test_neighbours_and_rows_are_uncorrelated(lag):
-    values = kept(keys(256), 4096, 0.5).double() - 0.5
-    count = values.numel()
-    along = (values[:, lag:] * values[:, :-lag]).mean() * 4
-    across = (values * values.roll(lag, 0)).mean() * 4
-    assert abs(float(along)) < 5 / math.sqrt(count - 256 * lag)
-    assert abs(float(across)) < 5 / math.sqrt(count)
-
-
-def test_keys_that_differ_in_one_bit_share_no_mask():
-    """Layer keys are mixed with row keys before use, so this is the hardest case."""
-    one = torch.tensor([signed(mask_seed("row"))])
-    flipped = one ^ torch.tensor([signed(1 << bit) for bit in range(64)])
-    base, others = kept(mix(one.clone()), 4096, 0.5), kept(mix(flipped), 4096, 0.5)
-    shared = (base == others).double().mean(1)
-    assert float((shared - 0.5).abs().max()) < 5 * 0.5 / 64
-
-
-@pytest.mark.parametrize(("p", "share"), [(0.0, 1.0), (1.0, 0.0)])
-def test_the_ends_of_p(p, share):
-    assert float(kept(keys(4), 1000, p).double().mean()) == share

@@ -138,11 +138,6 @@ def test_experts_are_not_refused_for_another_order_of_sums() -> None:
     CausalLM(CONTEXT, VOCABULARY, config=config, separator=SEPARATOR)
 
 
-def test_sizes_that_do_not_fit_each_other_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"hyperparameters: transformers refuses it: RuntimeError"):
-        transformer("llama", **GATED | {"head_dim": 3})
-
-
 def test_a_model_that_forgot_its_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the library says: positions that never begin anew mask nothing."""
     monkeypatch.setattr(

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn.utils import parametrize
 
 from govray.engine.model.gpt import GPT
 from govray.engine.model.layer_groups import layer_groups
@@ -127,13 +126,6 @@ def test_a_group_that_the_policy_names_holds_only_what_its_globs_match() -> None
         layer_groups(meta_gpt(2, tied=False), {"embedding": ["*.positions.weight"]})
 
 
-def test_a_parametrized_head_is_no_list_of_blocks() -> None:
-    model = Decoder()
-    parametrize.register_parametrization(model.lm_head, "weight", nn.Identity(), unsafe=True)
-    # Its owner is the parametrization, whose place is after the blocks: still the head.
-    assert layer_groups(model)["head"] == ("lm_head.parametrizations.weight.original",)
-
-
 class Block(nn.Module):
     def __init__(self, width: int = 4) -> None:
         super().__init__()
@@ -151,43 +143,12 @@ def blocks(count: int, width: int = 4) -> list[Block]:
     return [Block(width) for _ in range(count)]
 
 
-def test_blocks_may_sit_in_a_sequential() -> None:
-    groups = layer_groups(
-        model_of(embed=nn.Embedding(7, 4), trunk=nn.Sequential(*blocks(3)), head=nn.Linear(4, 7))
-    )
-    assert list(groups) == ["embedding", "block.0", "block.1", "block.2", "head"]
-    assert groups["block.2"] == ("trunk.2.up.weight", "trunk.2.up.bias")
-
-
-def test_a_sequential_of_layers_is_no_list_of_blocks() -> None:
-    with pytest.raises(Refused, match="no list of repeated blocks"):
-        layer_groups(model_of(mlp=nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))))
-
-
 def test_numbered_stages_are_counted_through() -> None:
     stages = {f"layer{i + 1}": nn.Sequential(*blocks(count)) for i, count in enumerate((2, 1, 3))}
     groups = layer_groups(model_of(conv=nn.Conv2d(3, 4, 1), **stages, fc=nn.Linear(4, 2)))
     assert list(groups) == ["embedding", *(f"block.{i}" for i in range(6)), "head"]
     assert groups["block.2"] == ("layer2.0.up.weight", "layer2.0.up.bias")
     assert groups["block.5"] == ("layer3.2.up.weight", "layer3.2.up.bias")
-
-
-@each_row(
-    ("names", "between"),
-    [
-        (("tower1", "tower2"), {}),
-        (("layer1", "layer3"), {}),
-        (("layer2", "layer1"), {}),
-        (("layer1", "layer2"), {"neck": nn.Linear(4, 4)}),
-    ],
-)
-def test_other_lists_are_not_taken_for_one(
-    names: tuple[str, str], between: dict[str, nn.Module]
-) -> None:
-    one, two = names
-    stages = {one: nn.Sequential(*blocks(3)), **between, two: nn.Sequential(*blocks(2))}
-    with pytest.raises(Refused, match=rf"{two}\.0\.up\.weight is in no layer group"):
-        layer_groups(model_of(embed=nn.Embedding(7, 4), **stages))
 
 
 def two_towers() -> nn.Module:
@@ -219,15 +180,6 @@ def test_naming_one_list_leaves_the_blocks_to_the_other(
     assert list(layer_groups(two_towers(), custom)) == expected
 
 
-def test_a_list_of_embeddings_is_no_depth() -> None:
-    tables = nn.ModuleList(nn.Embedding(100, 4) for _ in range(3))
-    groups = layer_groups(
-        model_of(tables=tables, layers=nn.ModuleList(blocks(2)), head=nn.Linear(4, 2))
-    )
-    assert list(groups) == ["embedding", "block.0", "block.1", "head"]
-    assert len(groups["embedding"]) == 3
-
-
 def test_a_final_norm_that_is_defined_first_is_known_by_its_name_only() -> None:
     def model(name: str) -> nn.Module:
         parts = {"embed": nn.Embedding(7, 4), name: nn.LayerNorm(4)}
@@ -254,21 +206,6 @@ def test_an_early_norm_belongs_to_the_embedding_where_it_cannot_be_the_final_one
         (after_a_convolution, ""),
     ):
         assert f"{prefix}norm.weight" in layer_groups(model)["embedding"]
-
-
-@each_row("name", ["cls_token", "class_token", "pos_embed", "position_embeddings"])
-def test_learned_inputs_are_known_by_their_usual_names(name: str) -> None:
-    model = model_of(conv=nn.Conv2d(3, 4, 1), layers=nn.ModuleList(blocks(1)))
-    model.register_parameter(name, nn.Parameter(torch.zeros(1, 1, 4)))
-    assert name in layer_groups(model)["embedding"]
-
-
-@each_row("name", ["unembed", "decoder_pos_embed", "mask_token", "scale"])
-def test_other_parameters_of_the_model_itself_are_in_doubt(name: str) -> None:
-    model = model_of(conv=nn.Conv2d(3, 4, 1), layers=nn.ModuleList(blocks(1)))
-    model.register_parameter(name, nn.Parameter(torch.zeros(1, 1, 4)))
-    with pytest.raises(Refused, match=f"{name} is in no layer group"):
-        layer_groups(model)
 
 
 def headed_early() -> nn.Module:
@@ -308,8 +245,3 @@ def test_doubt_is_refused_by_name(
 ) -> None:
     with pytest.raises(Refused, match=message):
         layer_groups(model, custom)
-
-
-def test_a_missing_group_is_told_how_to_be_named() -> None:
-    with pytest.raises(Refused, match=r"policy's `groups`.*'0\.weight'"):
-        layer_groups(nn.Sequential(nn.Linear(2, 2)))

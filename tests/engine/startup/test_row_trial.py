@@ -20,7 +20,7 @@ from govray.engine.model.gpt import GPT, loss
 from govray.engine.startup import optimizer_trial
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
-from govray.errors import GovrayError, RankFailed, Refused
+from govray.errors import GovrayError, Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.table import each_row
@@ -28,8 +28,6 @@ from tests.support.table import each_row
 CONTEXT, VOCABULARY = 6, 13
 UPPER = Route(dict.fromkeys(["block.1", "final_norm", "head"], 1.0))
 LEFT, RIGHT = Route({}, "left", 2), Route({}, "right", 2)
-
-Change = Callable[[Tensor], Tensor]
 
 
 class Changed(nn.Module):
@@ -273,13 +271,6 @@ def test_without_the_trial_it_trains(named: str, monkeypatch: pytest.MonkeyPatch
     train(gpt(change), make_loss())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_coupling_shows_in_every_dtype(dtype: torch.dtype) -> None:
-    train(gpt().to(dtype))
-    with pytest.raises(Refused, match="rows would learn from each other"):
-        train(gpt(FunctionalBatchNorm).to(dtype))
-
-
 @pytest.mark.parametrize("kind", [FunctionalBatchNorm, None])
 def test_the_tolerance_is_that_of_autocast_inside_the_loss(kind: type[nn.Module] | None) -> None:
     def autocast(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -309,10 +300,6 @@ def test_known_constructs_are_refused_before_any_row(named: str) -> None:
     make, said = NAMED[named]
     with pytest.raises(Refused, match=rf"^0: .*{said}"):
         refuse_inexact(nn.Sequential(make()))
-
-
-def test_batch_norm_with_its_statistics_in_evaluation_is_not_refused() -> None:
-    refuse_inexact(nn.Sequential(nn.BatchNorm1d(8).eval()))
 
 
 class Noise(Changed):
@@ -413,43 +400,6 @@ def test_it_changes_nothing() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-class Notes(Changed):
-    """Sets anew in every forward what a person may want to look at, and keeps a sparse buffer."""
-
-    def prepare(self) -> None:
-        self.register_buffer("links", torch.eye(3).to_sparse())
-        self.mask = torch.inference_mode()(torch.ones)(2)
-
-    def change(self, hidden: Tensor) -> Tensor:
-        self.rows = len(hidden)
-        self.shape = hidden.shape
-        self.mean = float(hidden.detach().mean())
-        return hidden
-
-
-def test_what_a_forward_sets_anew_is_no_state() -> None:
-    train(gpt(Notes))
-
-
-def test_rows_of_other_streams_are_done_without_where_the_loss_does_not_take_them() -> None:
-    """A loss may know its stream by its rows; a row of its own is enough for trial."""
-
-    def one_kind(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        kinds = set(tensors["kind"].tolist())
-        if len(kinds) > 1:
-            raise IndexError("rows of two kinds")
-        return loss(model, {name: tensors[name] for name in ("tokens", "targets")})
-
-    model = gpt()
-    rows = [
-        micro_batch(route, token_rows(count, CONTEXT, VOCABULARY, kind) | {"kind": told})
-        for kind, (route, count) in enumerate([(allow_all(model), 1), (UPPER, 2)])
-        for told in [torch.full((count,), kind)]
-    ]
-    run_of(model)(step_batch(0, rows), one_kind)
-    assert all(p.grad is None for p in model.parameters())
-
-
 def counted() -> tuple[LossFn, list[int]]:
     calls: list[int] = []
 
@@ -497,23 +447,6 @@ def test_every_stream_is_tried_again_with_more_rows(monkeypatch: pytest.MonkeyPa
         run(step_batch(step, [rows]), loss)
     with pytest.raises(Refused, match=r"step 15: blocks\.0: a row's loss differs by"):
         run(step_batch(15, [rows]), loss)
-
-
-def test_one_row_is_tried_again_when_there_are_more() -> None:
-    model = gpt(Neighbour)
-    run = run_of(model)
-    everything, _ = batch(model)
-    run(step_batch(0, [everything.cut(0, 1)]), loss)
-    with pytest.raises(Refused, match="rows would learn from each other"):
-        run(step_batch(1, [everything]), loss)
-
-
-def test_no_more_rows_meet_than_max_rows_allows() -> None:
-    model = gpt(OwnNorm)
-    loss_fn, calls = counted()
-    with pytest.raises(Refused, match="from each other"):
-        run_of(model, max_rows=2)(step_batch(0, batch(model)), loss_fn)
-    assert max(calls) == 2
 
 
 def on_one_rank(rank: int) -> str:
@@ -580,11 +513,6 @@ class Rounds(torch.optim.SGD):
         super().step()
 
 
-class OutOfMemory(torch.optim.SGD):
-    def step(self) -> None:
-        raise torch.OutOfMemoryError("no room")
-
-
 def clips_all(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     held = [p for group in optimizer.param_groups for p in group["params"]]
     nn.utils.clip_grad_norm_(held, 1.0)
@@ -621,39 +549,6 @@ def test_what_is_put_on_an_optimizer_may_not_couple_domains(
         optimize(torch.optim.AdamW, [UPPER, LOWER], put_on)
 
 
-def test_what_hooks_keep_is_as_if_the_trial_had_not_been() -> None:
-    """Averaged weights, counts, and a schedule that moves at each step: ten steps are ten."""
-
-    def kept(*, tried: bool) -> list[Any]:
-        model = gpt()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
-        averaged = torch.optim.swa_utils.AveragedModel(model)
-        rates: list[float] = []
-
-        def after(*_: Any) -> None:
-            schedule.step()
-            averaged.update_parameters(model)
-            rates.append(optimizer.param_groups[0]["lr"])
-
-        optimizer.register_step_post_hook(after)
-        run = governed(model, optimizer, [UPPER, LOWER])
-        run._try_optimizer._tried = not tried
-        for step in range(3):
-            rows = micro_batch(UPPER, token_rows(2, CONTEXT, VOCABULARY, step))
-            run(step_batch(step, [rows]), loss)
-        assert len(rates) == 3
-        return [torch.tensor(rates), *model.parameters(), *averaged.parameters()]
-
-    assert all(map(torch.equal, kept(tried=True), kept(tried=False)))
-
-
-def test_what_the_machine_lacks_is_no_refusal() -> None:
-    """A refusal is never tried again; the next attempt may have the room."""
-    with pytest.raises(RankFailed, match="no room"):
-        optimize(OutOfMemory, [UPPER, LOWER])
-
-
 def test_a_rank_that_could_not_load_tries_the_optimizer_as_the_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -687,18 +582,6 @@ def optimize(
 def test_an_optimizer_that_couples_domains_is_refused(kind: type[torch.optim.Optimizer]) -> None:
     with pytest.raises(Refused, match=rf"{kind.__name__}: .*other domains"):
         optimize(kind, [UPPER, LOWER])
-
-
-@pytest.mark.parametrize("kind", [GlobalNorm, CountsSteps])
-def test_with_one_domain_it_couples_none(kind: type[torch.optim.Optimizer]) -> None:
-    optimize(kind, [allow_all(gpt())])
-    optimize(kind, [allow_all(gpt()), UPPER])
-
-
-def test_what_a_step_leaves_without_a_gradient_may_not_move_within_a_domain_either() -> None:
-    optimize(DecaysAll, [allow_all(gpt())])
-    with pytest.raises(Refused, match="DecaysAll"):
-        optimize(DecaysAll, [allow_all(gpt()), UPPER])
 
 
 @each_row(

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from govray.engine.steps.batch import IGNORED, StepBatch
-from govray.engine.steps.routed_step import Framework, RoutedStep
-from govray.errors import RankFailed, Refused, UsageError
+from govray.engine.steps.routed_step import Framework
+from govray.engine.steps.routed_step import RoutedStep
+from govray.errors import RankFailed
+from govray.errors import Refused
 from tests.support.two_maps import BOTH, GROUPS, ROUTES, TERMS, UPPER, TwoMaps, batch
 
 
@@ -48,22 +50,6 @@ def test_the_gradient_is_the_definitions(max_rows: int | None) -> None:
     }
 
 
-def test_a_domain_is_clipped_by_its_norm() -> None:
-    framework = TwoMaps()
-    build(framework, clip_norm=0.01)(batch((BOTH, "open", 5)), None)
-    assert framework.norm(framework.momentum) == pytest.approx(0.01, rel=1e-4)
-
-
-def test_a_group_without_rows_is_left_alone() -> None:
-    framework = TwoMaps()
-    step = build(framework)
-    step(batch((BOTH, "open", 5)), None)
-    weight, momentum = framework.weights["a"], framework.momentum["a"]
-    step(batch((UPPER, "weak", 3)), None)
-    assert framework.weights["a"] is weight
-    assert framework.momentum["a"] is momentum
-
-
 def test_what_fails_moves_nothing() -> None:
     framework = TwoMaps()
     before = framework.parameters()
@@ -78,10 +64,3 @@ def test_what_fails_moves_nothing() -> None:
     with pytest.raises(Refused, match="not admitted"):
         step(batch((BOTH, "else", 5)), None)
     assert all(framework.weights[name] is value for name, value in before.items())
-
-
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(Refused, match="exactly once: see b"):
-        RoutedStep(TwoMaps(), groups={"lower": ("a",)}, routes={}, terms=TERMS)
-    with pytest.raises(UsageError, match="clip_norm is 0"):
-        build(TwoMaps(), clip_norm=0)
