@@ -281,13 +281,6 @@ def dropped(build: Callable[[], nn.Module], max_rows: int | None) -> Tensors:
     return seen
 
 
-def test_dropout_of_gpt2_belongs_to_rows() -> None:
-    def build() -> nn.Module:
-        return gpt2(resid_pdrop=0.3, embd_pdrop=0.3)
-
-    check(dropped(build, 1), dropped(build, None))
-
-
 def test_dropout_inside_attention_does_not_and_so_causallm_switches_it_off() -> None:
     def attending() -> nn.Module:
         model = gpt2()

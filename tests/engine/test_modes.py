@@ -233,19 +233,6 @@ def test_allow_all_in_bf16_is_plain_bf16_training_bit_for_bit(precision: Precisi
         assert torch.equal(mine, plain)
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_float16_parameters_are_refused(frozen: bool) -> None:
-    model, adapters = build(dtype=torch.float16)
-    if frozen:  # the adapter's are then what learns, in the dtype of the layer
-        model.requires_grad_(False)
-        run = run_of(model, adapters, routes=[LEFT])
-        with pytest.raises(Refused, match=r"backward: gradients in float16.*Use bfloat16"):
-            take(run, rows_of({LEFT: 2}), loss)
-    else:
-        with pytest.raises(Refused, match=r"embedding\.tokens\.weight: gradients in float16"):
-            run_of(model, adapters)
-
-
 def around(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
     return bf16(loss, torch.float16)(model, tensors)
 
@@ -423,19 +410,3 @@ def test_an_unused_parameter_has_a_zero_gradient_where_its_group_has_targets() -
     assert distance({n: g for n, g in found.items() if n not in spare}, expected) <= 1e-12
     # No row for its group: absent, as everything else in it.
     assert not spare & take(run_of(*build(Spare)), rows_of({UPPER: 2}), loss).keys()
-
-
-def one_a_row(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-    logits = model(tensors["tokens"])[:, -1]
-    return F.cross_entropy(logits, tensors["targets"], reduction="none", ignore_index=IGNORED)
-
-
-@pytest.mark.parametrize("max_rows", [None, 2])
-def test_one_loss_for_a_row(max_rows: int | None) -> None:
-    rows = {
-        route: {**tensors, "targets": tensors["targets"][:, 0].contiguous()}
-        for route, tensors in rows_of(MIXED).items()
-    }
-    assert any((tensors["targets"] == IGNORED).any() for tensors in rows.values())
-    found = take(run_of(*build(), max_rows=max_rows), rows, one_a_row)
-    assert distance(found, oracle(*build(), rows, one_a_row)) <= 1e-12

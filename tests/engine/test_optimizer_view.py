@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from govray.engine.batch import StepBatch
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
-from govray.engine.model.optimizer_view import optimizer_view
 from govray.engine.step import GovernedStep
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
@@ -104,17 +103,6 @@ def test_without_the_engine_such_a_gradient_would_move_an_adapter() -> None:
         parameter.grad = torch.ones_like(parameter)
     case.optimizer.step()
     assert any(not torch.equal(p, before[n]) for n, p in case.own.items())
-
-
-def test_the_groups_come_back_when_the_optimizer_fails() -> None:
-    parameters = [nn.Parameter(torch.zeros(2)) for _ in range(2)]
-    optimizer = torch.optim.SGD([{"params": [each]} for each in parameters], lr=1.0)
-    groups = optimizer.param_groups
-    adapters = frozenset({id(parameters[1])})
-    with pytest.raises(RuntimeError), optimizer_view(optimizer, parameters[:1], adapters):  # noqa: PT012
-        assert optimizer.param_groups == groups[:1]
-        raise RuntimeError
-    assert optimizer.param_groups is groups
 
 
 def on_a_rank(stale: bool) -> dict[str, Tensor]:

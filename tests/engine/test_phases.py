@@ -205,13 +205,6 @@ def test_torchs_own_sums_keep_it_too(two_ranks: RankPool) -> None:
     assert changes == [BEGINS <= step < ENDS for step in range(STEPS)]
 
 
-def test_phases_lie_in_one_domain_from_the_start() -> None:
-    found = routes(PHASED).domains([*WHOLE])
-    governed, _ = build(PHASED, "governed")
-    assert {frozenset(each.groups) for each in governed.routed.domains} == {*found}
-    assert {*WHOLE} in found
-
-
 def late_rank(rank: int) -> str:
     """When the phase begins, one rank stays in the one before."""
     governed, _ = build(PHASED, "governed")

@@ -233,9 +233,8 @@ def undisturbed(aggregator: str, steps: int, max_rows: int | None) -> tuple[floa
 
 @pytest.mark.parametrize(
     ("aggregator", "fault", "at", "max_rows"),
-    [  # each fault under each host; steps and passes in turn, so that each pair comes
-        (aggregator, fault, (place + host) % 2, (None, 2)[(place // 2 + host) % 2])
-        for host, aggregator in enumerate(("ddp", "fsdp2"))
+    [  # hosts, steps and passes in turn
+        (("ddp", "fsdp2")[place % 2], fault, place // 2 % 2, (None, 2)[place // 3])
         for place, fault in enumerate(IN_THE_PASS)
     ],
 )
@@ -275,33 +274,6 @@ def test_after_a_failure_before_any_pass_the_next_step_is_sound(
     ):
         assert said.startswith("rank 1, step 1: could not load its batch")
         assert weights == expected
-
-
-def swallowing(aggregator: str) -> str:
-    """Rank 1 fails in its forward; rank 0's loss catches everything, and calls the model again."""
-    model, _, run = build(aggregator, 2)
-
-    def loss_fn(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
-        for _ in range(2):
-            try:
-                return loss(model, rows)
-            except:  # noqa: E722
-                pass
-        return loss(model, rows)
-
-    broken = FAULTS["between_blocks"](model, None)
-    try:
-        run(batch_of(model, 0), broken if dist.get_rank() == 1 else loss_fn)
-    except GovrayError as error:
-        return str(error)
-    return "went on"
-
-
-@pytest.mark.parametrize("aggregator", AGGREGATORS)
-def test_a_loss_that_catches_everything_stops_too(two_ranks: RankPool, aggregator: str) -> None:
-    first, second = two_ranks.run(swallowing, aggregator)
-    assert first == second
-    assert "rank 1, step 0: ValueError: it broke" in first
 
 
 @pytest.mark.parametrize(
@@ -385,17 +357,3 @@ def test_without_the_third_status_the_others_move_on_alone(two_ranks: RankPool) 
     assert went_on.after is None
     assert failed.after is None
     assert went_on.weights != failed.weights
-
-
-def test_one_process_does_not_go_on_either() -> None:
-    model = GPT(1, WIDTH, CONTEXT, VOCABULARY)
-    route = allow_all(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = governed(model, optimizer, [route])
-    batch = step_batch(0, [micro_batch(route, token_rows(2, CONTEXT, VOCABULARY, 0))])
-    optimizer_fails(model, optimizer)
-    with pytest.raises(RankFailed, match="rank 0, step 0: ValueError: it broke") as caught:
-        run(batch, loss)
-    assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(RankFailed, match="may have moved"):
-        run(batch, loss)

@@ -439,17 +439,6 @@ def test_a_global_clip_would_change_the_base(two_ranks: RankPool, host: str) -> 
     assert changed
 
 
-@pytest.mark.story
-def test_checkpointed_blocks_give_the_same_bits(two_ranks: RankPool) -> None:
-    """Of the governed aggregator, one process shows it: tests/engine/test_modes.py."""
-    plan = Plan("fsdp2", (MIXED, UNEVEN), max_rows=2, dropout=0.1)
-    expected, _ = two_ranks.run(train, plan)[0]
-    again = replace(plan, settings={"activation_checkpointing": True})
-    found, _ = two_ranks.run(train, again)[0]
-    for name, tensor in expected.items():
-        assert torch.equal(found[name], tensor), name
-
-
 def interference(pool: RankPool, plan: Plan) -> tuple[bool, list[str]]:
     """Whether the adapter moved with its class; and what else differs."""
     less = replace(plan, steps=tuple(without_notes(counts) for counts in plan.steps))
@@ -540,11 +529,3 @@ def test_what_no_route_reaches_does_not_even_decay(two_ranks: RankPool, host: st
     for name, parameter in before.items():
         reached = name.startswith(("blocks.1", "blocks.2", "final_norm", "head"))
         assert torch.equal(weights[name], parameter) != reached, name
-
-
-def test_the_buckets_of_adapters_are_those_of_the_governed_reducer(two_ranks: RankPool) -> None:
-    """What torch does not hold goes the usual way: the same bits with and without a host."""
-    plan = Plan("governed", ({"notes": (2, 1)},), routes=(ALL, NOTES))
-    expected, _ = two_ranks.run(train, plan)[0]
-    weights, _ = two_ranks.run(train, replace(plan, aggregator="ddp"))[0]
-    assert all(torch.equal(weights[name], expected[name]) for name in expected)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from govray.engine.batch import StepBatch
 from govray.engine.collective.agreement import Agreement, RankFailure, Terms
-from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
 from govray.errors import (
     GovrayError,
@@ -24,7 +23,6 @@ from govray.errors import (
     Refused,
     UsageError,
 )
-from govray.governance.policy.route import Route
 from tests.support.cases import (
     CORPUS,
     PLAN,
@@ -210,19 +208,6 @@ def test_the_rank_that_failed_keeps_the_cause(two_ranks: RankPool) -> None:
     assert healthy.cause == "None"
 
 
-def test_several_failed_ranks_are_all_named(four_ranks: RankPool) -> None:
-    outcomes = four_ranks.run(attempt, cannot_load, (1, 3))
-    assert {str(stopped.error) for stopped in outcomes} == {str(outcomes[0].error)}
-    assert "rank 1, step 1" in str(outcomes[0].error)
-    assert "so did rank 3" in str(outcomes[0].error)
-
-
-def test_the_odd_one_of_four_is_named_even_if_it_is_rank_0(four_ranks: RankPool) -> None:
-    for stopped in four_ranks.run(attempt, is_elsewhere, (0,)):
-        assert stopped.error is not None
-        assert stopped.error.where == "rank 0"
-
-
 def agreement(**changed: Any) -> Agreement:
     settings: dict[str, Any] = {
         "groups": ("a", "b"),
@@ -323,30 +308,6 @@ def test_what_expires_in_flight_stops_all_ranks_by_rank_0s_clock(two_ranks: Rank
 
 
 # Routes and adapters belong to the set-up as well.
-
-
-def different_routes() -> str:
-    torch.manual_seed(0)
-    model = GPT(2, 16, 8, 13)
-    adapters = Adapters(model, {"notes": 2}, seed=0)
-    parameters = [*model.parameters(), *dict(adapters.named_parameters()).values()]
-    routes = [Route({"head": 1.0}), Route({}, "notes", 2)]
-    try:
-        governed(
-            model,
-            torch.optim.SGD(parameters),
-            routes[: 1 + dist.get_rank()],
-            adapters=adapters,
-        )
-    except Refused as error:
-        return str(error)
-    return "agreed"
-
-
-def test_ranks_with_different_routes_are_refused(two_ranks: RankPool) -> None:
-    first, second = two_ranks.run(different_routes)
-    assert first == second
-    assert "digest of model, routes and settings differs between ranks" in first
 
 
 def without_second_status(fault: Fault, faulty: tuple[int, ...]) -> Stopped:

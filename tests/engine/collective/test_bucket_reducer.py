@@ -220,12 +220,6 @@ UNEVEN = Case(
 )
 
 
-def test_ranks_with_other_passes_or_none_get_the_bits_of_the_reference(
-    four_ranks: RankPool,
-) -> None:
-    check(four_ranks, UNEVEN)
-
-
 def other_layout(case: Case) -> bool:
     """Whether buckets of one parameter and of all give the same bits."""
     small, _ = gradients(replace(case, bucket=1))

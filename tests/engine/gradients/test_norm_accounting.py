@@ -168,20 +168,6 @@ def test_only_what_a_piece_may_train_counts():
         close(numbers(accounting), expected)
 
 
-def test_passes_add_up_until_they_are_taken():
-    model = double(Net())
-    accounting = Accounting(model, groups_by_name(model))
-    expected: dict[tuple[str, str], float] = {}
-    for seed, lengths in ((1, (2, 1)), (2, (3,))):
-        rows, pieces = rows_of(sum(lengths), seed), cut(model, *lengths)
-        for key, value in expected_of(model, rows, pieces).items():
-            expected[key] = expected.get(key, 0.0) + value
-        with accounting.measuring(pieces):
-            loss(model, rows).sum().backward()
-    close(numbers(accounting), expected)
-    assert numbers(accounting) == {}
-
-
 @pytest.mark.parametrize("contested", [False, True])
 def test_adapters(contested):
     model = double(Net())
@@ -204,21 +190,6 @@ def test_adapters(contested):
             loss(model, rows).sum().backward()
     assert {group for _, group in expected} == {"adapter:notes"}
     close(numbers(accounting), expected)
-
-
-def test_autocast():
-    model = double(Net()).float()
-    rows, pieces = rows_of(6), cut(model, 2, 4)
-    expected = expected_of(model, rows, pieces)
-    accounting = Accounting(model, groups_by_name(model))
-    with accounting.measuring(pieces):
-        with torch.autocast("cpu", torch.bfloat16):
-            losses = loss(model, rows)
-        losses.sum().backward()
-    taken = numbers(accounting)
-    assert taken.keys() == expected.keys()
-    for key, value in expected.items():
-        assert taken[key] == pytest.approx(value, rel=0.1)
 
 
 class Checkpointed(nn.Module):
@@ -346,21 +317,6 @@ def test_rows_that_trained_more_than_was_said_leave_the_group_absent():
     half = {name: 0.5 if group == "head" else 1.0 for name, group in group_of.items()}
     taken = measure(model, rows, [first, replace(second, weights=half)])
     assert {group for _, group in taken} == set(layer_groups(model)) - {"head"}
-
-
-def test_a_failed_pass_counts_nothing():
-    model = double(Net())
-    accounting = Accounting(model, groups_by_name(model))
-
-    def fail() -> None:
-        with accounting.measuring(cut(model, 2, 3)):
-            loss(model, rows_of(5)).sum().backward()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert numbers(accounting) == {}
-    assert not any(module._forward_hooks for module in model.modules())
 
 
 def trained(measured: bool) -> list[Tensor]:

@@ -58,20 +58,6 @@ def test_routes_of_a_domain_are_next_to_each_other() -> None:
     assert (notes.adapter, notes.method) == ("notes", "homogeneous")
 
 
-def test_rows_share_a_pass_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = [rows(TOP, 1), rows(ALL, 3), rows(UPPER, 2)]
-    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: False)
-    assert {each.method for each in planner().passes(batches)} == {"homogeneous"}
-    monkeypatch.setattr(pass_planner, "slicing_pays", lambda *_: True)
-    (shared,) = planner().passes(batches)
-    assert shared.method == "sliced"
-    assert [part.stream for part in shared.parts] == [ALL.digest, UPPER.digest, TOP.digest]
-    assert shared.spans == ((0, 3), (3, 5), (5, 6))
-    assert shared.weights == dict.fromkeys(PARAMETERS, 1.0)
-    weight = shared.row_weights["head.weight"]
-    assert weight.weights == ((0, 5, 1.0), (5, 6, 0.5))
-
-
 def test_where_the_model_allows_no_sliced_pass_every_stream_is_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

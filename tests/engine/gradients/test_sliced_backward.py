@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations
-from torch.utils.checkpoint import checkpoint
 
 from govray.engine.gradients import sliced_pass as sliced_module
-from govray.engine.gradients.layer_coverage import parameter_gradients, uncovered
+from govray.engine.gradients.layer_coverage import uncovered
 from govray.engine.gradients.row_weights import RowWeights
 from govray.engine.gradients.sliced_pass import sliced
 from govray.engine.model.adapters import Adapters
@@ -102,19 +99,6 @@ def one_row_at_a_time(
     return total, passed
 
 
-@st.composite
-def layer_cases(draw: st.DrawFn) -> tuple[str, int, list[list[float]], list[bool]]:
-    rows = draw(st.integers(1, 6))
-    weight = st.sampled_from([0.0, 0.0, 1.0, 1.0, 0.25])
-    per_row = st.lists(weight, min_size=rows, max_size=rows)
-    return (
-        draw(st.sampled_from(sorted(LAYERS))),
-        rows,
-        [draw(per_row), draw(per_row)],
-        draw(st.lists(st.booleans(), min_size=rows, max_size=rows)),
-    )
-
-
 def check_layer(name: str, rows: int, weights: list[list[float]], flow: list[bool]) -> None:
     layer, inputs = layer_and_input(name, rows)
     by_name = {n: weights[i] for i, (n, _) in enumerate(layer.named_parameters())}
@@ -142,13 +126,6 @@ def check_layer(name: str, rows: int, weights: list[list[float]], flow: list[boo
                 torch.testing.assert_close(found["input"][row : row + 1], passed[row], **EXACT)
             elif not all(all(each) for each in by_name.values()):
                 assert not found["input"][row].any()
-
-
-@given(layer_cases())
-@settings(max_examples=60)
-@example(("linear", 4, [[0.0, 1.0, 1.0, 0.5], [1.0, 0.0, 0.0, 0.0]], [True, False, False, True]))
-def test_a_layer_equals_one_row_at_a_time(case):
-    check_layer(*case)
 
 
 @each_row("name", LAYERS)
@@ -294,22 +271,6 @@ def test_allowing_everything_is_plain_training_bit_for_bit(tied, dtype):
     assert all(torch.equal(found[name], gradient) for name, gradient in plain.items())
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_activation_checkpointing(reentrant):
-    model, batch = transformer(), batch_of(4)
-    weights = weights_of(4, **MIDDLE)
-
-    def checkpointed(model: GPT, batch: Mapping[str, Tensor]) -> Tensor:
-        hidden = model.embedding(batch["tokens"])
-        for block in model.blocks:
-            hidden = checkpoint(block, hidden, use_reentrant=reentrant)
-        logits = model.head(model.final_norm(hidden))
-        return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="none")
-
-    found = backward_sliced(model, batch, permissions(model, weights), checkpointed)
-    assert_same(found, row_oracle(model, batch, weights))
-
-
 def test_autocast():
     """Losses as plain under autocast; gradients as plain autograd's of the same rows."""
     model, batch = transformer().float(), batch_of(4)
@@ -329,19 +290,6 @@ def test_autocast():
     for name, gradient in backward_sliced(model, batch, permissions(model, weights), run).items():
         # One rounding to bfloat16, of the whole tensor.
         assert (gradient - plain[name]).norm() <= 2**-8 * plain[name].norm(), name
-
-
-def test_a_layer_used_twice():
-    layer = nn.Linear(6, 6).double()
-    inputs = torch.randn(4, 6, dtype=torch.float64)
-    permitted = {name: RowWeights(((1, 3, 1.0),), ((1, 3),)) for name in ("weight", "bias")}
-    expected = torch.autograd.grad(
-        layer(layer(inputs[1:3]).tanh()).square().sum(), list(layer.parameters())
-    )
-    with sliced(layer, 4, permitted):
-        layer(layer(inputs).tanh()).square().sum().backward()
-    for parameter, gradient in zip(layer.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, **EXACT)
 
 
 def test_adapters_work_beside_sliced_layers():
@@ -415,14 +363,6 @@ def test_work_that_no_row_permits_is_not_done():
     del passed[:]
     backward_sliced(model, batch, permissions(model, weights_of(4, head=[1.0] * 4)))
     assert passed == []
-
-
-def test_names_and_state_are_those_of_the_plain_model():
-    model = transformer(tied=True)
-    before = list(model.state_dict()), list(dict(model.named_modules()))
-    with sliced(model, 4, {name: nothing(4) for name, _ in model.named_parameters()}):
-        assert (list(model.state_dict()), list(dict(model.named_modules()))) == before
-        copy.deepcopy(model.state_dict())
 
 
 def test_layers_are_restored_after_an_error():
@@ -548,55 +488,3 @@ def test_an_unknown_layer_learns_from_all_rows_or_none():
         sliced(model, 4, {"scale": part, "linear.weight": part}),
     ):
         pass
-
-
-def test_what_is_uncovered():
-    class Mine(nn.Linear):
-        pass
-
-    hooked, own_forward = nn.Linear(2, 2), nn.Linear(2, 2)
-    hooked.register_forward_hook(lambda layer, args, output: output * 2)
-    own_forward.forward = lambda inputs: inputs
-    extended = nn.Linear(2, 2)
-    extended.gain = nn.Parameter(torch.ones(2))
-    model = nn.ModuleDict(
-        {
-            "covered": nn.Linear(2, 2),
-            "subclass": Mine(2, 2),
-            "hooked": hooked,
-            "own_forward": own_forward,
-            "parametrized": parametrizations.weight_norm(nn.Linear(2, 2)),
-            "custom": Scaled(),
-            "batch_norm": nn.BatchNorm1d(2),
-            "renormed": nn.Embedding(3, 2, max_norm=1.0),
-            "by_frequency": nn.Embedding(3, 2, scale_grad_by_freq=True),
-            "no_parameters": nn.LayerNorm(2, elementwise_affine=False),
-            "dropout": nn.Dropout(),
-            "extended": extended,
-        }
-    )
-    names = uncovered(model)
-    assert set(names) == {
-        "subclass",
-        "hooked",
-        "own_forward",
-        "parametrized",
-        "parametrized.parametrizations.weight",
-        "custom",
-        "batch_norm",
-        "renormed",
-        "by_frequency",
-        "extended",
-    }
-
-
-def test_a_pure_gradient_of_some_rows_writes_nothing():
-    layer, inputs = layer_and_input("conv1d", 4)
-    grad = torch.randn_like(layer(inputs)).detach()
-    expected = torch.autograd.grad(layer(inputs[1:3]), list(layer.parameters()), grad[1:3])
-    found = parameter_gradients(layer, inputs[1:3].detach(), grad[1:3])
-    for name, gradient in zip(("weight", "bias"), expected, strict=True):
-        torch.testing.assert_close(found[name], gradient, **EXACT)
-    assert all(parameter.grad is None for parameter in layer.parameters())
-    with pytest.raises(UsageError, match="no gradient by rows for Scaled"):
-        parameter_gradients(Scaled(), inputs, grad)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import jax
 import jax.numpy as jnp
@@ -13,23 +12,19 @@ import pytest
 from flax import nnx
 
 from govray.engine.jax.gpt import FlaxGPT, loss
-from govray.engine.jax.group_optimizer import GroupOptimizer, require_separable
+from govray.engine.jax.group_optimizer import GroupOptimizer
 from govray.engine.jax.keyed_dropout import row_keys
 from govray.engine.jax.layer_groups import layer_groups
 from govray.engine.jax.named_parameters import named_parameters
 from govray.engine.jax.routed_pass import PassRoute, model_shape, routed_pass
 from govray.engine.jax.startup.row_trial import RowTrial
 from govray.engine.steps.batch import IGNORED, StepBatch
-from govray.engine.steps.expiry import NoLongerValid
-from govray.engine.steps.first_exchange import Terms
 from govray.engine.steps.routed_step import RoutedStep
 from govray.errors import GovrayError, RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.table import each_row
 from tests.support.tiny_flax import (
     ADAMW,
-    CONTEXT,
-    DIGEST,
     EVERYTHING,
     NOTES,
     UPPER,
@@ -299,22 +294,6 @@ def test_without_the_trial_they_would_train(monkeypatch: pytest.MonkeyPatch) -> 
     assert digests(step) != before
 
 
-def test_what_is_in_no_group_is_refused_by_name() -> None:
-    two = Tied(extra=True)
-    two.late = nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0))
-    with pytest.raises(Refused, match=r"early\.\w+ is in no layer group"):
-        layer_groups(two)
-    groups = layer_groups(two, {"early": ["early.*"]})
-    assert groups["early"] == ("early.bias", "early.kernel")
-
-
-def test_an_optimizer_that_mixes_parameters_is_refused() -> None:
-    for fine in (ADAMW, optax.sgd(0.1, momentum=0.9), optax.lion(1e-3)):
-        require_separable(fine)
-    with pytest.raises(Refused, match="gradients of others"):
-        require_separable(optax.chain(optax.clip_by_global_norm(1.0), ADAMW))
-
-
 def bad_targets(batch: StepBatch) -> StepBatch:
     (part,) = batch.micro_batches
     targets = part.tensors["targets"].copy()
@@ -348,21 +327,3 @@ def test_a_step_that_fails_moves_nothing(change, loss_fn, kind, says: str) -> No
         step(change(first(OPEN)), loss_fn)
     assert isinstance(caught.value, GovrayError)
     assert digests(step) == before
-
-
-def test_a_credential_that_has_expired_stops_the_step() -> None:
-    noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
-    terms = Terms(
-        policy_digest=DIGEST,
-        plan_digest=plan(OPEN).digest,
-        corpora=("open",),
-        clock=lambda: noon.timestamp(),
-        valid_until={"credential open": noon},
-    )
-    step = tiny_step(Tiny(), OPEN, terms=terms)
-    with pytest.raises(NoLongerValid, match="credential open expired"):
-        step(first(OPEN), loss)
-    step.leave_out({"open": "credential open"})
-    with pytest.raises(Refused, match="whose credential no longer holds"):
-        step(first(OPEN), loss)
-    assert CONTEXT == 3

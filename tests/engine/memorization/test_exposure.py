@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.engine.memorization import skew_normal
-from govray.engine.memorization.counterfactual import gap
 from govray.engine.memorization.exposure import bits, exact, extrapolated, measure
-from govray.engine.memorization.sequence_loss import continuations, target_losses
+from govray.engine.memorization.sequence_loss import continuations
 from govray.engine.memorization.skew_normal import SkewNormal
 from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
@@ -95,16 +94,6 @@ def test_an_overfitted_string_is_fully_exposed_and_a_fresh_model_exposes_little(
     assert (fresh.scored, fresh.candidates) == (SPACE, SPACE)
 
 
-def test_a_sample_extrapolates_on_a_model(memorizer):
-    sampled = measure(memorizer, PREFIX + SECRET, OTHERS[::3], SPACE)
-    assert sampled.bits > 8
-    assert sampled.sampled_bits == pytest.approx(math.log2(len(OTHERS[::3]) + 1))
-    fresh, whole = (
-        measure(model(), PREFIX + SECRET, each, SPACE) for each in (OTHERS[::3], OTHERS)
-    )
-    assert fresh.bits == pytest.approx(whole.bits, abs=1)
-
-
 def decode(trained: GPT, prefix: list[int], count: int) -> list[int]:
     """Greedy decoding, token by token."""
     tokens = list(prefix)
@@ -131,25 +120,6 @@ def test_extractable_is_what_greedy_decoding_gives(memorizer):
     assert greedy(model(), [whole], [13]) == [False]
 
 
-def test_the_fill_of_shorter_sequences_and_the_batch_change_nothing(memorizer):
-    sequences = [list(PREFIX + SECRET), list(b"other"), list(b"ab")]
-    starts = [13, 2, 1]
-    together = target_losses(memorizer, sequences, starts)
-    alone = [target_losses(memorizer, [s], [k])[0] for s, k in zip(sequences, starts, strict=True)]
-    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(together, alone, strict=True))
-    assert [len(each) for each in together] == [3, 3, 1]
-
-
-def test_scoring_leaves_modes_gradients_and_the_generator_as_they_were(memorizer):
-    memorizer.train()
-    memorizer.final_norm.eval()
-    before, state = [m.training for m in memorizer.modules()], torch.get_rng_state()
-    measure(memorizer, PREFIX + SECRET, OTHERS[:200], SPACE)
-    assert [m.training for m in memorizer.modules()] == before
-    assert torch.equal(torch.get_rng_state(), state)
-    memorizer.train()
-
-
 def test_losses_that_are_no_numbers_expose_nothing(memorizer):
     broken = model()
     with torch.no_grad():
@@ -161,13 +131,3 @@ def test_losses_that_are_no_numbers_expose_nothing(memorizer):
 
 
 # The counterfactual gap ------------------------------------------------------------------
-
-
-def test_the_gap_is_a_paired_mean_with_an_interval_that_repeats():
-    with_corpus = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    found = gap(with_corpus, with_corpus + torch.tensor([0.5, 1.0, 1.5, 1.0]), seed=1)
-    assert found.mean == 1.0
-    assert 0.5 <= found.low < 1.0 < found.high <= 1.5
-    assert found == gap(with_corpus, with_corpus + torch.tensor([0.5, 1.0, 1.5, 1.0]), seed=1)
-    none = gap(with_corpus, with_corpus, seed=1)
-    assert (none.mean, none.low, none.high, none.rows) == (0, 0, 0, 4)

@@ -136,18 +136,3 @@ def test_a_model_that_does_more_has_no_lens(kind: type[GPT], why: str) -> None:
     lens = found(kind(3, 16, CONTEXT, VOCABULARY, heads=2).eval())
     assert lens.layers == ()
     assert why in (lens.missing or "")
-
-
-def test_precision_is_the_model_s_own() -> None:
-    model = gpt()
-
-    def logits() -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return model(TOKENS)
-
-    lens = find_lens(model, logits)
-    assert lens.missing is None
-    seen: dict[str, Tensor] = {}
-    with torch.no_grad(), lens.logits(seen.__setitem__):
-        logits()
-    assert seen["block.0"].dtype == torch.bfloat16

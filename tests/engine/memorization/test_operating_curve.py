@@ -83,32 +83,6 @@ def test_a_point_is_what_a_run_in_that_band_decides(half_width: float) -> None:
     assert flagged_at(observed(section(1.0)), [half_width]) == [decided]
 
 
-def test_a_wider_band_flags_less_and_later() -> None:
-    points = curve([observed(section(1.0))] * 2, [0.0, 1.0, 50.0])
-    assert [(each.false_flags, each.clean, each.runs) for each in points] == [(0, 2, 2)] * 3
-    narrow, middle, wide = (each.until["known"][0] for each in points)
-    assert narrow is not None
-    assert middle is not None
-    assert narrow <= middle
-    assert wide is None
-    assert points[0].until["little"][0] is not None
-    assert points[1].until["little"] == (None, None)
-
-
-def test_rows_that_were_no_evidence_are_none_in_any_band() -> None:
-    run = observed(section(1.0))
-    profiles = [
-        each.model_copy(
-            update={"measures": tuple(m.model_copy(update={"e": 1.0}) for m in each.measures)}
-        )
-        for each in run.profiles
-    ]
-    untested = ObservedRun(
-        section=run.section, subjects=run.subjects, profiles=profiles, clean=run.clean
-    )
-    assert flagged_at(untested, [0.0]) == [{}]
-
-
 def test_e_values_that_do_not_follow_are_refused() -> None:
     run = observed(section(1.0))
     first = run.profiles[0]

@@ -111,20 +111,3 @@ def test_a_past_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> No
     assert same(end_losses(model, PREFIX, ENDS), whole(model))
     monkeypatch.setattr(exposure, "_ROUNDING", 1e9)  # the control: without the check
     assert not same(end_losses(model, PREFIX, ENDS), whole(model))
-
-
-def test_sequences_of_several_records_and_models_without_a_past_are_read_whole() -> None:
-    model = gpt(separator=ord(" "))
-    assert same(end_losses(model, PREFIX, ENDS), whole(model))
-
-    class Plain(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = gpt()
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            return self.inner(tokens)
-
-    assert same(end_losses(Plain(), PREFIX, ENDS), whole(gpt()))
-    mamba = library(model_type="mamba", hidden_size=16, num_hidden_layers=1, state_size=4)
-    assert same(end_losses(mamba, PREFIX, ENDS), whole(mamba))

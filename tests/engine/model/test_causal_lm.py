@@ -12,15 +12,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from govray.engine.batch import IGNORED
 from govray.engine.model.adapters import Adapters
-from govray.engine.model.causal_lm import CausalLM, loss
+from govray.engine.model.causal_lm import CausalLM
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import UsageError
-from govray.governance.formats.row_schema import CHAT_MARKERS
 
 CONTEXT, VOCABULARY = 8, 20
 
@@ -81,15 +78,6 @@ def test_a_folder_s_weights_and_logits_are_the_library_s(
     assert torch.equal(model.eval()(tokens()), original.eval()(tokens()).logits)
 
 
-def test_weights_load_back_into_the_library_s_class(folder: Path, tmp_path: Path) -> None:
-    model = CausalLM(CONTEXT, VOCABULARY, path=str(folder)).eval()
-    with torch.no_grad():
-        model.transformer.ln_f.weight.normal_()
-    model.language_model.save_pretrained(tmp_path / "again")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", local_files_only=True).eval()
-    assert torch.equal(again(tokens()).logits, model(tokens()))
-
-
 def test_an_adapter_loads_with_peft_onto_the_library_s_model(folder: Path, tmp_path: Path) -> None:
     from peft import PeftModel
 
@@ -127,18 +115,6 @@ def test_a_run_is_told_which_files_the_weights_come_from(folder: Path) -> None:
         CausalLM.starts_from({"path": str(empty)})
 
 
-@pytest.mark.parametrize("own", [1, 1 + CHAT_MARKERS])
-def test_only_rows_of_our_own_ids_are_added(
-    original: GPT2LMHeadModel, folder: Path, own: int
-) -> None:
-    model = CausalLM(CONTEXT, VOCABULARY + own, path=str(folder))
-    assert model(tokens()).shape == (2, CONTEXT, VOCABULARY + own)
-    assert torch.equal(model.lm_head.weight[:-own], original.lm_head.weight)
-    assert model.lm_head.weight is model.transformer.wte.weight
-    with pytest.raises(UsageError, match=f"model knows 20 ids, the tokenizer has {21 + own}"):
-        CausalLM(CONTEXT, VOCABULARY + own + 1, path=str(folder))
-
-
 @pytest.mark.parametrize("vocabulary", [VOCABULARY, VOCABULARY + 1, VOCABULARY + 6])
 def test_the_meta_device_finds_the_same_groups_and_reads_no_weights(
     folder: Path, vocabulary: int
@@ -150,16 +126,6 @@ def test_the_meta_device_finds_the_same_groups_and_reads_no_weights(
     assert all(parameter.is_meta for parameter in model.parameters())
     assert layer_groups(model) == layer_groups(read)
     assert model.lm_head.weight.shape == read.lm_head.weight.shape
-
-
-def test_the_loss_is_unreduced_and_zero_without_a_target() -> None:
-    model = CausalLM(CONTEXT, VOCABULARY, config=LLAMA).double()
-    targets = tokens()
-    targets[1, 4:] = IGNORED
-    losses = CausalLM.loss(model, {"tokens": tokens(), "targets": targets})
-    expected = F.cross_entropy(model(tokens()).transpose(1, 2), targets, reduction="none")
-    torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
-    assert CausalLM.loss is loss
 
 
 def test_dropout_in_attention_is_off_and_other_dropout_is_kept(folder: Path) -> None:
@@ -234,25 +200,6 @@ def test_a_bad_folder_is_refused_by_name(folder: Path, spoil: Any, message: str)
     spoil(folder)
     with pytest.raises(UsageError, match=message):
         CausalLM(CONTEXT, VOCABULARY, path=str(folder))
-
-
-def with_a_head_of_its_own(folder: Path) -> Tensor:
-    """As a merge of a fine-tune leaves it, which trained the head and not the embedding."""
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    head = tensors["transformer.wte.weight"] + 1.0
-    save_file(tensors | {"lm_head.weight": head}, file)
-    return head
-
-
-def test_a_head_of_the_folder_s_own_is_not_dropped(folder: Path) -> None:
-    head = with_a_head_of_its_own(folder)
-    with pytest.raises(UsageError, match=r"lm_head\.weight is not transformer\.wte\.weight, to"):
-        CausalLM(CONTEXT, VOCABULARY + 1, path=str(folder))
-    configured(folder, tie_word_embeddings=False)
-    model = CausalLM(CONTEXT, VOCABULARY + 1, path=str(folder))
-    assert torch.equal(model.lm_head.weight[:-1], head)
-    assert not torch.equal(model.transformer.wte.weight[:-1], head)
 
 
 def test_a_folder_whose_tensors_the_library_renames_or_joins_is_not_refused(

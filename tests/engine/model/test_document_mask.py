@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from govray.engine.gradients import pass_planner
 from govray.engine.model import causal_lm
 from govray.engine.model.causal_lm import CausalLM
-from govray.engine.model.document_mask import attention_mask, places
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.errors import UsageError
@@ -22,33 +19,6 @@ from tests.support.cases import allow_all, governed, micro_batch, step_batch
 from tests.support.table import each_row
 
 SEPARATOR, VOCABULARY, CONTEXT = 10, 11, 12
-
-rows_of_ids = st.lists(
-    st.lists(st.integers(0, SEPARATOR), min_size=5, max_size=5), min_size=1, max_size=3
-)
-
-
-@given(rows_of_ids)
-def test_positions_begin_anew_with_every_separator(rows: list[list[int]]) -> None:
-    expected = []
-    for row in rows:
-        place, counted = -1, []
-        for token in row:
-            place = 0 if token == SEPARATOR else place + 1
-            counted.append(place)
-        expected.append(counted)
-    assert places(torch.tensor(rows), SEPARATOR).tolist() == expected
-
-
-@given(rows_of_ids)
-def test_a_token_sees_itself_and_what_is_before_it_in_its_record(rows: list[list[int]]) -> None:
-    found = attention_mask(places(torch.tensor(rows), SEPARATOR))[:, 0]
-    for row, mask in zip(rows, found, strict=True):
-        record = [row[: place + 1].count(SEPARATOR) for place in range(len(row))]
-        for here in range(len(row)):
-            for there in range(len(row)):
-                sees = there <= here and record[there] == record[here]
-                assert bool(mask[here, there]) is sees
 
 
 RECORDS = [[3, 1, 4], [SEPARATOR, 1, 5, 9], [SEPARATOR], [SEPARATOR, 2, 6, 5]]
@@ -130,12 +100,6 @@ def test_no_gradient_crosses_records() -> None:
 def test_a_model_whose_records_meet_is_refused(kind: str, fields: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="does not keep the records of a row apart"):
         transformer(kind, **fields)
-
-
-def test_experts_are_not_refused_for_another_order_of_sums() -> None:
-    torch.manual_seed(0)
-    config = GATED | {"model_type": "mixtral", "hidden_size": 16, "num_hidden_layers": 2}
-    CausalLM(CONTEXT, VOCABULARY, config=config, separator=SEPARATOR)
 
 
 def test_a_model_that_forgot_its_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

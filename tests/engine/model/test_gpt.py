@@ -20,12 +20,6 @@ def rows(count, tokens, vocabulary=11):
     return torch.randint(0, vocabulary, (count, tokens))
 
 
-def test_every_parameter_lies_in_a_layer_group_and_none_is_a_bias():
-    names = [name for name, _ in GPT(**SIZES).named_parameters()]
-    assert {name.split(".")[0] for name in names} == {"embedding", "blocks", "final_norm", "head"}
-    assert not [name for name in names if name.endswith("bias")]
-
-
 @each_row("place", [0, 5, 11])
 def test_a_token_changes_no_logit_before_it(place):
     model = GPT(**SIZES, heads=2).double()
@@ -36,14 +30,6 @@ def test_a_token_changes_no_logit_before_it(place):
     assert torch.equal(before[:, :place], after[:, :place])
     # The control: it does change its own logits and some after it.
     assert not torch.equal(before[:, place], after[:, place])
-
-
-def test_the_meta_device_draws_and_allocates_nothing():
-    state = torch.get_rng_state()
-    with torch.device("meta"):
-        model = GPT(blocks=64, width=8192, context=8192, vocabulary=100_000)
-    assert all(parameter.is_meta for parameter in model.parameters())
-    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_loss_is_unreduced_and_zero_without_a_target():

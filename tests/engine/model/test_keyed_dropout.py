@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn import functional as F
 
 from govray.engine.model.keyed_dropout import key_dropout
 from govray.engine.steps.keyed_seed import mask_seed
@@ -105,13 +104,6 @@ def test_every_dtype_has_the_same_mask_and_a_scale_rounded_once(dtype):
     torch.testing.assert_close(outputs.double(), expected, rtol=torch.finfo(dtype).eps, atol=0)
 
 
-def test_evaluation_is_the_identity_and_needs_no_key():
-    net = Net()
-    key_dropout(net, seed=5)
-    first, _ = net.eval()(ONES)
-    assert first is ONES
-
-
 def test_dropout_without_a_key_is_an_error():
     net = Net()
     key_dropout(net, seed=5)
@@ -144,25 +136,6 @@ def test_a_shared_module_stays_shared():
     key_dropout(net, seed=5)
     assert net["a"] is net["b"][0]
     assert type(net["a"]) is not nn.Dropout
-
-
-def test_functional_dropout_shares_no_generator_across_streams():
-    """Masks of one stream are the same whether or not another stream ran before."""
-    keyed = key_dropout(nn.Identity(), seed=5)
-
-    def run(streams):
-        drawn = {}
-        for stream in streams:
-            with keyed.rows(0, [(stream, 0)]):
-                drawn[stream] = F.dropout(ONES, 0.5, training=True)
-        return drawn
-
-    torch.manual_seed(0)
-    state = torch.get_rng_state()
-    both, alone = run(["notes", "open"]), run(["open"])
-    assert torch.equal(both["open"], alone["open"])
-    assert not torch.equal(both["open"], both["notes"])
-    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_plain_dropout_would_not_follow_its_row():

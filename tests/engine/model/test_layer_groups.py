@@ -110,17 +110,6 @@ def test_a_policys_own_groups_take_precedence_and_come_last() -> None:
     assert all(".attention." not in fqn for fqn in groups["block.0"])
 
 
-def test_a_policy_can_name_what_inference_leaves_open() -> None:
-    model = Decoder()
-    model.early = nn.Parameter(torch.zeros(4))
-    with pytest.raises(Refused, match="early is in no layer group"):
-        layer_groups(model)
-    assert layer_groups(model, {"embedding": ["early", "model.embed.*"]})["embedding"] == (
-        "early",
-        "model.embed.weight",
-    )
-
-
 def test_a_group_that_the_policy_names_holds_only_what_its_globs_match() -> None:
     with pytest.raises(Refused, match=r"embedding\.tokens\.weight is in no layer group"):
         layer_groups(meta_gpt(2, tied=False), {"embedding": ["*.positions.weight"]})
@@ -143,14 +132,6 @@ def blocks(count: int, width: int = 4) -> list[Block]:
     return [Block(width) for _ in range(count)]
 
 
-def test_numbered_stages_are_counted_through() -> None:
-    stages = {f"layer{i + 1}": nn.Sequential(*blocks(count)) for i, count in enumerate((2, 1, 3))}
-    groups = layer_groups(model_of(conv=nn.Conv2d(3, 4, 1), **stages, fc=nn.Linear(4, 2)))
-    assert list(groups) == ["embedding", *(f"block.{i}" for i in range(6)), "head"]
-    assert groups["block.2"] == ("layer2.0.up.weight", "layer2.0.up.bias")
-    assert groups["block.5"] == ("layer3.2.up.weight", "layer3.2.up.bias")
-
-
 def two_towers() -> nn.Module:
     return model_of(
         embed=nn.Embedding(7, 4),
@@ -158,11 +139,6 @@ def two_towers() -> nn.Module:
         decoder=nn.ModuleList(blocks(3)),
         head=nn.Linear(4, 7),
     )
-
-
-def test_a_second_list_is_refused_with_the_glob_that_names_it() -> None:
-    with pytest.raises(Refused, match=r"decoder\.0\.up\.weight is in no .*\['decoder\.\*'\]"):
-        layer_groups(two_towers())
 
 
 @pytest.mark.parametrize(
@@ -178,17 +154,6 @@ def test_naming_one_list_leaves_the_blocks_to_the_other(
     custom: dict[str, list[str]], expected: list[str]
 ) -> None:
     assert list(layer_groups(two_towers(), custom)) == expected
-
-
-def test_a_final_norm_that_is_defined_first_is_known_by_its_name_only() -> None:
-    def model(name: str) -> nn.Module:
-        parts = {"embed": nn.Embedding(7, 4), name: nn.LayerNorm(4)}
-        return model_of(**parts, layers=nn.ModuleList(blocks(1)), head=nn.Linear(4, 7))
-
-    for name in ("final_norm", "final_layer_norm", "ln_f", "norm_final"):
-        assert layer_groups(model(name))["final_norm"] == (f"{name}.weight", f"{name}.bias")
-    with pytest.raises(Refused, match=r"norm\.weight is in no layer group"):
-        layer_groups(model("norm"))
 
 
 def test_an_early_norm_belongs_to_the_embedding_where_it_cannot_be_the_final_one() -> None:

@@ -17,10 +17,9 @@ from govray.engine.gradients.forward import LossFn
 from govray.engine.gradients.routing import refuse_inexact
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, loss
-from govray.engine.startup import optimizer_trial
 from govray.engine.startup.row_trial import StartupTrial
 from govray.engine.step import GovernedStep
-from govray.errors import GovrayError, Refused
+from govray.errors import Refused
 from govray.governance.policy.route import Route
 from tests.support.cases import allow_all, governed, micro_batch, step_batch, token_rows
 from tests.support.table import each_row
@@ -269,19 +268,6 @@ def test_without_the_trial_it_trains(named: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(StartupTrial, "__call__", lambda *_: None)
     change, make_loss, _ = REFUSED[named]
     train(gpt(change), make_loss())
-
-
-@pytest.mark.parametrize("kind", [FunctionalBatchNorm, None])
-def test_the_tolerance_is_that_of_autocast_inside_the_loss(kind: type[nn.Module] | None) -> None:
-    def autocast(model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return loss(model, tensors)
-
-    if kind is None:
-        train(gpt(), autocast)
-        return
-    with pytest.raises(Refused, match="rows would learn from each other"):
-        train(gpt(kind), autocast)
 
 
 NAMED = {
@@ -547,19 +533,6 @@ def test_what_is_put_on_an_optimizer_may_not_couple_domains(
     """A clip of all gradients acts from its threshold on, and small ones lie below."""
     with pytest.raises(Refused, match=r"AdamW: .*other domains"):
         optimize(torch.optim.AdamW, [UPPER, LOWER], put_on)
-
-
-def test_a_rank_that_could_not_load_tries_the_optimizer_as_the_others_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tried: list[bool] = []
-    monkeypatch.setattr(optimizer_trial, "try_optimizer", lambda *_: tried.append(True))
-    model = gpt()
-    run = run_of(model)
-    unknown = micro_batch(LOWER, token_rows(2, CONTEXT, VOCABULARY, 1))  # of no route of the run
-    with pytest.raises(GovrayError):
-        run(step_batch(0, [unknown]), loss)
-    assert tried == [True]
 
 
 LOWER = Route({"embedding": 1.0, "block.0": 1.0})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from govray.cli import main
-from govray.errors import GovrayError, Malformed, Refused, Untrusted
+from govray.errors import Malformed, Refused, Untrusted
 from govray.governance.attestation.case_answer import (
     LIMITS,
     AskedModel,
@@ -142,20 +142,3 @@ def test_the_command_verifies_and_shows_it(
     assert LIMITS[:60] in capsys.readouterr().out
     path.write_bytes(seal_case_answer(answer(), [world.keys.auditor]))
     assert main(["verify", str(path), *words]) == 1
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (CaseRequest, {}),
-        (CaseRequest, {"sha256": DIGEST}),
-        (CaseRequest, {"sha256": DIGEST, "size": 1, "domains": ["a.org"]}),
-        (CaseFinding, {**FINDING.to_json(), "match": "exact"}),
-        (CaseFinding, {**FINDING.to_json(), "match": "domain"}),
-        (CaseFinding, {k: v for k, v in FINDING.to_json().items() if k != "split"}),
-        (CaseFinding, {**FINDING.to_json(), "overlap": 1.5}),
-    ],
-)
-def test_contradictions_are_no_documents(kind: Any, fields: dict[str, Any]) -> None:
-    with pytest.raises(GovrayError):
-        kind.from_json(fields, where="test")

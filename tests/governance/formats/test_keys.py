@@ -24,7 +24,6 @@ from govray.governance.formats.keys import (
     LocalSigner,
     PublicKey,
     load_signer,
-    read_password,
 )
 from tests.support.table import each_row
 
@@ -178,41 +177,6 @@ def test_ed25519_points_in_a_second_encoding_are_refused(y: int) -> None:
         PublicKey("ed25519", ED25519_PREFIX + y.to_bytes(32, "little"))
 
 
-@each_row(
-    ("pem", "password", "names"),
-    [
-        (SIGNERS["ed25519"].to_pem(b"right"), None, "is encrypted"),
-        (SIGNERS["ed25519"].to_pem(b"right"), b"wrong", "with this password"),
-        (SIGNERS["ed25519"].to_pem(), b"needless", "not encrypted"),
-        (SIGNERS["ed25519"].public_key.to_pem(), None, "no private key"),
-        (b"", None, "no private key"),
-        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", None, "no private"),
-    ],
-)
-def test_pem_without_a_usable_key(pem: bytes, password: bytes | None, names: str) -> None:
-    with pytest.raises(UsageError, match=names) as caught:
-        LocalSigner.from_pem(pem, password)
-    assert caught.value.do
-
-
-@pytest.mark.parametrize(
-    "private",
-    [
-        rsa.generate_private_key(65537, 2048),
-        ec.generate_private_key(ec.SECP384R1()),
-        x25519.X25519PrivateKey.generate(),
-    ],
-)
-def test_private_keys_of_other_kinds_are_refused(private: rsa.RSAPrivateKey) -> None:
-    pem = private.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    with pytest.raises(UsageError, match="not accepted"):
-        LocalSigner.from_pem(pem)
-
-
 @every_algorithm
 def test_private_keys_neither_show_nor_travel(algorithm: Algorithm) -> None:
     signer = SIGNERS[algorithm]
@@ -246,38 +210,11 @@ def test_an_encrypted_file_asks_for_its_password(key_file: Path) -> None:
     load_signer(str(key_file), password=b"secret")
 
 
-@each_row("given", ["correct horse", "hunter2", "/tmp/hunter2", "x" * 5000, "hunter\0" + "2"])
-def test_a_password_given_for_its_file_is_not_repeated(given: str) -> None:
-    with pytest.raises(UsageError, match="never the password itself") as caught:
-        read_password(Path(given))
-    shown = str(caught.value)
-    assert "the password's file" in shown
-    assert not any(word in shown for word in ("correct", "horse", "hunter", "xxx"))
-
-
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o777])
 def test_a_key_file_that_others_can_reach_is_refused(key_file: Path, mode: int) -> None:
     key_file.chmod(mode)
     with pytest.raises(UsageError, match=f"chmod 600 {key_file}"):
         load_signer(str(key_file))
-
-
-@each_row(
-    ("reference", "names"),
-    [
-        ("env:GOVRAY_NOT_SET", "GOVRAY_NOT_SET is not set"),
-        ("env:", "not set"),
-        ("/nowhere/key.pem", "No such file"),
-        ("", "cannot read"),
-        ("/tmp", "directory"),
-        ("nul\0byte", "cannot read"),
-        ("~nobody-of-that-name/key.pem", "cannot read"),
-    ],
-)
-def test_a_missing_key_says_what_to_do(reference: str, names: str) -> None:
-    with pytest.raises(UsageError, match=names) as caught:
-        load_signer(reference)
-    assert caught.value.do
 
 
 def test_an_endless_file_is_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

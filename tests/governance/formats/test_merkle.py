@@ -119,17 +119,6 @@ def test_the_running_root_is_that_of_the_leaves_so_far(leaves: list[bytes]) -> N
             running.add(leaves[count])
 
 
-@given(st.lists(st.lists(st.binary(min_size=5, max_size=5), max_size=9), max_size=9))
-def test_leaves_in_buffers_have_the_same_root(buffers: list[list[bytes]]) -> None:
-    leaves = [leaf for buffer in buffers for leaf in buffer]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merkle, "_BLOCK", 4 * merkle.HASH_SIZE)
-        found = merkle.BulkRoot()
-        for buffer in buffers:
-            found.add_hashes(b"".join(map(merkle.leaf_hash, buffer)))
-        assert found.root() == merkle.root(leaves)
-
-
 @each_row(("index", "size", "proof"), INCLUSION)
 def test_golden_inclusion_proofs(index: int, size: int, proof: list[str]) -> None:
     assert inclusion_proof(INPUTS[:size], index) == hashes(proof)

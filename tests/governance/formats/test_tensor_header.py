@@ -182,13 +182,6 @@ def test_mutated_bytes_are_never_read_where_the_library_refuses() -> None:
     assert refused > 1000
 
 
-def test_without_the_size_only_the_end_is_left_open() -> None:
-    """What reads a stream does not know it; the rest of the rules hold."""
-    assert read_header(BytesIO(BAD["trailing bytes"]), where="x")[0].name == "a"
-    with pytest.raises(Malformed, match="a hole"):
-        read_header(BytesIO(BAD["a hole"]), where="x")
-
-
 def test_control_without_the_comparison_a_tensor_hides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that no name leads to would be in the file of which a tensor is said to be absent."""
     hiding = file({"a": entry(0, 4)}, 4 + 40)

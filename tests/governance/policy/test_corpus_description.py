@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from govray.errors import Malformed, Refused
 from govray.governance.formats import canonical_json
-from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.statement import read
-from govray.governance.policy.corpus_description import CorpusDescription
-from govray.governance.policy.credential import Credential
-from govray.governance.policy.depth_policy import Match, Policy, seal_policy
+from govray.governance.policy.depth_policy import Match, Policy
 from govray.governance.policy.lint import diff, lint, representative_classes
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import resolve
-from govray.governance.verify.verifier import verify
 from tests.support.credential_class import cls
 from tests.support.table import each_row
 from tests.support.tree import ROOT
-from tests.support.world import AT, GROUPS, POLICY, World
+from tests.support.world import GROUPS
 
 BASE = [group.group for group in GROUPS]
 OBSERVE = (ROOT / "policies" / "observe.yaml").read_text()
 LICENCES = (ROOT / "policies" / "licences.yaml").read_text()
-
-CRAWLED: dict[str, Any] = {
-    "source": "crawled",
-    "url": "https://crawl.example/2026",
-    "domains": {"unit": "records", "sizes": {"a.example": 9, "b.example": 2}, "total": 40},
-    "collected": {"first": "2024-03", "last": "2025-11"},
-    "content": "News and forums.",
-    "modality": ["text", "image"],
-    "languages": ["en", "nb-NO"],
-    "optOut": "honoured",
-    "optOutMeasures": "robots.txt was read before each request.",
-    "personalData": "present",
-    "crawlers": [{"name": "examplebot/1", "purpose": "news", "behaviour": "obeys robots.txt"}],
-}
-
-
-def described(**changes: Any) -> CorpusDescription:
-    fields = {name: value for name, value in (CRAWLED | changes).items() if value is not None}
-    return CorpusDescription.from_json(fields)
 
 
 def with_rule(rule: str, text: str = OBSERVE) -> Policy:
@@ -164,26 +139,6 @@ def test_reserved_rights_reach_no_layer_unless_a_rule_names_them(text: str) -> N
     assert resolve(named.decide(reserved), BASE).groups == tuple(BASE)
     with pytest.raises(Refused):
         named.decide(cls(opt_out="reserved", license="Apache-2.0"))
-
-
-def test_a_rule_may_put_reserved_rights_into_quarantine() -> None:
-    text = OBSERVE.replace("profiles:\n", "profiles:\n  nothing: {layers: none}\n")
-    policy = with_rule("{name: reserved, match: {opt_out: reserved}, profile: nothing}", text)
-    assert policy.decide(cls(opt_out="reserved")).quarantined_by == "reserved"
-    assert not policy.decide(cls()).quarantined
-    assert lint(policy) == ()
-
-
-def test_whoever_builds_or_verifies_an_attestation_decides_the_same(tmp_path: Path) -> None:
-    world = World()
-    credential = {"beta": world.issue("beta", description=described(optOut="reserved"))}
-    named = POLICY + "  - {name: reserved, match: {opt_out: reserved}, profile: everything}\n"
-    policy = seal_policy(read_policy(named), world.keys.compliance)
-    allowed = world.deploy(tmp_path / "allowed", credentials=credential, policy=policy)
-    model = verify(allowed, trust_root=world.root, at=AT)
-    assert model.routes["beta"].groups == tuple(BASE)
-    with pytest.raises(Refused, match="rights in it are reserved"):
-        world.deploy(tmp_path / "refused", credentials=credential)
 
 
 def test_lint_tells_of_a_rule_that_admits_reserved_rights() -> None:

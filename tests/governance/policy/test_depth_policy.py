@@ -17,7 +17,7 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import Subject, seal
 from govray.governance.formats.strict_yaml import read_yaml
 from govray.governance.policy import globs
-from govray.governance.policy.depth_policy import Match, Policy, seal_policy, verify_policy
+from govray.governance.policy.depth_policy import Policy, seal_policy, verify_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.trust.authority import Authority, TrustRoot
 from govray.governance.trust.trust_state import TrustState, sign_root
@@ -179,29 +179,6 @@ def test_malformed_source(old: str, new: str, message: str) -> None:
         read_policy(LICENCES.replace(old, new, 1), name="p.yaml")
 
 
-def test_short_forms_are_written_out() -> None:
-    text = LICENCES.replace('{corpus: "*.vendored"}', "{corpus: [a, b], jurisdiction: NO}")
-    text = text.replace("layers: all", "layers: {all: 0.5, head: 1}")
-    document = read_policy(text)
-    assert document.rules[0].match.to_json() == {"corpus": ["a", "b"], "jurisdiction": ["NO"]}
-    assert document.profiles["everything"].layers == {"all": 0.5, "head": 1.0}
-
-
-@each_row(
-    ("text", "value"),
-    [
-        ("[NO, yes, off, 2026-11-01, 010, 0x1f, 1:30, 1_000, .5]", None),
-        ("[true, False, null, ~, -3, 0.5, 1e-3]", [True, False, None, None, -3, 0.5, 0.001]),
-        ("['1', \"true\"]", ["1", "true"]),
-        ("<<: a", {"<<": "a"}),
-    ],
-)
-def test_yaml_means_what_it_looks_like(text: str, value: Any) -> None:
-    if value is None:
-        value = text[1:-1].split(", ")
-    assert read_yaml(text, name="f").value == value
-
-
 @each_row(
     ("text", "message"),
     [
@@ -298,15 +275,6 @@ def test_two_adapters_are_refused_when_reading(
         policy(rules, {"one": one, "two": two})
 
 
-def test_two_adapters_are_refused_when_deciding_too() -> None:
-    """With the check at reading switched off, the decision still refuses."""
-    valid = policy([{"name": "r", "match": {}, "profile": "one"}], {"one": A, "two": B})
-    second = valid.rules[0].model_copy(update={"name": "s", "profile": "two"})
-    unchecked = valid.model_copy(update={"rules": (*valid.rules, second)})
-    with pytest.raises(Refused, match="one and two name different adapters"):
-        unchecked.decide(cls())
-
-
 PROFILES = {
     "everything": {"layers": {"all": 1}},
     "top": LAYERS,
@@ -342,35 +310,6 @@ def test_a_policy_that_reads_never_meets_two_adapters(drawn: list[tuple[Any, str
     for one in CLASSES:
         if any(rule.match.matches(one) for rule in document.rules):
             document.decide(one)
-
-
-@each_row(
-    ("profiles", "label"),
-    [
-        (["everything"], "everything"),
-        (["everything", "top"], "top"),
-        (["everything", "a"], "a"),
-        (["top", "a"], "a"),
-        (["top", "half"], "half&top"),
-        (["top", "half", "everything"], "half&top"),
-        (["weak", "everything"], "weak"),
-        (["weak", "top"], "top&weak"),
-        (["top", "head_too"], "head_too"),
-        (["nothing", "a", "top"], "nothing"),
-        (["everything", "top_a"], "top_a"),
-        (["top", "top_a"], "top_a"),
-        (["a", "top_a"], "a"),
-    ],
-)
-def test_labels_name_the_strictest(profiles: list[str], label: str) -> None:
-    known = PROFILES | {
-        "half": {"layers": {"blocks[0.5:]": 1}},
-        "weak": {"layers": {"all": 0.5}},
-        "head_too": {"layers": {"head": 1}},
-        "top_a": A | {"layers": {"head": 1}},
-    }
-    rules = [{"name": f"r{i}", "match": {}, "profile": p} for i, p in enumerate(profiles)]
-    assert policy(rules, known).decide(cls()).label == label
 
 
 class Deployment:
@@ -446,11 +385,3 @@ def test_an_unsigned_or_foreign_policy_is_refused() -> None:
         verify_policy(deployment.trust, foreign, at=AT)
     with pytest.raises(Malformed):
         verify_policy(deployment.trust, canonical_json.encode(document.to_json()), at=AT)
-
-
-def test_a_condition_walks_through_what_it_names_alone_and_states_what_it_did() -> None:
-    match, fresh = (Match.from_source({"license": ["MIT"]}) for _ in range(2))
-    assert match.matches(cls(license="MIT"))
-    assert match.conditions == (("license", ("MIT",)),)
-    assert match == fresh
-    assert match.to_json() == fresh.to_json()

@@ -34,24 +34,6 @@ def with_rule(rule: str) -> Policy:
     return changed("  - name: open\n", f"  - {rule}\n  - name: open\n")
 
 
-def test_the_default_policies_give_no_finding() -> None:
-    policy = read_policy(LICENCES)
-    classes = (
-        cls(),
-        cls(corpus="pip.vendored"),
-        cls(license="MPL-2.0", license_category="copyleft_limited"),
-        cls(license="LicenseRef-acme", license_category="commercial", sensitivity="restricted"),
-        cls(license="GPL-3.0-only", license_category="copyleft"),
-        cls(license="NOASSERTION", license_category="unknown"),
-    )
-    assert lint(policy, groups=GROUPS, classes=classes) == ()
-    following = changed("version: 1 ", "version: 2 ")
-    assert lint(following, previous=policy, groups=GROUPS) == ()
-    assert lint(following, previous=policy) == ()
-    observe = read_policy((ROOT / "policies" / "observe.yaml").read_text())
-    assert lint(observe, groups=GROUPS) == ()
-
-
 @each_row(
     ("match", "message"),
     [
@@ -66,38 +48,6 @@ def test_a_rule_that_no_class_can_match(match: str, message: str) -> None:
     (finding,) = (finding for finding in findings if finding.code == "never_matches")
     assert finding.subject == "odd"
     assert message in finding.message
-
-
-def test_a_rule_that_none_of_the_classes_matches() -> None:
-    findings = lint(read_policy(LICENCES), classes=[cls()])
-    assert ("never_matches", "open") not in codes(*findings)
-    assert ("never_matches", "weak-copyleft") in codes(*findings)
-
-
-@each_row(
-    ("match", "profile", "redundant"),
-    [
-        # "open" matches whatever it matches, and is as strict.
-        ("{license_category: [permissive]}", "everything", True),
-        # It is stricter than "open".
-        ("{license_category: [permissive]}", "nothing", False),
-        # "open" does not match all that it matches.
-        ("{license_category: [permissive, commercial]}", "everything", False),
-        ("{license_category: [unknown], use: [commercial]}", "nothing", True),
-        # Quarantine is stricter than an adapter.
-        ("{license_category: [unknown]}", "removable", True),
-        ("{corpus: a.vendored}", "removable", True),
-        ("{corpus: vendored}", "removable", False),
-    ],
-)
-def test_a_rule_that_never_decides(match: str, profile: str, redundant: bool) -> None:
-    policy = with_rule(f"{{name: x, match: {match}, profile: {profile}}}")
-    assert codes(*lint(policy)) == ([("redundant_rule", "x")] if redundant else [])
-
-
-def test_an_unused_profile() -> None:
-    policy = changed("  nothing:", "  spare: {layers: [head]}\n  nothing:")
-    assert codes(*lint(policy)) == [("unused_profile", "spare")]
 
 
 def test_selectors_and_groups_that_the_model_lacks() -> None:
@@ -153,13 +103,6 @@ def test_narrowing_is_no_finding(old: str, new: str) -> None:
         assert "widens" not in [finding.code for finding in findings]
 
 
-def test_a_policy_that_does_not_succeed_the_previous() -> None:
-    previous = read_policy(LICENCES)
-    assert codes(*lint(previous, previous=previous)) == [("not_a_successor", "licences v1")]
-    renamed = changed("name: licences", "name: others")
-    assert codes(*lint(renamed, previous=previous)) == [("not_a_successor", "others")]
-
-
 def test_explain_names_the_rules_that_decided() -> None:
     policy = with_rule("{name: careful, match: {jurisdiction: NO}, profile: upper_half}")
     explanation = explain(policy, cls(), GROUPS)
@@ -168,22 +111,6 @@ def test_explain_names_the_rules_that_decided() -> None:
     assert tuple(reasons) == GROUPS
     assert reasons["block.0"] == (0.0, ("careful",))
     assert reasons["block.2"] == (1.0, ("careful", "open"))
-
-
-def test_diff() -> None:
-    before = read_policy(LICENCES)
-    after = changed("profile: upper_half", "profile: removable")
-    limited = cls(license="MPL-2.0", license_category="copyleft_limited")
-    refused = cls(license="CC-BY-NC-4.0", license_category="commercial")
-    (change,) = diff(before, after, [cls(), limited, refused], GROUPS)
-    assert change.credential_class == limited
-    assert (change.before.label, change.after.label) == ("upper_half", "removable")
-    assert change.gains == ("adapter:acme",)
-    assert change.losses == ("block.2", "block.3", "final_norm", "head")
-    assert change.widens
-    (back,) = diff(after, before, [limited], GROUPS)
-    assert (back.gains, back.losses) == (change.losses, change.gains)
-    assert diff(before, before, [cls(), limited, refused], GROUPS) == ()
 
 
 # Against every class that the policies tell apart

@@ -8,7 +8,6 @@ from govray.errors import Malformed
 from govray.governance.policy.credential import CredentialClass
 from govray.governance.policy.depth_policy import Policy
 from govray.governance.policy.lint import explain, lint
-from govray.governance.policy.memorization_section import Band, RuleAction
 from govray.governance.policy.policy_yaml import read_policy
 from tests.support.table import each_row
 
@@ -58,17 +57,6 @@ def the_class(license: str) -> CredentialClass:
             "use": "commercial",
         }
     )
-
-
-def test_short_forms_are_written_out_and_the_rest_has_defaults() -> None:
-    section = policy().memorization
-    assert section is not None
-    assert section.bands == {"*": Band(low=-3, high=3), "head": Band(low=-2, high=2)}
-    assert section.actions["contracts"] == RuleAction(action="rollback")
-    assert (section.statistic, section.fdr, section.row_scores) == ("composite", 0.05, False)
-    assert section.band("head") == (-2, 2)
-    assert section.band("block.0") == (-3, 3)
-    assert Policy.from_json(policy().to_json()) == policy()
 
 
 @each_row(
@@ -139,15 +127,6 @@ def test_only_classes_of_the_named_rules_are_measured() -> None:
     assert Policy.from_json(measuring("open").to_json()) == measuring("open")
 
 
-def test_lint_tells_that_a_class_is_not_measured_any_more() -> None:
-    def said(after: Policy, before: Policy) -> list[str]:
-        return [f.message for f in lint(after, previous=before) if f.code == "relaxes_monitor"]
-
-    both, less = measuring("open", "contracts"), measuring("open", version=2)
-    assert set(said(less, both)) == {"the class is not measured any more"}
-    assert said(measuring("contracts", "open", version=2), measuring("open")) == []
-
-
 def to(fallback: str, *, version: int = 1) -> Policy:
     return policy(SECTION.replace("nothing", fallback), version=version)
 
@@ -171,15 +150,3 @@ def test_rules_that_gate_alike_meet_in_their_fallbacks() -> None:
     assert (both.fallback.label, both.fallback.adapter) == ("head&upper", "acme")
     none = read_policy(text + section.replace("FALLBACK", "nothing")).decide(the_class("MIT"))
     assert none.fallback is None  # the strictest leaves it out
-
-
-def test_lint_tells_a_wider_fallback_from_a_narrower_one() -> None:
-    for groups in (None, GROUPS):
-        grown = lint(to("upper", version=2), previous=policy(), groups=groups)
-        assert any("goes on training, where it was left out" in f.message for f in grown)
-        wider = lint(to("upper", version=2), previous=to("head"), groups=groups)
-        found = [f.message for f in wider if f.code == "relaxes_monitor"]
-        assert any("head → upper" in message for message in found)
-        back = lint(policy(version=2), previous=to("upper"), groups=groups)
-        assert "relaxes_monitor" not in {f.code for f in back}
-    assert any("gains block.0, adapter:" in message for message in found)

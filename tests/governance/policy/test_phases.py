@@ -93,29 +93,6 @@ def test_what_means_nothing_is_refused_by_name(old: str, new: str, message: str)
         policy(old, new)
 
 
-def test_rules_that_leave_nothing_in_one_phase_are_refused_by_its_step() -> None:
-    lower = "  lower: {layers: [embedding, block.0]}\nrules:\n"
-    rule = "  - {name: low, match: {license: [MIT]}, profile: lower}\n"
-    upper_later = policy("rules:\n", lower + rule)
-    with pytest.raises(Refused, match="rules low, open together leave no layer group from step 0"):
-        routed(upper_later)
-    narrowed = Profile(layers={"all": 1}, phases=(Phase(from_step=7, layers=UPPER),))
-    only_later = upper_later.model_copy(
-        update={"profiles": upper_later.profiles | {"upper_first": narrowed}}
-    )
-    with pytest.raises(Refused, match="together leave no layer group from step 7 on"):
-        routed(only_later)
-
-
-def test_a_selector_of_a_phase_must_mean_something() -> None:
-    found = policy("layers: all}", "layers: [block.9]}")
-    with pytest.raises(Refused, match=r"selector 'block\.9' means no layer group"):
-        routed(found)
-    assert [each.code for each in lint(found, groups=GROUPS) if "block.9" in each.message] == [
-        "unknown_group"
-    ]
-
-
 GATED = """
 memorization:
   every: 100
@@ -183,15 +160,6 @@ def test_within_holds_in_every_step(a: Profile, b: Profile) -> None:
             for group, weight in (one.later_at(step) or one).weights.items():
                 assert weight <= wide.weights.get(group, 0.0)
     assert a.within(a)
-
-
-@given(profiles(), st.integers(1, 14))
-def test_a_phase_that_a_run_does_not_reach_is_none(found: Profile, steps: int) -> None:
-    route = resolve(decision({"x": found}), GROUPS)
-    reached = tuple(each for each in found.phases or () if each.from_step < steps)
-    shorter = Profile(layers=found.layers, phases=reached or None)
-    assert route.until(steps) == resolve(decision({"x": shorter}), GROUPS)
-    assert route.until(99) is route
 
 
 @given(profiles(), st.integers(0, 14), st.integers(0, 14))

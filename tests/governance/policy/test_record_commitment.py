@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import Malformed, Refused, UsageError
+from govray.errors import Refused
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.policy.credential import Records
 from govray.governance.policy.record_commitment import (
-    SECRET_FILE,
     RecordOpening,
     commitment,
     entry,
     leaf,
     opening,
-    read_secrets,
     root,
 )
 from tests.support.table import each_row
@@ -125,37 +122,3 @@ def test_a_guess_cannot_be_tested_without_its_opening() -> None:
             tried.verify(stated, where="guess")
     assert leaf(opening(SECRET, guess), guess) in leaves
     opened(3, 8).verify(stated, where="control")
-
-
-def test_secrets_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
-    stated = {name: records_of(hashes(3)) for name in ("here", "away", "other")}
-    for name, secret in (("here", SECRET), ("other", bytes(32))):
-        (tmp_path / name).mkdir()
-        path = tmp_path / name / SECRET_FILE
-        path.touch(0o600)
-        path.write_bytes(secret)
-    found, refused = read_secrets(tmp_path, stated)
-    assert found == {"here": SECRET}
-    assert list(refused) == ["other"]
-    assert read_secrets(None, stated) == ({}, {})
-
-
-@pytest.mark.parametrize(
-    ("data", "error"),
-    [
-        (None, UsageError),
-        (b"", Malformed),
-        (b"{}", Malformed),
-        (opened().encode()[:-1], Malformed),
-        (opened().encode() + b"\n", Malformed),
-    ],
-    ids=["missing", "empty", "fields", "cut", "more"],
-)
-def test_a_file_that_is_no_opening_is_named(
-    tmp_path: Path, data: bytes | None, error: type[Exception]
-) -> None:
-    path = tmp_path / "x.json"
-    if data is not None:
-        path.write_bytes(data)
-    with pytest.raises(error, match=str(path)):
-        RecordOpening.read(path)

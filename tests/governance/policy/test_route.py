@@ -78,22 +78,6 @@ def test_blocks(text: str, blocks: int, selected: list[int]) -> None:
     assert parse_selector(text).select(groups) == {f"block.{i}" for i in selected}
 
 
-@each_row(
-    ("text", "selected"),
-    [
-        ("all", set(GROUPS)),
-        ("*", set(GROUPS)),
-        ("head", {"head"}),
-        ("block.*", {"block.0", "block.1", "block.2", "block.3"}),
-        ("block.?", {"block.0", "block.1", "block.2", "block.3"}),
-        ("Head", set()),
-        ("none", set()),
-    ],
-)
-def test_names(text: str, selected: set[str]) -> None:
-    assert parse_selector(text).select(GROUPS) == selected
-
-
 @given(st.integers(1, 40), st.decimals(0, 1, places=3), st.decimals(0, 1, places=3))
 def test_fractions_take_in_no_block_that_lies_partly_outside(
     blocks: int, start: Any, stop: Any
@@ -146,13 +130,6 @@ def test_a_selector_that_the_model_lacks_is_refused_by_name(selector: str) -> No
     assert "profile 'p0' of policy p v1" in message
     assert repr(selector) in message
     assert "embedding, block.0" in message
-
-
-def test_named_groups_of_the_policy() -> None:
-    decision = decide({"layers": {"experts": 1}}, groups={"experts": ["*.experts.*"]})
-    assert resolve(decision, (*GROUPS, "experts")).weights == {"experts": 1.0}
-    with pytest.raises(Refused, match="'experts' means no layer group"):
-        resolve(decision, GROUPS)
 
 
 def test_no_route_without_anything_to_train() -> None:
@@ -240,19 +217,6 @@ def test_control_a_meet_that_takes_the_largest_weight_widens() -> None:
     assert resolve(decide(half, all_), GROUPS) == before
 
 
-@given(PROFILES, PROFILES, MODELS)
-def test_comparing_profiles_by_text_agrees_with_every_model(
-    a: dict[str, Any], b: dict[str, Any], groups: tuple[str, ...]
-) -> None:
-    """`Profile.within`, which labels and lint rest on, is never true wrongly."""
-    one, two = decide(a).profiles["p0"], decide(b).profiles["p0"]
-    if one.within(two):
-        assert outcome(decide(a, b), groups) == outcome(decide(a), groups)
-    if one.layers_within(two):
-        mine, other = (profile_weights(p, groups, where="") for p in (one, two))
-        assert all(mine[group] <= other[group] for group in groups)
-
-
 def test_domains_are_linked_by_routes() -> None:
     routes = [
         Route({"head": 1.0, "block.3": 1.0}),
@@ -270,11 +234,6 @@ def test_domains_are_linked_by_routes() -> None:
         frozenset({"adapter:zeta"}),
     )
     assert domains([], GROUPS) == ()
-
-
-def test_a_route_of_another_model_is_refused() -> None:
-    with pytest.raises(Refused, match=r"'block\.9'"):
-        domains([Route({"block.9": 1.0})], GROUPS)
 
 
 ROUTES = st.lists(

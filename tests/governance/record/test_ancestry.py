@@ -64,11 +64,6 @@ def test_a_clone_verifies_and_names_its_ancestors(
     assert {leaf.step for leaf in model.ledger.steps} == set(range(world.steps))
 
 
-def test_a_run_that_took_no_step_gives_its_ancestors_alone(leaves: tuple[AnyLeaf, ...]) -> None:
-    stated = ancestry(leaves, first=2)
-    assert inherit("second", stated, 2, before(leaves, 2)) == stated
-
-
 Break = Callable[[tuple[Ancestor, ...]], tuple[Ancestor, ...]]
 
 

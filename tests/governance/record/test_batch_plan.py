@@ -17,7 +17,6 @@ from govray.governance.record.batch_plan import (
     plan_streams,
     rank_slice,
     slice_rank,
-    stream_phase,
 )
 from govray.governance.record.row_order import RowOrder
 from tests.support.table import each_row
@@ -131,12 +130,6 @@ def test_ranks_partition_every_step(plan: BatchPlan, world: int) -> None:
             assert ranks == [rank for rank, length in enumerate(lengths) for _ in range(length)]
 
 
-@pytest.mark.parametrize("offset", [-1, 3])
-def test_no_rank_holds_what_is_outside_the_slice(offset: int) -> None:
-    with pytest.raises(ValueError, match="outside"):
-        slice_rank(3, offset, 2)
-
-
 @few
 @given(plans())
 def test_dropping_a_stream_moves_no_other(plan: BatchPlan) -> None:
@@ -160,10 +153,6 @@ def test_more_rows_in_one_stream_move_no_other(plan: BatchPlan, more: int) -> No
     for step in range(plan.max_steps):
         before, after = plan.rows(step), with_more.rows(step)
         assert all(before.get(s.id) == after.get(s.id) for s in others)
-
-
-def test_golden_phases() -> None:
-    assert [stream_phase(ZERO[:-2] + "ff", every) for every in (1, 2, 100, 256)] == [0, 1, 55, 255]
 
 
 @few
@@ -250,16 +239,6 @@ def customers(count: int, every: int, *, beside: int = 0) -> BatchPlan:
 
 
 @few
-@given(st.integers(1, 30), st.integers(1, 12), st.integers(0, 5))
-def test_each_stream_is_due_once_in_its_stride(count: int, every: int, beside: int) -> None:
-    plan = customers(count, every, beside=beside)
-    for s in plan.streams:
-        due = [step for step in range(2 * s.every) if s.positions(step)]
-        assert due == [stream_phase(s.id, s.every) + k * s.every for k in range(2)]
-        assert s.positions(due[0]) == range(s.quota)
-
-
-@few
 @given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 5))
 def test_other_streams_move_none(count: int, every: int, beside: int) -> None:
     alone, crowded = customers(count, every), customers(count, every, beside=beside)
@@ -268,18 +247,6 @@ def test_other_streams_move_none(count: int, every: int, beside: int) -> None:
     for step in range(alone.max_steps):
         reading = {i: rows for i, rows in crowded.rows(step).items() if i in mine}
         assert alone.rows(step) == reading
-
-
-def test_three_hundred_streams_do_not_come_together() -> None:
-    """At every 100th step they are 3 a step on average, as balls thrown into bins: the fullest of
-    100 bins holds 12 or more in one case of a hundred.
-    """
-    plan = customers(300, 100)
-    loads = [len(plan.positions(step)) for step in range(100)]
-    assert sum(loads) == 300
-    assert max(loads) < 12
-    together = make_plan(*(StreamPlan(**dict(s) | {"phase": 0}) for s in plan.streams))
-    assert len(together.positions(0)) == 300  # the control: without phases
 
 
 def test_a_step_costs_what_it_reads_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,11 +276,6 @@ def test_equal_routes_share_a_stream() -> None:
     assert [(c.corpus, c.rows) for c in found[wide].corpora] == [("a", 5), ("b", 6)]
     assert (found[wide].quota, found[wide].every) == (14, 1)
     assert (found[narrow].quota, found[narrow].every) == (1, 2)
-
-
-def test_a_profile_without_quota_is_named() -> None:
-    with pytest.raises(UsageError, match="upper_half"):
-        plan_streams({"a": (ZERO, "upper_half")}, {"a": 1}, rows_per_step={"everything": 1})
 
 
 def test_profiles_that_share_a_route_must_be_read_alike() -> None:

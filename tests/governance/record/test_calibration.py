@@ -6,20 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.cli import main
-from govray.engine.memorization.permutation_e_value import e_values
-from govray.errors import Refused, UsageError
+from govray.errors import UsageError
 from govray.governance.policy.memorization_section import Band
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.record.calibration import calibrate, into_source
-from govray.governance.record.entropy_profile import EntropyProfile, Measure, RowValues, Side
-from govray.governance.record.ledger import AnyLeaf
-from tests.support.monitored_world import OBSERVING, Monitored, verified
-from tests.support.world import POLICY
+from govray.governance.record.entropy_profile import EntropyProfile, Measure, Side
+from tests.support.monitored_world import Monitored
 
 SOURCE = """\
 schema: govray.dev/depth-policy/v1
@@ -70,18 +66,6 @@ def test_a_band_is_the_median_and_k_mads_to_both_sides(values: list[float], k: f
     assert (found.measures, found.corpora) == (len(values), 1)
 
 
-def test_only_clean_corpora_count_and_too_few_measures_make_no_band() -> None:
-    dirty = profiles(*[50.0] * 9, corpus="b")
-    found = calibrate([(profiles(*range(9)), {"a"}), (dirty, {"a"})])
-    assert found["head"].measures == 9
-    assert found["head"].band.high < 50
-    for runs in ([(dirty, {"a"})], [(profiles(1.0, 2.0), {"a"})]):
-        with pytest.raises(Refused):
-            calibrate(runs)
-    with pytest.raises(UsageError, match="min_k"):
-        calibrate([(profiles(1.0), {"a"}), (profiles(1.0, statistic="entropy"), {"a"})])
-
-
 def test_the_source_keeps_all_but_that_line() -> None:
     text = into_source(SOURCE, {"head": Band(low=-1.5, high=2)}, where="policy.yaml")
     section = read_policy(text).memorization
@@ -110,64 +94,3 @@ def test_the_command_reads_attested_runs_and_fills_the_source(
     assert -5 < section.band("head")[0] <= 0 <= section.band("head")[1] < 5
     assert main(["policy", "calibrate", str(model)]) == 0
     assert '"head": [' in capsys.readouterr().out
-
-
-def scored(leaves: list[AnyLeaf]) -> list[AnyLeaf]:
-    """The leaves, alpha's rows known better than its reserve by ten units at every profile."""
-    draw = torch.Generator().manual_seed(17)
-
-    def measure(each: Measure) -> Measure:
-        ours, theirs = torch.randn(2, each.probe.rows, 1, generator=draw, dtype=torch.float64)
-        ours = ours + 10.0 * (each.corpus == "alpha")
-        ends = torch.tensor([-2.0], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64)
-        rows = RowValues(
-            probe=tuple(ours.flatten().tolist()), reserve=tuple(theirs.flatten().tolist()), unit=1.0
-        )
-        e = float(e_values(ours, theirs, *ends))
-        return each.model_copy(update={"scores": rows, "e": e})
-
-    return [
-        EntropyProfile(
-            step=leaf.step,
-            statistic=leaf.statistic,
-            measures=tuple(measure(each) for each in leaf.measures),
-        )
-        if isinstance(leaf, EntropyProfile)
-        else leaf
-        for leaf in leaves
-    ]
-
-
-def test_the_command_draws_the_curve_of_runs_with_row_scores(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world = Monitored().under(POLICY + OBSERVING)
-    model = world.run(tmp_path / "run" / "model", change=scored)
-    source = tmp_path / "policy.yaml"
-    source.write_text(SOURCE)
-    clean = ["--corpus", "beta", "--corpus", "gamma"]
-    chosen = ["policy", "calibrate", str(model), *clean, "--half-width", "1.5"]
-    assert main([*chosen, "--into", str(source), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    by_width = {each["half_width"]: each for each in told["curve"]}
-    assert {1.5, 2.0} < by_width.keys()
-    assert (by_width[2.0]["false_flags"], by_width[2.0]["clean"]) == (0, 2)
-    assert by_width[0.0]["profiles_until"].keys() == {"acme", "alpha"}
-    # What the ledger itself recorded, at the policy's own band.
-    found = verified(world, model)
-    flags = {each.corpus for each in found.attestation.memorization.decisions}
-    caught = {c for c, runs in by_width[2.0]["profiles_until"].items() if runs != [None]}
-    assert flags == caught == {"alpha"}
-    assert told["reads"]["alpha"] > 0
-    section = read_policy(source.read_text()).memorization
-    assert section is not None
-    assert section.bands == {"*": Band(low=-1.5, high=1.5)}
-    assert main(chosen) == 0
-    shown = capsys.readouterr().out
-    assert "Chosen: ±1.5" in shown
-    assert "clean, of 2" in shown
-    assert "alpha" in shown
-    assert "No band flags the other 1 corpus" in shown
-    for wrong in ("nan", "inf", "-1"):
-        assert main(["policy", "calibrate", str(model), f"--half-width={wrong}"]) == 2
-        assert "half width" in capsys.readouterr().err

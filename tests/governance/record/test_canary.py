@@ -73,34 +73,6 @@ def test_names_are_distinct_and_controls_are_none_of_the_planted(asked, name):
     assert longer.planted(name) == (*made, *controls)
 
 
-def test_a_coin_leaves_about_half_out_and_changes_no_canary():
-    every, tossed = Canaries(count=400), Canaries(count=400, coin=7)
-    assert tossed.tossed("alpha") == every.planted("alpha")
-    assert tossed.controls("alpha", 5) == every.controls("alpha", 5)
-    coins = tossed.coins("alpha")
-    kept = [c for c, heads in zip(every.planted("alpha"), coins, strict=True) if heads]
-    assert tossed.planted("alpha") == tuple(kept)
-    assert 160 < len(kept) < 240
-    # Another number or corpus throws other coins; each canary's is its own.
-    for other in (Canaries(count=400, coin=8).coins("alpha"), tossed.coins("beta")):
-        assert 140 < sum(a == b for a, b in zip(coins, other, strict=True)) < 260
-    assert Canaries(count=100, coin=7).coins("alpha") == coins[:100]
-    assert Canaries(count=400, coin=7, seed=9).coins("alpha") == coins
-    assert "coin" not in every.to_json()
-    with pytest.raises(ValidationError, match="at least 8"):
-        Canaries(count=7, coin=0)
-
-
-@each_row(
-    "text",
-    ["", "{name}", "{secret}", "{secret} {name}", "{name}{name}{secret}", "ä{name}{secret}",
-     "{name}{secret}\t", "x" * 190 + "{name}{secret}"],
-)  # fmt: skip
-def test_a_format_that_measures_nothing_is_refused(text):
-    with pytest.raises(ValidationError):
-        Canaries(format=text)
-
-
 def test_their_rows_come_behind_the_corpus_s_own():
     plain = make_manifest(corpus("alpha", [[9, 3, 0, 12], [30, 1]], 15), context=15)
     manifest = make_manifest(with_canaries(), context=15)

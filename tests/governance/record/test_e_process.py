@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.governance.policy.memorization_section import Action, Band, Monitoring
-from govray.governance.record.e_process import decide, evidence, measurable, profiles_of, rejected
+from govray.governance.record.e_process import decide, evidence, measurable, rejected
 from govray.governance.record.entropy_profile import (
     EntropyProfile,
     Measure,
@@ -89,22 +89,6 @@ def test_evidence_adds_up_over_the_run_and_flags_once() -> None:
     assert decided([{"a": 80.0}, {"a": 80.0}], gated={"a"}) == ()
 
 
-def test_a_calm_profile_decides_nothing_and_is_where_a_rollback_goes_back_to() -> None:
-    assert decided([{"a": 80.0}, {"a": 1.0}]) == ()
-    rows = [{"a": 30.0}, {"a": 0.5}, {"a": 10.0}, {"a": 90.0}]
-    section = SECTION.model_copy(update={"rollbacks": 1})
-    assert decided(rows, subjects("a", "rollback"), section=section) == ()  # half the budget each
-    [back] = decided([*rows[:3], {"a": 150.0}], subjects("a", "rollback"), section=section)
-    assert (back.action, back.since, len(back.evidence)) == ("rollback", 20, 2)
-    [spent] = decided(
-        [*rows[:3], {"a": 150.0}],
-        subjects("a", "rollback"),
-        section=section,
-        rollbacks={"trunk": 1},
-    )
-    assert spent.action == "gate"
-
-
 def test_a_corpus_is_decided_on_after_a_profile_of_its_own() -> None:
     watched = subjects(["a", "b"])
     # Alone a would need 160; with b fallen too, 80 are enough.
@@ -112,15 +96,6 @@ def test_a_corpus_is_decided_on_after_a_profile_of_its_own() -> None:
     [only] = decided([{"a": 100.0}, {"b": 200.0}], watched)
     assert only.corpus == "b"
     assert [d.corpus for d in decided([{"a": 99.0}, {"b": 200.0}, {"a": 1.5}], watched)] == ["a"]
-
-
-def test_layers_are_averaged_and_those_with_evidence_are_named() -> None:
-    assert decided([{"a": {"block.0": 0.0, "head": 159.0}}]) == ()
-    [flag] = decided([{"a": {"block.0": 0.0, "head": 160.0}}])
-    assert flag.layers == ("head",)
-    bounded = SECTION.model_copy(update={"bands": {"head": Band(low=-1, high=1)}})
-    [alone] = decided([{"a": {"block.0": 0.0, "head": 80.0}}], section=bounded)
-    assert alone.e == 20.0
 
 
 def test_one_domain_never_decides_for_another() -> None:
@@ -144,12 +119,3 @@ def test_a_corpus_of_few_records_is_unmeasurable_and_has_no_part() -> None:
     watched = subjects(["a"]) | {"few": MonitoredCorpus("trunk", "flag")}
     assert len(decided([{"a": 80.0, "few": 5.0}], watched)) == 1
     assert "few" not in evidence([profile(9, {"few": 5.0})], SECTION, watched)
-
-
-def test_the_profiles_of_a_run_are_counted_beforehand() -> None:
-    for turns in (1, 3, 4):
-        section = SECTION.model_copy(update={"turns": turns})
-        for corpus in ("a", "b", "c", "d"):
-            for steps in (0, 9, 10, 35, 400):
-                due = [step for step in range(steps) if section.in_turn(corpus, step)]
-                assert profiles_of(section, corpus, steps) == len(due)

@@ -13,7 +13,6 @@ from govray.governance.attestation import model_attestation as attesting
 from govray.governance.record.batch_plan import BatchPlan
 from govray.governance.record.entropy_profile import (
     EntropyProfile,
-    RowValues,
     Side,
 )
 from govray.governance.record.gates import Gate, carried, joined, on_lineage
@@ -29,16 +28,6 @@ from tests.support.monitored_world import (
     verified,
 )
 from tests.support.world import AT, POLICY, RUN, World
-
-
-def test_a_run_that_memorizes_nothing_says_so(tmp_path: Path) -> None:
-    world = Monitored()
-    found = verified(world, world.run(tmp_path))
-    findings = found.attestation.memorization
-    assert findings is not None
-    assert (findings.branches, findings.decisions, found.gates) == ((0,), (), ())
-    assert findings.measured == dict.fromkeys(("acme", "alpha", "beta", "gamma"), 19)
-    assert len(found.ledger.profiles) >= 9
 
 
 def test_a_gate_follows_two_probes_and_the_corpus_is_not_read_again(tmp_path: Path) -> None:
@@ -217,33 +206,6 @@ LIMITED = (POLICY + SECTION).replace("every: 2", "every: 2\n  rules: [open]")
 LIMITED = LIMITED.replace("  rollbacks: 1\n", "").replace("    contracts: rollback\n", "")
 
 
-def of_corpora(*corpora: str) -> Change:
-    """The profile after step 7 is of these corpora."""
-
-    def change(leaves: list[AnyLeaf]) -> list[AnyLeaf]:
-        [at] = [i for i, x in enumerate(leaves) if isinstance(x, EntropyProfile) and x.step == 7]
-        profile = leaves[at]
-        assert isinstance(profile, EntropyProfile)
-        made = (profile.measures[0].model_copy(update={"corpus": each}) for each in corpora)
-        leaves[at] = profile.model_copy(update={"measures": tuple(made)})
-        return leaves
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "differing"),
-    [(of_corpora("alpha"), "beta"), (of_corpora("acme", "alpha", "beta"), "acme")],
-)
-def test_a_profile_of_other_corpora_than_the_named_rules_have_is_refused(
-    tmp_path: Path, change: Change, differing: str
-) -> None:
-    world = Monitored().under(LIMITED)
-    folder = signed_blindly(world, tmp_path, change=change)
-    with pytest.raises(VerificationFailed, match=f"than were due: {differing}"):
-        verified(world, folder)
-
-
 @pytest.mark.parametrize(
     ("gates", "message"),
     [
@@ -316,61 +278,3 @@ def test_what_a_credential_gated_is_carried_to_every_later_branch() -> None:
     assert carried(found, (0, 4, 2)) == found
     assert on_lineage(found, (0, 4, 2))[0].step == 2
     assert len(joined([legal, memorized, legal])) == 2  # one of each kind
-
-
-def scored(scores: RowValues | None) -> Change:
-    """Every measure that has an e-value, with these row scores."""
-
-    def change(leaves: list[AnyLeaf]) -> list[AnyLeaf]:
-        return [
-            leaf.model_copy(
-                update={
-                    "measures": tuple(
-                        m if m.e is None else m.model_copy(update={"scores": scores})
-                        for m in leaf.measures
-                    )
-                }
-            )
-            if isinstance(leaf, EntropyProfile)
-            else leaf
-            for leaf in leaves
-        ]
-
-    return change
-
-
-ROWS = RowValues(probe=(0.5,) * 8, reserve=(0.0,) * 8, unit=1.0)
-
-
-@pytest.mark.parametrize(
-    ("asked", "scores", "message"),
-    [
-        (True, ROWS, None),
-        (True, None, "has no row scores at head"),
-        (False, ROWS, "has unasked row scores at head"),
-        (True, ROWS.model_copy(update={"probe": (0.5,) * 7}), "row scores of 7 and 8 rows"),
-    ],
-)
-def test_row_scores_are_there_exactly_where_the_policy_asks(
-    tmp_path: Path,
-    asked: bool,
-    scores: RowValues | None,
-    message: str | None,
-) -> None:
-    world = Monitored().under(POLICY + SECTION + "  row_scores: true\n" * asked)
-    signed = signed_blindly if message else Monitored.run
-    folder = signed(world, tmp_path, change=scored(scores))
-    if message is None:
-        found = verified(world, folder)
-        assert found.policy.document.memorization.row_scores
-        assert all(each.scores is None for each in found.attestation.memorization.measures)
-        return
-    with pytest.raises(VerificationFailed, match=message):
-        verified(world, folder)
-
-
-def test_an_e_value_without_a_band_is_refused(tmp_path: Path) -> None:
-    world = Monitored().under((POLICY + SECTION).replace('"*": [-2, 2]', '"block.*": [-2, 2]'))
-    folder = signed_blindly(world, tmp_path)
-    with pytest.raises(VerificationFailed, match="though its layer has no band at head"):
-        verified(world, folder)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from govray.errors import VerificationFailed
-from govray.governance.record import plan_rows, row_counts
+from govray.governance.record import row_counts
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan, plan_streams
 from govray.governance.record.row_order import RowOrder
 from govray.governance.verify.verifier import verify
@@ -68,17 +67,6 @@ def test_all_rows_are_read_equally_often_up_to_one(
                 assert len(each) == steps.count(step)
 
 
-@given(rows=st.integers(1, 9), draws=st.integers(1, 30), epochs=st.integers(1, 4), order=ORDERS)
-def test_arrays_read_what_a_walk_reads(rows: int, draws: int, epochs: int, order: RowOrder) -> None:
-    plan = make_plan(
-        member("a", 3, 3), member("b", rows, draws), member("c", 2, 5), epochs=epochs, order=order
-    )
-    length = plan.stream(STREAM).length
-    members, found = plan_rows.corpus_rows(plan, STREAM, np.arange(length, dtype=np.uint64))
-    walked = [(corpus, row) for _, corpus, row in plan.read(STREAM, range(length))]
-    assert [("abc"[m], r) for m, r in zip(members, found, strict=True)] == walked
-
-
 @settings(max_examples=40)
 @given(draws=st.lists(st.integers(1, 9), min_size=2, max_size=2), epochs=st.integers(1, 3))
 def test_counts_and_totals_are_those_of_a_walk(draws: list[int], epochs: int) -> None:
@@ -109,16 +97,6 @@ def test_counts_and_totals_are_those_of_a_walk(draws: list[int], epochs: int) ->
     assert row_counts.corpus_totals(leaves, plan, manifest, records) == corpus_totals(
         leaves, plan, manifest, records
     )
-
-
-def test_a_corpus_alone_in_its_stream_is_counted_from_its_short_rows() -> None:
-    manifest = make_manifest(make_corpus("alpha", [[9, 12, 7], [30]], 7))
-    rows = manifest.train_rows("alpha")
-    plan = make_plan(member("alpha", rows, 3 * rows + 1), epochs=4)
-    leaves = record(plan, manifest, STREAM)
-    expected = [corpus_counts(plan, manifest, leaf.streams) for leaf in leaves]
-    planned = [(leaf.step, leaf.streams) for leaf in leaves]
-    assert row_counts.planned_counts(plan, manifest, planned) == expected
 
 
 def mixed(plan: BatchPlan) -> BatchPlan:

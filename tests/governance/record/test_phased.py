@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from govray.cli import verified_block
 from govray.errors import VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.attestation.model_attestation import Attestation
@@ -18,7 +17,6 @@ from govray.governance.policy.depth_policy import seal_policy
 from govray.governance.policy.policy_yaml import read_policy
 from govray.governance.policy.route import Route
 from govray.governance.record.ledger import GradientNorms, Leaf
-from govray.governance.verify.trace import sightings
 from tests.support.monitored_world import SECTION, Monitored, from_step
 from tests.support.row_by_row import corpus_counts
 from tests.support.world import POLICY, World
@@ -75,33 +73,6 @@ def test_coverage_is_a_recount_by_the_phase(tmp_path: Path) -> None:
     assert {group: row.tokens for group, row in stated.items()} == tokens
     assert {group: Decimal(row.weighted_tokens) for group, row in stated.items()} == weighted
     assert found.coverage["gamma", "embedding"].steps == 5
-
-
-def test_exclusions_are_stated_by_phase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = verified(here := world(), here.deploy(tmp_path))
-    lower, upper = ((0, 4), (9, 12)), ((9, 12),)
-    assert found.attestation.phase_exclusions == {
-        "gamma": {"embedding": lower, "block.0": lower, "block.1": upper, "final_norm": upper}
-    }
-    assert found.attestation.levels["gamma"] == {"adapter:acme": 1}  # some phase reaches the rest
-    verified_block.print_verdict(found)
-    text = " ".join(capsys.readouterr().out.split())
-    assert (
-        "phases upper_half (gamma): embedding, block.0 closed until step 4 and from step 9 on"
-    ) in text
-    assert "phases upper_half (gamma): block.1, final_norm closed from step 9 on" in text
-    assert verified_block.to_json(found)["phaseExclusions"]["gamma"]["block.1"] == [[9, 12]]
-    [taint] = [each for each in found.attestation.taint if each.group == "embedding"]
-    assert "gamma" in taint.direct
-
-
-def test_a_trace_names_the_layers_of_the_steps_that_read_a_record(tmp_path: Path) -> None:
-    found = verified(here := world(), here.deploy(tmp_path))
-    route = found.routes["gamma"]
-    for seen in sightings(found):
-        if seen.corpus == "gamma" and seen.steps:
-            taken = [route.later_at(step) or route for step in seen.steps]
-            assert {*seen.groups} == {group for each in taken for group in each.groups}
 
 
 def uses(change: Callable[[Leaf], Mapping[str, Any]]) -> Callable[[list[Leaf]], list[Leaf]]:

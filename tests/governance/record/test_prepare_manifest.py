@@ -13,20 +13,8 @@ from hypothesis import strategies as st
 from govray.errors import Malformed
 from govray.governance.formats.sip_hash import sip_hash
 from govray.governance.record.prepare_manifest import Manifest, Reserve
-from tests.support.manifests import RESERVE, SECRET, corpus, make_manifest, records_of
+from tests.support.manifests import RESERVE, corpus, make_manifest
 from tests.support.table import each_row
-
-
-def test_find_gives_every_place() -> None:
-    manifest = make_manifest(
-        corpus("a", [[3, 3], [4]], 7, equal=2), corpus("b", [[5], [6], [7]], 7)
-    )
-    records = records_of(manifest)
-    twins, alone = (hashlib.sha256(each).hexdigest() for each in (b"a/0/0", b"a/1/0"))
-    secrets = dict.fromkeys("ab", SECRET)
-    assert records.find(twins, secrets) == (("a", 0), ("a", 1))
-    assert records.find(alone, secrets) == (("a", 2),)
-    assert records.find("00" * 32, secrets) == records.find(twins) == ()
 
 
 @given(
@@ -53,12 +41,6 @@ def test_the_reserve_has_about_its_share_and_follows_the_salt() -> None:
     assert not Reserve(share=0, salt="ab" * 16).held(records).any()
 
 
-def test_golden_reserve() -> None:
-    """The choice leaves the process: data already split must stay split alike."""
-    held = [i for i in range(24) if RESERVE.holds(hashlib.sha256(bytes([i])).digest())]
-    assert held == [2, 11, 14, 15, 17, 20, 22, 23]
-
-
 @each_row(
     ("change", "says"),
     [
@@ -82,29 +64,6 @@ def test_golden_reserve() -> None:
 )
 def test_contradictions_are_refused(change: Any, says: str) -> None:
     assert_refused(change, says)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda p: p["splits"].update(train=p["splits"]["train"] + 1), "do not add up"),
-        (lambda p: p.update(rows=p["rows"] + 1), "its tokens make"),
-        (lambda p: p.update(tokens=0, rows=0), "0 tokens of"),
-        (lambda p: p["reserve"].update(tokens=1, rows=0), "rows"),
-        (lambda p: p.pop("reserve"), "0 tokens of 1 records in reserve"),
-        (lambda p: p.update(rowsPerGroup=0), "rowsPerGroup"),
-        (lambda p: p.update(records=[0, 9]), "do not add up"),
-        (lambda p: p.update(recordsDigest="sha256:0"), "recordsDigest"),
-        (lambda p: p.update(note=1), "note"),
-    ],
-)
-def test_contradictions_of_a_part_are_refused(change: Any, says: str) -> None:
-    [held] = {corpus("a", PARTS, 7).parts[0].splits.reserve}
-    assert held
-    assert_refused(
-        lambda m: change(m["corpora"][0]["parts"][0]),
-        says.replace(" 1 records", f" {held} records"),
-    )
 
 
 PARTS = [[9] * 8, [9]]

@@ -165,17 +165,6 @@ def test_counts_that_the_records_do_not_have_are_refused(change: dict[str, int],
         records_of(false).check("a")
 
 
-def test_a_stated_count_that_rows_cannot_hold_is_refused() -> None:
-    manifest, records = made([[9] * 12, [3] * 5])
-    every = np.arange(manifest.train_rows("a"))
-    exact = records.distinct_records("a", every)
-    for false in (exact - 1, exact + 1):
-        with pytest.raises(Refused, match="hold"):
-            StatedRecords(manifest, {"a": false}).distinct_records("a", every)
-    with pytest.raises(Refused, match="hold 1 to"):
-        StatedRecords(manifest, {}).distinct_records("a", every[:1])
-
-
 def holders(rows: list[list[Any]]) -> list[int]:
     """The record that each row has most tokens of, the first of equals."""
     found = []
@@ -206,14 +195,3 @@ def test_every_record_that_holds_a_row_has_one_designated_row(
         assert backwards[::-1] == found
         with pytest.raises(ValueError, match="outside"):
             records.designated("a", np.array([len(rows)]), split, key)
-
-
-def test_every_row_of_a_long_record_has_the_same_chance() -> None:
-    manifest, records = made([[80]])
-    rows = np.arange(manifest.train_rows("a"))
-    assert len(rows) == 10
-    times = Counter(
-        [e is not None for e in records.designated("a", rows, "train", key)].index(True)
-        for key in range(2000)
-    )
-    assert all(130 < times[row] < 270 for row in range(10))

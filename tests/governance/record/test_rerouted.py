@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import Refused, VerificationFailed
+from govray.errors import VerificationFailed
 from govray.governance.attestation import model_attestation as attesting
 from govray.governance.policy.corpus_routes import Fallback
 from govray.governance.policy.route import Route
@@ -88,17 +88,6 @@ def test_what_was_reached_before_the_gate_is_excluded_nowhere(tmp_path: Path) ->
     assert calm.gates == ()
     assert calm.attestation.domains == attestation.domains
     assert calm.attestation.adapters == attestation.adapters
-
-
-def test_another_corpuss_rollback_keeps_the_gate(tmp_path: Path) -> None:
-    world = Monitored(
-        deviations=lambda corpus, branch, step: (
-            9.0 * ((corpus == "alpha" and step >= 2) or (corpus == "acme" and step >= 10))
-        )
-    ).under(TEXT)
-    found = verified(world, world.run(tmp_path))
-    gates = [(g.branch, g.corpus, g.fallback) for g in found.gates]
-    assert gates == [(0, "alpha", "narrow"), (1, "alpha", "narrow"), (1, "acme", None)]
 
 
 Leaves = Callable[[list[AnyLeaf]], list[AnyLeaf]]
@@ -237,12 +226,3 @@ def test_the_strictest_gate_that_fell_decides(gates: list[Gate], branch: int, st
     later = changed_routes(gates, FALLBACKS, branch, step + 1)
     assert found.keys() <= later.keys()  # nothing lifts a gate
     assert all(later[c] is None for c, route in found.items() if route is None)
-
-
-def test_a_gate_to_another_profile_is_refused() -> None:
-    gate = Gate(
-        step=3, corpus="a", reason="memorization", fallback="wide", evidence="sha256:" + "1" * 64
-    )
-    assert changed_routes([gate], FALLBACKS, 0, 2) == {}
-    with pytest.raises(Refused, match="falls back to profile 'wide', and the policy names of a"):
-        changed_routes([gate], FALLBACKS, 0, 3)

@@ -165,24 +165,3 @@ def test_an_epoch_is_covered_if_each_of_its_positions_is(
     held = {position for start, stop in stretches for position in range(start, stop)}
     expected = any(held >= set(range(e * n, (e + 1) * n)) for e in range(40))
     assert row_counts._covers_an_epoch(stretches, n) == expected
-
-
-def test_a_position_behind_the_last_epoch_is_refused_as_by_the_walk() -> None:
-    manifest = make_manifest(corpus("a", [[9, 9, 9, 9]], 7))
-    plan = BatchPlan(
-        seed=1,
-        max_steps=1,
-        manifest=DIGEST,
-        context=7,
-        order=RowOrder(block=1, window=1 << 20),
-        streams=plan_streams(
-            {"a": (STREAMS[0], "all")}, {"a": manifest.train_rows("a")}, rows_per_step={"all": 1}
-        ),
-    )
-    ranges = {STREAMS[0]: (0, plan.streams[0].length + 1)}
-    for count in (
-        lambda: row_by_row.corpus_counts(plan, manifest, ranges),
-        lambda: row_counts.step_counts(plan, manifest, [ranges]),
-    ):
-        with pytest.raises(ValueError, match="outside"):
-            count()

@@ -46,17 +46,6 @@ def test_openssl_signs(folder: Path, algorithm: str, script: str) -> None:
     key.public_key.verify(MESSAGE, sign_with(signer, MESSAGE))
 
 
-def test_its_public_key_can_stand_elsewhere(folder: Path) -> None:
-    require_openssl()
-    key = LocalSigner.generate("ecdsa-p256")
-    command(folder, P256, key)
-    (folder / "sign.pub").rename(folder / "my key.pub")
-    with pytest.raises(UsageError, match="public key cannot be read: No such file"):
-        open_signer("command:openssl dgst -sha256 -sign key.pem")
-    signer = open_signer("command:--public-key 'my key.pub' openssl dgst -sha256 -sign key.pem")
-    key.public_key.verify(b"x", signer.sign(b"x"))
-
-
 def test_words_are_split_and_no_shell_reads_them(folder: Path) -> None:
     reference = command(folder, 'printf %s "$#" > count', LocalSigner.generate())
     with pytest.raises(UsageError):
@@ -120,30 +109,6 @@ def test_a_key_in_a_complaint_is_not_repeated(folder: Path) -> None:
     with pytest.raises(UsageError) as told:
         open_signer(reference).sign(b"x")
     assert body not in str(told.value)
-
-
-@pytest.mark.parametrize(
-    ("reference", "said"),
-    [
-        ("command:", "names no command"),
-        ("command:--public-key", "names no command"),
-        ("command:--public-key k.pub", "names no command"),
-        ("command:'open", "quotes are not closed"),
-        ("command:./absent", "public key cannot be read"),
-        ("command:\0", "public key cannot be read"),
-    ],
-)
-def test_a_reference_that_names_no_command_is_refused(
-    folder: Path, reference: str, said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        open_signer(reference)
-
-
-def test_a_password_is_not_passed_over_in_silence() -> None:
-    for reference in ("command:./sign", "pkcs11:object=a?module-path=m"):
-        with pytest.raises(UsageError, match="a password is for a key's file"):
-            open_signer(reference, password=b"secret")
 
 
 def test_a_signer_does_not_travel(folder: Path) -> None:

@@ -89,12 +89,6 @@ def test_a_token_signs(module: Path, pin_file: str, key: str, algorithm: str) ->
         signer.public_key.verify(message, sign_with(signer, message))
 
 
-def test_pin_and_module_come_from_the_environment_too(module: Path) -> None:
-    environment = {"GOVRAY_PKCS11_PIN": PIN, "GOVRAY_PKCS11_MODULE": str(module)}
-    signer = open_signer("pkcs11:token=govray;object=p256", environment=environment)
-    signer.public_key.verify(b"x", signer.sign(b"x"))
-
-
 @each_row(
     ("what", "pin", "said"),
     [
@@ -109,12 +103,6 @@ def test_what_a_token_refuses_is_told(module: Path, what: str, pin: str, said: s
     with pytest.raises(UsageError, match=said) as told:
         open_signer(uri(module, what), environment={"GOVRAY_PKCS11_PIN": pin}).sign(b"x")
     assert not pin or pin not in str(told.value)
-
-
-def test_a_library_that_is_no_module_is_told(module: Path, tmp_path: Path) -> None:
-    for path in (tmp_path / "absent.so", tmp_path):
-        with pytest.raises(UsageError, match="the module cannot be loaded"):
-            open_signer(uri(path))
 
 
 def test_a_token_that_signs_with_another_key_is_found_out(
@@ -140,25 +128,6 @@ def test_a_signer_does_not_travel_and_tells_no_pin(module: Path) -> None:
         pickle.dumps(signer)
 
 
-@each_row(
-    ("reference", "said"),
-    [
-        ("pkcs11:object=a?pin-value=1234&module-path=m", "a PIN does not belong"),
-        ("pkcs11:object=a;pin-value=1234?module-path=m", "a PIN does not belong"),
-        ("pkcs11:object=a;colour=red?module-path=m", "'colour' is not known"),
-        ("pkcs11:object=a;object=b?module-path=m", "is there twice"),
-        ("pkcs11:token=a?module-path=m", "neither object nor id"),
-        ("pkcs11:object=a;type=cert?module-path=m", "no private key"),
-        ("pkcs11:object=a", "no module is named"),
-        ("pkcs11:", "neither object nor id"),
-    ],
-)
-def test_a_uri_that_names_no_key_is_refused(reference: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as told:
-        Pkcs11Reference.parse(reference, {})
-    assert "1234" not in str(told.value)
-
-
 def test_a_pin_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "pin"
     file.write_text("1234\n")
@@ -175,9 +144,3 @@ def test_what_is_shown_has_neither_module_nor_pin() -> None:
     reference = "pkcs11:token=t;object=o?module-path=/m&pin-source=file:/pin"
     assert shown_reference(reference) == "pkcs11:token=t;object=o"
     assert "1234" not in shown_reference("pkcs11:object=o;pin-value=1234?module-path=/m")
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pkcs11", None)
-    with pytest.raises(UsageError, match="python-pkcs11 is not installed"):
-        open_signer("pkcs11:object=a?module-path=m")

@@ -26,8 +26,6 @@ from govray.governance.submission.received_archive import (
     kept_bytes,
     receive,
 )
-from govray.governance.submission.secret_files import held_secret
-from govray.storage.bucket_path import BucketPath
 from govray.storage.zip_entry import zip_entry
 
 
@@ -52,17 +50,6 @@ def test_it_has_its_name_at_the_end_alone(tmp_path: Path, data: bytes) -> None:
     assert [each.name for each in (tmp_path / "code").iterdir()] == [f"{digest[7:]}.zip"]
     archive_place(tmp_path, digest).write_bytes(data + b"\0")
     assert kept_bytes(tmp_path, digest) is None
-
-
-def test_it_lies_on_an_object_store_too(tmp_path: Path, store: BucketPath, data: bytes) -> None:
-    digest = canonical_json.sha256(data)
-    with closing(receive(store, digest)) as received:
-        received.add(data)
-        received.check()
-        assert kept_bytes(store, digest) is None
-        received.keep()
-    assert kept_bytes(store, digest) == len(data)
-    assert packed(open_archive(store, digest, tmp_path / "out")) == data
 
 
 @pytest.mark.parametrize(
@@ -126,31 +113,3 @@ def test_what_a_kill_left_is_deleted_once_it_is_old(tmp_path: Path, data: bytes)
     assert {each.name for each in (tmp_path / "code").iterdir()} == {foreign.name, kept.name}
     killed.close()
     coming.close()
-
-
-@pytest.mark.parametrize(
-    ("name", "secret"),
-    [
-        (".env", True),
-        (".ENV.local", True),
-        (".envrc", True),
-        (".netrc", True),
-        (".pypirc", True),
-        (".git-credentials", True),
-        (".env.example", False),
-        (".env.dist", False),
-        (".env.local.example", True),
-        ("env.py", False),
-        ("my.env.md", False),
-    ],
-)
-def test_files_with_passwords_are_told_by_name(tmp_path: Path, name: str, secret: bool) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / name).write_bytes(b"TOKEN=1")
-    assert (held_secret(name, b"") is not None) == secret
-    if secret:
-        with pytest.raises(Refused, match="passwords") as refused:
-            packed(tmp_path)
-        assert refused.value.where == str(tmp_path / "deep" / name)
-        (tmp_path / ".rayignore").write_text(name)  # the control: what stays here is no danger
-    packed(tmp_path)

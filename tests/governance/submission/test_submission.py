@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from govray.errors import Malformed, UsageError
+from govray.errors import Malformed
 from govray.governance.formats import canonical_json
-from govray.governance.submission.submission import LARGEST, read_submission
-from govray.storage.bucket_path import BucketPath
+from govray.governance.submission.submission import read_submission
 
 STATED = {
     "id": "s-20261124-203049-0123abcd",
@@ -53,23 +52,3 @@ def test_other_facts_are_refused(tmp_path: Path, change: dict[str, Any]) -> None
     file.write_bytes(canonical_json.encode(STATED | change))
     with pytest.raises(Malformed, match=next(iter(change))):
         read_submission(file)
-
-
-def test_what_is_no_such_file_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
-        read_submission(tmp_path / "absent")
-    with pytest.raises(UsageError, match="Is a directory"):
-        read_submission(tmp_path)
-    (tmp_path / "large").write_bytes(b" " * (LARGEST + 1))
-    with pytest.raises(Malformed, match="limit"):
-        read_submission(tmp_path / "large")
-
-
-def test_a_url_may_name_it_and_no_other(store: BucketPath) -> None:
-    file = store / "submissions" / "one.json"
-    file.write_bytes(canonical_json.encode(STATED))
-    assert read_submission(file).to_json() == STATED
-    with pytest.raises(UsageError, match="not readable"):
-        read_submission(store / "absent")
-    with pytest.raises(UsageError, match="not readable"):
-        read_submission("ftp://host/one.json")

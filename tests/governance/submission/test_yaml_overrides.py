@@ -12,16 +12,11 @@ from hypothesis import strategies as st
 
 from govray.errors import UsageError
 from govray.governance.submission.yaml_overrides import (
-    LONGEST_TEXT,
-    MOST_OVERRIDES,
     Override,
-    below,
-    leaves,
     overridden,
     overridden_text,
     parse_override,
     read_mapping,
-    written,
 )
 from tests.support.table import each_row
 
@@ -99,20 +94,6 @@ def test_a_refusal_does_not_repeat_the_value() -> None:
         assert "hunter2" not in str(refused.value)
 
 
-def test_a_file_that_is_no_mapping_too_long_or_of_two_minds_is_refused() -> None:
-    for text, told in (
-        ("- 1", "mapping"),
-        ("", "mapping"),
-        ("a: 1\na: 2", "stands twice"),
-        ("a: &x 1\nb: *x", "anchors"),
-        ("a" * (LONGEST_TEXT + 1), "longer"),
-    ):
-        with pytest.raises(UsageError, match=told):
-            read_mapping(text, name="file")
-    with pytest.raises(UsageError, match="more than"):
-        overridden(FILE, ["seed=1"] * (MOST_OVERRIDES + 1))
-
-
 @pytest.mark.parametrize("file", ["train.yaml", "tune.yaml"])
 def test_a_file_of_jobs_keeps_its_meaning_and_without_overrides_its_bytes(file: str) -> None:
     text = (JOBS / file).read_text()
@@ -121,12 +102,6 @@ def test_a_file_of_jobs_keeps_its_meaning_and_without_overrides_its_bytes(file: 
     changed = yaml.safe_load(overridden_text(text, ["optimizer.lr=0.5"], name=file))
     assert changed.pop("optimizer")["lr"] == 0.5
     assert changed.items() <= yaml.safe_load(text).items()
-
-
-@given(MAPPINGS)
-def test_a_written_text_is_read_as_what_was_written(value: dict[str, Any]) -> None:
-    text = written(value)
-    assert read_mapping(text, name="file") == value == (yaml.safe_load(text) or {})
 
 
 @given(MAPPINGS, st.lists(KEYS.filter(lambda key: key.strip() == key), min_size=1, max_size=3))
@@ -144,21 +119,6 @@ def test_what_is_added_is_there_and_nothing_else_changes(
     assert found == "new"
     rest = [value.get(key) == changed[key] for key in value if key != path[0]]
     assert all(rest)
-
-
-@given(MAPPINGS, MAPPINGS)
-def test_defaults_lie_below_what_a_file_says(
-    value: dict[str, Any], defaults: dict[str, Any]
-) -> None:
-    merged = below(value, defaults)
-    assert below(value, {}) == value
-    assert below({}, defaults) == defaults
-    assert below(merged, defaults) == merged
-    for each in leaves(value):
-        found: Any = merged
-        for step in each.path:
-            found = found[step]
-        assert found == each.value or each.value == {}
 
 
 @given(st.text(max_size=60))

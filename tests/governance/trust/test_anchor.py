@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from govray.cli.verified_block import revocations as told
 from govray.errors import CouldNotCheck, Refused, Untrusted, VerificationFailed
-from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import read
@@ -25,7 +22,6 @@ from govray.governance.trust.authority import Authority, Delegation
 from govray.governance.trust.pinned_root import pinned_trust_root
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.trust.trust_state import TrustState, sign_delegation
-from govray.governance.trust.verified_lists import VerifiedLists
 from govray.governance.verify.verifier import verify
 from tests.support.world import AT, FINISHED, World, write
 
@@ -141,44 +137,6 @@ def test_a_rule_in_a_delegation_counts_where_the_delegation_does(
     anchor.load(at=AT)
     with pytest.raises(CouldNotCheck, match="at least list 2 of acme-legal"):
         anchor.load(at=AT, delegations=[changed])
-
-
-def test_a_given_list_of_nobody_here_gives_no_answer(world: World, untouched: Path) -> None:
-    """Whoever made the folder chose its delegations: to leave one out must not lift a list."""
-    acme = revoke({"corpus": "acme"}, issuer="acme-legal", by=(world.keys.acme,))
-    with pytest.raises(CouldNotCheck, match=r"'acme-legal' is given, .* delegation is not here"):
-        TrustAnchor(world.root, (acme,)).load(at=AT)
-    stranger = revoke({"corpus": "acme"}, issuer="stranger", by=(world.keys.acme,))
-    with pytest.raises(CouldNotCheck, match="'stranger' is given") as refused:
-        verify(untouched, trust_root=world.root, revocations=[stranger], at=AT)
-    assert refused.value.exit_code == 3
-    known = TrustAnchor(world.root, (acme,)).load(at=AT, delegations=world.delegations)
-    assert known.revocations is not None
-    forged = revoke({"corpus": "acme"}, issuer="archive", by=(LocalSigner.generate(),))
-    with pytest.raises(Untrusted, match="no signature verifies"):
-        TrustAnchor(world.root, (forged,)).load(at=AT)
-
-
-@pytest.mark.parametrize("kind", ["pinned", "feed"])
-def test_a_pinned_list_or_a_feeds_of_nobody_here_is_passed_over_and_named(
-    world: World, untouched: Path, kind: str
-) -> None:
-    """They are for many models, and not every model knows every supplier."""
-    stranger = revoke({"corpus": "acme"}, issuer="stranger", by=(world.keys.acme,))
-    anchor = TrustAnchor(world.root, **{kind: (stranger,)})
-    model = verify(untouched, trust_root=anchor, at=AT)
-    assert model.revocations is not None
-    assert model.revocations.lists == ()
-    [why] = model.revocations.passed_over
-    assert "list 1 of stranger (its issuer is no authority here)" in why
-    assert "no list given" not in told(model)
-    assert why in told(model)
-    both = replace(anchor, revocations=(by_operator(world),))
-    assert why in told(verify(untouched, trust_root=both, at=AT))
-    forged = revoke(issuer="archive", by=(LocalSigner.generate(),))
-    if kind == "feed":
-        with pytest.raises(Untrusted, match="no signature verifies"):
-            TrustAnchor(world.root, feed=(forged,)).load(at=AT)
 
 
 def rotated(world: World, **rule: int) -> tuple[bytes, LocalSigner]:
@@ -347,6 +305,18 @@ def test_a_credential_of_a_revoked_delegate_is_refused_from_then_on(world: World
     verify_credential(trust, world.credentials["alpha"], at=AT)
 
 
+def test_nobody_revokes_a_delegation_that_is_not_theirs(world: World) -> None:
+    digest = delegation_digest(world.delegations[0])
+    for issuer, keys in (
+        ("acme-legal", (world.keys.acme,)),
+        ("operator", (world.keys.operator,)),
+        ("compliance", world.keys.compliance),
+    ):
+        lists = revoke({"delegation": digest}, issuer=issuer, by=keys)
+        with pytest.raises(Untrusted, match="revokes the delegation of 'acme-legal'"):
+            TrustAnchor(world.root, (lists,)).load(at=AT, delegations=world.delegations)
+
+
 def test_a_revoked_operators_attestations_no_longer_verify(tmp_path: Path) -> None:
     world = World()
     mine, below = LocalSigner.generate(), LocalSigner.generate()
@@ -363,53 +333,3 @@ def test_a_revoked_operators_attestations_no_longer_verify(tmp_path: Path) -> No
     own = revoke(issuer="team-a-1", by=(below,))
     with pytest.raises(VerificationFailed, match="delegation is revoked"):
         verify(folder, trust_root=world.root, revocations=[*lists, own], at=AT)
-
-
-def test_nobody_revokes_a_delegation_that_is_not_theirs(world: World) -> None:
-    digest = delegation_digest(world.delegations[0])
-    for issuer, keys in (
-        ("acme-legal", (world.keys.acme,)),
-        ("operator", (world.keys.operator,)),
-        ("compliance", world.keys.compliance),
-    ):
-        lists = revoke({"delegation": digest}, issuer=issuer, by=keys)
-        with pytest.raises(Untrusted, match="revokes the delegation of 'acme-legal'"):
-            TrustAnchor(world.root, (lists,)).load(at=AT, delegations=world.delegations)
-
-
-def test_a_new_delegation_after_a_revoked_one_counts(world: World) -> None:
-    """By digest: the supplier gets a new key under its old name."""
-    [old] = world.delegations
-    key = LocalSigner.generate()
-    document = read(Delegation, Envelope.parse(old)).document
-    authority = document.authority.model_copy(update={"keys": (key.public_key,)})
-    new = sign_delegation(
-        Delegation(delegator="archive", authority=authority), [world.keys.archive]
-    )
-    lists = revoke(
-        {"delegation": delegation_digest(old)}, issuer="archive", by=(world.keys.archive,)
-    )
-    trust = TrustAnchor(world.root, (lists,)).load(at=AT, delegations=[new])
-    verify_credential(trust, world.issue("acme", signer=key), at=AT)
-    assert format_time(AT) > AFTERWARDS
-
-
-def test_an_answer_is_kept_until_something_expires_and_no_longer(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = []
-    plain = TrustAnchor.lists
-    monkeypatch.setattr(
-        TrustAnchor, "lists", lambda *args, **rest: looks.append(1) or plain(*args, **rest)
-    )
-    kept, trust = VerifiedLists(), TrustAnchor(world.root).load(at=AT)
-    looks.clear()
-    later = by_operator(world, issued="2026-11-20T00:00:01Z")
-    anchor = TrustAnchor(world.root, feed=(later,))
-    for _ in range(3):
-        with pytest.raises(Untrusted, match="after the reference time"):
-            kept.lists(anchor, trust, at=AT)
-    assert len(looks) == 1
-    for seconds in (1, 2, 3):
-        assert kept.lists(anchor, trust, at=AT + timedelta(seconds=seconds))
-    assert len(looks) == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,6 @@ from license_expression import get_license_index  # type: ignore[import-untyped]
 from govray.errors import Malformed
 from govray.governance.trust.license import (
     LICENSE_CATEGORIES,
-    USES,
     category,
     category_bounds,
     normalise,
@@ -87,20 +84,6 @@ CATEGORY_CASES = [
 @each_row(("expression", "expected"), CATEGORY_CASES)
 def test_category(expression: str, expected: str | None) -> None:
     assert category(expression) == expected
-
-
-@each_row(
-    ("expression", "bounds"),
-    [
-        ("LicenseRef-acme", ("public_domain", "unknown")),
-        ("GPL-3.0-only AND LicenseRef-acme", ("copyleft", "unknown")),
-        ("MIT OR LicenseRef-acme", ("public_domain", "unknown")),
-        ("GPL-2.0-only WITH AdditionRef-acme", ("copyleft_limited", "unknown")),
-    ],
-)
-def test_a_license_ref_leaves_bounds(expression: str, bounds: tuple[str, str]) -> None:
-    assert category_bounds(expression) == bounds
-    assert use_bounds("CC-BY-NC-4.0 AND LicenseRef-acme") == ("non_commercial", "unspecified")
 
 
 @each_row(
@@ -233,19 +216,6 @@ def test_or_takes_the_most_permissive_and_and_the_most_restrictive(a: str, b: st
         assert ranks(f"({a}) {operator} ({b})") == expected
 
 
-@given(EXPRESSIONS, EXPRESSIONS)
-def test_the_use_of_a_choice_is_the_widest_unless_it_may_be_unknown(a: str, b: str) -> None:
-    def ranks(expression: str) -> list[int]:
-        return [USES.index(end) for end in use_bounds(expression)]
-
-    for operator, pick in (("OR", min), ("AND", max)):
-        whole = f"({a}) {operator} ({b})"
-        expected = [pick(pair) for pair in zip(ranks(a), ranks(b), strict=True)]
-        if category_bounds(whole).most == "unknown":
-            expected[1] = USES.index("unspecified")
-        assert ranks(whole) == expected
-
-
 @given(EXPRESSIONS, st.sampled_from(LICENSE_CATEGORIES))
 def test_a_license_ref_stays_within_its_bounds(expression: str, stated: str) -> None:
     """Whatever a LicenseRef turns out to mean, the whole lies within the bounds."""
@@ -319,14 +289,3 @@ def test_every_licence_of_the_list_has_a_category() -> None:
         # "or later" changes nothing of what it asks.
         assert category(f"{name}+") == category(name), name
         assert use(f"{name}+") == use(name), name
-
-
-def test_no_licence_that_names_a_limit_allows_commercial_use() -> None:
-    """By what the names themselves say, and those whose texts are known to."""
-    limited = re.compile(
-        r"-NC-|[Nn]on-?[Cc]ommercial|-ND-|NCGL|Aladdin|^PPL$|Elastic|SSPL|BUSL|^FSL"
-    )
-    found = [name for name in NAMES if limited.search(name) and not is_exception(name)]
-    assert len(found) > 35
-    allowed = [name for name in found if use(name) == "commercial"]
-    assert allowed == []

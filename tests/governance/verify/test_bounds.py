@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from govray.errors import CouldNotCheck, Malformed
@@ -21,9 +20,13 @@ from govray.governance.formats.dsse import Envelope, sign_payload
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
 from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
-from govray.governance.verify.trace import sighting, sightings
 from govray.governance.verify.verifier import verify
-from tests.support.world import AT, RUN, RecordLists, World, sign_ledger, unchecked, write
+from tests.support.world import AT
+from tests.support.world import RUN
+from tests.support.world import World
+from tests.support.world import sign_ledger
+from tests.support.world import unchecked
+from tests.support.world import write
 
 ROWS = 1 << 40
 
@@ -66,28 +69,6 @@ def test_a_plan_of_a_tera_row_ends_within_a_second(world: World, model: Path) ->
         verify(model, trust_root=world.root, at=AT)
     assert time.process_time() - began < 1
     assert "--max-rows" in str(answer.value)
-
-
-def test_a_record_of_a_tera_token_is_traced_within_seconds(world: World, tmp_path: Path) -> None:
-    """Its rows are stated and mostly never read: nothing goes through them."""
-
-    def one_large(records: RecordLists) -> RecordLists:
-        hash_of_it = records["alpha"][0][0][0]
-        return records | {"alpha": [[(hash_of_it, 1 << 43), *records["alpha"][0][1:]]]}
-
-    parts = [one_large(world.records)["alpha"][0]]
-    credentials = {"alpha": world.issue("alpha", records=parts)}
-    folder = world.deploy(tmp_path / "model", records=one_large, credentials=credentials)
-    began = time.process_time()
-    model = world.verify(folder)
-    [columns] = model.records.columns("alpha")
-    [index] = np.flatnonzero(columns.tokens == 1 << 43).tolist()
-    assert model.records.record("alpha", index).split == "train"
-    one = sighting(model, "alpha", index)
-    assert len(one.rows) > 1 << 39
-    assert one.steps
-    assert one in list(sightings(model))
-    assert time.process_time() - began < 5
 
 
 def measured(script: str, *words: object) -> tuple[float, float, str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from govray.errors import Damaged, VerificationFailed
+from govray.errors import VerificationFailed
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_folder import Bundle
-from govray.governance.verify import files_step
 from govray.governance.verify import verifier as verifying
 from govray.governance.verify.verifier import verify
 from tests.support.gated_model import EXPIRED, deploy
@@ -85,18 +83,6 @@ def test_weights_swapped_after_they_were_hashed_are_not_looked_into(
     assert verify(model, trust_root=world.root, at=AT).subjects
 
 
-def test_a_copy_is_of_the_bytes_that_were_checked(model: Path, tmp_path: Path) -> None:
-    data = (model / model_folder.WEIGHTS).read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    Bundle(model).copy(model_folder.WEIGHTS, tmp_path / "copy", sha256=digest)
-    assert (tmp_path / "copy").read_bytes() == data
-    with pytest.raises(FileExistsError):
-        Bundle(model).copy(model_folder.WEIGHTS, tmp_path / "copy", sha256=digest)
-    (model / model_folder.WEIGHTS).write_bytes(data[:-1] + b"x")
-    with pytest.raises(Damaged, match="changed while"):
-        Bundle(model).copy(model_folder.WEIGHTS, tmp_path / "other", sha256=digest)
-
-
 def sparse(path: Path, size: int) -> None:
     with path.open("wb") as file:
         file.truncate(size)
@@ -122,11 +108,3 @@ def test_a_file_is_hashed_as_far_as_it_would_be_read(
     sparse(gated / name, 1 << 40)
     with pytest.raises(VerificationFailed, match=r"step 4 .*larger than 65536 bytes"):
         verify(gated, trust_root=world.root, at=AT)
-
-
-def test_headers_are_bounded_together(
-    world: World, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files_step, "MAX_HEADER", 64)
-    with pytest.raises(VerificationFailed, match=r"step 4 .*headers of all weights exceed 64"):
-        verify(model, trust_root=world.root, at=AT)

@@ -26,7 +26,7 @@ from govray.governance.verify.verifier import verify
 from tests.support.mutations import Files, apply, change_json, read_all
 from tests.support.world import AT, World, unchecked
 
-OUTSIDE = 400
+OUTSIDE = 250
 INSIDE = 120
 
 

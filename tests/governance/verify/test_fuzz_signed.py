@@ -36,7 +36,7 @@ from govray.governance.record.prepared_records import ReadPart
 from tests.support.mutations import apply, change_json, places, read_all
 from tests.support.world import RUN, World
 
-ROUNDS = 100
+ROUNDS = 60
 """A verification takes about 15 ms."""
 
 EACH_SECONDS = 5.0

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from govray.errors import Malformed, VerificationFailed
+from govray.errors import VerificationFailed
 from govray.governance.formats.record_columns import RecordColumns
 from govray.governance.record.ledger import CorpusUse, Leaf
 from govray.governance.record.prepare_manifest import Manifest, RowTargets
 from govray.governance.verify import ledger_step
 from govray.governance.verify.verifier import verify
 from tests.support.chat_world import ChatWorld
-from tests.support.world import AT, World
+from tests.support.world import AT
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,6 @@ def test_a_model_verifies_and_says_how_targets_were_checked(
     sample = verify(folder, trust_root=chat.root, at=AT, records=chat.files.read, sample=0.3)
     assert (sample.depth, sample.targets_bounded) == ("sample", True)
     assert any(use.targets == 0 for leaf in full.ledger.steps for use in leaf.corpora.values())
-
-
-def test_rows_of_text_have_exact_targets_at_each_depth(tmp_path: Path) -> None:
-    world = World()
-    assert not verify(world.deploy(tmp_path), trust_root=world.root, at=AT).targets_bounded
 
 
 def moved(leaves: list[Leaf]) -> list[Leaf]:
@@ -141,22 +136,3 @@ def test_a_row_with_more_targets_than_tokens_is_refused_in_full(tmp_path: Path) 
     folder = world.model(tmp_path, manifest=moved_into_one)
     with pytest.raises(VerificationFailed, match="a row with more loss targets than tokens"):
         verify(folder, trust_root=world.root, at=AT, records=world.files.read)
-
-
-def test_a_manifest_states_targets_of_conversations_alone(chat: ChatWorld, tmp_path: Path) -> None:
-    chat.model(tmp_path)
-    value = chat.manifest.to_json()
-    assert Manifest.from_json(value) == chat.manifest
-    for corpus in value["corpora"]:
-        for part in corpus["parts"]:
-            part["targets"]["total"] = part["rows"] * chat.context + 1
-    with pytest.raises(Malformed, match="more loss targets than its rows have tokens"):
-        Manifest.from_json(value)
-    value = chat.manifest.to_json()
-    del value["rows"]
-    with pytest.raises(Malformed, match="only rows of chat state their loss targets"):
-        Manifest.from_json(value)
-    value = chat.manifest.to_json()
-    del value["corpora"][0]["parts"][0]["targets"]
-    with pytest.raises(Malformed, match="only rows of chat state their loss targets"):
-        Manifest.from_json(value)

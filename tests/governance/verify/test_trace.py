@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import Refused, VerificationFailed
+from govray.errors import Refused
 from govray.governance.policy.record_commitment import RecordOpening
-from govray.governance.record.prepare_manifest import Manifest
 from govray.governance.verify.trace import closed, sightings, trace, trace_opening
-from govray.governance.verify.verifier import VerifiedModel, verify
-from tests.support.world import AT, World
+from govray.governance.verify.verifier import VerifiedModel
+from tests.support.world import World
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +67,6 @@ def test_one_byte_makes_another_record(verified: VerifiedModel, world: World) ->
     assert trace(verified, hashlib.sha256(text + b"\n").hexdigest(), world.secrets) == []
 
 
-def test_a_record_in_two_corpora_is_found_twice(tmp_path: Path) -> None:
-    world = World()
-    world.records["beta"][0][0] = world.records["alpha"][0][0]
-    world.credentials["beta"] = world.issue("beta")
-    model = world.verify(world.deploy(tmp_path / "m"))
-    asked = "sha256:" + world.records["alpha"][0][0][0].upper()
-    found = trace(model, asked, world.secrets)
-    assert [(s.corpus, s.record) for s in found] == [("alpha", 0), ("beta", 0)]
-
-
 def test_a_tombstone_was_not_read(tmp_path: Path) -> None:
     world = World()
     folder = world.deploy(tmp_path / "m", plan=lambda plan: plan.without("acme"))
@@ -124,14 +113,3 @@ def test_an_opening_is_a_proof_against_the_credential_alone(
     ):
         with pytest.raises(Refused, match=says):
             trace_opening(verified, made.model_copy(update=changes), where="opening")
-
-
-def test_a_manifest_states_the_commitment_of_its_credential(world: World, tmp_path: Path) -> None:
-    def other(manifest: Manifest) -> Manifest:
-        stated = "sha256:" + "00" * 32
-        corpora = [c.model_copy(update={"commitment": stated}) for c in manifest.corpora]
-        return manifest.model_copy(update={"corpora": tuple(corpora)})
-
-    folder = world.deploy(tmp_path / "model", manifest=other)
-    with pytest.raises(VerificationFailed, match="prepared under another commitment"):
-        verify(folder, trust_root=world.root, at=AT)

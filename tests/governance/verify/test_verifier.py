@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import shutil
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from govray.errors import CouldNotCheck, Malformed, VerificationFailed
+from govray.errors import CouldNotCheck, Malformed
 from govray.governance.attestation import model_folder
 from govray.governance.policy.credential import Period
 from govray.governance.policy.depth_policy import seal_policy
@@ -63,28 +61,6 @@ def test_coverage_by_corpus(verified: VerifiedModel) -> None:
     for unknown in (("zeta", "head"), ("copyleft", "head"), ("alpha", "block.7")):
         with pytest.raises(KeyError):
             table[unknown]
-
-
-def test_coverage_by_category_sums_and_counts_steps_once(verified: VerifiedModel) -> None:
-    table = verified.coverage
-    assert table.categories == ("permissive", "copyleft_limited", "commercial")
-    assert table.members("permissive") == ("alpha", "beta")
-    both = table["permissive", "head"]
-    alpha, beta = table["alpha", "head"], table["beta", "head"]
-    assert both.tokens == alpha.tokens + beta.tokens
-    assert both.records == alpha.records + beta.records
-    steps = {leaf.step for leaf in verified.ledger.steps if {"alpha", "beta"} & set(leaf.corpora)}
-    assert both.steps == len(steps) < alpha.steps + beta.steps
-    assert table["copyleft_limited", "block.0"].indirect
-
-
-def test_a_file_verifies_with_its_folder(world: World, untouched: Path) -> None:
-    for name in (
-        model_folder.WEIGHTS,
-        "adapters/acme/adapter_config.json",
-        model_folder.ATTESTATION,
-    ):
-        assert verify(untouched / name, trust_root=world.root, at=AT).path == untouched
 
 
 def test_a_root_can_be_a_path_or_pinned(
@@ -197,26 +173,6 @@ def test_a_run_that_was_stopped_verifies(world: World, tmp_path: Path) -> None:
     assert stopped.attestation.ledger.size == 5
 
 
-def test_a_run_without_samples_verifies_and_has_no_shares(world: World, tmp_path: Path) -> None:
-    folder = world.deploy(tmp_path / "model", norms=lambda _: [])
-    verified = verify(folder, trust_root=world.root, at=AT)
-    assert all(row.gradient_norm_share is None for row in verified.attestation.coverage)
-    assert verified.coverage["permissive", "head"].gradient_norm_share is None
-
-
-def test_the_clock_is_read_when_no_time_is_given(
-    world: World, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Frozen(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> datetime:
-            return datetime(2031, 1, 1, tzinfo=UTC)
-
-    monkeypatch.setattr(verifying, "datetime", Frozen)
-    with pytest.raises(VerificationFailed, match=r"step 1 .*expired"):
-        verify(model, trust_root=world.root)
-
-
 @pytest.mark.parametrize("name", [model_folder.ATTESTATION, model_folder.LEDGER])
 def test_without_attestation_or_ledger_nothing_is_said(
     world: World, model: Path, name: str
@@ -236,15 +192,6 @@ def test_list_and_code_have_the_same_steps_in_the_same_order() -> None:
     assert [step for step in coded if step is not steps.REVOCATIONS] == [
         step for step in STEPS if step is not steps.REVOCATIONS
     ]
-
-
-def test_a_pipe_is_not_waited_for(world: World, model: Path) -> None:
-    (model / model_folder.CONFIG).unlink()
-    os.mkfifo(model / model_folder.CONFIG)
-    with pytest.raises(VerificationFailed, match="neither a file nor a folder"):
-        verify(model, trust_root=world.root, at=AT)
-    with pytest.raises(Malformed, match="not a regular file"):
-        model_folder.Bundle(model).read(model_folder.CONFIG, limit=10)
 
 
 def test_reading_is_confined(world: World, model: Path, tmp_path: Path) -> None:
