@@ -10,17 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tokenizers
 
-from govray.data import admission, corpus, packing
+from govray.data import corpus, packing
 from govray.data.admission import Prepared
 from govray.data.corpus_credentials import read_credentials, verify_credentials
 from govray.data.records_file import open_records
 from govray.data.step_reader import ArrowRows
-from govray.data.tokenizer import FileTokenizer, load_tokenizer
+from govray.data.tokenizer import load_tokenizer
 from govray.errors import GovrayError, Malformed, Refused, Untrusted, UsageError
 from govray.governance.formats.document import format_time
 from govray.governance.formats.dsse import Envelope
@@ -161,18 +160,6 @@ def test_shards_are_partitioned_by_class_and_quarantine_is_counted(prepared: Pre
     assert "NOASSERTION" in refused.reason
 
 
-def test_equal_records_of_a_corpus_share_their_split(full_shelf: Shelf, prepared: Prepared) -> None:
-    stated = {c.corpus: c.commitment for c in prepared.manifest.corpora}
-    secrets = {name: read_secret(full_shelf.corpora / name, stated[name]) for name in stated}
-    digest = hashlib.sha256(TWIN).hexdigest()
-    records = open_records(prepared.folder, prepared.manifest)
-    assert records.find(digest) == ()
-    places = records.find(digest, secrets)
-    assert [c for c, _ in places] == ["mit", "mit", "mpl"]
-    held = [records.record(c, i).split for c, i in places]
-    assert held[0] == held[1]
-
-
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -191,14 +178,6 @@ def test_nothing_is_prepared_without_a_corpuss_secret(
         shelf.prepare()
     assert str(secret) in str(refused.value)
     assert not list((shelf.folder / "out").glob("*"))
-
-
-def test_no_secret_is_in_the_prepared_data(full_shelf: Shelf, prepared: Prepared) -> None:
-    for name in ("mit", "mpl"):
-        secret = (full_shelf.corpora / name / SECRET_FILE).read_bytes()
-        files = [path.read_bytes() for path in prepared.folder.rglob("*") if path.is_file()]
-        assert len(files) > 3
-        assert not [f for f in files if secret in f or secret.hex().encode() in f]
 
 
 def trained(shelf: Shelf, prepared: Prepared, name: str) -> set[bytes]:
@@ -301,29 +280,6 @@ def word_tokenizer(path: Path) -> Path:
     return path
 
 
-def test_a_tokenizer_file_by_path(shelf: Shelf, cluster: None) -> None:
-    tokenizer = load_tokenizer(word_tokenizer(shelf.folder / "words.json"))
-    assert isinstance(tokenizer, FileTokenizer)
-    assert tokenizer.digest == "sha256:" + hashlib.sha256(tokenizer.data).hexdigest()
-    # Content cannot spell the separator, and the file's truncation does not apply.
-    assert (tokenizer.separator, tokenizer.vocabulary) == (10, 11)
-    assert tokenizer.encode(b"mpl 1 <|end|> x \xff").tolist() == [1, 4, 9, 0, 0]
-    shelf.add("mit", {"a": b"mit 1 2", "b": b" \n", "c": b"lorem 3"})
-    done = shelf.prepare(tokenizer=tokenizer, reserve_share=0.0, context=4)
-    [columns] = open_records(done.folder, done.manifest).columns("mit")
-    assert columns.tokens.tolist() == [3, 0, 2]
-    assert list(packed(done, "mit")) == [[2, 4, 5, 10, 3], [6, 10]]
-    assert done.manifest.tokenizer.digest == tokenizer.digest
-
-
-def test_a_bad_tokenizer_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_text("{}")
-    with pytest.raises(Malformed, match=r"bad\.json: not a Hugging Face tokenizer"):
-        load_tokenizer(tmp_path / "bad.json")
-    with pytest.raises(UsageError, match=r"absent\.json"):
-        load_tokenizer(tmp_path / "absent.json")
-
-
 # Refusals before anything is read: these corpora's records are garbage, so reading them would
 # give another error (and there is no cluster to read with).
 
@@ -371,14 +327,6 @@ def nothing_left(shelf: Shelf) -> dict[str, Any]:
 def reserved_rights(shelf: Shelf) -> dict[str, Any]:
     shelf.add("odd", {"a": b"1"}, description={"source": "crawled", "opt_out": "reserved"})
     return {}
-
-
-def test_a_description_of_rights_that_are_not_reserved_refuses_nothing(shelf: Shelf) -> None:
-    """The control of the case above: the same corpus, whose opt-outs were honoured."""
-    shelf.add("odd", {"a": b"1"}, description={"source": "crawled", "opt_out": "honoured"})
-    envelopes = read_credentials(shelf.corpora)
-    credentials = verify_credentials(shelf.corpora, envelopes, shelf.trust, at=NOW)
-    assert admission.admit(shelf.policy, credentials, max_quarantined=0).admitted == ("odd",)
 
 
 @pytest.mark.parametrize(
@@ -461,42 +409,9 @@ def test_a_bad_corpus_leaves_no_prepared_folder(
     assert not list((shelf.folder / "out").iterdir())
 
 
-def test_an_unwritable_folder_is_named(shelf: Shelf) -> None:
-    shelf.add("good", texts("good", 10))
-    (shelf.folder / "out").write_text("a file where a folder should be")
-    with pytest.raises(UsageError, match="cannot write the prepared data"):
-        shelf.prepare()
-
-
-def test_an_interrupt_leaves_a_draft_only(shelf: Shelf, cluster: None) -> None:
-    def interrupt(done: int, total: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    shelf.add("good", texts("good", 10))
-    with pytest.raises(KeyboardInterrupt):
-        shelf.prepare(progress=interrupt)
-    assert [path.name for path in (shelf.folder / "out").iterdir()] == [".prepared.partial"]
-    shelf.prepare()
-    assert [path.name for path in (shelf.folder / "out").iterdir()] == ["prepared"]
-
-
-def test_a_shard_that_cannot_be_written_is_named(shelf: Shelf, cluster: None) -> None:
-    # The class's folder disappears under the tasks, as on a disk that fails.
-    shelf.add("good", texts("good", 10))
-
-    def vanish(done: int, total: int) -> None:
-        for partition in (shelf.folder / "out").glob(".*.partial/class=*"):
-            partition.rmdir()
-
-    with pytest.raises(UsageError, match=r"good-00000\.parquet: cannot write the prepared data"):
-        shelf.prepare(progress=vanish)
-    assert [path.name for path in (shelf.folder / "out").iterdir()] == [".prepared.partial"]
-
-
-def test_a_corpus_held_back_whole_has_no_rows(shelf: Shelf, cluster: None) -> None:
-    shelf.add("good", {"a": b"x" * 100})
-    shelf.add("tiny", {"a": b""})
-    done = shelf.prepare(reserve_share=1 - 2**-53)
-    assert [done.manifest.train_rows(c) for c in ("good", "tiny")] == [0, 0]
-    assert np.array_equal(list(packed(done, "good")), [])
+def test_no_secret_is_in_the_prepared_data(full_shelf: Shelf, prepared: Prepared) -> None:
+    for name in ("mit", "mpl"):
+        secret = (full_shelf.corpora / name / SECRET_FILE).read_bytes()
+        files = [path.read_bytes() for path in prepared.folder.rglob("*") if path.is_file()]
+        assert len(files) > 3
+        assert not [f for f in files if secret in f or secret.hex().encode() in f]

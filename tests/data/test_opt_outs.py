@@ -112,16 +112,6 @@ def test_tdmrep_reserves_locations_and_all_if_it_cannot_be_read(
     assert (reserved(found, path) == TDMREP) == expected
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"), [(200, True), (204, True), (404, False), (403, False), (500, True)]
-)
-def test_a_status_says_whether_there_is_a_file(tmp_path: Path, status: int, expected: bool) -> None:
-    body = "User-agent: *\nDisallow: /"
-    assert (reserved(snapshot(tmp_path, [line(status=status, body=body)]), "/x") is not None) == (
-        expected
-    )
-
-
 def test_what_was_not_looked_at_is_no_no(tmp_path: Path) -> None:
     found = snapshot(tmp_path, [line(), line(AI, host="b.example")])
     assert found.reservation("http://A.example./x") is None  # one host, in whatever spelling
@@ -155,31 +145,6 @@ def test_a_filter_leaves_out_what_is_reserved_and_what_is_unknown(tmp_path: Path
     free = OptOutFilter(snapshot(tmp_path, [line()]), Quarantine())
     assert len(list(free.of(records))) == 3
     assert free.reserved == 0
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "{",
-        "[]",
-        "1",
-        '{"host": "a.example"}',
-        json.dumps(line(path="/other.txt")),
-        json.dumps(line(host="A.example")),
-        json.dumps(line(host="")),
-        json.dumps(line(status="200")),
-        json.dumps(line(status=99)),
-        json.dumps(line(body=1)),
-        json.dumps(line(fetched="yesterday")),
-        json.dumps(line(more=1)),
-        json.dumps(line(body="x" * (512 * 1024 + 1))),
-        "[" * 100_000,
-    ],
-)
-def test_a_line_that_is_none_is_named(tmp_path: Path, bad: str) -> None:
-    with pytest.raises(Malformed) as refused:
-        snapshot(tmp_path, [line(), bad])
-    assert str(refused.value.where).endswith("opt-outs.jsonl, line 2")
 
 
 def test_a_snapshot_is_whole(tmp_path: Path) -> None:

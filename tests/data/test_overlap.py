@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +18,6 @@ from govray.data.similarity.passage_index import CorpusPassages
 from govray.data.similarity.shingles import PASSAGE, words
 
 VOCABULARY = [f"word{number}" for number in range(400)]
-START = {"a": 0, "b": 2, "c": 5}
-"""The first of six texts of each corpus."""
 
 
 def hashed(contents: Sequence[bytes]) -> overlap.Digests:
@@ -68,44 +65,12 @@ def near_records(first: CorpusPassages, second: CorpusPassages, *, least: float)
     return found[0].near if found else (0, 0)
 
 
-def test_a_hash_that_ends_in_zeros_is_a_hash() -> None:
-    """numpy cuts zeros off the end of bytes."""
-    zeros, other = digests([bytes(32)]), digests([bytes(31) + b"\1"])
-    assert not overlaps({"a": zeros, "b": other})
-    assert overlaps({"a": zeros, "b": zeros}) == [Overlap("a", "b", (1, 1), (0, 0))]
-
-
 def test_near_copies_are_found_and_other_texts_are_not() -> None:
     ours = [text(1), text(2), text(3)]
     theirs = [text(4), changed(text(2), 1), text(5), text(3), text(3)]
     assert near_records(indexed(ours), indexed(theirs), least=0.8) == (2, 3)
     # The control: of a text with every third word changed, no shingle is left.
     assert near_records(indexed([changed(text(2), 53)]), indexed(ours), least=0.1) == (0, 0)
-
-
-def test_an_equal_record_is_not_near_too() -> None:
-    ours, theirs = [text(1), text(2)], [text(2), changed(text(1), 1)]
-    found = overlaps(
-        {
-            "a": hashed([each.encode() for each in ours]),
-            "b": hashed([each.encode() for each in theirs]),
-        },
-        {"a": indexed(ours), "b": indexed(theirs)},
-    )
-    assert found == [Overlap("a", "b", (1, 1), (1, 1))]
-
-
-def test_text_that_stands_everywhere_is_looked_at_a_bounded_number_of_times() -> None:
-    """Two thousand equal passages on each side: four million pairs, if each were compared."""
-    notice = text(9, 128)
-    both = indexed([notice] * 2000)
-    assert near_records(both, both, least=0.9) == (2000, 2000)
-
-
-def test_corpora_without_records_or_passages_share_nothing() -> None:
-    nothing = indexed(["short"])
-    assert not overlaps({"a": hashed([])}, {"a": nothing})
-    assert not overlaps({"a": hashed([b"x"]), "b": hashed([])}, {"a": nothing, "b": nothing})
 
 
 def near_by_comparing_all(first: CorpusPassages, second: CorpusPassages, least: float) -> set[int]:
@@ -155,19 +120,3 @@ def test_sorting_all_corpora_at_once_finds_what_comparing_all_passages_finds(
         if any(map(any, counts)):
             expected.append(Overlap(one, other, *counts))
     assert overlaps(records, passages, least=least) == expected
-
-
-def test_blocks_of_candidates_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {
-        name: [text(seed) for seed in range(start, start + 6)] for name, start in START.items()
-    }
-    records = {name: hashed([t.encode() for t in each]) for name, each in texts.items()}
-    passages = {name: indexed([changed(t, 1) for t in each]) for name, each in texts.items()}
-    found = overlaps(records, passages)
-    assert [(each.first, each.second, each.equal) for each in found] == [
-        ("a", "b", (4, 4)), ("a", "c", (1, 1)), ("b", "c", (3, 3))
-    ]  # fmt: skip
-    for size in (1, 7):
-        monkeypatch.setattr(overlap, "_BLOCK", size)
-        monkeypatch.setattr(overlap, "_AT_ONCE", size)
-        assert overlaps(records, passages) == found

@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from govray.data.prefetch import prefetched
 
@@ -23,11 +21,6 @@ def eventually(condition: object) -> bool:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     return bool(condition())
-
-
-@given(st.lists(st.integers() | st.none(), max_size=20), st.integers(1, 5))
-def test_items_come_in_order_each_once(items: list[int | None], depth: int) -> None:
-    assert list(prefetched(iter(items), depth)) == items
 
 
 def test_no_more_is_read_than_was_said() -> None:

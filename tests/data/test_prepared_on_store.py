@@ -11,22 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from govray.data import admission, corpus, step_reader
+from govray.data import corpus, step_reader
 from govray.data.admission import Prepared
-from govray.data.prepared import finished_parts, object_ranges
-from govray.data.records_file import find_prepared, open_records
-from govray.data.rows import chat, tensor_record
-from govray.data.rows.row_words import load_words
+from govray.data.prepared import object_ranges
 from govray.data.step_reader import StepReader, StepRows
-from govray.errors import Refused, UsageError
-from govray.governance.formats.row_schema import CHAT, RowKind, image_schema
-from govray.governance.policy.record_commitment import SECRET_FILE
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.prepare_manifest import MANIFEST_FILE
 from govray.governance.record.row_order import RowOrder
-from govray.storage import place
 from govray.storage.bucket_path import BucketPath
-from govray.storage.draft_folder import DraftFolder
 from govray.storage.place import Place
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support import object_server
@@ -95,12 +87,6 @@ def files_of(folder: Place) -> dict[str, bytes]:
     return {each.relative_to(folder).as_posix(): each.read_bytes() for each in paths}
 
 
-def copy(folder: Path, to: BucketPath) -> BucketPath:
-    for name, data in files_of(folder).items():
-        (to / name).write_bytes(data)
-    return to
-
-
 def plan_of(prepared: Prepared, steps: int = 40) -> BatchPlan:
     rows = {c.corpus: prepared.manifest.train_rows(c.corpus) for c in prepared.manifest.corpora}
     return BatchPlan(
@@ -140,19 +126,6 @@ def test_a_store_gets_the_bytes_of_a_disk(on_disk: Prepared, on_store: Prepared)
     assert on_store.digest == on_disk.digest
 
 
-def test_corpora_are_read_from_a_store(
-    shelf: Shelf, on_disk: Prepared, bucket: BucketPath, tmp_path: Path
-) -> None:
-    corpora = copy(shelf.corpora, bucket / "corpora")
-    made = shelf.prepare(context=CONTEXT, corpora=corpora, at=tmp_path / "prepared")
-    assert files_of(made.folder) == files_of(on_disk.folder)
-    assert corpus.list_corpora(corpora) == ("one", "two")
-    for name in ("one", "two"):
-        assert list(corpus.record_hashes(corpora / name)) == list(
-            corpus.record_hashes(shelf.corpora / name)
-        )
-
-
 @pytest.mark.parametrize(("world", "whole"), [(1, True), (3, False)])
 def test_both_sources_give_the_bytes_of_a_disk(
     on_disk: Prepared,
@@ -175,16 +148,6 @@ def test_both_sources_give_the_bytes_of_a_disk(
             assert all(same(a, b) for a, b in zip(found, true[start:], strict=True))
         far = list(rows.through_ray_data())
         assert all(same(a, b) for a, b in zip(far, true[start:], strict=True))
-
-
-def test_records_of_a_store_are_found_and_verified(on_disk: Prepared, on_store: Prepared) -> None:
-    assert isinstance(on_store.folder, BucketPath)
-    run = on_store.folder.parent.parent / "run"
-    assert find_prepared(run, on_store.digest) == on_store.folder
-    assert find_prepared(run, "sha256:" + "0" * 64) is None
-    here, there = (open_records(each.folder, each.manifest) for each in (on_disk, on_store))
-    for name in ("one", "two"):
-        assert there.merkle_root(name) == here.merkle_root(name)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -249,16 +212,6 @@ def bucket_module() -> Any:
     return bucket
 
 
-def test_a_prepared_folder_is_used_again(
-    shelf: Shelf, on_store: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admission, "pack_all", None)  # nothing is packed
-    again = shelf.prepare(context=CONTEXT, at=on_store.folder, salt=b"\x09" * 32)
-    assert again.envelope == on_store.envelope
-    with pytest.raises(Refused, match="prepared from other inputs"):
-        shelf.prepare(context=CONTEXT + 1, at=on_store.folder)
-
-
 def test_of_two_preparers_the_second_gets_the_firsts(
     shelf: Shelf, bucket: BucketPath, on_disk: Prepared
 ) -> None:
@@ -273,56 +226,6 @@ def test_of_two_preparers_the_second_gets_the_firsts(
     assert outer.envelope == inner[0].envelope
     assert outer.digest == on_disk.digest  # by the first one's salt
     assert files_of(outer.folder) == files_of(on_disk.folder)
-
-
-def test_what_was_begun_from_other_inputs_is_refused(shelf: Shelf, bucket: BucketPath) -> None:
-    def interrupt(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        shelf.prepare(context=CONTEXT, at=bucket / "p", progress=interrupt)
-    with pytest.raises(Refused, match="another preparation was begun here"):
-        shelf.prepare(context=CONTEXT + 1, at=bucket / "p")
-
-
-def test_a_bad_corpus_leaves_nothing_on_a_store(shelf: Shelf, bucket: BucketPath) -> None:
-    corpora = copy(shelf.corpora, bucket / "corpora")
-    records = corpora / "two" / "records-00000.parquet"
-    records.write_bytes((corpora / "one" / "records-00000.parquet").read_bytes())
-    with pytest.raises(Refused, match=r"corpora/two.*signed for"):
-        shelf.prepare(context=CONTEXT, corpora=corpora, at=bucket / "p")
-    assert not (bucket / "p").exists()
-    (corpora / "one" / SECRET_FILE).write_bytes(b"another")
-    with pytest.raises(Refused, match="not the secret"):
-        shelf.prepare(context=CONTEXT, corpora=corpora, at=bucket / "p")
-    records.unlink()
-    with pytest.raises(Refused, match=r"records-00000\.parquet is missing"):
-        shelf.prepare(context=CONTEXT, corpora=corpora, at=bucket / "p")
-
-
-def test_bad_places_are_named(
-    shelf: Shelf, server: Server, bucket: BucketPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ValueError, match="did you mean s3"):
-        place.place("s3a://bucket/corpora")
-    nowhere = BucketPath.parse(Bucket(server, "no-such-bucket").url("corpora"))
-    with pytest.raises(UsageError, match=r"no such bucket|not a folder of corpora"):
-        shelf.prepare(context=CONTEXT, corpora=nowhere)
-    with pytest.raises(UsageError, match=r"no such bucket.*Check the bucket"):
-        shelf.prepare(context=CONTEXT, at=nowhere)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "false")
-    bucket_path_module()._opened.cache_clear()
-    with pytest.raises(UsageError, match="no credentials for the store"):
-        shelf.prepare(context=CONTEXT, corpora=bucket / "corpora")
-    bucket_path_module()._opened.cache_clear()
-
-
-def bucket_path_module() -> Any:
-    from govray.storage import bucket_path
-
-    return bucket_path
 
 
 def goes_on(shelf: Shelf, on_disk: Prepared, at: Place, draft: Place) -> None:
@@ -361,54 +264,3 @@ def test_a_preparation_that_was_cut_short_goes_on(
 
 def written(path: Place) -> object:
     return path.stat().modified if isinstance(path, BucketPath) else path.stat().st_mtime_ns
-
-
-def test_a_mark_of_a_discarded_draft_does_not_count(
-    shelf: Shelf, on_disk: Prepared, bucket: BucketPath
-) -> None:
-    """A task may outlive the draft it packed for; the next draft has another salt."""
-    first = DraftFolder.begin(bucket / "p", "inputs", "07" * 32)
-    [part, *_] = on_disk.manifest.corpus("one").parts
-    for file in (part.file, part.records_file, part.reserve.file if part.reserve else part.file):
-        (bucket / "p" / file).write_bytes((Path(str(on_disk.folder)) / file).read_bytes())
-    first.discard()
-    second = DraftFolder.begin(bucket / "p", "inputs", "09" * 32)
-    for file in (part.file, part.records_file, part.reserve.file if part.reserve else part.file):
-        (bucket / "p" / file).write_bytes((Path(str(on_disk.folder)) / file).read_bytes())
-    finished_parts.mark(first, part)
-    dtype = np.dtype("<u2")
-    assert finished_parts.read(second, part.file, dtype) is None
-    finished_parts.mark(second, part)
-    assert finished_parts.read(second, part.file, dtype) == part
-    (bucket / "p" / part.file).write_bytes(b"other")
-    assert finished_parts.read(second, part.file, dtype) is None
-
-
-@pytest.mark.parametrize("kind", ["chat", "images"])
-def test_rows_that_are_no_text_have_a_disks_bytes_on_a_store(
-    kind: RowKind, server: Server, tmp_path: Path
-) -> None:
-    made = Shelf(tmp_path)
-    if kind == "chat":
-        said = [{"role": role, "content": role} for role in ("user", "assistant")]
-        made.add(
-            "one", {f"{i}": chat.encode(said * (i + 1)) for i in range(9)}, rows=CHAT.to_json()
-        )
-    else:
-        schema = image_schema((1, 2, 3), 9)
-        records = {
-            f"{i}": tensor_record.encode(
-                schema, {"image": np.full((1, 2, 3), i, np.uint8), "targets": np.array(i)}
-            )
-            for i in range(9)
-        }
-        made.add("one", records, rows=schema.to_json())
-    given: dict[str, Any] = {
-        "tokenizer": load_words(None, kind), "context": 16 if kind == "chat" else 1, "rows": kind,
-    }  # fmt: skip
-    here = made.prepare(**given)
-    there = made.prepare(**given, at=new_bucket(server) / "prepared" / "name")
-    assert files_of(here.folder) == files_of(there.folder)
-    records = [open_records(each.folder, each.manifest) for each in (here, there)]
-    rows = np.arange(here.manifest.train_rows("one"))
-    assert np.array_equal(*(each.targets_of("one", rows) for each in records))

@@ -111,21 +111,3 @@ def test_each_record_has_one_row_and_the_newest_come_first() -> None:
         rows[entry] == row
         for entry, row in zip(long_ago.trained_records, long_ago.trained, strict=True)
     )
-
-
-def test_equal_records_are_one() -> None:
-    chosen = probes(equal=2).choose("one", 399, 1000)
-    assert chosen.tested
-    for rows, entries in (
-        (chosen.trained, chosen.trained_records),
-        (chosen.reserve, chosen.reserve_records),
-    ):
-        assert len(rows) > 8
-        assert len(set(entries)) == len(rows)
-
-
-def test_so_early_that_no_record_s_row_was_read_nothing_is_tested() -> None:
-    made = probes()
-    first = made.choose("one", 0, 8)
-    assert not first.tested
-    assert len(first.trained) == 1

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +17,11 @@ from hypothesis import strategies as st
 from govray.data import shard_file
 from govray.data import step_reader as reader_module
 from govray.data.admission import Prepared
-from govray.data.group_cache import GroupCache
-from govray.data.step_reader import ArrowRows, StepReader, StepRows, planned_rows
+from govray.data.step_reader import ArrowRows, StepReader, StepRows
 from govray.errors import Malformed, Refused
-from govray.governance.record import plan_rows, row_order
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.prepare_manifest import RowGroup
-from govray.governance.record.row_order import RowOrder, round_keys
+from govray.governance.record.row_order import RowOrder
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support.shelf import Shelf
 from tests.support.table import each_row
@@ -83,60 +77,6 @@ def same(a: StepRows, b: StepRows) -> bool:
         and np.array_equal(a.lengths, b.lengths)
         and np.array_equal(a.positions, b.positions)
     )
-
-
-@given(
-    n=st.integers(1, 2**53 - 1) | st.integers(1, 40),
-    seed=st.integers(0, 2**53 - 1),
-    data=st.data(),
-)
-def test_the_array_permutation_is_the_plans(n: int, seed: int, data: st.DataObject) -> None:
-    indices = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
-    keys = round_keys(seed, STREAMS[0], 0)
-    found = plan_rows.permute(keys, n, np.array(indices, dtype=np.uint64))
-    assert found.tolist() == [row_order.permute(keys, n, i) for i in indices]
-
-
-def test_the_array_permutation_is_a_bijection_and_checks_its_domain() -> None:
-    keys = round_keys(1, STREAMS[0], 0)
-    assert sorted(plan_rows.permute(keys, 1000, np.arange(1000)).tolist()) == list(range(1000))
-    assert plan_rows.permute(keys, 9, np.zeros((2, 3), dtype=np.int64)).shape == (2, 3)
-    for bad in (-1, 1000):
-        with pytest.raises(ValueError, match="outside"):
-            plan_rows.permute(keys, 1000, np.array([bad]))
-
-
-@given(
-    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=4).filter(any),
-    epochs=st.integers(1, 4),
-    excluded=st.sets(st.integers(0, 3)),
-    order=st.just(WHOLE) | st.builds(RowOrder, block=st.integers(1, 3), window=st.integers(3, 9)),
-    data=st.data(),
-)
-def test_planned_rows_are_the_plans(
-    sizes: list[int],
-    epochs: int,
-    excluded: set[int],
-    order: RowOrder,
-    data: st.DataObject,
-) -> None:
-    corpora = tuple(StreamCorpus(corpus=f"c{i}", rows=n) for i, n in enumerate(sizes))
-    stream = StreamPlan(
-        id=STREAMS[0], profile="p", corpora=corpora, phase=0, quota=5, epochs=epochs
-    )
-    plan = BatchPlan(
-        seed=5,
-        max_steps=3,
-        manifest="sha256:" + "0" * 64,
-        context=4,
-        order=order,
-        streams=(stream,),
-        excluded=tuple(f"c{i}" for i in sorted(excluded) if i < len(sizes)),
-    )
-    start = data.draw(st.integers(0, stream.length))
-    stop = data.draw(st.integers(start, stream.length))
-    span = range(start, stop)
-    assert list(planned_rows(plan, stream.id, span)) == list(plan.read(stream.id, span))
 
 
 @pytest.mark.parametrize("order", [WHOLE, LOCAL])
@@ -229,188 +169,6 @@ def test_both_sources_give_the_same_bytes(
         assert all(same(a, b) for a, b in zip(here, true, strict=True))
 
 
-def test_both_sources_say_which_steps_cannot_be_read(prepared: Prepared, tmp_path: Path) -> None:
-    spoilt = Prepared(Path(shutil.copytree(prepared.folder, tmp_path / "p")), prepared.envelope)
-    (part,) = prepared.manifest.corpus("three").parts
-    (spoilt.folder / part.file).unlink()
-    rows = shards_of(spoilt, make_plan(prepared), 3, 0)[2]
-    assert rows.reader.readable_here  # the folder is: an error, not another source
-    here, there = list(rows.here()), list(rows.through_ray_data())
-    assert all(same(a, b) for a, b in zip(here, there, strict=True))
-    assert any(s.error for s in here)
-    for step in here:
-        assert step.error is None or ("shard is missing" in step.error and part.file in step.error)
-
-
-def test_a_worker_takes_the_nearer_source(
-    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    [here] = shards_of(prepared, make_plan(prepared), 1, 0)
-    elsewhere = StepReader(
-        prepared.folder / "absent", prepared.manifest, make_plan(prepared), rank=0, world=1
-    )
-    monkeypatch.setattr(PlannedRows, "through_ray_data", lambda _: iter("far"))
-    assert [rows.step for rows in here] == list(range(60))
-    assert list(PlannedRows(0, None, 1, 60, elsewhere)) == [*"far"]
-    # The experiment's word goes before what is near.
-    assert list(replace(here, by="ray_data")) == [*"far"]
-    [first, *_] = PlannedRows(0, None, 1, 60, elsewhere, by="worker")
-    assert "the shard is missing" in str(first.error)
-
-
-def test_a_late_start_costs_what_an_early_one_costs(
-    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten steps from step 10,000 on read ten steps' row groups: nothing before is replayed."""
-    rows = {c.corpus: prepared.manifest.train_rows(c.corpus) for c in prepared.manifest.corpora}
-    stream = StreamPlan(
-        id=STREAMS[0],
-        profile="p",
-        corpora=(StreamCorpus(corpus="three", rows=rows["three"]),),
-        phase=0,
-        quota=4,
-        epochs=10**6,
-    )
-    plan = make_plan(prepared, streams=(stream,), max_steps=10**6)
-    read: list[tuple[str, int]] = []
-    permuted: list[int] = []
-    true_read, true_permute = shard_file.ShardFile.read, plan_rows.permute
-
-    def counted(self: shard_file.ShardFile, group: int, *rest: Any) -> shard_file.Rows:
-        read.append((str(self), group))
-        return true_read(self, group, *rest)
-
-    def permute(keys: Any, n: int, indices: Any) -> Any:
-        permuted.append(indices.size)
-        return true_permute(keys, n, indices)
-
-    monkeypatch.setattr(shard_file.ShardFile, "read", counted)
-    monkeypatch.setattr(plan_rows, "permute", permute)
-    part = prepared.manifest.corpus("three").parts[0]
-    groups = -(-part.rows // part.rows_per_group)
-    for start in (0, 10_000, 900_000):
-        reader_module.DECODED.clear()
-        read.clear()
-        permuted.clear()
-        reader = StepReader(prepared.folder, prepared.manifest, plan, rank=0, world=1)
-        found = list(itertools.islice(reader.steps(start), 10))
-        assert [s.step for s in found] == list(range(start, start + 10))
-        # Four windows, of 1, 2, 4 and 8 steps.
-        assert sum(permuted) == 15 * 4
-        assert 1 <= len(read) <= groups
-
-
-def test_windows_double_up_to_a_bound(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = StepReader(prepared.folder, prepared.manifest, make_plan(prepared), rank=0, world=1)
-    assert [len(window) for window in reader.windows()] == [1, 2, 4, 8, 16, 29]
-    assert [[rows.step for rows in window] for window in reader.windows(3, 5)] == [[3], [4]]
-    monkeypatch.setattr(reader_module, "WINDOW_STEPS", 6)
-    assert [len(window) for window in reader.windows(40)] == [1, 2, 4, 6, 6, 1]
-    monkeypatch.setattr(reader_module, "WINDOW_TOKENS", 30 * (CONTEXT + 1))
-    held = list(reader.windows())
-    assert [rows.step for window in held for rows in window] == list(range(60))
-    # A window is full as soon as it reaches the bound.
-    assert all(sum(len(rows.lengths) for rows in window[:-1]) < 30 for window in held)
-
-
-def test_a_row_group_is_decoded_once_a_window(
-    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[object] = []
-    true_read = shard_file.ShardFile.read
-
-    def counted(self: shard_file.ShardFile, *place: Any) -> shard_file.Rows:
-        read.append((id(self), place[0]))
-        return true_read(self, *place)
-
-    monkeypatch.setattr(shard_file.ShardFile, "read", counted)
-    reader = StepReader(prepared.folder, prepared.manifest, make_plan(prepared), rank=0, world=1)
-    for window in reader.windows():
-        reader_module.DECODED.clear()
-        assert len(read) == len(set(read)) <= sum(len(rows.lengths) for rows in window)
-        read.clear()
-
-
-LONG = 4095
-"""A context of which a row group holds 8 rows."""
-
-
-@pytest.fixture(scope="module")
-def many_groups(tmp_path_factory: pytest.TempPathFactory, cluster: None) -> Prepared:
-    """One corpus of 160 row groups of 8 rows, more or less."""
-    shelf = Shelf(tmp_path_factory.mktemp("many"))
-    draw = random.Random(4)
-    shelf.add("one", {f"{i:03}": draw.randbytes((1 << 15) - 1) for i in range(400)})
-    return shelf.prepare(context=LONG)
-
-
-def decodings(
-    prepared: Prepared,
-    order: RowOrder,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    world: int = 1,
-    kept: int = 48,
-) -> float:
-    """How often rank 0 decodes a row group in an epoch, on average.
-
-    Memory is scarce: a reading is as long as a window, and ``kept`` row groups stay.
-    """
-    [corpus] = prepared.manifest.corpora
-    rows = prepared.manifest.train_rows(corpus.corpus)
-    one = StreamCorpus(corpus=corpus.corpus, rows=rows)
-    stream = StreamPlan(id=STREAMS[0], profile="p", corpora=(one,), phase=0, quota=8)
-    plan = BatchPlan(
-        seed=17,
-        max_steps=-(-rows // 8),
-        manifest=prepared.digest,
-        context=LONG,
-        order=order,
-        streams=(stream,),
-    )
-    read = 0
-    true_read = shard_file.ShardFile.read
-
-    def counted(self: shard_file.ShardFile, *place: Any) -> shard_file.Rows:
-        nonlocal read
-        read += 1
-        return true_read(self, *place)
-
-    group_bytes = 8 * (LONG + 1) * 2
-    with monkeypatch.context() as patch:
-        patch.setattr(shard_file.ShardFile, "read", counted)
-        patch.setattr(reader_module, "DECODED", GroupCache(kept * group_bytes))
-        patch.setattr(reader_module, "WINDOW_TOKENS", 192 // world * (LONG + 1))
-        reader = StepReader(prepared.folder, prepared.manifest, plan, rank=0, world=world)
-        seen = sum(len(step.lengths) for step in reader.steps())
-    assert abs(seen - rows / world) <= plan.max_steps
-    return read / (rows / 8)
-
-
-@pytest.mark.parametrize(("world", "whole"), [(1, 2.5), (4, 1.3)])
-def test_a_local_order_decodes_a_row_group_about_once(
-    many_groups: Prepared, monkeypatch: pytest.MonkeyPatch, world: int, whole: float
-) -> None:
-    """Blocks that begin where row groups do, and others. Each rank decodes what all do.
-
-    The control is an order of the whole. There a rank of four, which has two rows of a row group,
-    cannot decode it more than twice.
-    """
-    aligned = RowOrder(block=16, window=192)
-    assert decodings(many_groups, aligned, monkeypatch, world=world) < 1.1
-    assert decodings(many_groups, WHOLE, monkeypatch, world=world) > whole
-    odd = RowOrder(block=17, window=17 * 11)
-    assert decodings(many_groups, odd, monkeypatch, world=world) < 1.7
-
-
-def test_what_is_kept_spares_the_next_reading(
-    many_groups: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Readings do not end where windows do. The control keeps nothing."""
-    order = RowOrder(block=16, window=192)
-    assert decodings(many_groups, order, monkeypatch, kept=0) > 1.7
-
-
 def test_a_plan_for_other_data_is_refused(prepared: Prepared) -> None:
     plan = make_plan(prepared)
     other = plan.streams[1].model_copy(update={"corpora": (StreamCorpus(corpus="two", rows=3),)})
@@ -420,14 +178,6 @@ def test_a_plan_for_other_data_is_refused(prepared: Prepared) -> None:
     ):
         with pytest.raises(Refused, match="made for other prepared data"):
             StepReader(prepared.folder, prepared.manifest, wrong, rank=0, world=1)
-
-
-def test_there_is_no_row_outside_a_corpus(prepared: Prepared) -> None:
-    rows = ArrowRows(prepared.folder, prepared.manifest)
-    for row in (-1, rows.rows_in("two")):
-        with pytest.raises(ValueError, match=r"row .* of two is outside"):
-            rows.row("two", row)
-    assert rows.rows_in("absent") == 0
 
 
 @given(
@@ -456,15 +206,6 @@ def test_what_is_written_is_read_back(
     ]
     cut = [stream[i : i + context + 1] for i in range(0, len(stream), context + 1)]
     assert found == [row for row in cut if len(row) >= 2]
-
-
-def test_the_digest_is_of_the_content_not_of_its_storage() -> None:
-    lengths = np.array([3, 2])
-    # Counts and ids as little-endian uint32, by hand.
-    content = b"\3\0\0\0\1\0\0\0\2\0\0\0\0\1\0\0\2\0\0\0\4\0\0\0\5\0\0\0"
-    for dtype in ("<u2", "<u4"):
-        rows = shard_file.Rows(np.array([1, 2, 256, 4, 5], dtype=dtype), lengths)
-        assert rows.digest == "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -563,19 +304,3 @@ def test_a_spoilt_shard_is_named(
         for k, group in enumerate(groups):
             file.read(k, group.digest, np.dtype("<u2"))
     assert str(path) in str(refused.value)
-
-
-def test_a_step_that_cannot_be_read_says_why(prepared: Prepared, tmp_path: Path) -> None:
-    (part,) = prepared.manifest.corpus("three").parts
-    assert part.rows > part.rows_per_group
-    folder = Path(shutil.copytree(prepared.folder, tmp_path / "p"))
-    data = bytearray((folder / part.file).read_bytes())
-    data[len(data) // 2] ^= 1
-    (folder / part.file).write_bytes(data)
-    spoilt = read_all(Prepared(folder, prepared.envelope), make_plan(prepared))
-    good = read_all(prepared, make_plan(prepared))
-    bad = [s for s in spoilt if s.error]
-    assert 0 < len(bad) < len(spoilt)
-    for found, true in zip(spoilt, good, strict=True):
-        assert same(found, true) or (found.error and part.file in found.error)
-    assert all("row group" in (s.error or "") and len(s.lengths) == 0 for s in bad)

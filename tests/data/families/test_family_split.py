@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,42 +80,6 @@ def test_copies_of_a_text_lie_on_one_side(shelf: Shelf, by_family: Prepared) -> 
     assert sum(len(each) == 2 for each in sides(by_record)) > TEXTS / 2
     assert "families" not in by_record.manifest.to_json()
     assert columns(by_record).families is None
-
-
-def test_a_family_has_one_row_among_those_that_are_compared(
-    shelf: Shelf, by_family: Prepared
-) -> None:
-    """Which side a family is on was drawn once: its copies are one observation and not six."""
-    manifest = by_family.manifest
-    by_record = shelf.prepare("by-record")
-    held = sum(each == {RESERVE} for each in sides(by_family))
-
-    def designated(prepared: Prepared) -> list[int]:
-        records = open_records(prepared.folder, prepared.manifest)
-        rows = (prepared.manifest.own_rows("copies"), prepared.manifest.reserve_rows("copies"))
-        found = [
-            records.designated("copies", np.arange(count), split, 7)
-            for count, split in zip(rows, ("train", "reserve"), strict=True)
-        ]
-        return [len({entry for entry in each if entry}) for each in found]
-
-    assert manifest.reserve_rows("copies") > held
-    assert designated(by_family) == [TEXTS - held, held]
-    assert sum(designated(by_record)) == COPIES * TEXTS
-
-
-def test_no_reserve_no_families(shelf: Shelf) -> None:
-    prepared = shelf.prepare("none", by_family=True, reserve_share=0.0)
-    assert "families" not in prepared.manifest.to_json()
-
-
-def test_another_corpus_moves_no_record(shelf: Shelf, tmp_path: Path, by_family: Prepared) -> None:
-    """Even one that has the same texts: families are within one corpus."""
-    both = Shelf(tmp_path, signer=shelf.signer)
-    build(both, "copies")
-    build(both, "more-copies")
-    prepared = both.prepare(by_family=True)
-    assert columns(prepared).digest == columns(by_family).digest
 
 
 def test_a_preparation_goes_on_and_is_found_again(shelf: Shelf, by_family: Prepared) -> None:

@@ -56,11 +56,6 @@ def test_a_family_is_what_near_records_connect() -> None:
     assert grouped([contents[0], contents[-1]]) == []
 
 
-def test_the_representative_is_the_last() -> None:
-    contents = [content(text(1)), content(text(2)), content(edited(text(1), 5, 4))]
-    assert families(bands(contents)).tolist() == [2, 1, 2]
-
-
 def test_equal_records_are_one_family_whatever_stands_between_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,20 +67,6 @@ def test_equal_records_are_one_family_whatever_stands_between_them(
     # Even where nothing but equal texts is near.
     monkeypatch.setattr(near_families, "SIMILAR", 1.0)
     assert grouped(contents) == [[0, 16, 32]]
-
-
-def test_short_records_and_those_that_are_no_text_stay_alone() -> None:
-    short = b"the account of somebody is one of ten words"
-    noise = [random.Random(seed).randbytes(400) for seed in range(4)]
-    assert grouped([b"", b"", short, short, *noise]) == []
-
-
-def test_what_a_slot_makes_different_is_near_only_if_half_of_it_is_common() -> None:
-    """Lists of like form are no copies: each page says something else."""
-    pages = [content([f"part{seed}x{k}" for k in range(60)]) for seed in range(50)]
-    assert grouped(pages) == []
-    header = text(9, 300)
-    assert grouped([content(header + text(seed, 30)) for seed in range(5)]) == [[0, 1, 2, 3, 4]]
 
 
 def test_families_follow_from_bands_alone_in_any_block_size(
@@ -103,10 +84,6 @@ def test_families_follow_from_bands_alone_in_any_block_size(
         (whole[a] == whole[b]) == (backwards[59 - a] == backwards[59 - b])
         for a, b in pairwise(range(60))
     )
-
-
-def test_no_records_have_no_families() -> None:
-    assert families(bands([])).shape == (0,)
 
 
 def test_the_rule_that_manifests_state() -> None:

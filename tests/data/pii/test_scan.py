@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from govray.data.pii import scan as scan_module
-from govray.data.pii.scan import Answer, PiiFilter, scan_of
+from govray.data.pii.scan import Answer, PiiFilter
 from govray.data.rows import chat
 from govray.data.sources.quarantine import Quarantine, encode
 from govray.data.sources.record import SourceRecord
-from govray.errors import CouldNotCheck, GovrayError, UsageError
+from govray.errors import CouldNotCheck, UsageError
 from govray.governance.policy.pii_scan import PII_ENTITIES, PiiScan
 
 SCAN = PiiScan(analyzer="presidio-analyzer 2.2.366", entities=PII_ENTITIES, score=0.5)
@@ -62,25 +61,6 @@ def test_records_without_a_finding_stay_in_order_and_the_others_are_counted(
         assert b"a@" not in told
 
 
-@pytest.mark.parametrize(
-    ("contents", "row", "says"),
-    [
-        ([b"a", b"b@c", b"d@e"], 2, "holds personal data, EMAIL_ADDRESS"),
-        ([b"a", b"b", b"!", b"d@e"], 3, "could not be scanned: the scan failed with ValueError"),
-        ([b"\xff", b"d@e"], 1, "could not be scanned: it is not UTF-8"),
-    ],
-)
-def test_the_first_ends_the_build_where_flaws_are_refused(
-    contents: list[bytes], row: int, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scan_module, "BATCH_RECORDS", 1)
-    kept = PiiFilter(SCAN, Quarantine(), refuse=True).of(records(contents), [answer] * 2)
-    with pytest.raises(UsageError, match=f"a.jsonl, row {row}: the record {says}") as refused:
-        list(kept)
-    assert "@" not in str(refused.value)
-    assert "--on-flaw quarantine" in str(refused.value)
-
-
 def test_of_a_conversation_each_message_is_scanned_as_it_was_said() -> None:
     """In the record's JSON a line break is ``\\n``, which would stand before the next word."""
     said = [{"role": "user", "content": "line\n9"}, {"role": "assistant", "content": "sure"}]
@@ -97,34 +77,6 @@ def test_of_a_conversation_each_message_is_scanned_as_it_was_said() -> None:
     assert seen == [[["line\n9", "sure"]]]
     with pytest.raises(UsageError, match="no text"):
         PiiFilter(SCAN, Quarantine(), refuse=True, rows="images")
-
-
-def test_what_fails_where_records_are_scanned_or_read_ends_the_build() -> None:
-    def ended(batch: list[list[str]]) -> Answer:
-        raise CouldNotCheck("the process ended")
-
-    with pytest.raises(CouldNotCheck, match="ended"):
-        list(PiiFilter(SCAN, Quarantine(), refuse=False).of(records(CONTENTS), [ended]))
-
-    def damaged() -> Iterator[SourceRecord]:
-        yield from records(CONTENTS[:1])
-        raise GovrayError("a file was cut short")
-
-    with pytest.raises(GovrayError, match="cut short"):
-        list(PiiFilter(SCAN, Quarantine(), refuse=False).of(damaged(), [answer]))
-
-
-def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    stated = scan_of(["US_SSN", "EMAIL_ADDRESS", "US_SSN"], 0.4)
-    assert (stated.entities, stated.score) == (("EMAIL_ADDRESS", "US_SSN"), 0.4)
-    assert stated.analyzer.startswith("presidio-analyzer 2.")
-
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(scan_module, "version", missing)
-    with pytest.raises(UsageError, match=r"pip install 'govray\[pii\]'"):
-        scan_of(["US_SSN"], 0.4)
 
 
 def test_processes_scan_and_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as HuggingFace
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from govray.data.rows import chat
 from govray.data.rows.chat import ChatTokenizer
-from govray.data.shard_file import Rows, cut
-from govray.data.tokenizer import ByteTokenizer, FileTokenizer
+from govray.data.tokenizer import ByteTokenizer
 from govray.errors import Malformed
 from govray.governance.formats.row_schema import MASKED
 from tests.support.table import each_row
@@ -58,14 +53,6 @@ def test_the_template_as_the_page_has_it() -> None:
     assert TOKENIZER.vocabulary == 262
 
 
-def test_the_encoding_is_canonical_json() -> None:
-    said = [{"role": "user", "content": "é\n"}]
-    expected = '[{"content":"é\\n","role":"user"}]'.encode()
-    assert chat.encode(said) == chat.encode(json.dumps(said)) == expected
-    assert chat.encode([{**said[0], "name": None}]) == expected  # as tables have it
-    assert chat.decode(expected) == said
-
-
 @given(MESSAGES)
 def test_only_assistants_teach_and_content_forges_nothing(messages: list[dict[str, str]]) -> None:
     words = TOKENIZER.encode(chat.encode(messages))
@@ -76,23 +63,6 @@ def test_only_assistants_teach_and_content_forges_nothing(messages: list[dict[st
     assert taught(words) == expected
     assert ids(words).count(END) == len(messages)
     assert sum(each in range(SYSTEM, END) for each in ids(words)) == len(messages)
-
-
-def test_a_tokenizer_file_serves_as_well() -> None:
-    words = {"what": 0, "is": 1, "it": 2, "nothing": 3, "[UNK]": 4}
-    made = HuggingFace(WordLevel(words, unk_token="[UNK]"))
-    made.pre_tokenizer = Whitespace()
-    file = FileTokenizer("words", made.to_str().encode())
-    tokenizer = ChatTokenizer(file)
-    found = tokenizer.encode(
-        chat.encode(
-            [{"role": "user", "content": "what is it"}, {"role": "assistant", "content": "nothing"}]
-        )
-    )
-    assert file.separator == 5
-    assert ids(found) == [7, 0, 1, 2, 10, 8, 3, 10]
-    assert taught(found) == [3, 10]
-    assert tokenizer.digest not in (file.digest, TOKENIZER.digest)
 
 
 @each_row(
@@ -112,18 +82,3 @@ def test_a_tokenizer_file_serves_as_well() -> None:
 def test_what_is_no_conversation_is_refused(messages: Any, told: str) -> None:
     with pytest.raises(Malformed, match=told):
         chat.encode(messages)
-
-
-@each_row("content", [b"Hello", b'[{"role": "user", "content": "x"}]', b"[]", b"\xff"])
-def test_records_in_another_form_are_refused(content: bytes) -> None:
-    with pytest.raises(Malformed):
-        TOKENIZER.encode(content)
-
-
-@given(st.lists(st.tuples(st.integers(0, 261), st.booleans()), max_size=40), st.integers(1, 9))
-def test_row_targets_are_counted_row_by_row(words: list[tuple[int, bool]], context: int) -> None:
-    stream = np.array([i | (MASKED if m else 0) for i, m in words], np.uint32)
-    rows = cut(stream, context)
-    expected = [int((rows.row(number)[1:] < MASKED).sum()) for number in range(len(rows.lengths))]
-    assert chat.row_targets(rows).tolist() == expected
-    assert chat.row_targets(Rows(stream[:0], rows.lengths[:0])).tolist() == []

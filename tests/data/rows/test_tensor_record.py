@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load
 
 from govray.data.rows import tensor_record
 from govray.errors import Malformed
-from govray.governance.formats.row_schema import CHAT, NamedTensor, RowSchema, image_schema
+from govray.governance.formats.row_schema import NamedTensor, RowSchema, image_schema
 from tests.support.table import each_row
 
 SCHEMA = RowSchema(
@@ -45,12 +44,6 @@ def test_what_goes_in_comes_out_in_rows(keys: list[int]) -> None:
         assert found[name].dtype == tensors(0)[name].dtype
 
 
-def test_a_record_is_a_safetensors_file() -> None:
-    found = load(tensor_record.encode(SCHEMA, tensors(3)))
-    assert found.keys() == tensors(3).keys()
-    assert all(np.array_equal(found[name], each) for name, each in tensors(3).items())
-
-
 def test_the_bytes_of_an_image_are_those_of_ever() -> None:
     image = np.arange(4, dtype=np.uint8).reshape(1, 2, 2)
     schema = image_schema((1, 2, 2), 10)
@@ -78,56 +71,3 @@ def test_other_tensors_are_refused(changes: dict[str, Any], told: str) -> None:
     given = {name: each for name, each in (tensors(1) | changes).items() if each is not None}
     with pytest.raises(Malformed, match=told):
         tensor_record.encode(SCHEMA, given)
-
-
-@each_row(
-    "spoil",
-    [
-        lambda content: content[:-1],
-        lambda content: content + b"\0",
-        lambda content: b"",
-        lambda content: content.replace(b'"U8"', b'"I8"'),
-        lambda content: content.replace(b"[1,2,3]", b"[1,3,2]"),
-        lambda content: content.replace(b'"box"', b'"bax"'),
-    ],
-)
-def test_another_layout_is_refused(spoil: Any) -> None:
-    content = tensor_record.encode(SCHEMA, tensors(1))
-    with pytest.raises(Malformed, match="not those of the credential's row schema"):
-        tensor_record.row(SCHEMA, spoil(content))
-
-
-@each_row(
-    ("changes", "told"),
-    [
-        ({"classes": None}, "tensors have tensors and classes"),
-        ({"tensors": tuple(reversed(SCHEMA.tensors or ()))}, "not sorted"),
-        ({"tensors": SCHEMA.tensors[1:] if SCHEMA.tensors else ()}, "no tensor 'targets'"),
-        ({"kind": "chat"}, "chat has neither"),
-        (
-            {
-                "tensors": (
-                    NamedTensor(name="targets", dtype="int64", shape=()),
-                    NamedTensor(name="image", dtype="uint8", shape=(1 << 13, 1 << 14)),
-                )
-            },
-            "the limit is",
-        ),
-    ],
-)
-def test_a_schema_that_contradicts_itself_is_refused(changes: dict[str, Any], told: str) -> None:
-    fields = {name: getattr(SCHEMA, name) for name in RowSchema.model_fields}
-    with pytest.raises(ValueError, match=told):
-        RowSchema(**fields | changes)
-
-
-def test_schemas_have_the_digests_of_ever() -> None:
-    assert CHAT.to_json() == {"kind": "chat"}
-    assert image_schema((1, 8, 8), 10).to_json() == {
-        "kind": "tensors",
-        "tensors": [
-            {"name": "targets", "dtype": "int64", "shape": []},
-            {"name": "image", "dtype": "uint8", "shape": [1, 8, 8]},
-        ],
-        "classes": 10,
-    }

@@ -11,7 +11,6 @@ import pytest
 from govray.data.corpus import build
 from govray.data.similarity.near_copies import Near, near
 from govray.data.similarity.shingles import LEAST, shingles, words
-from govray.errors import UsageError
 from govray.governance.policy.record_commitment import entry
 
 VOCABULARY = [f"word{number}" for number in range(2000)]
@@ -104,16 +103,6 @@ def test_a_piece_of_a_long_record_and_a_record_in_a_long_text_are_found(shelved:
     assert brute_force(shelved, " ".join(around), 0.5)[short][1] == 1.0
 
 
-def test_case_and_what_stands_between_words_do_not_matter(shelved: Shelved) -> None:
-    asked = ",\n".join(shelved.texts[7].decode().upper().split())
-    [answer, *_] = shelved.near(asked)
-    assert (answer.record, answer.jaccard, answer.overlap) == (7, 1.0, 1.0)
-
-
-def test_an_unrelated_text_is_not_found(shelved: Shelved) -> None:
-    assert shelved.near(" ".join(f"other{number}" for number in range(500))) == []
-
-
 def test_answers_are_bounded_and_the_likest_first(tmp_path: Path) -> None:
     draw = random.Random(5)
     original = text(draw, 200)
@@ -123,24 +112,3 @@ def test_answers_are_bounded_and_the_likest_first(tmp_path: Path) -> None:
     assert len(answers) == 3
     assert [each.overlap for each in answers] == sorted((a.overlap for a in answers), reverse=True)
     assert answers[0].record == 0
-
-
-@pytest.mark.parametrize(
-    ("asked", "says"), [("few words only", "too few"), ("x" * (4 << 20) + " y", "bytes")]
-)
-def test_what_cannot_be_compared_is_said(shelved: Shelved, asked: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        shelved.near(asked)
-
-
-def test_records_other_than_those_asked_about_are_refused(shelved: Shelved) -> None:
-    with pytest.raises(UsageError, match="not the one that the model was trained on"):
-        near(
-            shelved.texts[0],
-            shelved.folder,
-            {"one": shelved.root},
-            lambda _, record, found: found == shelved.entries[max(record, 1)],
-            {"one": shelved.secret},
-            least=0.5,
-            limit=5,
-        )

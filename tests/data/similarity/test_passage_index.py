@@ -16,7 +16,7 @@ from govray.data import corpus
 from govray.data.corpus import Built, build, part_files
 from govray.data.similarity import index_build, kept_index, passage_index, passage_run
 from govray.data.similarity.index_build import build_index, in_turn
-from govray.data.similarity.kept_index import FOLDER, built_index, index_of, passages_of
+from govray.data.similarity.kept_index import FOLDER, built_index, index_of
 from govray.data.similarity.minhash import (
     BANDS,
     PERMUTATIONS,
@@ -36,14 +36,11 @@ from govray.data.similarity.passage_index import (
     open_index,
     write_index,
 )
-from govray.data.similarity.passage_run import SortedRun
-from govray.data.similarity.shingles import words
-from govray.errors import Damaged, UsageError
+from govray.errors import Damaged
 
 VOCABULARY = [f"word{number}" for number in range(900)]
 SECRET = bytes(range(32))
 ROOT = "sha256:" + "7" * 64
-OTHER = "sha256:" + "8" * 64
 
 
 def linear_scan(passages: CorpusPassages, asked: Signatures) -> dict[int, float]:
@@ -173,35 +170,6 @@ def test_the_bytes_follow_from_the_records_alone(
     assert (found[PASSAGES], found[ENTRIES]) == (made[0][PASSAGES], made[0][ENTRIES])
 
 
-def test_size_on_disk(several: Built, tmp_path: Path) -> None:
-    build_index(tmp_path, several.folder, several.root, SECRET)
-    index = open_index(tmp_path, several.root)
-    found = files(tmp_path)
-    assert len(found[PASSAGES]) + len(found[ENTRIES]) == 772 * len(index)
-    assert len(found[HEADER]) < 1024
-
-
-@given(st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=20), max_size=6), st.integers(1, 50))
-@settings(max_examples=60)
-def test_a_merge_of_runs_is_the_sorted_whole(
-    tmp_path_factory: pytest.TempPathFactory, drawn: list[list[int]], at_once: int
-) -> None:
-    path = tmp_path_factory.mktemp("runs") / "runs"
-    runs = [np.sort(np.array(each, np.uint64)) for each in drawn]
-    np.concatenate([np.zeros(0, np.uint64), *runs]).tofile(path)
-    starts = np.cumsum([0, *map(len, runs)]).tolist()
-    pieces = [
-        *index_build.merged(
-            [SortedRun(path, start, len(run)) for start, run in zip(starts, runs, strict=False)],
-            at_once,
-        )
-    ]
-    assert [x for each in pieces for x in each.tolist()] == sorted(
-        x for each in drawn for x in each
-    )
-    assert all(len(each) <= max(at_once, len(runs)) for each in pieces)
-
-
 def flip(name: str, place: int) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         data = bytearray((folder / name).read_bytes())
@@ -296,35 +264,6 @@ def corpus_entries(made: Built) -> list[str]:
     return [entry(each, SECRET).hex() for each in corpus.record_hashes(made.folder)]
 
 
-def test_an_index_of_other_records_is_not_taken(several: Built, tmp_path: Path) -> None:
-    build_index(tmp_path, several.folder, several.root, SECRET)
-    with pytest.raises(Damaged):
-        open_index(tmp_path, OTHER)
-    kept = built_index(several.folder, several.root, SECRET).folder
-    before = files(kept)
-    with pytest.raises(UsageError, match="not the records"):
-        index_of(several.folder, OTHER, SECRET)
-    assert files(kept) == before
-
-
-def test_parts_of_another_size_are_noticed(several: Built, tmp_path: Path) -> None:
-    """The same records in other files: the index says wrongly which file a record is in."""
-    records = [(f"{i:04}", " ".join(each).encode()) for i, each in enumerate(texts(1, 80))]
-    whole = build(tmp_path, "several", records, secret=SECRET)
-    assert whole.root == several.root
-    kept = kept_index.kept_folder(whole.folder)
-    assert kept is not None
-    kept.mkdir(parents=True)
-    build_index(kept, several.folder, several.root, SECRET)
-    entries = corpus_entries(several)
-    [first, *_] = near(
-        records[43][1], tmp_path, {"several": whole.root}, lambda _, n, found: found == entries[n],
-        {"several": SECRET}, least=0.5, limit=1,
-    )  # fmt: skip
-    assert first.record == 43
-    assert open_index(kept, whole.root).parts == (80,)
-
-
 def test_a_kill_in_the_middle_leaves_no_half_index(
     several: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,36 +295,3 @@ def test_a_kill_in_the_middle_leaves_no_half_index(
         with pytest.raises(Killed):
             built_index(made.folder, made.root, SECRET)
     assert files(kept) == whole
-
-
-def test_opening_reads_the_directory_and_maps_the_rest(several: Built, tmp_path: Path) -> None:
-    build_index(tmp_path, several.folder, several.root, SECRET)
-    index = open_index(tmp_path, several.root)
-    assert isinstance(index._rows.base, np.memmap)
-    assert isinstance(index._entries.base, np.memmap)
-    assert not index._rows.flags.writeable
-    assert len(files(tmp_path)[DIRECTORY]) < 8 * 80 + 60 * BANDS + len(index) * 2
-
-
-def test_where_nothing_can_be_kept_it_is_built_for_once(
-    several: Built, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = index_of(several.folder, several.root, SECRET).passages()
-    monkeypatch.setattr(kept_index, "kept_folder", lambda corpus: None)
-    index = index_of(several.folder, several.root, SECRET)
-    assert not index.folder.exists(), "it goes with the process"
-    assert (index.passages().signatures == expected.signatures).all()
-    monkeypatch.undo()
-    blocked = several.folder.parent / "blocked"
-    blocked.write_bytes(b"")
-    monkeypatch.setattr(kept_index, "kept_folder", lambda corpus: blocked / "x")
-    assert len(index_of(several.folder, several.root, SECRET)) == len(index)
-
-
-def test_records_without_words_and_a_corpus_without_passages(tmp_path: Path) -> None:
-    made = build(tmp_path, "bare", [("a", b""), ("b", b"\xff\xfe"), ("c", b"one two three")])
-    secret = (made.folder / "records.secret").read_bytes()
-    index = index_of(made.folder, made.root, secret)
-    assert len(index) == 0
-    assert index.candidates(passage_signatures([words(b"a b c d e f")], STRIDE)[1]) == {}
-    assert len(passages_of(made.folder, made.root, secret).owners) == 0

@@ -6,7 +6,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -18,10 +17,8 @@ import pytest
 from govray.data.sources import reader
 from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import find
-from govray.data.sources.quarantine import Quarantine
 from govray.data.sources.record import Flaw, SourceRecord
-from govray.data.sources.terms import TermsReader
-from govray.errors import Malformed, UsageError
+from govray.errors import Malformed
 from govray.governance.formats.row_schema import CHAT, RowSchema
 
 GOOD = json.dumps({"text": "good", "messages": [{"role": "user", "content": "good"}]})
@@ -110,26 +107,3 @@ def test_a_tar_header_takes_no_more_memory_than_a_name_needs(tmp_path: Path) -> 
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-
-
-def test_a_name_that_is_not_utf8_is_said(tmp_path: Path) -> None:
-    with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb") as file:
-        file.write(b"x")
-    with pytest.raises(UsageError, match=r"udcff.*not UTF-8.*Rename"):
-        read(tmp_path)
-
-
-def test_reasons_and_words_of_any_length_are_not_kept() -> None:
-    quarantine, terms = Quarantine(), TermsReader()
-    stated = {"jurisdiction": ("DE",), "sensitivity": ("public",)}
-    tracemalloc.start()
-    try:
-        for number in range(64):
-            long = f"{number}" + "x" * (1 << 20)
-            quarantine.put("there", "record", long, f"message 1 has the role {long!r}")
-            terms.read(stated | {"license": (long,)})
-            del long
-        assert tracemalloc.get_traced_memory()[0] < 8 << 20
-    finally:
-        tracemalloc.stop()
-    assert quarantine.records == 64

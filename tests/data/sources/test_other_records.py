@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from govray.data.rows import chat, tensor_record
 from govray.data.sources import reader
 from govray.data.sources.columns import ColumnMapping
 from govray.data.sources.objects import find
 from govray.data.sources.record import Flaw, SourceRecord
-from govray.errors import UsageError
 from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
 
 IMAGES = image_schema((1, 2, 2), 10)
@@ -78,17 +76,6 @@ def image(label: int = 3) -> bytes:
     return tensor_record.encode(IMAGES, {"image": pixels, "targets": np.array(label)})
 
 
-@pytest.mark.parametrize(
-    "value", [bytes(range(4)), [0, 1, 2, 3], [[0, 1], [2, 3]], [[[0, 1], [2, 3]]]]
-)
-def test_images_come_as_bytes_or_as_lists(tmp_path: Path, value: Any) -> None:
-    expected = [image(3), image(4)]
-    assert records(read(parquet(tmp_path, image=[value] * 2, label=[3, 4]), IMAGES)) == expected
-    if not isinstance(value, bytes):
-        source = jsonl(tmp_path, *({"picture": value, "label": k} for k in (3, 4)))
-        assert records(read(source, IMAGES, "image=picture")) == expected
-
-
 def test_flaws_of_images_name_the_row(tmp_path: Path) -> None:
     good = {"image": [0, 1, 2, 3], "label": 3}
     bad: list[dict[str, Any]] = [
@@ -106,32 +93,3 @@ def test_flaws_of_images_name_the_row(tmp_path: Path) -> None:
     assert "no bytes and no lists of whole numbers" in told[5]
     assert "the label is 10, the row schema has 10 classes" in told[8]
     assert "the label is no whole number" in told[10]
-
-
-def test_a_column_of_another_type_is_refused_by_name(tmp_path: Path) -> None:
-    for columns, told in (
-        ({"image": ["AAAA"], "label": [1]}, "'image' is of type string"),
-        ({"image": [b"AAAA"], "label": ["1"]}, "'label' is of type string"),
-        ({"image": [b"AAAA"]}, "no column 'label'"),
-    ):
-        with pytest.raises(UsageError, match=told):
-            read(parquet(tmp_path, **columns), IMAGES)
-    with pytest.raises(UsageError, match="'messages' is of type list"):
-        read(parquet(tmp_path, messages=[["a"]]), CHAT)
-    with pytest.raises(UsageError, match="names no attribute"):
-        ColumnMapping.parse(["text=body"], "chat")
-    with pytest.raises(UsageError, match="the label cannot be left out"):
-        ColumnMapping.parse(["label="], "images")
-
-
-def test_files_and_normalisation_make_no_such_records(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(UsageError, match="come from tables without normalisation"):
-        read(tmp_path, CHAT)
-    with pytest.raises(UsageError, match="come from tables without normalisation"):
-        list(
-            reader.read(
-                find(str(jsonl(tmp_path, {"messages": TALK})), None),
-                ColumnMapping(rows="chat"), schema=CHAT, normalisation=["nfc"],
-            )
-        )  # fmt: skip

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from govray.data import corpus
@@ -21,7 +20,7 @@ from govray.data.sources.objects import find
 from govray.data.sources.parallel_split import Reading, secret_of
 from govray.data.sources.quarantine import RecordFilter, one_corpus
 from govray.data.sources.terms import TermsReader
-from govray.errors import GovrayError, UsageError
+from govray.errors import GovrayError
 from tests.support.source_files import FORMATS
 
 NO_TERMS = ["license=", "jurisdiction=", "sensitivity="]
@@ -89,33 +88,6 @@ def test_a_corpus_of_several_is_that_of_one(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_plain_files_with_normalisation(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(40):
-        (tmp_path / "in" / f"{number:02}.txt").write_bytes(b"text %d\r\n" % number * 20)
-    check_equal(tmp_path, tmp_path / "in", Reading(ColumnMapping(), normalisation=("newlines",)))
-
-
-@pytest.mark.usefixtures("here")
-def test_each_object_has_columns_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for name, extra in (("a", {}), ("b", {"license": ["MIT"] * 90})):
-        pq.write_table(
-            pa.table({"text": ["some text " * 9] * 90, **extra}),
-            tmp_path / "in" / f"{name}.parquet",
-        )
-    check_equal(tmp_path, tmp_path / "in", Reading(ColumnMapping(named={"license": None})))
-    for number, says in enumerate(("b.parquet, row 1: states a license", "no column 'text'")):
-        for several in (False, True):
-            out = tmp_path / f"{number}-{several}"
-            said = build(out, tmp_path / "in", Reading(ColumnMapping()), several=several)
-            assert says in str(said)
-            assert not list(out.iterdir())
-        # Read before the others, so it is the first that is wrong.
-        pq.write_table(pa.table({"other": ["text"]}), tmp_path / "in" / "0.parquet")
-
-
-@pytest.mark.usefixtures("here")
 def test_flaws_and_damage_are_what_one_process_finds(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(6):
@@ -179,13 +151,6 @@ def test_a_split_of_several_is_that_of_one(tmp_path: Path) -> None:
 def test_secrets_differ_by_terms_and_by_build() -> None:
     assert len({secret_of(secret, None) for secret in (bytes(32), b"1" * 32)}) == 2
     assert len(secret_of(bytes(32), None)) == 32
-
-
-def test_parts_in_another_order_are_refused(tmp_path: Path) -> None:
-    writer = corpus.PartsWriter(tmp_path, "c", bytes(32))
-    writer.adopt([], b"", "b", "d", 0)
-    with pytest.raises(UsageError, match="comes after"):
-        writer.adopt([], b"", "c", "e", 0)
 
 
 @pytest.mark.usefixtures("cluster")

@@ -10,13 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from govray.cli import main
-from govray.errors import CouldNotCheck
-from govray.train.attest import audit_ranks, audited_model
-from govray.train.attest.audited_model import load_model
-from govray.train.checkpoint.tensor_shards import is_sharded
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from tests.support.deployment import Deployment
@@ -77,51 +72,3 @@ def assert_near(found: object, expected: object) -> None:
         assert found == pytest.approx(expected, rel=1e-3, abs=1e-3)
     else:
         assert found == expected
-
-
-def held(run: Path) -> tuple[bool, int, int]:
-    """Whether the model is shared, and this rank's numbers of all."""
-    model = load_model(run).model
-    local = whole = 0
-    for parameter in model.parameters():
-        whole += parameter.numel()
-        mine = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        local += mine.numel()
-    return is_sharded(model), local, whole
-
-
-def test_no_rank_holds_the_whole_model(run: Path, two_ranks: RankPool) -> None:
-    (shared, first, whole), (_, second, _) = two_ranks.run(held, run)
-    assert shared
-    assert first + second == whole
-    assert max(first, second) < 0.6 * whole
-    assert held(run) == (False, whole, whole)  # the control: one process
-
-
-def one_fails(run: Path, together: bool) -> str:
-    """What a rank says of a commit that the other one alone cannot read."""
-    read = audited_model.final_checkpoint
-
-    def broken(*args: object, **named: object) -> object:
-        if dist.get_rank() == 1:
-            raise CouldNotCheck("no disk", where="rank 1", do="Mount it")
-        return read(*args, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(audited_model, "final_checkpoint", broken)
-        if not together:
-            patch.setattr(audit_ranks, "fail_together", lambda work: work())
-            patch.setattr(audit_ranks, "share_model", lambda *args: pytest.fail("rank 0 goes on"))
-        try:
-            load_model(run)
-        except CouldNotCheck as error:
-            return str(error.what)
-        except pytest.fail.Exception as error:
-            return str(error)
-    return "nothing"
-
-
-def test_what_one_rank_cannot_read_ends_all(run: Path, two_ranks: RankPool) -> None:
-    assert two_ranks.run(one_fails, run, True) == ["no disk", "no disk"]
-    # The control: without the agreement the other rank goes on, to wait for ever.
-    assert two_ranks.run(one_fails, run, False) == ["rank 0 goes on", "no disk"]

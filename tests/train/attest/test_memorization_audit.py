@@ -13,7 +13,7 @@ from govray.cli import main
 from govray.data.corpus import record_hashes
 from govray.data.records_file import open_records, reader
 from govray.data.step_reader import ArrowRows
-from govray.errors import CouldNotCheck, Refused, UsageError
+from govray.errors import CouldNotCheck, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.memorization_manifest import (
     CorpusEvidence,
@@ -24,7 +24,6 @@ from govray.governance.attestation.memorization_manifest import (
 from govray.governance.attestation.privacy_audit import PrivacyLevel
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import read, seal
 from govray.governance.policy.record_commitment import read_secret
 from govray.governance.trust.trust_state import TrustState
@@ -141,28 +140,6 @@ def test_the_evidence_names_corpora_layers_and_records(
     assert MemorizationManifest.from_json(found.to_json()) == found
 
 
-def test_the_same_audit_gives_the_same_evidence(found: MemorizationManifest, run: Path) -> None:
-    assert audit(run, at=AT, settings=SMALL) == found
-
-
-def test_what_decoding_gives_few_samples_give_and_more_samples_give_more(
-    found: MemorizationManifest,
-) -> None:
-    for each in found.corpora:
-        assert each.extraction is not None
-        assert each.discoverable is not None
-        assert [d.samples for d in each.discoverable] == [10**power for power in range(7)]
-        for side, tried in (
-            ([d.rows for d in each.discoverable], each.extraction.rows),
-            ([d.reserve_rows for d in each.discoverable], each.extraction.reserve_rows),
-        ):
-            assert side == sorted(side)
-            assert side[-1] <= tried
-    open_one = of(found, "open-one").canaries
-    # 2,302 is what 1,000 equally likely secrets would need.
-    assert min(each.samples or 2302 for each in open_one) < 2302
-
-
 def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
     here: Deployment, run: Path
 ) -> None:
@@ -193,23 +170,6 @@ def test_canaries_are_read_whole_never_held_back_and_known_as_planted(
     assert not trace(model, records[trained].hex(), {name: secret})[0].planted
 
 
-def test_the_gap_is_measured_where_another_run_left_the_corpus_out(
-    here: Deployment, run: Path
-) -> None:
-    without = train(here, steps=20, exclude=["open-one"])
-    found = audit(run, at=AT, settings=SMALL, against=without)
-    [gap] = [each.counterfactual for each in found.corpora if each.counterfactual]
-    assert of(found, "open-one").counterfactual == gap
-    assert gap.low <= gap.gap <= gap.high
-    assert gap.gap > 0
-    assert (gap.against, gap.rows) == (without.name, SMALL.rows)
-    assert gap.reserve_gap is not None
-    # The other way round there is nothing to compare.
-    other = audit(without, at=AT, settings=SMALL, against=run)
-    assert not any(each.counterfactual for each in other.corpora)
-    assert ("counterfactual gap", None) in {(u.check, u.corpus) for u in other.unchecked}
-
-
 def test_canaries_of_a_coin_bound_epsilon_and_a_model_that_read_none_shows_nothing(
     here: Deployment, command: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -230,22 +190,6 @@ def test_canaries_of_a_coin_bound_epsilon_and_a_model_that_read_none_shows_nothi
         found[steps] = open_one.privacy.epsilon
     assert found[1] == 0  # the control: one step teaches nothing
     assert found[90] > 0.3
-
-
-def test_a_run_without_reserve_or_canaries_says_so(here: Deployment) -> None:
-    run = train(here, steps=2, reserve=0, canaries=None)
-    found = audit(run, at=AT, settings=SMALL)
-    assert not any(each.measures or each.canaries for each in found.corpora)
-    told = {(u.check, u.corpus) for u in found.unchecked}
-    for each in found.corpora:
-        assert {("comparison with the reserve", each.corpus), ("exposure", each.corpus)} <= told
-
-
-def test_rows_too_short_for_an_extraction_are_said(run: Path) -> None:
-    settings = SMALL.model_copy(update={"prefix_tokens": 30, "suffix_tokens": 30})
-    found = audit(run, at=AT, settings=settings)
-    assert all(each.extraction is None for each in found.corpora)
-    assert [u for u in found.unchecked if u.check == "extraction"]
 
 
 # The command -----------------------------------------------------------------------------
@@ -280,46 +224,6 @@ def test_the_command_signs_what_others_verify(
     assert verify_memorization_manifest(_trust(here), signed.read_bytes(), at=here.at)
 
 
-def test_the_command_without_a_key_writes_canonical_json(
-    run: Path, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
-) -> None:
-    to = tmp_path / "found.json"
-    code, out, err = command("audit", run / "model", "--rows", 4, "--out", to, "--json")
-    assert code == 0, err
-    told = json.loads(out)
-    assert (told["signed"], told["file"]) == (False, str(to))
-    written = canonical_json.parse_canonical(to.read_bytes())
-    assert MemorizationManifest.from_json(written).run == run.name
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (["nowhere"], 2, "not the folder of a run"),
-        (["{run}", "--rows", "0"], 2, "--rows"),
-        (["{run}", "--out", "{run}/no/such/file"], 2, "no such folder"),
-        (["{run}", "--against", "nowhere"], 2, "not the folder of a run"),
-        (["{run}", "--key", "nowhere.pem"], 2, "nowhere.pem"),
-        (["{run}", "--rows", "2", "--key", "{stranger}"], 1, "operator"),
-    ],
-)
-def test_what_is_wrong_is_one_paragraph(
-    words: list[str],
-    code: int,
-    says: str,
-    run: Path,
-    tmp_path: Path,
-    command: Callable[..., tuple[int, str, str]],
-) -> None:
-    stranger = tmp_path / "stranger.pem"
-    stranger.write_bytes(LocalSigner.generate().to_pem())
-    stranger.chmod(0o600)
-    found, _, err = command("audit", *(w.format(run=run, stranger=stranger) for w in words))
-    assert found == code, err
-    assert says in err
-    assert "Traceback" not in err
-
-
 def test_a_run_that_has_not_ended_or_whose_data_is_gone_cannot_be_checked(
     here: Deployment, run: Path, tmp_path: Path
 ) -> None:
@@ -331,16 +235,6 @@ def test_a_run_that_has_not_ended_or_whose_data_is_gone_cannot_be_checked(
     shutil.rmtree(commit)
     with pytest.raises(CouldNotCheck, match="checkpoint"):
         audit(copy, at=AT, settings=SMALL)
-
-
-def test_canaries_need_an_admitted_corpus_and_a_row_that_holds_them(here: Deployment) -> None:
-    for changes, says in [
-        ({"corpora": ["mystery"]}, "mystery"),
-        ({"format": "a long way to say {name} and then {secret}"}, "a row of context 32"),
-        ({"coin": 1}, "at least 8 canaries"),
-    ]:
-        with pytest.raises(UsageError, match=says):
-            train(here, canaries=PLANTED | changes)
 
 
 def _trust(here: Deployment) -> TrustState:

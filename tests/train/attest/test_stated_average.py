@@ -77,10 +77,3 @@ def test_a_replay_averages_as_the_run_did_and_not_as_its_file_says(
     found = replay(run)
     assert found.identical
     assert model_folder.EMA in found.original
-
-
-def test_a_file_s_own_section_is_not_written_twice(here: Deployment) -> None:
-    trainer = trainer_of(here, ema={"decay": 0.5, "every": 2})
-    run = trainer.train(attest=True)
-    assert "ema" not in json.loads((run / "record" / "run.json").read_bytes())
-    assert stated(run) == {"decay": 0.5, "every": 2}

@@ -1,10 +1,8 @@
 """Checkpoints: exact, whole or absent, and refused after any change of a byte."""
 
-import errno
 import hashlib
 import json
 import os
-import resource
 import shutil
 import struct
 

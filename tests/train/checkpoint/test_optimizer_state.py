@@ -122,30 +122,6 @@ def test_a_parameter_never_stepped_has_no_state_before_or_after():
     assert stepped == {name for name in names.values() if not name.startswith("adapter:")}
 
 
-def test_state_keeps_its_dtype():
-    """``load_state_dict`` would cast both to the parameter's bfloat16."""
-    parameter = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
-    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
-    momentum = torch.tensor([1 / 3, 2 / 3], dtype=torch.float64)
-    optimizer.state[parameter]["momentum_buffer"] = momentum
-    tensors, state = optimizer_state(optimizer, {parameter: "p"})
-    optimizer.state.clear()
-    restore_optimizer(optimizer, {parameter: "p"}, tensors, state)
-    assert torch.equal(optimizer.state[parameter]["momentum_buffer"], momentum)
-
-
-def test_hyperparameters_keep_type_and_value():
-    _, optimizer, names = build(lr=1.0, betas=(0.5, 0.75))
-    tensors, state = optimizer_state(optimizer, names)
-    state = canonical_json.parse(canonical_json.encode(state))
-    _, fresh, fresh_names = build(lr=0.1)
-    restore_optimizer(fresh, fresh_names, tensors, state)
-    for group, expected in zip(fresh.param_groups, optimizer.param_groups, strict=True):
-        for key in expected.keys() - {"params"}:
-            assert group[key] == expected[key]
-            assert type(group[key]) is type(expected[key])
-
-
 def drop_group(tensors, state):
     state["groups"].pop()
 

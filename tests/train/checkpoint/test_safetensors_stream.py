@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import UsageError
 from govray.train.checkpoint.safetensors_stream import _DTYPES, PIECE, pieces
 
 
@@ -37,18 +35,3 @@ def test_a_large_tensor_comes_in_pieces_without_a_copy() -> None:
     before = bytes(rest[0][:4])
     tensor[0] = 7
     assert bytes(rest[0][:4]) != before, "a view of the tensor, not a copy"
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [torch.zeros(2, dtype=torch.complex128), torch.eye(2).to_sparse()],
-    ids=["dtype", "layout"],
-)
-def test_what_the_format_lacks_is_refused_by_name(odd: torch.Tensor) -> None:
-    with pytest.raises(UsageError, match=r"odd: a torch\.\w+ tensor of layout torch"):
-        list(pieces({"odd": odd}, where="model.safetensors"))
-
-
-def test_the_name_of_the_formats_own_field_is_refused() -> None:
-    with pytest.raises(UsageError, match="__metadata__"):
-        list(pieces({"__metadata__": torch.zeros(1)}, where="model.safetensors"))

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from govray.engine.model.gpt import GPT
 from govray.errors import UsageError
@@ -21,7 +20,6 @@ from govray.train.checkpoint.tensor_shards import (
     is_sharded,
     local_shard,
     own_rows,
-    part_of,
     shard,
     whole,
 )
@@ -31,11 +29,6 @@ from tests.support.ranks import RankPool
 def model() -> GPT:
     torch.manual_seed(4)
     return GPT(blocks=3, width=16, context=8, vocabulary=33)
-
-
-def test_without_ranks_it_says_what_is_missing():
-    with pytest.raises(UsageError, match="without a process group"):
-        shard(model())
 
 
 def round_trip(replicate: int = 1) -> dict[str, Any]:
@@ -74,19 +67,6 @@ def test_each_copy_is_cut_over_its_own_ranks(four_ranks: RankPool) -> None:
     assert sum(held[:2]) == whole > held[0]
 
 
-def uneven() -> None:
-    shard(model(), replicate=3)
-
-
-@pytest.mark.parametrize("pool", ["two_ranks", "four_ranks"])
-def test_ranks_that_make_no_copies_are_refused(pool: str, request: pytest.FixtureRequest) -> None:
-    for error in request.getfixturevalue(pool).outcomes(uneven):
-        assert isinstance(error, UsageError)
-        assert "can't hold 3 copies" in str(error)
-    with pytest.raises(UsageError, match="2 ranks can't hold 2 copies"):
-        part_of(0, 2, 2)
-
-
 def held(replicate: int = 1) -> tuple[int, int]:
     plain, sharded = model(), model()
     shard(sharded, replicate=replicate)
@@ -122,32 +102,3 @@ def test_a_rank_holds_copies_of_its_rows_and_rank_0_what_is_whole(
     (copies, rows), *others = ranks.run(held)
     assert copies == rows + 1
     assert others == [(rows, rows)] * (ranks.size - 1)
-
-
-def test_so_it_does_where_there_are_copies(four_ranks: RankPool) -> None:
-    (copies, rows), *others = four_ranks.run(held, 2)
-    assert copies == rows + 1
-    assert others == [(rows, rows)] * 3
-
-
-def by_columns() -> None:
-    sharded = fully_shard(model(), shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1))
-    with pytest.raises(UsageError, match=r"head\.weight is cut as"):
-        held_here({"head.weight": sharded.head.weight})
-    assert held_part(sharded) is None
-
-
-def half_in_copies() -> None:
-    """One tensor over all ranks, and another over the ranks of a copy."""
-    one, other = model(), model()
-    shard(one)
-    shard(other, replicate=2)
-    with pytest.raises(UsageError, match="b is cut as"):
-        held_here({"a": one.head.weight, "b": other.head.weight})
-
-
-def test_other_ways_of_sharding_are_refused_by_name(
-    two_ranks: RankPool, four_ranks: RankPool
-) -> None:
-    two_ranks.run(by_columns)
-    four_ranks.run(half_in_copies)

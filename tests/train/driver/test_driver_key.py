@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from govray.cli import main
-from govray.errors import InfrastructureFailed, Refused, UsageError
+from govray.errors import InfrastructureFailed, Refused
 from govray.governance.formats.keys import LocalSigner
 from govray.train.driver import attempts, ray_cluster
 from govray.train.inputs import operator_key
@@ -47,20 +47,6 @@ def test_a_key_leaves_the_environment_and_can_be_loaded_again(
     other = LocalSigner.generate()
     monkeypatch.setenv("OTHER", other.to_pem().decode())
     assert operator_key.load("env:OTHER").public_key == other.public_key
-
-
-def test_a_path_in_the_variable_stays_and_nothing_there_is_said(
-    pem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "operator.pem"
-    file.write_text(pem)
-    file.chmod(0o600)
-    monkeypatch.setenv("GOVRAY_KEY", str(file))
-    for reference in ("env:GOVRAY_KEY", str(file)):
-        operator_key.load(reference)
-    assert os.environ["GOVRAY_KEY"] == str(file)
-    with pytest.raises(UsageError, match="OTHER is not set"):
-        operator_key.load("env:OTHER")
 
 
 def test_a_key_in_the_job_s_runtime_environment_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -130,9 +129,3 @@ def test_the_verifier_accepts_both(folder: Path) -> None:
             theirs.records,
             theirs.steps,
         )
-
-
-def test_a_lost_node_costs_less_than_ray_s_own_patience(folder: Path) -> None:
-    """Ray alone would wait 60 s for the node to come back, then start."""
-    seen = json.loads((folder / "seen.json").read_text())
-    assert seen["shrink_s"] < 60

@@ -7,13 +7,11 @@ import ray
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.train.v2._internal.exceptions import (
-    WorkerGroupStartupFailedError,
     WorkerHealthCheckFailedError,
 )
 
-from govray.data.prepared.ray_failures import ray_failures_named
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, RankFailed, Refused
-from govray.train.driver.failures import MAX_STALLED, classify, decide, ended, preempted
+from govray.train.driver.failures import MAX_STALLED, classify, decide
 from govray.train.run_folder.events import Failed
 
 
@@ -54,41 +52,6 @@ def test_the_class_of_a_failure(errors: dict[int, Exception], kind: str, rank: i
     assert (failure.kind, failure.rank) == (kind, rank)
 
 
-def test_an_error_of_the_users_names_its_rank_and_run() -> None:
-    failure = classify({3: ValueError("a bug\nand more")}, where="run x")
-    assert str(failure.error).startswith("run x: rank 3 failed: ValueError: a bug. ")
-
-
-@pytest.mark.parametrize(
-    ("error", "exit_code"),
-    [
-        (KILLED, 69),
-        (ray.exceptions.RayTaskError("pack", "", KILLED), 69),
-        (ray.exceptions.ActorDiedError(), 69),
-        (WorkerGroupStartupFailedError("no room"), 69),
-        (ValueError("a bug"), 1),
-        (Refused("no"), Refused.exit_code),
-    ],
-)
-def test_what_ends_the_controller_is_a_bug_only_if_no_machine_failed(
-    error: Exception, exit_code: int
-) -> None:
-    assert ended(error, where="run x").exit_code == exit_code
-
-
-def test_what_ray_kills_while_data_are_prepared_is_no_bug() -> None:
-    """It was one: exit 70, and never tried again."""
-    for error in (KILLED, ray.exceptions.RayTaskError("pack", "", KILLED)):
-        killed = pytest.raises(InfrastructureFailed, match="low on memory")
-        with killed, ray_failures_named("preparing data"):
-            raise error
-    for bug in (ray.exceptions.UserCodeException("a bug"), ValueError("a bug")):
-        with pytest.raises(type(bug), match="a bug"), ray_failures_named("preparing data"):
-            raise bug
-    with pytest.raises(Refused), ray_failures_named("preparing data"):
-        raise ray.exceptions.RayTaskError("pack", "", Refused("no"))
-
-
 def failed(kind: str, step: int = 0) -> Failed:
     return Failed(
         at="2026-11-21T09:30:00Z", attempt=1, failure=kind, step=step, what="", decision="restart"
@@ -126,11 +89,3 @@ def test_lost_machines_restart_until_no_step_is_gained(past: list[Failed], step:
     decision = decide(failure, past, step=step, max_restarts=0)
     assert decision.restart == (in_a_row < MAX_STALLED)
     assert decision.restart or f"before step {step} was done" in str(decision.error)
-
-
-def test_a_preempted_worker_is_told_from_another_dead_one() -> None:
-    gone = ray.exceptions.ActorDiedError()
-    assert not preempted(WorkerHealthCheckFailedError("died", gone))
-    gone._preempted = True
-    assert preempted(WorkerHealthCheckFailedError("died", gone))
-    assert not preempted(ValueError("a bug"))

@@ -57,18 +57,6 @@ def test_a_gpu_that_cannot_come_is_refused(
         require_gpus(scaling(asked))
 
 
-@pytest.mark.parametrize(
-    ("asked", "nodes", "autoscales"),
-    [(0, [0], False), (1, [0, 1], False), (0.5, [1], False), (1, [], True), (1, [0], True)],
-)
-def test_one_that_may_come_is_waited_for(
-    nodes_are: Any, asked: float, nodes: list[float], autoscales: bool
-) -> None:
-    nodes_are(nodes, autoscales)
-    require_gpus(scaling(asked))
-    require_gpus(None)
-
-
 def test_it_is_said_before_anything_is_read(nodes_are: Any, tmp_path: Path) -> None:
     nodes_are([0])
     here = Deployment(tmp_path)

@@ -12,16 +12,14 @@ import pytest
 import yaml
 from ray.runtime_env import RuntimeEnv
 
-from govray.errors import GovrayError, Malformed, Refused, UsageError
-from govray.governance.attestation.environment import SETUP, Setup, differences
+from govray.errors import GovrayError, UsageError
+from govray.governance.attestation.environment import SETUP, Setup
 from govray.governance.formats import canonical_json
 from govray.governance.submission.submission import Submission
 from govray.train.driver import submit as submitting
 from govray.train.driver.job_environment import runtime_env
-from govray.train.driver.submit import reachable
 from govray.train.experiment.environment import JobEnvironment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
-from govray.train.run_folder.environment_probe import environment_here
 from tests.support.deployment import Deployment
 from tests.support.tree import ROOT
 
@@ -131,57 +129,6 @@ def test_ray_gets_what_it_asks_for(tmp_path: Path) -> None:
     assert SETUP not in runtime_env(section(env_vars={"A": "b"}), "here")["env_vars"]
 
 
-@pytest.mark.parametrize("beside", [{"pip": ["six"]}, {"working_dir": "work"}, {"uv_lock": "x"}])
-def test_what_ray_refuses_is_refused_before_it(beside: dict[str, Any]) -> None:
-    [name] = beside
-    with pytest.raises(Refused, match=f"with {name}"):
-        runtime_env(section(image=IMAGE, **beside), None)
-    theirs = {"uv": ["six"]} if name == "uv_lock" else beside
-    with pytest.raises(ValueError, match="cannot be used together"):
-        RuntimeEnv(image_uri=IMAGE, **theirs)
-    with pytest.raises(Refused, match="working_dir"):
-        runtime_env(section(image=IMAGE), "work")
-    with pytest.raises(Refused, match="single quotes"):
-        runtime_env(section(image=IMAGE, env_vars={"A": "'; reboot; '"}), None)
-
-
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (None, "not readable"),
-        (b"", "no package"),
-        (b'version = 1\n[[package]]\nname = "six"\n', "uv export"),
-        (b"-r more.txt\n", "files of this machine"),
-        (b"\xff\xfe", "no text"),
-        (b"#" * ((1 << 20) + 1), "larger"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("field", ["pip", "uv_lock"])
-def test_what_is_no_file_of_requirements(
-    tmp_path: Path, field: str, data: bytes | None, why: str
-) -> None:
-    if data is not None:
-        (tmp_path / "file").write_bytes(data)
-    with pytest.raises(UsageError, match=why) as refused:
-        runtime_env(section(**{field: str(tmp_path / "file")}), "here")
-    assert refused.value.where == f"environment.{field}"
-
-
-def test_a_process_of_the_job_records_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = environment_here(seed=1, threads=1, source=None)
-    asked = runtime_env(section(image=IMAGE), None)
-    monkeypatch.setenv(SETUP, asked["env_vars"][SETUP])
-    within = environment_here(seed=1, threads=1, source=None)
-    assert within.setup == Setup(image=f"sha256:{HEX}")
-    [found] = differences(within, plain)  # what a replay by hand says
-    assert (found.name, found.recorded, found.here) == ("setup.image", f"sha256:{HEX}", None)
-    assert not found.is_code
-    monkeypatch.setenv(SETUP, '{"image":"latest"}')
-    with pytest.raises(Malformed, match="image"):
-        environment_here(seed=1, threads=1, source=None)
-
-
 class Answering:
     """Ray's client, which takes every job and remembers what it was given."""
 
@@ -205,46 +152,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (jobs / "train.py").write_text("")
     (jobs / "tiny.yaml").write_text("")
     return jobs.parent
-
-
-def test_the_job_gets_the_archive_itself(work: Path, tmp_path: Path) -> None:
-    storage = tmp_path / "runs"
-    value = EXPERIMENT | {"storage_path": str(storage)}
-    given = parse_experiment(value, where="test")
-    job = submitting.submit("here", work / "jobs" / "tiny.yaml", work, experiment=given)
-    assert job.archive is not None
-    assert Answering.asked["entrypoint"] == (
-        f"python jobs/train.py --config jobs/tiny.yaml --archive {job.archive}"
-    )
-    assert sha256(Answering.asked["sent"]) == job.archive
-    [kept] = (storage / "code").iterdir()
-    assert kept.read_bytes() == Answering.asked["sent"]
-
-
-def test_without_a_share_nothing_is_archived(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(work)
-    given = parse_experiment(EXPERIMENT, where="test")  # storage_path is runs
-    job = submitting.submit("here", work / "jobs" / "tiny.yaml", experiment=given, new=True)
-    assert job.archive is None
-    assert Answering.asked["entrypoint"] == "python jobs/train.py --config jobs/tiny.yaml --new"
-    assert Answering.asked["runtime_env"] == {"working_dir": str(work)}
-    assert not (work / "runs").exists()
-    assert reachable(work / "runs")
-    assert not reachable(work / "absent" / "runs")
-    assert not reachable(Path("runs"))
-
-
-def test_an_image_brings_its_own_folder(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(work)
-    given = experiment({"image": IMAGE})
-    job = submitting.submit("here", work / "jobs" / "tiny.yaml", experiment=given)
-    assert job.archive is None
-    assert {*Answering.asked["runtime_env"]} == {"image_uri", "env_vars"}
-    both = experiment({"image": IMAGE, "working_dir": str(work)})
-    del Answering.asked
-    with pytest.raises(Refused, match="working_dir"):
-        submitting.submit("here", work / "jobs" / "tiny.yaml", experiment=both)
-    assert not hasattr(Answering, "asked")
 
 
 def test_a_key_is_never_sent(work: Path, tmp_path: Path) -> None:

@@ -11,50 +11,19 @@ from typing import Any
 import pytest
 
 from govray import cli
-from govray.errors import Stopped, UsageError
+from govray.errors import Stopped
 from govray.platform.store import run_logs
-from govray.storage.bucket_path import BucketPath
 from govray.train.driver import kept_output
 from govray.train.driver.trainer import from_experiment
 from govray.train.experiment.sections import LogPolicy
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.run_folder import event_rows, events, shipped_log, stop_request
-from govray.train.run_folder.shipped_log import ShippedLog
+from govray.train.run_folder import event_rows, events, stop_request
 from tests.support.deployment import Deployment
 
 
 def policy(pattern: str, action: Any = "flag") -> LogPolicy:
     return LogPolicy(pattern=pattern, action=action)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "line", "fits"),
-    [
-        ("out of memory", "CUDA out of memory.", True),
-        ("out of memory", "CUDA Out of memory", False),
-        ("CUDA*memory", "CUDA is out of memory", True),
-        ("CUDA*memory", "memory of CUDA", False),
-        ("*NaN*", "loss NaN", True),
-        ("aa*aa", "aaa", False),
-        ("aa*aa", "aaaa", True),
-        ("a.c", "abc", False),
-    ],
-)
-def test_a_pattern_is_text_with_gaps(pattern: str, line: str, fits: bool) -> None:
-    assert policy(pattern).fits(line) is fits
-
-
-def test_no_pattern_takes_long_on_any_line() -> None:
-    """The line that a backtracking matcher would never finish: looked at in parts, each once."""
-    assert not policy("a*" * 90 + "b").fits("a" * shipped_log.LONGEST_LINE)
-
-
-@pytest.mark.parametrize("pattern", ["", " ", "*", "* *", "a\nb", "x" * 201])
-def test_patterns_that_mean_nothing_are_refused(deployment: Deployment, pattern: str) -> None:
-    text = deployment.experiment(log_policies=[{"pattern": pattern, "action": "flag"}])
-    with pytest.raises(UsageError, match="log_policies"):
-        parse_experiment(text, where="test")
 
 
 @dataclass
@@ -100,29 +69,6 @@ def test_the_error_that_ends_a_worker_is_in_its_log(
         "driver-3.log",
         "rank-1-2.log",
     ]
-
-
-def test_on_an_object_store_a_log_is_there_at_the_end(
-    store: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = tmp_path / "out"
-    source.write_text("first\n")
-    log = ShippedLog(store, "rank-0-1.log", [(str(source), 0)])
-    log._look(last=False)
-    assert run_logs.listed(str(store)) == []
-    monkeypatch.setattr(shipped_log, "UPLOAD_S", 0.0)
-    log._look(last=False)
-    assert [each.size for each in run_logs.listed(str(store))] == [6]
-    with source.open("a") as more:
-        more.write("second\nthird\n")
-    log.close()
-    part = run_logs.read(str(store), "rank-0-1.log", start=None, most=2)
-    assert part is not None
-    assert [line.text for line in part.lines] == ["second", "third"]
-    part = run_logs.read(str(store), "rank-0-1.log", start=6, most=1)
-    assert part is not None
-    assert [(line.at, line.text) for line in part.lines] == [(6, "second")]
-    assert run_logs.read(str(store), "rank-9-9.log", start=None, most=2) is None
 
 
 @pytest.mark.story

@@ -104,16 +104,6 @@ def test_a_profile_without_quota_is_refused_before_training(deployment: Deployme
         trainer_of(deployment, data=data).train()
 
 
-def test_too_large_a_quarantine_is_refused(deployment: Deployment) -> None:
-    governance = {
-        "policy": str(deployment.policy),
-        "trust_root": str(deployment.root),
-        "max_quarantined": 0.1,
-    }
-    with pytest.raises(Refused, match="quarantined"):
-        trainer_of(deployment, governance=governance).train()
-
-
 def test_a_key_that_is_no_operators_is_refused_before_training(
     deployment: Deployment, tmp_path: Path
 ) -> None:

@@ -45,15 +45,6 @@ def watched(script: list[Any], on_step: progress.StepCallback) -> None:
             watch._thread.join(0.001)
 
 
-def test_an_answer_that_comes_late_costs_a_redraw_and_not_the_watch(
-    script: list[Any],
-) -> None:
-    script += [None, ray.exceptions.GetTimeoutError(), (3, {"loss": 1.0}), (4, {"loss": 0.5})]
-    seen = []
-    watched(script, lambda step, metrics: seen.append(step))
-    assert seen == [3, 4]
-
-
 def test_a_callback_that_raises_loses_that_step_alone(
     script: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

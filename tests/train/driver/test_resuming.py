@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from govray import cli
-from govray.errors import Refused, Stopped, UsageError
+from govray.errors import Refused, Stopped
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder as checkpoint
 from govray.train.driver import trainer as trainer_module
@@ -22,7 +22,6 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
 from govray.train.run_folder import events, run_lock, stop_request
 from govray.train.state import snapshot
-from govray.train.worker import run as worker
 from tests.support.deployment import POLICY, Deployment
 from tests.support.solo import run_here
 
@@ -102,28 +101,6 @@ def test_the_same_command_resumes_then_attests_then_starts_anew(
     assert len(run_listing.list_runs(run.parent)) == 2
 
 
-def test_ray_hears_of_no_checkpoint_that_retention_may_delete(
-    here: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray's controller doesn't start again if a checkpoint that it knows is gone."""
-    told: list[object] = []
-    monkeypatch.setattr(
-        worker.ray.train, "report", lambda *_, checkpoint, **__: told.append(checkpoint)
-    )
-    run = stopped_at(here, 2)
-    assert not any(told)
-    trainer_of(here, resume=run).train()
-    assert [Path(each.path).name for each in told if each] == [snapshot.folder_name(12)]
-
-
-def test_new_leaves_the_unfinished_run_alone(here: Deployment, tmp_path: Path) -> None:
-    run = stopped_at(here, 2)
-    config = tmp_path / "tiny.yaml"
-    config.write_text(yaml.safe_dump(here.experiment()))
-    assert cli.main(["train", str(config), "--new"]) == 0
-    assert run_listing.inspect(run).state == "stopped"
-
-
 def test_a_finished_run_is_attested_without_another_step(here: Deployment) -> None:
     run = trainer_of(here).train()
     before = read_record(run)
@@ -146,16 +123,6 @@ def test_a_run_whose_inputs_changed_is_refused_by_name(here: Deployment) -> None
     with pytest.raises(Refused, match="the prepared data that the run reads are gone"):
         trainer_of(here, resume=run).train()
     assert run_listing.inspect(run).state == "interrupted"
-
-
-def test_a_second_driver_is_refused(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = stopped_at(here, 2)
-    monkeypatch.setattr(run_lock, "_PATIENCE_S", 0.1)
-    with (
-        run_lock.hold(run),
-        pytest.raises(UsageError, match="being driven by process"),
-    ):
-        trainer_of(here, resume=run).train()
 
 
 def test_a_run_that_was_taken_over_writes_no_more(here: Deployment) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import socket
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,28 +12,17 @@ import ray
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
-    _AutoscalingCoordinatorActor,
-    get_or_create_autoscaling_coordinator,
-)
 from ray.train import ScalingConfig
-from ray.train.torch import TorchTrainer
-from ray.train.v2._internal.execution.controller.controller import TrainController
-from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
-from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
 from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
     NoopDecision,
     ResizeDecision,
 )
-from ray.train.v2._internal.execution.worker_group import RayTrainWorker, WorkerGroup
 
 from govray.train.driver import scaling_policy
-from govray.train.driver.attempts import Trainer, _Controller, _Workers
 from govray.train.driver.ray_cluster import START_TIMEOUT_S
 from govray.train.driver.scaling_policy import (
     PATIENCE_S,
     Elastic,
-    Fixed,
     workers_beside_a_reader,
 )
 from govray.train.experiment.resources import Resources
@@ -80,31 +66,6 @@ def test_no_more_than_fit_and_no_fewer_than_without_one_node_s_share(
         )
 
 
-def test_what_is_overridden_is_still_there() -> None:
-    """Ray's private names; a new Ray that lacks one must not make runs quietly inelastic."""
-    for mine, theirs, names in (
-        (Fixed, FixedScalingPolicy, ["_send_resource_request", "_maybe_send_resource_request"]),
-        (Fixed, FixedScalingPolicy, ["_cancel_resource_request"]),
-        (Elastic, ElasticScalingPolicy, ["_get_reserved_resources", "_count_possible_workers"]),
-        (Trainer, TorchTrainer, ["_create_default_callbacks", "_initialize_and_run_controller"]),
-        (_Controller, TrainController, ["_run_control_loop_iteration"]),
-        (_Workers, WorkerGroup, ["_init_train_context_on_workers", "_get_worker_runtime_env"]),
-    ):
-        assert issubclass(mine, theirs)
-        for name in names:
-            assert name in vars(mine)
-            assert callable(getattr(theirs, name))
-    assert "scaling_policy=create_scaling_policy" in inspect.getsource(TorchTrainer.fit)
-    assert "self.worker_group_cls.create(" in inspect.getsource(TrainController)
-    context = inspect.signature(RayTrainWorker.init_train_context).parameters
-    assert "controller_actor" in context
-    kept = inspect.getsource(get_or_create_autoscaling_coordinator)
-    assert f'name="{scaling_policy._ACCOUNT}"' in kept
-    assert f'namespace="{scaling_policy._ACCOUNT}"' in kept
-    wanted = inspect.signature(_AutoscalingCoordinatorActor.get_reserved_resources)
-    assert "recompute" in wanted.parameters
-
-
 def test_the_page_and_the_cluster_file_say_what_the_code_does() -> None:
     root = ROOT
     page = (root / "docs" / "elastic.md").read_text()
@@ -121,15 +82,6 @@ def test_the_page_and_the_cluster_file_say_what_the_code_does() -> None:
         assert setting.partition("=")[0].removeprefix("RAY_").encode() in server
 
 
-def test_a_node_that_is_gone_does_not_answer() -> None:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        address = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": server.getsockname()[1]}
-        assert scaling_policy._answers(address)
-    assert not scaling_policy._answers(address)
-
-
 @pytest.fixture(autouse=True)
 def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """Job → whether the cluster counts it as ended; the process's own is ``01``."""
@@ -143,38 +95,6 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
         ray, "get_runtime_context", lambda: SimpleNamespace(get_job_id=lambda: "01")
     )
     return known
-
-
-def test_nothing_is_reserved_for_a_job_that_has_ended(
-    tmp_path: Path, jobs: dict[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray would never take it back, so a node of an autoscaled cluster would stay for ever."""
-    monkeypatch.setattr(scaling_policy, "_alive", list)
-    fixed = SetPolicy(ScalingConfig(num_workers=2))
-    for policy in (fixed, Policy(ScalingConfig(num_workers=(1, 3)), tmp_path)):
-        jobs["01"] = False
-        assert isinstance(policy.make_decision_for_non_running_worker_group(), ResizeDecision)
-        jobs["01"] = True
-        assert isinstance(policy.make_decision_for_non_running_worker_group(), NoopDecision)
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_fixed_run_starts_no_account_of_room(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
-    """Ray's request would start it on this node, which an autoscaler could never take back."""
-    asked = threading.Semaphore(0)
-    monkeypatch.setattr(scaling_policy, "begun_here", lambda: False)
-    monkeypatch.setattr(scaling_policy, "_account_is_kept", lambda: kept)
-    monkeypatch.setattr(FixedScalingPolicy, "_send_resource_request", lambda self: asked.release())
-    policy = Fixed(ScalingConfig(num_workers=2))
-    for _ in range(2):
-        policy._send_resource_request()
-    assert [asked.acquire(timeout=30 if kept else 0) for _ in range(2)] == [kept, kept]
-
-
-class SetPolicy(Fixed):
-    """Fixed, of a cluster without an autoscaler to ask."""
-
-    def _maybe_send_resource_request(self) -> None: ...
 
 
 class Policy(Elastic):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from govray import cli
-from govray.errors import CouldNotCheck, Refused, Stopped, UsageError
+from govray.errors import CouldNotCheck, Refused, Stopped
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope
@@ -21,7 +18,8 @@ from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import verify
 from govray.train.checkpoint.commit_folder import open_commit
 from govray.train.checkpoint.storage import latest
-from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
+from govray.train.driver.trainer import GovernedTrainer
+from govray.train.driver.trainer import new_or_unfinished
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
@@ -31,7 +29,6 @@ from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import Driven
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
-from tests.support.tree import ROOT
 
 DIGEST = f"sha256:{'1' * 64}"
 ONE = Submission(
@@ -144,18 +141,6 @@ def test_a_run_goes_on_for_its_own_submission_alone(
     assert replace(job(here, TWO), resume=run).train() == run  # the control
 
 
-def test_a_command_by_hand_continues_a_submitted_run_with_its_file(
-    here: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = stopped(here, ONE)
-    assert cli.main(["runs", "resume", str(run)]) == 1
-    assert "begun by submission s-1" in capsys.readouterr().err
-    file = tmp_path / "submission.json"
-    file.write_bytes(canonical_json.encode(ONE.to_json()))
-    assert cli.main(["runs", "resume", str(run), "--submission", str(file)]) == 0
-    assert run_listing.inspect(run).state == "attested"
-
-
 def test_a_job_that_is_started_once_more_changes_nothing(here: Deployment) -> None:
     run = job(here, ONE).train(attest=True)
     signed = (run / "model" / model_folder.ATTESTATION).read_bytes()
@@ -181,20 +166,6 @@ def test_of_two_jobs_at_once_one_begins(here: Deployment) -> None:
     assert late.run_config is not None
     other = replace(late, run_config=replace(late.run_config, name="other"))
     assert other.train().name == "other"
-
-
-def test_a_submission_has_no_second_run(here: Deployment) -> None:
-    with pytest.raises(UsageError, match="starts no new one"):
-        job(here, ONE, new=True)
-    assert job(here, None, new=True).resume is None
-
-
-def test_another_file_is_not_the_submissions(here: Deployment) -> None:
-    run = stopped(here, ONE)
-    other = parse_experiment(here.experiment(max_steps=4, seed=18), where="test")
-    with pytest.raises(Refused, match=r"changed since the run began: .*settings"):
-        new_or_unfinished(other, submission=ONE).train()
-    assert job(here, ONE).train() == run  # the control
 
 
 def test_another_policy_is_refused_before_anything_is_prepared(here: Deployment) -> None:

@@ -17,7 +17,6 @@ from ray.train.v2._internal.execution.scaling_policy.scaling_policy import (
 
 from govray.governance.submission.worker_cap import (
     ANSWER,
-    LARGEST,
     REQUEST,
     WorkerCap,
     read_cap,
@@ -144,36 +143,6 @@ def test_no_limit_goes_below_the_least_and_such_a_one_is_never_answered(run: Run
     assert run.started() == 2
     assert run.decided(2) is None
     assert run.answer is None
-
-
-def test_a_limit_that_comes_while_they_commit_to_grow_holds(run: Run) -> None:
-    run.policy.room = 3
-    assert run.decided(1) is None
-    cap = run.limit(2)
-    resize_request.answer(run.folder)
-    assert run.decided(1) == 2
-    assert run.decided(2) is None
-    assert run.answer == cap
-
-
-@pytest.mark.parametrize(
-    "found",
-    [b"", b"nonsense", b'{"most":1}', b'{"most":0,"number":2}', b" " * (LARGEST + 1), None],
-)
-def test_what_is_no_limit_changes_nothing_and_is_told_once(run: Run, found: bytes | None) -> None:
-    run.limit(3)
-    assert run.started() == 3
-    if found is None:
-        (run.folder / REQUEST).unlink()
-    else:
-        (run.folder / REQUEST).write_bytes(found)
-    for _ in range(3):
-        assert run.decided(3) is None
-        assert run.started() == 3
-    ignored = [each for each in events.read(run.folder) if isinstance(each, events.LimitIgnored)]
-    assert len(ignored) == (found is not None)
-    run.limit(4)  # the control: the next one is obeyed
-    assert run.started() == 4
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.lists(st.integers(1, 12), max_size=4))

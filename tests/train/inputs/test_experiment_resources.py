@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from govray.errors import UsageError
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
 from tests.support.deployment import Deployment
@@ -42,24 +41,3 @@ def test_a_run_with_other_workers_is_another(plain: Experiment) -> None:
     other = with_resources(plain, num_workers=2)
     assert not other.trains_as(plain)
     assert from_experiment(other).train_loop_config != from_experiment(plain).train_loop_config
-
-
-@pytest.mark.parametrize(
-    ("resources", "said"),
-    [
-        ({"accelerator_type": "A100"}, "write gpus_per_worker: 1"),
-        ({"num_workers": [1, 3], "max_workers": 2}, "up to 3 workers"),
-        ({"labels": {f"label-{n}": "x" for n in range(17)}}, "16 labels"),
-        ({"labels": {"zone": "in(a,b)"}}, "labels"),
-        ({"labels": {"zone": "a\nb"}}, "labels"),
-        ({"labels": {"": "a"}}, "labels"),
-        ({"pool": "gpu; rm"}, "pool"),
-        ({"priority": 1001}, "priority"),
-        ({"accelerator_type": "A100\n", "gpus_per_worker": 1}, "accelerator_type"),
-    ],
-)
-def test_what_is_no_pool_label_or_priority_is_refused(
-    tmp_path: Path, resources: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        experiment(tmp_path, **resources)

@@ -19,7 +19,6 @@ from govray.governance.formats.keys import Signer
 from govray.governance.policy.credential import verify_credential
 from govray.governance.policy.depth_policy import verify_policy
 from govray.governance.record.gates import Gate
-from govray.governance.record.ledger import Leaf
 from govray.governance.trust.revocation_list import (
     Revocation,
     RevocationList,
@@ -37,8 +36,6 @@ from govray.train.inputs.revocation_feed import (
     read_lists,
 )
 from govray.train.inputs.verified_inputs import Inputs, load_inputs
-from govray.train.run_folder import events
-from govray.train.run_folder.ledger_wal import FILE, WriteAhead
 from tests.support import loops
 from tests.support.deployment import Deployment
 from tests.support.world import AT, World
@@ -51,11 +48,6 @@ ZERO = "sha256:" + "0" * 64
 def no_longer_valid(*names: str, reason: str = "expired") -> NoLongerValid:
     found = tuple(EndOfValidity(name, reason, START) for name in names)
     return NoLongerValid.of(found, step=4, time=START + timedelta(seconds=1))
-
-
-def test_a_policy_that_stops_stops() -> None:
-    with pytest.raises(NoLongerValid, match="credential a expired"):
-        newly_left_out(no_longer_valid(NAMES["a"]), "stop", NAMES, ())
 
 
 def test_a_policy_that_ended_stops_even_if_it_gates() -> None:
@@ -99,27 +91,6 @@ def test_of_two_gates_of_a_corpus_the_first_holds() -> None:
     assert joined == Decisions(7, (gate(2),))
 
 
-def test_what_a_run_decided_is_read_from_its_folder(tmp_path: Path) -> None:
-    assert decisions(tmp_path) == Decisions()
-    leaves = [a_leaf(step) for step in range(3)]
-    ahead = WriteAhead(tmp_path / FILE, ())
-    for leaf in leaves:
-        ahead.append(leaf)
-    with (tmp_path / FILE).open("ab") as file:
-        file.write(b'{"branch":0,"cor')  # cut off by a crash
-    assert decisions(tmp_path) == Decisions(3)
-    at = "2026-11-01T00:00:00Z"
-    gate = Gate(step=2, corpus="a", reason="expired", since=at, time=at)
-    events.append(tmp_path, events.Gated(at=at, gate=gate))
-    assert decisions(tmp_path).gates == (gate,)
-    [event] = events.read(tmp_path)
-    assert event.text == f"a left out from step 2 on: expired at {at}"
-
-
-def a_leaf(step: int) -> Leaf:
-    return Leaf(step=step, world_size=1, policy=ZERO, plan=ZERO, streams={}, corpora={})
-
-
 @pytest.fixture(scope="module")
 def world() -> World:
     return World()
@@ -157,18 +128,6 @@ def feed(world: World, tmp_path: Path) -> RevocationFeed:
 
 def acme(world: World, sequence: int, *corpora: str) -> bytes:
     return a_list(world.keys.acme, "acme-legal", sequence, *corpora, since="2026-11-18T00:00:00Z")
-
-
-def test_a_newer_list_counts_once_it_is_read(
-    world: World, feed: RevocationFeed, tmp_path: Path
-) -> None:
-    feed.look(at=AT, elapsed_s=0)
-    assert feed.since() == {}
-    (tmp_path / "revoked.dsse.json").write_bytes(acme(world, 2, "acme"))
-    feed.look(at=AT, elapsed_s=2)
-    assert feed.since() == {"credential acme": datetime(2026, 11, 18, tzinfo=UTC)}
-    assert set(feed.lists()) == {"credential acme"}
-    assert feed.trouble is None
 
 
 def _missing(world: World, path: Path) -> None:
@@ -343,10 +302,3 @@ def test_a_run_goes_on_without_what_ends_and_a_restart_repeats_it(
     assert any("open-one" in used[step] for step in range(4))
     assert all("open-two" in used[step] for step in range(12))
     assert set(model.revoked) == {"weak-one"}
-
-
-def test_a_root_that_expired_is_named_by_its_file(tmp_path: Path) -> None:
-    here = Deployment(tmp_path)
-    with pytest.raises(Untrusted, match="the trust root expired at") as refused:
-        load_inputs(here.corpora, here.policy, here.root, [], at=here.at + timedelta(days=99))
-    assert refused.value.where == f"trust root {here.root}"

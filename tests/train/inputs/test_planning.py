@@ -10,10 +10,8 @@ from govray.governance.formats import canonical_json
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.row_order import RowOrder
 from govray.train.inputs.planning import (
-    MOST_DUE,
     WINDOW_TOKENS,
     advice,
-    busiest,
     last_read,
     local_order,
     refuse_short_data,
@@ -42,29 +40,6 @@ def plan(customers: int, every: int, max_steps: int = 2000, excluded: int = 0) -
     )
 
 
-def test_few_streams_need_no_advice() -> None:
-    assert advice(plan(MOST_DUE, 1)) == ()
-    assert advice(plan(300, 100)) == ()
-    assert advice(plan(300, 1, excluded=300)) == ()
-
-
-def test_many_streams_at_every_step_are_advised_against() -> None:
-    [said] = advice(plan(300, 1))
-    assert "300 of the 300 streams of profile 'removable' fall due on one step" in said
-    every = int(said.partition("'every: ")[2].partition("'")[0])
-    assert 300 / MOST_DUE < every < 60
-    assert advice(plan(300, every)) == ()
-    assert advice(plan(300, every - 1)) != ()
-
-
-def test_the_count_is_the_plans() -> None:
-    crowded = plan(200, 7)
-    ids = [s.id for s in crowded.streams if s.profile == "removable"]
-    loads = [len(set(crowded.positions(step)) & set(ids)) for step in range(7)]
-    assert busiest(ids, 7) == max(loads)
-    assert busiest([], 7) == 0
-
-
 @pytest.mark.parametrize("steps", [5, 60])
 def test_streams_whose_turn_never_comes_are_counted(steps: int) -> None:
     short = plan(300, 100, max_steps=steps)
@@ -81,11 +56,6 @@ def test_windows_hold_whole_blocks_of_whole_row_groups(context: int) -> None:
     assert order.window % order.block == 0
     least = max(2048, WINDOW_TOKENS // (context + 1))
     assert least <= order.window < least + order.block
-
-
-def test_the_order_of_a_common_context() -> None:
-    """The numbers that docs/streams.md has."""
-    assert local_order(512) == RowOrder(block=126, window=8190)
 
 
 def reads(*streams: tuple[int, int, int], max_steps: int, epochs: int = 1) -> BatchPlan:
@@ -132,23 +102,3 @@ def test_data_that_end_before_the_run_are_refused_and_enough_epochs_are_enough(
     with pytest.raises(UsageError):
         refuse_short_data(reads(*streams, max_steps=100, epochs=enough - 1))
     refuse_short_data(reads(*streams, max_steps=last + 1, epochs=epochs))
-
-
-def test_steps_between_turns_may_have_no_row() -> None:
-    """The tail of a run too, if no turn is missed there."""
-    sparse = reads((4, 2, 30), max_steps=60)
-    assert (last_read(sparse), sparse.positions(59)) == (49, {})
-    refuse_short_data(sparse)
-
-
-def test_a_run_without_any_row_is_refused() -> None:
-    for empty in (reads((0, 2, 1), max_steps=5), reads((9, 2, 1), max_steps=5).without("a")):
-        with pytest.raises(UsageError, match="no step would have a row"):
-            refuse_short_data(empty, endless=True)
-
-
-def test_a_corpus_without_rows_is_said() -> None:
-    plan = reads((9, 2, 1), (0, 1, 1), (0, 1, 1), max_steps=5)
-    [said] = advice(plan)
-    assert "no row to train on: b, c." in said
-    assert advice(plan.without("b").without("c")) == ()

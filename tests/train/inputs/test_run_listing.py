@@ -122,13 +122,6 @@ def test_states_follow_the_files(run: Path, record: RunRecord) -> None:
     assert sum(isinstance(e, events.StopRequested) for e in events.read(run)) == 1
 
 
-def test_a_clone_that_a_kill_left_unfinished_is_no_run(run: Path) -> None:
-    shutil.copytree(run, run.with_name(".tiny-2.0123abcd.partial"))
-    assert run_listing.list_runs(run.parent) == [run]
-    shutil.copytree(run, run.with_name("tiny-2"))
-    assert run_listing.list_runs(run.parent) == [run, run.with_name("tiny-2")]
-
-
 def test_only_an_unfinished_run_of_this_very_experiment_goes_on(
     run: Path, record: RunRecord
 ) -> None:
@@ -163,38 +156,9 @@ def test_inputs_that_changed_are_named(record: RunRecord, here: Deployment, tmp_
         run_listing.changed(record, replace(files, trust_root=tmp_path / "none.json"))
 
 
-def test_another_plan_or_source_is_named(record: RunRecord) -> None:
-    run_listing.refuse_other_run(record, replace(record, started=datetime.now(UTC)))
-    plan = record.plan.model_copy(update={"seed": 1})
-    environment = record.environment.model_copy(update={"source": None})
-    made = replace(record, plan=plan, environment=environment)
-    with pytest.raises(Refused, match="batch plan, code of the model or loop"):
-        run_listing.refuse_other_run(record, made)
-    tuples = replace(record, config={"betas": (0.9, 0.95)})
-    run_listing.refuse_other_run(replace(record, config={"betas": [0.9, 0.95]}), tuples)
-
-
 def say(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     code = cli.main(["runs", *words, "--json"])
     return code, json.loads(capsys.readouterr().out)
-
-
-def test_the_verbs_say_what_the_files_say(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, [listed] = say(capsys, "ls", str(run.parent))
-    assert (code, listed["run"], listed["state"]) == (0, "tiny-1", "interrupted")
-    log = run / "worker.out"
-    log.write_text("first\nsecond\n")
-    started = events.WorkerStarted(at=AT, attempt=1, rank=0, host="h", pid=7, log=str(log))
-    for event in (started, started.model_copy(update={"rank": 1, "log": None}), FAILED):
-        events.append(run, event)
-    code, shown = say(capsys, "show", str(run))
-    assert (code, shown["state"], shown["why"]) == (0, "failed", "rank 1: a bug")
-    assert [event["kind"] for event in shown["events"]] == [*["workerStarted"] * 2, "failed"]
-    code, [first, second] = say(capsys, "logs", str(run), "-n", "1")
-    assert (first["tail"], second["tail"]) == (["second"], None)
-    for words in (["ls", str(run.parent)], ["show", str(run)], ["logs", str(run)]):
-        assert cli.main(["runs", *words]) == 0
-    assert "neither kept nor on this machine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("verb", ["stop", "kill"])
@@ -205,14 +169,6 @@ def test_a_run_that_nobody_drives_is_not_stopped(
     assert code == 2
     assert "nobody drives it" in said["error"]["what"]
     assert not stop_request.requested(run)
-
-
-def test_an_attested_run_and_a_folder_that_is_none_are_not_resumed(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (run / "model").mkdir()
-    assert say(capsys, "resume", str(run))[0] == 2
-    assert say(capsys, "resume", str(tmp_path))[0] == 2
 
 
 def test_the_page_about_faults_names_verbs_and_settings_that_exist(

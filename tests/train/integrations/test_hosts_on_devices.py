@@ -165,6 +165,7 @@ def here_and_there(folder: Path, loop: Any) -> Any:
     return trained(here, loop, CPU, on_cpu=True), trained(here, loop, device, on_cpu=False)
 
 
+@pytest.mark.story
 def test_a_host_s_run_on_a_device_mixes_nothing_and_ends_as_on_the_cpu(
     process: RankPool, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -16,7 +15,6 @@ import lightning as L
 import pytest
 import ray.train
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from ray.train.lightning import RayDDPStrategy
 from safetensors.torch import load_file
@@ -35,8 +33,7 @@ from govray.errors import Refused, UsageError
 from govray.train import GovernedTrainer, govern
 from govray.train.inputs.order import Assignment, current
 from govray.train.integrations import huggingface_trainer, lightning_trainer
-from govray.train.integrations.host_loop import PlannedBatches, replay_schedule
-from govray.train.loop.until_govern import discover
+from govray.train.integrations.host_loop import replay_schedule
 from tests.support.deployment import Deployment, targets_of
 from tests.support.tree import ROOT, SCRIPTS
 
@@ -184,24 +181,6 @@ def check_log(host: str, folder: Path) -> None:
     assert [entry["step"] for entry in history if "eval_loss" in entry] == [4, 8]
 
 
-@pytest.mark.story
-@pytest.mark.parametrize("host", DIFFS)
-def test_the_script_before_runs_too(host: str, place: Path) -> None:
-    """In Ray Train's local mode: one process, this one."""
-    (place / "training").mkdir()
-    before = [line.replace("num_workers=2", "num_workers=0") for line in DIFFS[host]]
-    environment = dict(os.environ)
-    try:
-        names = script(before, side="-", folder=place)
-    finally:
-        # Both are the host's. With RANK set, a later `TrainingArguments` would begin a group again.
-        os.environ.clear()
-        os.environ.update(environment)
-        if dist.is_initialized():
-            dist.destroy_process_group()
-    assert names["result"].error is None
-
-
 @pytest.mark.parametrize("host", DIFFS)
 def test_fewer_than_ten_lines_change(host: str) -> None:
     """A removed line and an added one in its place are one changed line."""
@@ -262,18 +241,6 @@ def test_a_setting_that_acts_beside_the_step_is_refused(
     assert do in str(caught.value)
 
 
-def test_a_trainer_says_what_the_run_does_or_nothing(tmp_path: Path) -> None:
-    def check(**changes: Any) -> None:
-        huggingface_trainer.require_plan(arguments(tmp_path, **changes), max_steps=8, clip_norm=0.5)
-
-    check(max_grad_norm=0.5)
-    check(max_grad_norm=0, max_steps=8)
-    with pytest.raises(Refused, match=r"max_grad_norm=1\.0, but the run has clip_norm=0\.5"):
-        check()
-    with pytest.raises(Refused, match="max_steps=9, but the run has max_steps=8"):
-        check(max_grad_norm=0, max_steps=9)
-
-
 class OwnLoss(Trainer):
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         return super().compute_loss(*args, **kwargs)
@@ -301,19 +268,6 @@ def test_a_trainer_with_a_part_that_would_not_run_is_refused(
     callback = huggingface_trainer.GovernCallback(model)
     trainer = kind(model, arguments(tmp_path), callbacks=[callback], **given)
     with pytest.raises(Refused, match=what):
-        huggingface_trainer.govern_trainer(trainer)
-
-
-@pytest.mark.usefixtures("assigned")
-def test_a_schedule_made_before_the_adapters_is_refused(tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_config(LLAMA)
-    optimizer = torch.optim.SGD(model.parameters())
-    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer)
-    callback = huggingface_trainer.GovernCallback(model)
-    trainer = Trainer(
-        model, arguments(tmp_path), callbacks=[callback], optimizers=(optimizer, schedule)
-    )
-    with pytest.raises(Refused, match="scheduler made before"):
         huggingface_trainer.govern_trainer(trainer)
 
 
@@ -371,46 +325,6 @@ def test_a_lightning_setting_that_acts_beside_the_step_is_refused(
     with pytest.raises(Refused) as caught:
         lightning_trainer.refuse_settings(made(**changes))
     assert do in str(caught.value)
-
-
-def test_a_lightning_trainer_says_what_the_run_does_or_nothing() -> None:
-    def check(**changes: Any) -> None:
-        lightning_trainer.require_plan(made(**changes), max_steps=8, clip_norm=0.5)
-
-    check()
-    check(gradient_clip_val=0.5, max_steps=8)
-    with pytest.raises(Refused, match=r"gradient_clip_val=1\.0, but the run has clip_norm=0\.5"):
-        check(gradient_clip_val=1.0)
-    with pytest.raises(Refused, match="gradient_clip_algorithm"):
-        check(gradient_clip_val=0.5, gradient_clip_algorithm="value")
-    with pytest.raises(Refused, match="max_steps=9"):
-        check(max_steps=9)
-
-
-@pytest.mark.parametrize(
-    "callback",
-    [
-        lambda: huggingface_trainer.GovernCallback(AutoModelForCausalLM.from_config(LLAMA)),
-        lambda: lightning_trainer.GovernCallback(Module()),
-    ],
-)
-def test_making_the_callback_answers_a_discovery_and_is_refused_elsewhere(callback: Any) -> None:
-    def loop(config: dict[str, Any]) -> None:
-        callback()
-        raise AssertionError("a trainer would be built here, on the meta device")
-
-    assert "block.0" in discover(loop, {}, {}).groups
-    with pytest.raises(UsageError, match="outside a governed training loop"):
-        callback()
-
-
-def test_batches_are_read_once() -> None:
-    plan = SimpleNamespace(max_steps=2)
-    run: Any = SimpleNamespace(order=SimpleNamespace(plan=plan), batches=lambda: iter("ab"))
-    batches = PlannedBatches(run)
-    assert (len(batches), list(batches)) == (2, ["a", "b"])
-    with pytest.raises(UsageError, match="read already"):
-        list(batches)
 
 
 def test_a_schedule_is_where_the_run_resumes() -> None:

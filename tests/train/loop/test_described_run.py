@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import govray
-from govray.errors import Refused, UsageError
+from govray.errors import Refused
 from govray.governance.attestation import model_folder
 from govray.storage.place import place
 from govray.train.checkpoint import commit_folder
@@ -124,23 +124,3 @@ def test_an_average_is_kept_exactly_and_apart_and_attested(
     shutil.copy(model / model_folder.EMA, plain)
     with pytest.raises(Refused, match="not covered by the attestation, but stands where"):
         govray.verify(plain, trust_root=here.root)
-
-
-def test_an_optimizer_that_cannot_take_the_model_ends_discovery(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    here = Deployment(tmp_path)
-    value = here.experiment(**{**CHANGES, "optimizer": {"name": "torch.optim.Muon"}})
-    with pytest.raises(UsageError, match="Muon only supports 2D parameters"):
-        from_experiment(parse_experiment(value, where="here")).train()
-    assert not [*here.folder.glob("runs/tiny-*")]
-
-
-def test_a_mistake_ends_before_any_data_is_read(tmp_path: Path) -> None:
-    here = Deployment(tmp_path)
-    wrong = {"name": "torch.optim.SGD", "arguments": {"momentun": 0.9}}
-    value = here.experiment(**{**CHANGES, "optimizer": wrong})
-    with pytest.raises(UsageError, match="did you mean 'momentum'"):
-        from_experiment(parse_experiment(value, where="here"))
-    assert not (tmp_path / "runs").exists()

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch import nn
 from torch.optim import lr_scheduler
 
 from govray.errors import UsageError
-from govray.train.experiment.sections import Optimizer, Schedule
-from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.experiment.sections import Optimizer
+from govray.train.experiment.sections import Schedule
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule, describe_schedule
 from govray.train.worker.lr_schedule import learning_rates, make_schedule
-from tests.support.tree import ROOT
 
 TORCH = "torch.optim.lr_scheduler"
 WARM = {
@@ -59,10 +57,6 @@ def test_schedules_one_after_another_are_torchs_own_composition() -> None:
     assert learning_rates(resumed) == rates[7:8] != rates[6:7]
 
 
-def test_the_default_has_no_scheduler() -> None:
-    assert describe_schedule(Schedule()) is None
-
-
 @pytest.mark.parametrize(
     ("described", "message"),
     [
@@ -78,19 +72,3 @@ def test_the_default_has_no_scheduler() -> None:
 def test_a_mistake_is_named_before_anything_starts(described: Any, message: str) -> None:
     with pytest.raises(UsageError, match=f"schedule.*{message}"):
         check_schedule(Schedule(**described), check_optimizer(Optimizer()), 20)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"schedule": {"arguments": {"T_max": 3}}}, "cosine stands alone"),
-        ({"schedule": {**WARM, "steps": None}}, "give steps and then together"),
-        ({"schedule": {**WARM, "then": {"name": "cosine"}}}, "then: cosine stands alone"),
-        ({"schedule": WARM, "optimizer": {"warmup_steps": 5}}, "optimizer.warmup_steps: the"),
-    ],
-)
-def test_a_section_that_contradicts_itself_is_no_experiment(changes: Any, message: str) -> None:
-    value = yaml.safe_load((ROOT / "jobs" / "train.yaml").read_text()) | {"optimizer": {}} | changes
-    with pytest.raises(UsageError) as caught:
-        parse_experiment(value, where="here")
-    assert message in str(caught.value)

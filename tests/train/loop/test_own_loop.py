@@ -13,16 +13,13 @@ import yaml
 from govray.errors import UsageError
 from govray.governance.attestation import model_folder
 from govray.storage.place import place
-from govray.train.attest.memorization_audit import DEFAULTS, audit
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import Experiment, parse_experiment
-from govray.train.loop.entrypoint import load_entrypoint, own_loop
 from govray.train.state import snapshot
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
-AT = "2026-11-01T00:00:00Z"
 PAGE = (ROOT / "docs" / "own-loop.md").read_text()
 LOOP, FILE, COMMANDS = (
     re.findall(rf"```{kind}\n(.*?)```", PAGE, re.S)[0] for kind in ("python", "yaml", "bash")
@@ -71,36 +68,6 @@ def test_it_gives_the_weights_of_the_builtin_loop_and_resumes_to_them(
     assert weights(own, resume=broken) == weights(builtin)
 
 
-def test_its_model_is_audited_as_a_named_model_is(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    small = DEFAULTS.model_copy(update={"rows": 4, "prefix_tokens": 8, "suffix_tokens": 8})
-    own = written(here, LOOP, name="audited_loop")
-    run = Path(str(from_experiment(own).train()))
-    # It moves the model as for a GPU, which the machine of an audit need not have.
-    code = LOOP.replace("    shard(model)", "    model.to('cuda:0')\n    shard(model)", 1)
-    (here / "audited_loop.py").write_text(code)
-    del sys.modules["audited_loop"]
-    found = audit(run, at=AT, settings=small)
-    builtin = own.model_copy(update={"entrypoint": "govray.engine.gpt:GPT"})
-    other = audit(Path(str(from_experiment(builtin).train())), at=AT, settings=small)
-    assert found.corpora == other.corpora
-    assert len(found.corpora) > 1
-
-
-def test_an_audit_of_a_loop_without_a_loss_beside_it_says_what_to_add(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    code = LOOP.replace("import GPT, loss", "import GPT\nfrom govray.engine import gpt")
-    own = written(here, code.replace("(batch, loss)", "(batch, gpt.loss)"), name="bare_loop")
-    run = Path(str(from_experiment(own).train()))
-    with pytest.raises(UsageError, match=r"no loss\(model, batch\)") as caught:
-        audit(run, at=AT)
-    assert "entrypoint bare_loop:train_loop" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -120,23 +87,3 @@ def test_a_mistake_is_one_line_before_workers_start(
         from_experiment(own).train()
     assert str(caught.value).startswith("entrypoint loop_")
     assert not [*here.glob("runs/tiny-*")]
-
-
-def test_a_function_that_builds_a_model_still_does(here: Path) -> None:
-    factory = "from torch import nn\n\nloss = print\n\n\n"
-    factory += "def train_loop(context, **rest):\n    return nn.Identity()\n"
-    own = written(here, factory, name="factory")
-    assert own_loop(own) is None
-    assert load_entrypoint(own)[1] is print
-    misspelt = own.model_copy(update={"hyperparameters": {"contxt": 8}})
-    (here / "sized.py").write_text(factory.replace("**rest", "width=8"))
-    sized = misspelt.model_copy(update={"entrypoint": "sized:train_loop"})
-    with pytest.raises(UsageError, match=r"takes no 'contxt' \(did you mean 'context'"):
-        load_entrypoint(sized)
-    (here / "a_loop.py").write_text(LOOP)
-    loop = own.model_copy(update={"entrypoint": "a_loop:train_loop"})
-    with pytest.raises(UsageError, match="is a training loop"):
-        load_entrypoint(loop)
-    either = loop.model_copy(update={"hyperparameters": {"config": {}}})
-    with pytest.raises(UsageError, match="may be a training loop, or a model"):
-        own_loop(either)

@@ -27,11 +27,6 @@ ADAPTER = model_folder.adapter_files("a")[1]
 Tensors = dict[str, Tensor]
 
 
-def test_equal_leaves_do_not_differ() -> None:
-    ledger = [leaf(0), norms(0), leaf(1)]
-    assert first_leaf(ledger, list(ledger), 0, 2) is None
-
-
 @pytest.mark.parametrize(
     ("other", "step", "fields"),
     [
@@ -88,38 +83,3 @@ def test_the_first_tensor_that_differs_is_named_with_its_size(tmp_path: Path) ->
     assert found == TensorDifference(4, 2, model_folder.WEIGHTS, "b", 0.5)
     assert str(found) == "checkpoint of step 4: model.safetensors: b, by at most 0.5"
     assert first_tensor(theirs, {2: ours[2]}, 0, names) is None
-
-
-@pytest.mark.parametrize(
-    ("other", "tensor", "max_abs"),
-    [
-        ({"a": torch.zeros(4)}, "a", None),
-        ({"a": torch.zeros(3, dtype=torch.float64)}, "a", None),
-        ({"b": torch.zeros(3)}, "a", None),
-        ({"a": torch.tensor([0.0, float("nan"), 0.0])}, "a", None),
-        ({"a": torch.tensor([0.0, -0.0, 0.0])}, "a", 0.0),  # other bytes, and that is all
-    ],
-)
-def test_what_has_no_size_is_named_without_one(
-    tmp_path: Path, other: Tensors, tensor: str, max_abs: float | None
-) -> None:
-    one = committed(tmp_path / "one", weights={"a": torch.zeros(3)})
-    two = committed(tmp_path / "two", weights=other)
-    found = first_tensor({1: one}, {1: two}, 0, compared_files(one, two))
-    assert found == TensorDifference(1, 0, model_folder.WEIGHTS, tensor, max_abs)
-
-
-def test_an_adapter_that_one_run_lacks_differs_unless_only_shared_ones_count(
-    tmp_path: Path,
-) -> None:
-    weights = {"a": torch.zeros(1)}
-    one = committed(tmp_path / "one", weights=weights, adapter=weights, moments=weights)
-    two = committed(tmp_path / "two", weights=weights, moments={"a": torch.ones(1)})
-    found = first_tensor({1: one}, {1: two}, 0, compared_files(one, two))
-    assert found == TensorDifference(1, 0, ADAPTER, None, None)
-    assert first_tensor({1: one}, {1: two}, 0, compared_files(one, two, shared_only=True)) is None
-    same_adapter = committed(
-        tmp_path / "three", weights=weights, adapter=weights, moments={"a": torch.ones(1)}
-    )
-    found = first_tensor({1: one}, {1: same_adapter}, 0, compared_files(one, same_adapter))
-    assert found == TensorDifference(1, 0, "optimizer.safetensors", "a", 1.0)

@@ -23,7 +23,7 @@ from govray.governance.formats.statement import read
 from govray.governance.trust.trust_state import TrustState
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.replay.replay_outcome import FILE, FOLDER, SIGNED, ReplayFinding, evidence
+from govray.train.replay.replay_outcome import FILE, FOLDER, ReplayFinding, evidence
 from govray.train.replay.replayed_run import replay
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
@@ -109,19 +109,6 @@ def test_an_outcome_that_nobody_signed_gives_no_level(
     told = json.loads(out)
     assert told["replays"] == []
     assert [Path(each).name for each in told["unsigned"]] == [FILE]
-
-
-def test_the_operators_own_replay_is_called_so(
-    run: Path, outcome: ReplayFinding, deployment: Deployment, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sign(run, outcome, deployment, "operator")
-    code, out, _ = attest(run, deployment, capsys)
-    assert code == 0
-    assert "acme by operator" in out
-    assert not (run / "model" / model_folder.REPLAYS).exists()
-    said = verdict(run, deployment, capsys)
-    assert "acme 2 (replay identical, by operator itself)" in said
-    assert "selfAttested" in said
 
 
 def test_a_witness_is_named_and_its_outcome_goes_with_the_model(
@@ -222,13 +209,3 @@ def test_a_key_of_nobody_runs_nothing(
     assert main(["replay", str(run), "--without", "acme", "--key", str(key)]) == 1
     assert "no operator and no witness" in capsys.readouterr().err
     assert sorted((run / FOLDER).glob("*")) == before
-
-
-def test_without_a_key_the_command_says_what_the_outcome_is_good_for(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["replay", str(run), "--without", "acme"]) == 0
-    out = capsys.readouterr().out
-    assert "signed     by nobody: govray attest accepts only what --key signs" in out
-    assert "Next" not in out
-    assert not list((run / FOLDER).glob(f"*/{SIGNED}"))

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import CouldNotCheck, UsageError
-from govray.train.replay.segments import Segment, last_branch, parse_steps, segments, start_and_stop
+from govray.train.replay.segments import Segment, last_branch, segments, start_and_stop
 from tests.support.leaves import leaf, norms
 
 
@@ -35,11 +34,6 @@ def test_gradient_norms_are_no_steps_and_the_newest_branch_counts() -> None:
     assert segments(ledger, 0, 2) == (Segment(0, 1, 2), Segment(1, 2, 1))
 
 
-def test_a_step_without_a_leaf_cannot_be_replayed() -> None:
-    with pytest.raises(CouldNotCheck, match="step 1"):
-        segments([leaf(0), leaf(2)], 0, 3)
-
-
 @pytest.mark.parametrize(
     ("wanted", "kept", "expected"),
     [
@@ -54,17 +48,3 @@ def test_a_replay_starts_at_the_newest_kept_state(
     wanted: tuple[int, int] | None, kept: list[int], expected: tuple[int, int]
 ) -> None:
     assert start_and_stop(wanted, kept) == expected
-
-
-def test_steps_that_a_run_has_not_committed_are_refused_with_those_kept() -> None:
-    with pytest.raises(UsageError, match=r"newest whole checkpoint is of step 6.*4, 6"):
-        start_and_stop((4, 7), [4, 6])
-    with pytest.raises(CouldNotCheck, match="no whole checkpoint"):
-        start_and_stop(None, [])
-
-
-def test_ranges_of_steps_are_read_strictly() -> None:
-    assert parse_steps("100:200") == (100, 200)
-    for text in ("", "3", "4:2", "2:2", "a:b", "-1:3", "1:2:3", "1.0:2", ":4"):
-        with pytest.raises(UsageError, match="Give A:B"):
-            parse_steps(text)

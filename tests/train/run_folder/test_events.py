@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -99,8 +98,3 @@ def test_a_whole_line_that_is_no_event_is_refused_by_name(
         file.write(line + b"\n")
     with pytest.raises(Malformed, match=f"line 2.*{match}"):
         events.read(tmp_path)
-
-
-def test_every_kind_says_what_happened() -> None:
-    for kind in get_args(events.AnyEvent):
-        assert kind.text is not events.Event.text

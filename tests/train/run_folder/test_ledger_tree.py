@@ -21,10 +21,3 @@ def test_it_equals_the_ledger_at_every_length(lengths: list[int]) -> None:
         growing.extend(EVERY[:length])
         whole = Ledger("run", EVERY[:length])
         assert (growing.data, growing.size, growing.root) == (whole.data, whole.size, whole.root)
-
-
-def test_a_leaf_is_encoded_once() -> None:
-    growing = LedgerFile()
-    growing.extend(EVERY[:3])
-    growing.extend([None, None, None, EVERY[3]])  # type: ignore[list-item]
-    assert growing.data == Ledger("run", EVERY[:4]).data

@@ -19,13 +19,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.ahead.jsonl"
 
 
-def test_leaves_are_on_disk_as_they_are_appended(path: Path) -> None:
-    ahead = WriteAhead(path, ())
-    for step in range(3):
-        ahead.append(leaf(step))
-        assert read_leaves(path.read_bytes())[-1] == leaf(step)
-
-
 def test_a_repeated_step_changes_nothing(path: Path) -> None:
     first = WriteAhead(path, ())
     for step in range(4):

@@ -8,11 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ from govray.errors import Refused, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.bucket_path import BucketPath, ObjectStat
 from govray.storage.place import Place
-from govray.train.run_folder import events, lease, log_file, resize_request, run_lock, stop_request
+from govray.train.run_folder import events, lease, log_file, run_lock
 from govray.train.run_folder.clock import now
 from govray.train.run_folder.log_file import LogFile
 
@@ -36,19 +33,6 @@ with hold(place(sys.argv[1])):
 
 def progress(step: int) -> events.Progress:
     return events.Progress(at=now(), step=step, loss=1.0)
-
-
-def test_events_come_back_in_order_and_in_parts(
-    store: BucketPath, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(events, "OBJECT_BYTES", 200)
-    written = [progress(step) for step in range(12)]
-    for each in written:
-        events.append(store, each)
-        events.append(tmp_path, each)
-    assert events.read(store) == events.read(tmp_path) == tuple(written)
-    assert events.size(store) == events.size(tmp_path)
-    assert len(list(store.glob("events*.jsonl"))) > 2
 
 
 def test_writers_lose_none_of_each_others_events(
@@ -95,29 +79,6 @@ def test_a_log_on_a_store_is_the_file_on_a_disk(
             objects.replace(objects.read())
         most = max(most, len(list((store / "log").iterdir())))
     assert most > 1
-
-
-def test_an_append_writes_the_last_segment_only(
-    store: BucketPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_file, "SEGMENT_BYTES", 32)
-    log = LogFile(store / "log")
-    log.replace(b"0123456789\n" * 9)
-    before = (store / "log").walk_files()
-    written: list[str] = []
-    real = BucketPath.write_bytes
-    monkeypatch.setattr(
-        BucketPath,
-        "write_bytes",
-        lambda path, data: (written.append(path.name), real(path, data))[1],
-    )
-    log.write_from(99, b"more\n", durable=True)
-    assert len(written) == 1
-    assert written[0] >= max(before)
-    LogFile(store / "log").read()
-    again = LogFile(store / "log")
-    again.replace(again.read())  # a run that resumes sends nothing again
-    assert len(written) == 1
 
 
 def test_a_second_driver_is_refused_and_told_who_has_the_run(store: BucketPath) -> None:
@@ -207,16 +168,6 @@ def test_a_driver_of_another_machine_has_the_run_until_it_renews_no_more(
         assert number == 1
 
 
-def test_a_driver_renews_its_lock(store: BucketPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "RENEW_S", 0.05)
-    with run_lock.hold(store):
-        first = (store / run_lock.LOCK).stat().tag
-        deadline = time.monotonic() + 30
-        while (store / run_lock.LOCK).stat().tag == first:
-            assert time.monotonic() < deadline
-    assert not run_lock.driving(store)
-
-
 def test_what_an_earlier_driver_or_attempt_left_may_not_write(store: BucketPath) -> None:
     first = run_lock.take_over(store)
     old = run_lock.begin_attempt(store, first)
@@ -231,33 +182,3 @@ def test_what_an_earlier_driver_or_attempt_left_may_not_write(store: BucketPath)
     with pytest.raises(Refused, match="taken over"):
         run_lock.begin_attempt(store, first)
     assert run_lock.begin_attempt(store, second).attempt == run_lock.last_attempt(store)
-
-
-REQUESTS: list[tuple[Callable[[Place], Any], Callable[[Place], bool], Callable[[Place], None]]] = [
-    (lambda run: stop_request.request(run, "a test"), stop_request.requested, stop_request.clear),
-    (resize_request.ask, resize_request.asked, resize_request.clear),
-    (resize_request.answer, resize_request.answered, resize_request.clear),
-]
-
-
-@pytest.mark.parametrize(("ask", "asked", "clear"), REQUESTS)
-def test_a_request_is_there_until_it_is_removed(
-    store: BucketPath, ask: Callable[[Place], Any], asked: Any, clear: Any
-) -> None:
-    assert not asked(store)
-    ask(store)
-    ask(store)
-    assert asked(store)
-    clear(store)
-    assert not asked(store)
-
-
-def test_a_log_that_ends_with_a_segment_goes_on_behind_it(
-    store: BucketPath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_file, "SEGMENT_BYTES", 32)
-    log, lines = LogFile(store / "log"), [b"%010d\n" % k for k in range(9)]
-    log.replace(b"".join(lines))
-    log.replace(b"".join(lines[:3]))  # one whole segment
-    log.write_from(33, b"more\n", durable=True)
-    assert LogFile(store / "log").read() == b"".join(lines[:3]) + b"more\n"

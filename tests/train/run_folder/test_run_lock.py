@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -82,9 +81,3 @@ def test_a_fence_that_is_none_lets_nobody_write(tmp_path: Path, content: bytes) 
     (tmp_path / run_lock.FENCE).write_bytes(content)
     with pytest.raises(Malformed):
         fence.check()
-
-
-def test_the_lock_says_who_in_canonical_json(tmp_path: Path) -> None:
-    with run_lock.hold(tmp_path):
-        value = json.loads((tmp_path / run_lock.LOCK).read_bytes())
-        assert value.keys() == {"pid", "host", "since"}

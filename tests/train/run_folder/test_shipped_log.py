@@ -53,19 +53,6 @@ def test_lines_arrive_while_the_process_goes_on(tmp_path: Path) -> None:
     assert sorted(seen) == sorted(shipped(tmp_path))
 
 
-def test_a_file_that_ray_rotates_is_followed(tmp_path: Path) -> None:
-    source = tmp_path / "out"
-    source.write_text("first\n")
-    log = ShippedLog(tmp_path, NAME, [(str(source), 0)])
-    log._look(last=False)
-    source.rename(tmp_path / "out.1")
-    source.write_text("second\n")
-    log._look(last=False)
-    log._look(last=False)
-    log.close()
-    assert shipped(tmp_path) == ["first", "second"]
-
-
 KEY = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\nMORE\n-----END PRIVATE KEY-----"
 
 
@@ -88,10 +75,6 @@ KEY = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\nMORE\n-----END PRIVATE KEY
 def test_a_line_is_one_that_may_be_shown(tmp_path: Path, line: str, kept: list[str]) -> None:
     end = "" if line == "no end" else "\n"
     assert ship(tmp_path, f"{line}{end}".encode()) == kept
-
-
-def test_bytes_that_are_no_text_are_shown_as_such(tmp_path: Path) -> None:
-    assert ship(tmp_path, b"a\xff\n") == ["a\ufffd"]
 
 
 def test_without_the_filter_a_token_would_be_kept(

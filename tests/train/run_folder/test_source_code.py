@@ -58,17 +58,6 @@ def test_the_source_of_an_entrypoint_has_its_commit_and_its_digest(repository: P
     assert str(repository) not in str(edited.to_json())
 
 
-def test_without_an_entrypoint_the_loops_own_module_is_the_source() -> None:
-    found = source_of(no_loop, None)
-    assert found is not None
-    assert found.module == __name__
-
-
-def test_an_interactive_loop_has_no_source() -> None:
-    loop = eval("lambda config: None", {"__name__": "no_such_module"})
-    assert source_of(loop, None) is None
-
-
 def test_an_ignored_file_is_no_part_of_the_repository_around_it(
     repository: Path, tmp_path: Path
 ) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import Damaged, Refused, UsageError
-from govray.governance.record.ledger import Ledger
+from govray.errors import Damaged, UsageError
 from govray.storage.bucket_path import BucketPath
 from govray.storage.place import Place, place
 from govray.train.checkpoint import commit_folder, storage
@@ -112,26 +109,6 @@ def test_every_commit_names_what_lies_once_beside_them(run: Path) -> None:
     assert carried(commit_at(run, 3)).read(LIST) == b"the second list"
 
 
-def test_a_long_ledger_is_cut_into_tiles_that_commits_share(run: Path) -> None:
-    steps = 2 * TILE + 3
-    train(run, TILE - 1, steps)
-    short, long = commit_at(run, TILE - 1), commit_at(run, steps)
-    assert carried(short).tiles == ()
-    assert len(carried(long).tiles) == 2
-    assert long.files["ledger.jsonl"].count(b"\n") == 3
-    for committed, count in ((short, TILE - 1), (long, steps)):
-        assert read_ledger(committed) == Ledger("run-1", [leaf(i) for i in range(count)]).data
-    there = objects(run)
-    train(run, steps + 1)
-    assert objects(run) == there
-    newest = Training(run, keep=ALL, resumed=steps + 1)
-    restored = newest.state.restore(dict(committed_folders(run))[steps + 1], newest.order)
-    assert len(restored) == steps + 1
-    damage(long.folder, carried(long).tiles[1], b"other lines")
-    with pytest.raises(Damaged, match=r"tile 1 of ledger\.jsonl"):
-        read_ledger(long)
-
-
 def test_whatever_was_changed_is_named(run: Path, tmp_path: Path) -> None:
     train(run, 1)
     found = carried(commit_at(run, 1))
@@ -153,22 +130,6 @@ def test_whatever_was_changed_is_named(run: Path, tmp_path: Path) -> None:
             carried(commit_at(run, 1)).read(name)
         damage(found.commit, entry, data)
     assert copy_checkpoint(run, tmp_path / "copies").step == 1
-
-
-def test_a_record_that_is_not_the_one_carried_is_refused(run: Path) -> None:
-    train(run, 1)
-    found = carried(commit_at(run, 1))
-    record = read_record(run)
-    record.end(run, record.started)  # a commit cannot know when the run ends
-    refuse_other_record(run, found)
-    replace(record, config={"other": 1}).end(run, record.started)
-    with pytest.raises(Refused, match=r"record/run\.json"):
-        refuse_other_record(run, found)
-    record.write(run)
-    policy = run / "record" / "policy.dsse.json"
-    policy.write_bytes(policy.read_bytes() + b"\n")
-    with pytest.raises(Refused, match="not the record/policy"):
-        refuse_other_record(run, found)
 
 
 def test_what_a_kept_commit_names_stays(run: Path) -> None:
@@ -243,13 +204,6 @@ def test_a_copy_is_the_run_without_the_original(run: Path, tmp_path: Path, bucke
     assert again.digest == digest != step_1
 
 
-def test_the_end_of_a_run_comes_along(run: Path, tmp_path: Path) -> None:
-    train(run, 1)
-    record = read_record(run)
-    record.end(run, record.started)
-    assert read_record(copy_checkpoint(run, tmp_path / "copy").run).finished == record.started
-
-
 def test_a_checkpoint_that_carries_nothing_is_refused(run: Path, tmp_path: Path) -> None:
     training = Training(run, keep=ALL)
     captured = training.state.capture(1, training.order, [leaf(0)])
@@ -269,16 +223,3 @@ def test_no_name_leads_out_of_a_runs_folder(name: str) -> None:
     entry = {"digest": "sha256:" + "0" * 64, "size": 1}
     with pytest.raises(Damaged, match="carries no"):
         stated({CARRIED: {name: entry}, "ledger": {}}, Path("commit"))
-
-
-ODD = st.sampled_from(
-    [[], {"x": 1}, {"digest": "sha256:0", "size": 1}, {"digest": "sha256:" + "0" * 64, "size": -1}]
-)
-
-
-@given(ODD)
-def test_what_is_no_digest_is_refused(value: Any) -> None:
-    with pytest.raises(Damaged, match="what the checkpoint carries"):
-        stated({CARRIED: {RECORDED[0]: value}, "ledger": {}}, Path("commit"))
-    with pytest.raises(Damaged, match="what the checkpoint carries"):
-        stated({CARRIED: {}, "ledger": {"tiles": [value]}}, Path("commit"))

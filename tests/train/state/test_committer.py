@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from govray.errors import GovrayError
-from govray.governance.formats import canonical_json
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.retention import Rules
 from govray.train.run_folder import events
@@ -97,48 +96,6 @@ def test_a_failure_is_told_and_no_other_commit_follows(
     with pytest.raises(GovrayError, match=r"step 1 could not be written.*No space left"):
         training.commits.settle(None)
     assert list(tmp_path.glob("checkpoint_*")) == []
-
-
-def test_what_cannot_be_stored_is_told_the_same_way(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    training.optimizer.param_groups[0]["odd"] = object()
-    training.begin(1)
-    with pytest.raises(GovrayError, match="odd: a object in the optimizer cannot be stored"):
-        training.commits.settle(None)
-
-
-def test_a_run_in_trouble_does_not_commit(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    training.begin(1, stopping=True)
-    with pytest.raises(GovrayError, match="the ledger differs"):
-        training.commits.settle("the ledger differs")
-    assert latest(tmp_path) is None
-
-
-def test_the_rules_are_applied_behind_each_commit(tmp_path: Path) -> None:
-    training = Training(tmp_path, keep=Rules(best=1, latest=2))
-    for step, loss in enumerate([3.0, 1.0, 2.0, None, 5.0], start=1):
-        training.begin(step, loss=loss)
-    training.commits.settle(None)
-    assert sorted(entry.name for entry in tmp_path.glob("checkpoint_*")) == [
-        folder_name(2),
-        folder_name(4),
-        folder_name(5),
-    ]
-    state: Any = canonical_json.parse(
-        commit_folder.load(tmp_path / folder_name(2)).files["state.json"]
-    )
-    assert state["loss"] == 1.0
-
-
-def test_rules_that_cannot_be_applied_do_not_stop_a_run(tmp_path: Path) -> None:
-    """Nothing is deleted, since nobody can tell what is pinned."""
-    (tmp_path / "pins.json").write_text("{")
-    training = Training(tmp_path)
-    for step in (1, 2, 3):
-        training.begin(step)
-    training.commits.settle(None)
-    assert len(list(tmp_path.glob("checkpoint_*"))) == 3
 
 
 def test_what_an_earlier_attempt_left_beyond_the_resumed_step_is_put_aside(

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import GovrayError, Malformed, UsageError
+from govray.errors import Malformed, UsageError
 from govray.governance.formats import canonical_json
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.holds import hold, release
 from govray.train.checkpoint.pins import read_pins
 from govray.train.checkpoint.retention import Commit, Rules, kept
-from govray.train.state import garbage_collection
 from govray.train.state.garbage_collection import apply, inventory, pin, pin_start, sweep
 from govray.train.state.snapshot import folder_name
 
@@ -51,19 +50,6 @@ def test_what_stays_is_the_union_that_the_rules_name(
                 (each.loss, -each.step) < (commit.loss, -commit.step)  # type: ignore[operator]
                 for each in best
             )
-
-
-@given(COMMITS, RULES, PINS)
-def test_applied_twice_changes_nothing(commits: list[Commit], rules: Rules, pins: set[str]) -> None:
-    stay = kept(commits, rules, pins)
-    left = [commit for commit in commits if commit.name in stay]
-    assert kept(left, rules, pins).keys() == stay.keys()
-
-
-@given(COMMITS, RULES, PINS)
-def test_a_wider_rule_keeps_no_less(commits: list[Commit], rules: Rules, pins: set[str]) -> None:
-    wider = Rules(best=rules.best + 1, latest=rules.latest + 1)
-    assert kept(commits, rules, pins).keys() <= kept(commits, wider, pins).keys()
 
 
 @pytest.fixture
@@ -136,21 +122,6 @@ def test_what_is_not_whole_is_left_alone_and_named(run: Path) -> None:
     assert len(list(run.glob("checkpoint_*"))) == 4
 
 
-def test_leftovers_are_swept(run: Path) -> None:
-    """Of a write, of a deletion cut short, and of commits put aside."""
-    partial = commit_folder.stage(run / folder_name(6))
-    commit_folder.write(partial, "w", b"1")
-    (run / folder_name(1) / "manifest.json").unlink()
-    aside = (run / folder_name(2)).rename(run / f"{folder_name(2)}.abcd.corrupt")
-    names = (aside.name, folder_name(1), partial.name)
-    found = inventory(run).leftovers
-    assert tuple(found) == tuple(sorted(names))
-    assert found[partial.name] == 1
-    assert sweep(run) == tuple(sorted(names))
-    assert steps(run) == [5, 4, 3]
-    assert len(list(run.glob("checkpoint_*"))) == 3
-
-
 def test_a_link_is_not_followed(run: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     elsewhere = (run / folder_name(1)).rename(tmp_path_factory.mktemp("away") / "kept")
     (run / folder_name(1)).symlink_to(elsewhere)
@@ -162,24 +133,6 @@ def test_a_link_is_not_followed(run: Path, tmp_path_factory: pytest.TempPathFact
 def test_the_newest_stays_even_if_the_rules_forget_it(run: Path) -> None:
     assert apply(run, Rules(best=0, latest=0))
     assert steps(run) == [5]
-
-
-def test_a_run_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nowhere: no such run folder"):
-        inventory(tmp_path / "nowhere")
-
-
-def test_a_deletion_that_the_storage_refuses_is_an_error(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(13, "Permission denied")
-
-    monkeypatch.setattr(garbage_collection.commit_folder.shutil, "rmtree", refused)
-    with pytest.raises(GovrayError, match="could not be deleted: Permission denied"):
-        apply(run, Rules())
-    # Its manifest went first, so it does not load.
-    assert steps(run) == [5, 3, 2, 1]
 
 
 def test_a_warm_start_pins_the_commit_that_it_reads(run: Path, tmp_path: Path) -> None:

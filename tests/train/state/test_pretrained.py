@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 import govray
@@ -19,7 +18,7 @@ from govray.cli import main
 from govray.engine.model.causal_lm import CausalLM
 from govray.engine.model.gpt import GPT, loss  # noqa: F401  # the entrypoint finds it here
 from govray.engine.model.layer_groups import layer_groups
-from govray.errors import Malformed, Refused, UsageError
+from govray.errors import Refused, UsageError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.train.driver.trainer import from_experiment
@@ -36,7 +35,6 @@ from govray.train.state.pretrained import (
     read_start,
 )
 from tests.support.deployment import Deployment
-from tests.support.ranks import RankPool
 from tests.support.solo import run_here
 from tests.support.world import AT, World
 
@@ -86,15 +84,6 @@ def test_a_file_a_folder_and_shards_fill_the_model_alike(tmp_path: Path) -> None
         assert same(model, source)
 
 
-def test_the_digest_is_that_of_the_file_and_the_record_keeps_it(tmp_path: Path) -> None:
-    path = save(gpt(1), tmp_path / "start.safetensors")
-    start = start_of(path, gpt(2))
-    assert start.files == {"start.safetensors": canonical_json.sha256(path.read_bytes())}
-    assert set(start.taint.values()) == {("unknown",)}
-    assert Start.from_json(json.loads(json.dumps(start.to_json()))) == start
-    assert start.digest != start_of(save(gpt(2), tmp_path / "other.safetensors"), gpt(2)).digest
-
-
 def drop(tensors: Tensors) -> None:
     del tensors["head.weight"]
 
@@ -133,13 +122,6 @@ def test_what_does_not_fit_is_named_and_nothing_is_filled(
     with pytest.raises(UsageError, match=message):
         load_start(model, start)
     assert same(model, gpt(2))
-
-
-def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
-    for shard in (1, 2):
-        save(gpt(shard), tmp_path / f"model-0000{shard}-of-00002.safetensors")
-    with pytest.raises(UsageError, match="is in two files"):
-        check_fits(gpt(3), start_of(tmp_path, gpt(3)))
 
 
 def test_a_tied_tensor_may_stand_under_any_of_its_names(tmp_path: Path) -> None:
@@ -216,29 +198,6 @@ def test_a_model_that_holds_other_numbers_than_its_file_is_refused(
             load_rows(model, rows, start, 0, 1)
 
 
-def test_only_safetensors_are_opened(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file"):
-        start_of(tmp_path / "absent", gpt(1))
-    torch.save(gpt(1).state_dict(), tmp_path / "pytorch_model.bin")
-    for path in (tmp_path, tmp_path / "pytorch_model.bin"):
-        with pytest.raises(UsageError, match=r"no safetensors.*pickled weights are not opened"):
-            start_of(path, gpt(1))
-    (tmp_path / model_folder.WEIGHTS).write_bytes((tmp_path / "pytorch_model.bin").read_bytes())
-    start = start_of(tmp_path, gpt(1))
-    for attempt in (check_fits, load_start):
-        with pytest.raises(Malformed, match="not a safetensors file"):
-            attempt(gpt(1), start)
-
-
-def test_files_of_several_folders_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    paths = [
-        save(gpt(1), folder / model_folder.WEIGHTS) for folder in (tmp_path, tmp_path / "other")
-    ]
-    with pytest.raises(UsageError, match="several folders"):
-        read_start(paths, layer_groups(gpt(1)), trust_root=NO_ROOT, at=AT)
-
-
 @pytest.mark.parametrize("loaded_by_model", [False, True])
 def test_a_file_that_changed_since_is_refused(tmp_path: Path, loaded_by_model: bool) -> None:
     path = save(gpt(1), tmp_path / model_folder.WEIGHTS)
@@ -252,28 +211,6 @@ def test_a_file_that_changed_since_is_refused(tmp_path: Path, loaded_by_model: b
     path.unlink()
     with pytest.raises(UsageError, match="not readable"):
         load_start(model, start)
-
-
-def _overtaken(folder: str) -> str:
-    """What a rank says of weights that rank 0 changes after all have looked at them."""
-    path = Path(folder) / model_folder.WEIGHTS
-    model = gpt(2)
-    start = start_of(path, model)
-    dist.barrier()
-    if dist.get_rank() == 0:
-        save(gpt(3), path)
-    try:
-        load_start(model, start)
-    except Refused as error:
-        return str(error)
-    return "went on"
-
-
-def test_what_rank_zero_refuses_every_rank_refuses(two_ranks: RankPool, tmp_path: Path) -> None:
-    save(gpt(1), tmp_path / model_folder.WEIGHTS)
-    first, second = two_ranks.run(_overtaken, str(tmp_path))
-    assert first == second
-    assert "changed since" in first
 
 
 @pytest.fixture(scope="module")
@@ -319,27 +256,6 @@ def test_a_model_that_does_not_verify_here_is_unknown(
     assert brought(copy, world.root, groups) == {"head": ("unknown",)}
 
 
-def test_a_file_put_into_a_model_folder_does_not_borrow_its_attestation(
-    world: World, attested: Path, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copytree(attested, tmp_path / "copy"))
-    (copy / "notes").mkdir()
-    path = save(gpt(1), copy / "notes" / "start.safetensors")
-    assert brought(path, world.root, {"head": ("head.weight",)}) == {"head": ("unknown",)}
-
-
-class Reopened(GPT):
-    """An entrypoint that loads weights itself, and says so."""
-
-    def __init__(self, path: str | None = None, **sizes: Any) -> None:
-        super().__init__(**sizes)
-
-    @staticmethod
-    def starts_from(hyperparameters: dict[str, Any]) -> list[Path]:
-        path = hyperparameters.get("path")
-        return [Path(path)] if path else []
-
-
 @pytest.fixture
 def here(tmp_path: Path) -> Deployment:
     return Deployment(tmp_path / "here")
@@ -347,15 +263,6 @@ def here(tmp_path: Path) -> Deployment:
 
 def experiment(deployment: Deployment, **changes: Any) -> Any:
     return parse_experiment(deployment.experiment(**changes), where="test")
-
-
-def test_an_entrypoint_says_where_it_loads_weights_from(here: Deployment) -> None:
-    sizes = {"blocks": 2, "width": 32, "context": 32}
-    named = {"entrypoint": f"{__name__}:Reopened"}
-    from_path = experiment(here, **named, hyperparameters=sizes | {"path": "there"})
-    assert declared_start(from_path) == [Path("there")]
-    assert declared_start(experiment(here, **named, hyperparameters=sizes)) == []
-    assert declared_start(experiment(here)) == []  # GPT loads nothing
 
 
 def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) -> None:
@@ -379,22 +286,6 @@ def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) ->
         model_folder.WEIGHTS: canonical_json.sha256((folder / model_folder.WEIGHTS).read_bytes())
     }
     assert start.taint == dict.fromkeys(found.groups, ("unknown",))
-
-
-def test_weights_named_twice_are_refused_before_any_data_is_read(here: Deployment) -> None:
-    path = str(save(gpt(1), here.folder / "start.safetensors"))
-    sizes = {"blocks": 2, "width": 32, "context": 32, "path": path}
-    twice = experiment(
-        here, entrypoint=f"{__name__}:Reopened", hyperparameters=sizes, pretrained=path
-    )
-    with pytest.raises(UsageError, match="Name the weights in one place"):
-        from_experiment(twice).train()
-
-
-def test_weights_of_another_model_are_refused_before_any_data_is_read(here: Deployment) -> None:
-    path = save(gpt(1), here.folder / "start.safetensors")
-    with pytest.raises(UsageError, match=r"another shape: .* and \d+ more"):
-        from_experiment(experiment(here, pretrained=str(path))).train()
 
 
 def test_a_run_from_existing_weights_is_attested_as_one(
@@ -440,3 +331,12 @@ def test_a_run_from_existing_weights_is_attested_as_one(
     save(gpt(8, width=32, context=32, vocabulary=257), path)
     with pytest.raises(Refused, match="changed since the run began"):
         replay(run, without="acme")
+
+
+def test_a_file_put_into_a_model_folder_does_not_borrow_its_attestation(
+    world: World, attested: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(attested, tmp_path / "copy"))
+    (copy / "notes").mkdir()
+    path = save(gpt(1), copy / "notes" / "start.safetensors")
+    assert brought(path, world.root, {"head": ("head.weight",)}) == {"head": ("unknown",)}

@@ -26,8 +26,8 @@ from govray.train.checkpoint import (
     whole_file,
 )
 from govray.train.checkpoint.sharded_file import part_name
-from govray.train.checkpoint.stored_tensors import contents, tensors_of
-from govray.train.replay.comparison import compared_files, first_tensor
+from govray.train.checkpoint.stored_tensors import contents
+from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.state import committer, garbage_collection
 from govray.train.state.snapshot import (
     committed_folders,
@@ -147,14 +147,6 @@ def test_copies_commit_once_and_load_into_any_number_of_ranks(
     assert commit_folder.load(broken / folder_name(2)).digest == commit.digest
     for pool, replicate in ((two, 1), (four, 2)):
         assert all(same(each, expected) for each in pool.run(restored, straight, 2, replicate))
-
-
-def test_a_whole_commit_loads_into_a_sharded_model(two: RankPool, tmp_path: Path) -> None:
-    alone = Shared(tmp_path, cut=False)
-    alone.step()
-    alone.begin(1)
-    alone.commits.settle(None)
-    assert all(same(each, alone.gathered()) for each in two.run(restored, tmp_path, 1))
 
 
 def test_a_resumed_run_ends_with_the_same_bytes(two: RankPool, tmp_path: Path) -> None:
@@ -303,25 +295,6 @@ def test_what_fails_on_one_rank_all_hear_and_nothing_of_it_stays(
             assert re.search(text, failure), failure
     assert [step for step, _ in committed_folders(tmp_path)] == [1]
     assert not garbage_collection.inventory(tmp_path).leftovers
-
-
-def _unstorable(folder: Path) -> list[str]:
-    """Rank 1's optimizer can't be captured, so no rank begins to write."""
-    training = Shared(folder)
-    training.step()
-    if dist.get_rank() == 1:
-        training.optimizer.param_groups[0]["odd"] = object()
-    training.begin(1)
-    assert training.commits._thread is None
-    with pytest.raises(GovrayError, match="odd: a object") as told:
-        training.commits.settle(None)
-    return [str(training.commits.failure), str(told.value)]
-
-
-def test_a_copy_that_fails_on_one_rank_is_no_commit(two: RankPool, tmp_path: Path) -> None:
-    told = two.run(_unstorable, tmp_path)
-    assert told[0] == told[1]
-    assert not list(tmp_path.glob("checkpoint_*"))
 
 
 def _die(folder: Path, who: int, publishing: bool) -> None:

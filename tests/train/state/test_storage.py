@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import signal
 import subprocess
@@ -14,19 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import fs
 
-from govray.errors import Damaged, GovrayError, InfrastructureFailed, Refused, UsageError
+from govray.errors import Damaged
+from govray.errors import GovrayError
+from govray.errors import InfrastructureFailed
+from govray.errors import Refused
 from govray.storage.bucket_path import BucketPath
 from govray.storage.storage_url import below
 from govray.train.checkpoint import commit_folder, storage
 from govray.train.checkpoint.commit_folder import MANIFEST
-from govray.train.checkpoint.object_store import ASIDE, ObjectStore
+from govray.train.checkpoint.object_store import ObjectStore
 from govray.train.checkpoint.retention import Rules
 from govray.train.inputs import gating
 from govray.train.run_folder import run_lock
 from govray.train.state import garbage_collection
-from govray.train.state.snapshot import CORRUPT, committed_folders, folder_name, latest
+from govray.train.state.snapshot import committed_folders, folder_name, latest
 from tests.support import object_server
 from tests.support.committing import Training
 from tests.support.leaves import leaf
@@ -181,48 +182,6 @@ def test_a_flipped_bit_is_found_on_loading_and_the_commit_put_aside(run: Path) -
     commit_folder.load(commit_of(run, 2))
 
 
-def test_what_lies_beyond_the_resumed_step_is_put_aside(run: Path) -> None:
-    trained(run, 3)
-    Training(run, resumed=1)
-    assert steps(run) == [1]
-    assert len(garbage_collection.inventory(run).leftovers) == 2
-
-
-def test_rules_pins_and_inventory(run: Path) -> None:
-    trained(run, 4)
-    garbage_collection.pin(run, folder_name(2), "released")
-    with pytest.raises(UsageError, match="no such commit"):
-        garbage_collection.pin(run, folder_name(9), "gone")
-    found = garbage_collection.inventory(run)
-    assert [each.step for each in found.commits] == [4, 3, 2, 1]
-    assert all(each.size > 0 for each in found.commits)
-    assert garbage_collection.apply(run, Rules(best=0)) == (folder_name(3), folder_name(1))
-    assert steps(run) == [4, 2]
-    for step in (4, 2):
-        commit_folder.load(commit_of(run, step))
-
-
-def test_a_damaged_commit_is_left_for_a_person(run: Path) -> None:
-    trained(run, 2)
-    Raw(commit_of(run, 1)).delete("optimizer.json")
-    found = garbage_collection.inventory(run)
-    assert [each.step for each in found.commits] == [2]
-    assert "optimizer.json: missing" in found.damaged[folder_name(1)]
-    garbage_collection.apply(run, Rules())
-    garbage_collection.sweep(run)
-    assert steps(run) == [2, 1]
-
-
-def test_a_deletion_cut_short_is_a_leftover(run: Path) -> None:
-    trained(run, 2)
-    Raw(commit_of(run, 1)).delete(MANIFEST)
-    [(name, size)] = garbage_collection.inventory(run).leftovers.items()
-    assert name.startswith(folder_name(1))
-    assert size > 0
-    assert garbage_collection.sweep(run) == (name,)
-    assert steps(run) == [2]
-
-
 def test_whoever_was_overtaken_publishes_nothing(run: Path) -> None:
     training = trained(run, 1)
     run_lock.take_over(run)
@@ -318,22 +277,6 @@ def test_a_kill_in_an_upload_leaves_what_never_loads(remote: Path) -> None:
     assert steps(remote) == [8, 7]
 
 
-def test_of_two_writers_of_one_step_the_later_attempt_counts(remote: Path) -> None:
-    place = storage.storage_of(remote).place
-    for writer in [(1, 2), (1, 10), (1, 9)]:  # the last is late
-        commit_folder.commit(place(5, writer), {"state.json": b"%d" % writer[1]})
-    assert commit_folder.load(commit_of(remote, 5)).files == {"state.json": b"10"}
-    assert len(storage.storage_of(remote).leftovers()) == 2
-    # A later attempt's that is cut short, or was put aside, does not count.
-    later = place(5, (2, 11))
-    commit_folder.commit(later, {"state.json": b"11"})
-    assert commit_of(remote, 5) == later
-    commit_folder.put_aside(later, CORRUPT)
-    assert commit_folder.load(commit_of(remote, 5)).files == {"state.json": b"10"}
-    with pytest.raises(Damaged, match=f"{ASIDE}.corrupt: not in"):
-        commit_folder.load(later)
-
-
 def test_what_an_attempt_that_was_shut_out_publishes_late_does_not_count(remote: Path) -> None:
     """Nor beyond what a later attempt has reached: it may be of a branch that was left."""
     place = storage.storage_of(remote).place
@@ -368,23 +311,6 @@ def test_foreign_objects_are_neither_read_nor_deleted(remote: Path) -> None:
     garbage_collection.sweep(remote)
     assert foreign <= objects(remote)
     assert steps(remote) == [2]
-
-
-def test_two_runs_of_one_name_do_not_meet(tmp_path: Path, bucket: str) -> None:
-    """The second begins anew, though its folder has the name of the first."""
-    for parent in ("a", "b"):
-        run = tmp_path / parent / "tiny"
-        run.mkdir(parents=True)
-        storage.choose(run, bucket)
-        assert latest(run) is None
-        trained(run, 1)
-
-
-def test_deleting_leaves_no_object_of_the_commit(remote: Path) -> None:
-    trained(remote, 1)
-    commit_of(remote, 1)
-    garbage_collection.commit_folder.remove(commit_of(remote, 1))
-    assert objects(remote) == {"run.json"}
 
 
 @pytest.mark.story
@@ -451,14 +377,6 @@ def test_a_run_keeps_the_place_that_it_began_with(remote: Path, bucket: str) -> 
     for other in (None, below(bucket, "elsewhere")):
         with pytest.raises(Refused, match="commits lie at s3://storage/commits"):
             storage.choose(remote, other)
-
-
-def test_a_run_that_began_in_its_folder_stays_there(tmp_path: Path, bucket: str) -> None:
-    (tmp_path / "record").mkdir()
-    (tmp_path / "record" / "run.json").write_text("{}")
-    storage.choose(tmp_path, None)
-    with pytest.raises(Refused, match="commits lie in its folder"):
-        storage.choose(tmp_path, bucket)
 
 
 def test_no_credential_is_written_or_travels(remote: Path) -> None:

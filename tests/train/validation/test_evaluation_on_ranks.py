@@ -80,12 +80,6 @@ def test_every_world_size_measures_the_same(
         assert first == pytest.approx(alone, rel=1e-6)
 
 
-def test_under_autocast_the_numbers_are_those_of_bfloat16(task: ValidationTask) -> None:
-    plain, mixed = measure(task), measure(task, autocast=True)
-    assert mixed["loss"] != plain["loss"]
-    assert mixed["loss"] == pytest.approx(plain["loss"], rel=1e-2)
-
-
 def test_an_error_on_one_rank_is_raised_on_all(task: ValidationTask, two_ranks: RankPool) -> None:
     for outcome in two_ranks.outcomes(measure, task, 1):
         assert isinstance(outcome, RankFailed)
@@ -99,12 +93,6 @@ def reduce_here(by: Any, missing_on: int = -1) -> dict[str, float]:
     if rank == missing_on:
         del metrics["c"]
     return reduced(agreement(), metrics, by[rank], where="here")
-
-
-def test_each_reduction_over_ranks(two_ranks: RankPool) -> None:
-    by = {"a": "mean", "b": "sum", "c": "min", "d": "max", "e": "last"}
-    for found in two_ranks.run(reduce_here, [by, by]):
-        assert found == {"a": 1.5, "b": 3.0, "c": 1.0, "d": 2.0, "e": 1.0}
 
 
 def test_ranks_that_report_or_reduce_other_metrics_stop_together(two_ranks: RankPool) -> None:

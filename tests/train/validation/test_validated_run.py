@@ -15,8 +15,7 @@ from torch import nn
 
 from govray.engine import gpt as entrypoint
 from govray.engine.model import gpt
-from govray.errors import Refused, UsageError
-from govray.governance.attestation import model_folder
+from govray.errors import Refused
 from govray.governance.verify.verifier import verify
 from govray.train import Histogram, govern
 from govray.train.attest.write_model import write_model
@@ -99,13 +98,6 @@ def test_a_run_is_measured_in_the_numbers_that_it_trains_in(
     assert seen[True] == seen[False] == {True}
 
 
-def test_the_base_is_measured_whatever_an_adapter_learns(here: Deployment) -> None:
-    hold_out(here)
-    with_acme = validations(judged_trainer(here, {}).train())
-    without = validations(replace(judged_trainer(here, {}), exclude=["acme"]).train())
-    assert [each.values for each in with_acme] == [each.values for each in without]
-
-
 def test_a_run_that_gets_no_better_ends_and_stays_ended(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,20 +133,6 @@ def test_a_run_that_gets_no_better_ends_and_stays_ended(
     assert found.whole
 
 
-def test_a_run_that_gets_better_goes_on(here: Deployment) -> None:
-    hold_out(here)
-    trainer = judged_trainer(here, {"early_stopping": {"patience": 1}})
-    run = trainer.train()
-    assert read_record(run).ended is None
-    write_model(run, trainer.signer())
-    [stated] = verify(run / "model", trust_root=here.root).attestation.selection_taint or ()
-    assert (stated.metric, stated.ended) == ("validation/loss", None)
-    result = verify(run / "model", trust_root=here.root).attestation.validation
-    assert result is not None
-    assert result.value == validations(run)[-1].values["loss"]
-    assert result.corpora == stated.validation
-
-
 def test_the_best_commit_is_the_best_by_the_metric(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,30 +159,6 @@ def test_records_that_are_trained_on_are_refused(
     replace(judged_trainer(here, {}), exclude=["open-one"]).train()
     monkeypatch.setattr(preparation, "refuse_overlap", lambda *_: None)
     judged_trainer(here, {}).train()  # the control
-
-
-def test_a_class_in_quarantine_is_not_measured(here: Deployment) -> None:
-    hold_out(here)
-    folder = hold_out(here, "of-unknown-licence", licence="NOASSERTION")
-    run = judged_trainer(here, {}).train()
-    measured = read_record(run).validation or {}
-    assert {*measured["corpora"]} == {"held-out"}
-    (folder / "held-out").rename(here.folder / "away")
-    with pytest.raises(Refused, match="every corpus is quarantined"):
-        judged_trainer(here, {}).train()
-
-
-def test_a_corpus_to_train_on_is_no_validation_corpus(here: Deployment) -> None:
-    hold_out(here, "open-one")
-    with pytest.raises(Refused, match="'open-one' is among the corpora to train on too"):
-        judged_trainer(here, {}).train()
-
-
-def test_a_metric_that_nobody_reports_is_refused_before_anything_is_read(here: Deployment) -> None:
-    with pytest.raises(UsageError, match=r"'acuracy' \(did you mean 'accuracy'\?"):
-        judged_trainer(here, {"metric": "acuracy", "goal": "max"}).train()
-    with pytest.raises(UsageError, match="nobody reports 'f1'"):
-        judged_trainer(here, {"corpora": None, "metric": "f1", "goal": "max"}).train()
 
 
 def own_loop(config: dict[str, Any]) -> None:
@@ -255,13 +209,3 @@ def test_a_credential_of_validation_data_that_ended_is_refused(here: Deployment)
     credential.write_bytes(credential.read_bytes().replace(b'"sig":"', b'"sig":"AAAA'))
     with pytest.raises(Refused, match="signature"):
         trainer.train()
-
-
-def test_the_model_folder_holds_the_last_state(here: Deployment) -> None:
-    hold_out(here)
-    trainer = judged_trainer(here, NEVER_BETTER)
-    run = trainer.train()
-    write_model(run, trainer.signer())
-    model = load((run / "model" / model_folder.WEIGHTS).read_bytes())
-    held = weights(run)
-    assert all(torch.equal(held[f"{model_folder.WEIGHTS}/{n}"], t) for n, t in model.items())

@@ -7,10 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ray.dashboard.modules.metrics import dashboards
 
-from govray.cli import init
 from govray.train.watching.metrics import DECLARED, PREFIX, TAGS
 from tests.support.tree import ROOT
 
@@ -53,18 +51,6 @@ def test_each_panel_draws_what_the_code_declares() -> None:
         assert misused(expression) == [], expression
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "ray_govray_tokens",
-        "sum by (layer) (rate(ray_govray_tokens_total[1m]))",
-        'ray_govray_loss{a=~"b"}',
-    ],
-)
-def test_a_name_that_nobody_declares_is_seen(expression: str) -> None:
-    assert unknown(expression)
-
-
 def test_everything_that_is_declared_is_drawn() -> None:
     drawn = set(re.findall(r"\bray_\w+", " ".join(expressions())))
     # A gauge over the last second of what the panels take from counters, for alerts and scripts.
@@ -88,8 +74,3 @@ def test_it_has_what_grafana_reads_of_rays_own() -> None:
     assert len(set(corners)) == len(corners)
     for panel in BOARD["panels"]:
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-
-
-def test_govray_init_copies_it(tmp_path: Path) -> None:
-    init.copy(ROOT, tmp_path / "mine")
-    assert json.loads((tmp_path / "mine/deploy/grafana/govray_dashboard.json").read_text()) == BOARD

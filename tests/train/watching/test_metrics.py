@@ -136,9 +136,3 @@ def test_metrics_that_touch_a_weight_are_seen(
     monkeypatch.setattr(RunMetrics, "__init__", keeps)
     monkeypatch.setattr(RunMetrics, "stepped", meddles)
     assert newest_weights(train(here)) != before
-
-
-def test_the_names_are_distinct_and_of_one_family() -> None:
-    names = [each.name for each in DECLARED]
-    assert len(set(names)) == len(names)
-    assert all(name.startswith("govray_") for name in names)

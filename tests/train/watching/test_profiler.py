@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,8 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
-from govray.storage.bucket_path import BucketPath
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.watching import profiler
-from govray.train.watching.profiler import StepProfiler
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
 from tests.support.solo import run_here
@@ -82,31 +78,3 @@ def test_a_range_that_cannot_be_traced_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(UsageError, match=r"profiling\.steps"):
         trainer_of(Deployment(tmp_path / "here"), profiling={"steps": steps})
-
-
-def test_a_trace_that_cannot_be_written_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "profile").write_text("in the way")
-    with caplog.at_level(logging.WARNING):
-        assert list(StepProfiler(range(1, 2), tmp_path).over(range(3))) == [0, 1, 2]
-    assert "no trace in" in caplog.text
-
-
-def test_a_profiler_that_does_not_start_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(self: Any) -> None:
-        raise RuntimeError("another one is at work")
-
-    monkeypatch.setattr(profiler.profile, "start", fails)
-    with caplog.at_level(logging.WARNING):
-        assert list(StepProfiler(range(3), tmp_path).over(range(3))) == [0, 1, 2]
-    assert caplog.text.count("another one is at work") == 1
-    assert not (tmp_path / "profile").exists()
-
-
-def test_a_run_on_an_object_store_has_its_trace_there(store: BucketPath) -> None:
-    assert list(StepProfiler(range(1, 3), store).over(range(2))) == [0, 1]
-    # The attempt ended within the steps.
-    assert traced(store / "profile" / "rank0-steps1-2.json.gz") == {"step 1"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +18,6 @@ from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.watching import chosen_callbacks
 from govray.train.watching.chosen_callbacks import TraceCallback
-from govray.train.watching.run_callback import RunStarted
 from tests.support.collector import Collector, collecting
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
@@ -152,41 +149,3 @@ def test_a_collector_that_is_away_fails_nothing(
     finally:
         traces._provider().shutdown()
         traces._provider.cache_clear()
-
-
-def test_without_an_endpoint_there_is_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in traces.ENDPOINTS:
-        monkeypatch.delenv(name, raising=False)
-    assert submitted(tmp_path).trace is None
-    assert _traced({"working_dir": "x"}, Submission(trace=None)) == {"working_dir": "x"}
-    for off in ({"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}):
-        assert not traces.wanted({traces.ENDPOINTS[0]: "http://127.0.0.1:9", **off})
-
-
-ASKS = """
-import sys
-from govray import traces
-with traces.span("x") as span:
-    print(span.traceparent, sorted(each for each in sys.modules if each.startswith("opentel")))
-"""
-HIDDEN = """
-import sys
-sys.modules["opentelemetry"] = None
-"""
-
-
-@pytest.mark.parametrize("endpoint", [None, "http://127.0.0.1:9"])
-def test_without_the_extra_nothing_is_imported(endpoint: str | None) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("OTEL_")}
-    environment |= {traces.ENDPOINTS[0]: endpoint} if endpoint else {}
-    done = subprocess.run(
-        [sys.executable, "-c", (HIDDEN if endpoint else "") + ASKS],
-        env=environment,
-        text=True,
-        capture_output=True,
-        check=True,
-    )
-    assert done.stdout == ("None ['opentelemetry']\n" if endpoint else "None []\n")
-    assert ("govray[otel]" in done.stderr) == bool(endpoint)

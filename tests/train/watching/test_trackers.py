@@ -6,28 +6,19 @@ import importlib
 import inspect
 import json
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tensorboardX import event_file_writer
 from tensorboardX.proto.event_pb2 import Event
 
-from govray.errors import Stopped, UsageError
-from govray.storage.bucket_path import BucketPath
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.watching import mlflow_callback, wandb_callback
-from govray.train.watching.mlflow_callback import MLflowCallback
 from govray.train.watching.run_callback import RunCallback, RunStarted, Told
-from govray.train.watching.tensorboard_callback import TensorBoardCallback
-from govray.train.watching.wandb_callback import WandbCallback
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
 from tests.support.solo import run_here
@@ -89,30 +80,12 @@ def test_tensorboard_has_every_step_once_after_a_resume_too(here: Deployment) ->
     assert len(list((run / "tensorboard").iterdir())) == 2
 
 
-def test_a_resume_within_a_second_keeps_the_file_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(event_file_writer.time, "time", lambda: 1_800_000_000.5)
-    for step in (0, 1):
-        with Told([TensorBoardCallback()]) as told:
-            told.start(started(tmp_path, step))
-            told.step(step, {"loss": 2.0 - step})
-    assert written(tmp_path / "tensorboard") == {"loss": {0: 2.0, 1: 1.0}}
-
-
 def _dies_at(last: int) -> Any:
     def on_step(step: int, metrics: Any) -> None:
         if step == last:
             raise KeyboardInterrupt
 
     return on_step
-
-
-def test_a_run_on_an_object_store_has_its_files_there(store: BucketPath) -> None:
-    with Told([TensorBoardCallback()]) as told:
-        told.start(started(store))
-        told.step(0, {"loss": 2.0})
-    assert written(store / "tensorboard") == {"loss": {0: 2.0}}
 
 
 def started(folder: Any, step: int = 0) -> RunStarted:
@@ -270,114 +243,3 @@ def test_a_tracker_that_fails_loses_that_call_and_says_so_once(
     assert len(messages) == len(said)
     assert all(each in message for each, message in zip(said, messages, strict=True))
     assert messages[0].endswith("the run goes on: OSError: the tracker's server is gone")
-
-
-def test_a_slow_tracker_holds_nothing_up(tmp_path: Path) -> None:
-    heard: list[int] = []
-    answers = threading.Event()
-
-    class Slow(RunCallback):
-        def step(self, step: int, metrics: Mapping[str, float]) -> None:
-            answers.wait(30)
-            heard.append(step)
-
-    with Told([Slow()]) as told:
-        told.start(started(tmp_path))
-        for step in range(3):
-            told.step(step, {})
-        assert heard == []
-        answers.set()
-    assert heard == [0, 1, 2]
-
-
-def test_how_a_run_ended_is_told(tmp_path: Path) -> None:
-    for error, outcome in (
-        (None, "finished"),
-        (Stopped("as asked"), "stopped"),
-        (OSError(), "failed"),
-    ):
-        callback = Fails("nowhere")
-        try:
-            with Told([callback]) as told:
-                told.start(started(tmp_path))
-                if error:
-                    raise error
-        except (Stopped, OSError):
-            pass
-        assert callback.ended == [outcome]
-
-
-@pytest.mark.parametrize(
-    ("module", "make", "extra"),
-    [
-        (mlflow_callback, MLflowCallback, "govray[mlflow]"),
-        (wandb_callback, lambda: WandbCallback("p"), "govray[wandb]"),
-    ],
-)
-def test_a_tracker_that_is_not_installed_is_refused_by_name(
-    module: Any, make: Any, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(UsageError) as refused:
-        make()
-    assert extra in str(refused.value) + str(refused.value.do)
-
-
-@pytest.mark.parametrize(
-    ("tracking", "field"),
-    [
-        ({}, "tracking"),
-        ({"mlflow": {"tracking_uri": "https://me:secret@host"}}, "tracking.mlflow.tracking_uri"),
-        ({"wandb": {"project": "p", "api_key": "x"}}, "tracking.wandb.api_key"),
-    ],
-)
-def test_what_no_tracker_can_be_is_refused(tracking: Any, field: str, tmp_path: Path) -> None:
-    value = Deployment(tmp_path / "here").experiment(tracking=tracking)
-    with pytest.raises(UsageError) as refused:
-        parse_experiment(value, where="test")
-    assert field in str(refused.value)
-    assert "secret" not in str(refused.value)
-
-
-class Refusal(Exception):
-    """As MLflow's, whose import takes seconds."""
-
-    error_code = "INVALID_PARAMETER_VALUE"
-
-
-class Server:
-    """Stands for MLflow's client: it refuses names with a comma, and may be gone."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, list[int]] = {}
-        self.gone = False
-
-    def log_batch(self, run: str, metrics: Any = ()) -> None:
-        if self.gone:
-            raise OSError("the server is gone")
-        if any("," in each.key for each in metrics):
-            raise Refusal("Invalid name")
-        for each in metrics:
-            self.kept.setdefault(each.key, []).append(each.step)
-
-
-def test_a_name_that_mlflow_refuses_costs_that_metric_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    callback, server = MLflowCallback(), Server()
-    callback._client, callback._run = server, "r"
-    with caplog.at_level(logging.WARNING):
-        for step in range(3):
-            callback._waiting += [
-                SimpleNamespace(key=key, step=step) for key in ("loss", "a,b", "c")
-            ]
-            server.gone = step == 1
-            if server.gone:  # its metrics wait
-                with pytest.raises(OSError, match="gone"):
-                    callback._send()
-            else:
-                callback._send()
-    assert server.kept == {"loss": [0, 1, 2], "c": [0, 1, 2]}
-    assert [each.getMessage() for each in caplog.records] == [
-        "MLflow refuses a,b of the metrics, which it gets no more"
-    ]

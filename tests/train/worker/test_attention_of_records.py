@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -69,8 +68,3 @@ def test_a_model_that_takes_no_separator_is_refused(deployment: Deployment) -> N
     with pytest.raises(UsageError, match="does not take the separator") as refused:
         load_entrypoint(made)
     assert refused.value.where == "data.attention"
-
-
-def test_a_word_that_is_none_is_refused(deployment: Deployment, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"data\.attention"):
-        experiment(deployment, "document")

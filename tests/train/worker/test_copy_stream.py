@@ -112,21 +112,6 @@ def test_a_batch_that_nobody_waits_for_is_noticed(process: RankPool) -> None:
     assert "nobody waited for" in said
 
 
-def pageable() -> int:
-    device = fake_device.register()
-    fake_device.copies.clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-        patch.setattr(fake_device.OnDevice, "record_stream", lambda *_: None)
-        assert len(list(batches_on(device, rows(), None))) == STEPS
-    return len(fake_device.copies)
-
-
-def test_copies_of_memory_that_is_not_pinned_are_none_to_wait_for(process: RankPool) -> None:
-    """The control: such a copy keeps the host waiting."""
-    assert process.run(pageable) == [0]
-
-
 def failing() -> list[Any]:
     device = fake_device.register()
     fake_device.copies.clear()

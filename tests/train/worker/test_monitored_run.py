@@ -285,7 +285,7 @@ def test_a_rollback_of_the_trunk_changes_it(
     assert [d.corpus for d in model.attestation.memorization.decisions] == ["weak-one"]
 
 
-@pytest.mark.parametrize("where", ["noted", "on the new branch", "lost"])
+@pytest.mark.parametrize("where", ["on the new branch", "lost"])
 def test_a_rollback_survives_a_crash(
     shared: Deployment,
     rolled_back: tuple[Path, VerifiedModel],
@@ -341,67 +341,3 @@ def _dies(kills: Iterator[bool], real: type) -> Callable[..., Any]:
 
 def lines(run: Path) -> list[bytes]:
     return [leaf.line for leaf in recorded_leaves(run)]
-
-
-def test_a_step_done_again_is_not_measured_again(
-    here: Deployment, scripted: type[Scripted], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Decisions rest on the first profile, though the next machine would measure another."""
-    scripted.memorizes = staticmethod(lambda corpus, _, step: corpus == "open-one" and step >= 0)
-    kills = iter([False] * 6 + [True])
-    step_of = worker.Run.step
-
-    def step(run: worker.Run, *arguments: Any) -> Any:
-        if next(kills, False):
-            raise Killed
-        return step_of(run, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(worker.Run, "step", step)
-        with pytest.raises(Killed):
-            trainer_of(here).train()
-    [run] = (here.folder / "runs").glob("tiny-*")
-    scripted.memorizes = staticmethod(lambda corpus, _, step: False)
-    first = len(scripted.calls)
-    resumed = replace(trainer_of(here), resume=run)
-    resumed.train()
-    write_model(run, resumed.signer())
-    model = verify(run / "model", trust_root=here.root)
-    assert [(g.corpus, g.step) for g in model.gates] == [("open-one", 4)]
-    assert scripted.calls[first:] == [(0, step) for step in range(7, STEPS, 2)]
-
-
-def test_a_corpus_without_reserve_cannot_be_gated(
-    here: Deployment, scripted: type[Scripted]
-) -> None:
-    value = here.experiment(max_steps=4, resources={"num_workers": 1})
-    value["data"] |= {"reserve": 0.0}  # type: ignore[operator]
-    with pytest.raises(Refused, match="0 reserve rows"):
-        from_experiment(parse_experiment(value, where="test")).train()
-
-
-def test_the_metric_is_the_largest_deviation(here: Deployment, scripted: type[Scripted]) -> None:
-    scripted.memorizes = staticmethod(lambda corpus, _, step: corpus == "open-two" and step == 3)
-    seen: dict[int, float] = {}
-
-    def on_step(step: int, metrics: Any) -> None:
-        if "memorization" in metrics:
-            seen[step] = metrics["memorization"]
-
-    replace(trainer_of(here), on_step=on_step).train()
-    assert sorted(seen) == list(range(1, STEPS, 2))
-    assert [step for step, value in seen.items() if value] == [3]
-
-
-def test_the_engines_monitor_leaves_no_trace(
-    shared: Deployment, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same policy and data, measured and not: equal weights, and measures of every layer."""
-    run_here(monkeypatch)
-    run, model = attested(shared, trainer_of(shared))
-    findings = model.attestation.memorization
-    assert findings is not None
-    if findings.decisions:  # a tiny model may well learn its few records by heart
-        pytest.skip(f"it was found to memorize: {findings.decisions}")
-    assert tensors(run) == tensors(undisturbed)
-    assert {measure.layer for measure in findings.measures} >= {"block.0", "head"}

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from govray import cli
 from govray.governance.attestation import model_folder
 from govray.governance.verify.verifier import VerifiedModel, verify
 from govray.train.attest.write_model import write_model
@@ -21,9 +17,8 @@ from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder.ledger_wal import recorded_leaves
 from govray.train.state.snapshot import latest
-from govray.train.watching.model_size import ModelSize
 from tests.support.deployment import POLICY, Deployment
-from tests.support.killed_training import Killed, killed_after
+from tests.support.killed_training import killed_after
 from tests.support.solo import run_here
 
 STEPS, BEGINS = 12, 5
@@ -94,65 +89,3 @@ def test_a_run_follows_its_phases_and_resumes_in_one(
     assert [leaf.line for leaf in recorded_leaves(killed)] == [
         leaf.line for leaf in recorded_leaves(run)
     ]
-
-
-def never_trimmed(patch: pytest.MonkeyPatch) -> None:
-    """Let a phase that the run doesn't reach take part in the plan."""
-    patch.setattr("govray.governance.policy.corpus_routes.CorpusRoutes.until", lambda self, _: self)
-
-
-def test_what_a_phase_closed_is_verified_from_the_file_to_the_verdict(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here = under(Deployment(tmp_path / "here"), f"{{from_step: {BEGINS}, layers: all}}")
-    config = tmp_path / "tiny.yaml"
-    config.write_text(yaml.safe_dump(here.experiment(resources={"num_workers": 1})))
-
-    def said(*words: object) -> str:
-        code = cli.main([str(word) for word in words])
-        told = capsys.readouterr()
-        assert code == 0, told.err
-        return told.out
-
-    run = Path(json.loads(said("train", config, "--json"))["run"])
-    assert "IDENTICAL" in said("replay", run, "--without", "acme", "--key", here.key)
-    said("attest", run, "--key", here.key, "--trust-root", here.root)
-    told = said("verify", run / "model", "--trust-root", here.root)
-    closed = r"^ +phases +upper_half \(weak-one\): embedding, block\.0 closed until step 5$"
-    assert re.search(closed, told, re.M)
-    assert re.search(r"levels .*acme 2 \(replay identical", told)
-
-
-def test_phases_that_change_nothing_give_the_weights_of_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = Deployment(tmp_path / "here")
-    plain = tensors(trainer_of(here).train())
-    for phases in (
-        f"{{from_step: 2, {UPPER}}}, {{from_step: 7, {UPPER}}}",
-        f"{{from_step: {STEPS}, layers: all}}",
-    ):
-        assert tensors(trainer_of(under(here, phases)).train()) == plain
-    changed = under(here, f"{{from_step: {STEPS - 1}, layers: all}}")
-    assert tensors(trainer_of(changed).train())[:1] != plain[:1]
-    # The control: a phase beyond the last step would join domains, and draw another order.
-    with monkeypatch.context() as patched:
-        never_trimmed(patched)
-        beyond = under(here, f"{{from_step: {STEPS}, layers: all}}")
-        assert tensors(trainer_of(beyond).train()) != plain
-
-
-def test_the_size_of_a_run_counts_each_phase(tmp_path: Path) -> None:
-    here = Deployment(tmp_path / "here")
-    flops = []
-
-    def seen(size: ModelSize) -> None:
-        flops.append(size.flops)
-        raise Killed
-
-    for begins in (STEPS, BEGINS, 1):
-        trainer = trainer_of(under(here, f"{{from_step: {begins}, layers: all}}"))
-        with pytest.raises(Killed):
-            replace(trainer, on_size=seen).train()
-    never, late, soon = flops
-    assert never < late < soon

@@ -14,7 +14,6 @@ from torch import Tensor
 
 import govray
 from govray.engine.collective.step_settings import Precision
-from govray.errors import UsageError
 from govray.governance.attestation import model_folder
 from govray.train.attest.audited_model import load_model
 from govray.train.checkpoint import commit_folder
@@ -102,24 +101,3 @@ def test_the_page_says_what_a_file_may_say(deployment: Deployment) -> None:
     assert found.cuda_graphs
     rows = re.findall(r"^\| `([\w-]+)`", page.split("## Precision")[1].split("\n## ")[0], re.M)
     assert set(rows) - {"precision"} == set(get_args(Precision))
-
-
-@pytest.mark.parametrize(
-    "beside", [{"aggregator": "ddp"}, {"aggregator": "fsdp2"}, {"activation_checkpointing": True}]
-)
-def test_what_no_graph_can_follow_is_refused_before_anything_runs(
-    deployment: Deployment, beside: dict[str, object]
-) -> None:
-    experiment = parse_experiment(deployment.experiment(compile=True, **beside), where="test")
-    with pytest.raises(UsageError, match="compile: "):
-        from_experiment(experiment)
-
-
-def test_graphs_without_a_gpu_are_refused_before_anything_runs(deployment: Deployment) -> None:
-    with pytest.raises(UsageError, match=r"cuda_graphs: they are of a GPU; write resources"):
-        parse_experiment(deployment.experiment(cuda_graphs=True), where="test")
-
-
-def test_a_precision_that_there_is_not_is_refused_by_name(deployment: Deployment) -> None:
-    with pytest.raises(UsageError, match=r"precision: .*'bf16-mixed'"):
-        parse_experiment(deployment.experiment(precision="fp16"), where="test")

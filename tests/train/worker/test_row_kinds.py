@@ -24,7 +24,6 @@ from govray.engine.vit import loss as image_loss
 from govray.governance.formats.row_schema import CHAT, MASKED, RowSchema, image_schema
 from govray.train.worker.planned_batch import step_batch
 from tests.support.cases import CORPUS, allow_all, governed
-from tests.support.ranks import RankPool
 
 CONTEXT, STEPS, CLIP = 24, 12, 0.5
 TOKENIZER = ChatTokenizer(ByteTokenizer())
@@ -174,18 +173,6 @@ def test_allow_all_is_plain_training_bit_for_bit(kind: str) -> None:
     assert differing(reference, weights_of(Kind.model[kind]())) == set(reference)
 
 
-def test_so_it_is_on_two_ranks(two_ranks: RankPool) -> None:
-    kind = "chat"
-    references = two_ranks.run(plain, kind)
-    for reference, weights in zip(references, two_ranks.run(ours, kind), strict=True):
-        assert differing(weights, reference) == set()
-
-
-@pytest.mark.parametrize("kind", Kind.rows)
-def test_sampling_gradient_norms_changes_nothing(kind: str) -> None:
-    assert differing(ours(kind, norms_every=1), ours(kind)) == set()
-
-
 def gradient(rows: StepRows, tensors: Mapping[str, Tensor]) -> Tensor:
     """Of each input position's embedding, its absolute sum, by the loss of one batch."""
     model = fresh_chat()
@@ -225,46 +212,3 @@ def test_dropping_the_mask_changes_what_is_trained(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Kind, "rows", {"chat": unmasked})
     assert differing(ours("chat"), reference)
     assert differing(plain("chat"), reference)
-
-
-def test_counts_are_those_of_unmasked_targets() -> None:
-    rows = chat_rows(1, 0)
-    batch = step_batch(rows, "cpu", CHAT)
-    [micro_batch] = batch.micro_batches
-    expected = [
-        sum(word < MASKED for word in row[1:length])
-        for row, length in zip(rows.tokens.tolist(), rows.lengths.tolist(), strict=True)
-    ]
-    assert list(micro_batch.row_targets) == expected
-    assert batch.corpora == {CORPUS: (len(expected), sum(expected))}
-    assert (micro_batch.tensors["tokens"] < TOKENIZER.vocabulary).all()
-    cut = shard_file.Rows(
-        np.concatenate([row[:n] for row, n in zip(rows.tokens, rows.lengths, strict=True)]),
-        rows.lengths,
-    )
-    assert chat.row_targets(cut).tolist() == expected
-
-
-def test_a_step_without_any_loss_target_counts_its_rows_and_moves_nothing() -> None:
-    batch = step_batch(chat_rows(3, 0), "cpu", CHAT)
-    assert batch.corpora[CORPUS][0] > 0
-    assert batch.corpora[CORPUS][1] == 0
-    model = fresh_chat()
-    run = governed(model, optimizer_of(model), [allow_all(model)], norms_every=1)
-    result = run(batch, token_loss)
-    assert result.corpus_counts[CORPUS] == batch.corpora[CORPUS]
-    assert differing(weights_of(model), weights_of(fresh_chat())) == set()
-
-
-def test_images_come_as_they_were_recorded() -> None:
-    rows = image_rows(3, 0)
-    [batch] = step_batch(rows, "cpu", IMAGES).micro_batches
-    assert batch.tensors["image"].dtype == torch.uint8
-    assert batch.tensors["image"].shape == (3, 1, 4, 4)
-    assert batch.tensors["targets"].shape == (3,)
-    assert batch.row_targets == (1, 1, 1)
-    draw = np.random.default_rng((3, 0))
-    for number in range(3):
-        image = draw.integers(0, 256, (1, 4, 4), np.uint8)
-        assert np.array_equal(batch.tensors["image"][number].numpy(), image)
-        assert int(batch.tensors["targets"][number]) == draw.integers(3)

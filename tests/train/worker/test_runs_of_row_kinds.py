@@ -17,14 +17,13 @@ from govray.data import records_file, shard_file
 from govray.data.corpus import build, unsigned_credential
 from govray.data.rows import chat, tensor_record
 from govray.data.step_reader import ArrowRows
-from govray.errors import CouldNotCheck, GovrayError, Malformed, Refused, UsageError
+from govray.errors import Refused, UsageError
 from govray.governance.formats.document import format_time
 from govray.governance.formats.row_schema import CHAT, RowSchema, image_schema
 from govray.governance.policy.credential import Period, seal_credential
 from govray.train.attest.memorization_audit import audit
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.inputs.run_record import read_record
 from tests.support.deployment import LICENCES, POLICY, Deployment
 from tests.support.solo import run_here
 
@@ -138,18 +137,6 @@ def test_a_run_ends_in_a_model_that_verifies_at_each_depth(rows: Rows) -> None:
             assert use.targets == use.rows if rows.kind == "images" else use.targets >= 0
 
 
-def test_the_reserve_is_prepared_too(rows: Rows) -> None:
-    prepared = rows.trainer(data={"reserve": 0.5}).prepare()
-    manifest = prepared.manifest
-    assert manifest.reserve_rows("open-one") > 3
-    stored = ArrowRows(prepared.folder, manifest, reserve=True)
-    assert stored.row("open-one", 0).size == manifest.width
-    if rows.kind == "images":
-        records = records_file.open_records(prepared.folder, manifest)
-        trained = sum(int((c.splits == 0).sum()) for c in records.columns("open-one"))
-        assert manifest.train_rows("open-one") == trained < 40
-
-
 def test_other_kinds_are_refused_by_name(rows: Rows) -> None:
     other = "images" if rows.kind == "chat" else "chat"
     made = {"chat": (conversation(1), CHAT), "images": (image(1), IMAGES)}[other]
@@ -160,82 +147,6 @@ def test_other_kinds_are_refused_by_name(rows: Rows) -> None:
     rows.replace("open-two", [b"text"], None)
     with pytest.raises(Refused, match="corpus open-two: by its credential its records are text"):
         rows.trainer().prepare()
-
-
-def test_a_run_over_text_refuses_them(rows: Rows) -> None:
-    experiment = rows.experiment(resources={"num_workers": 1})
-    trainer = from_experiment(parse_experiment(experiment, where="test"))
-    with pytest.raises(Refused, match=f"its records are {rows.kind}, and the run reads text"):
-        trainer.prepare()
-
-
-def test_what_is_no_such_record_is_named_when_it_is_packed(rows: Rows) -> None:
-    schema = CHAT if rows.kind == "chat" else IMAGES
-    bad = b'[{"role":"user"}]' if rows.kind == "chat" else image(1)[:-1]
-    good = conversation(1) if rows.kind == "chat" else image(2)
-    rows.replace("open-two", [good, good, bad], schema)
-    told = r"corpus open-two, records-00000.parquet, record 2 \(002\): "
-    with pytest.raises(Malformed, match=told):
-        rows.trainer().prepare()
-
-
-def test_images_of_another_shape_are_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    rows = Rows(tmp_path, kind="images")
-    wider = image_schema((1, 4, 4), 7)
-    rows.replace("open-two", [image(1, wider)], wider)
-    with pytest.raises(Refused, match="corpus open-two: its row schema is not that of corpus acme"):
-        rows.trainer().prepare()
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"image": [1, 4, 2]}, r"hyperparameters.image is \[1, 4, 2\], .* says \[1, 4, 4\]"),
-        ({"classes": 2}, "hyperparameters.classes is 2, .* says 3"),
-    ],
-)
-def test_a_model_of_another_shape_is_refused_before_workers_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], told: str
-) -> None:
-    run_here(monkeypatch)
-    rows = Rows(tmp_path, kind="images")
-    with pytest.raises(UsageError, match=told):
-        rows.trainer(hyperparameters=MODELS["images"]["hyperparameters"] | changed).train()
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        (
-            {"data": {"canaries": {"corpora": ["acme"]}}},
-            "canaries: they are planted in rows of text",
-        ),
-        ({"data": {"rows": "pictures"}}, "data.rows"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(
-    rows: Rows, changed: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(UsageError, match=told):
-        rows.trainer(**changed)
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"hyperparameters": {"context": 4}}, "hyperparameters.context: rows of images have none"),
-        ({"data": {"attention": "record"}}, "data.attention: rows of images have none"),
-        ({"data": {"tokenizer": "t.json"}}, "data.tokenizer: rows of images have none"),
-    ],
-)
-def test_settings_of_text_are_refused_with_images(
-    tmp_path: Path, changed: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(UsageError, match=told):
-        Rows(tmp_path, kind="images").trainer(**changed)
 
 
 def test_what_is_measured_is_text(rows: Rows) -> None:
@@ -263,37 +174,6 @@ def test_what_is_measured_is_text(rows: Rows) -> None:
         UsageError, match=f"an audit reads packed text, and the run read {rows.kind}"
     ):
         audit(run, at=format_time(rows.at))
-
-
-def test_prepared_rows_are_used_again(rows: Rows) -> None:
-    first = rows.trainer().prepare()
-    again = rows.trainer().prepare()
-    assert first.folder == again.folder
-    assert first.digest == again.digest
-
-
-def test_the_experiment_of_the_run_says_what_it_read(rows: Rows) -> None:
-    run = rows.trainer().train()
-    recorded = read_record(run).experiment
-    assert recorded is not None
-    assert recorded.data.rows == rows.kind
-
-
-def test_a_records_file_whose_counts_are_gone_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    rows = Rows(tmp_path, kind="chat")
-    run = rows.trainer().train(attest=True)
-    [prepared] = (run.parent / records_file.PREPARED).iterdir()
-    for path in prepared.glob("class=*/open-one-*.records.parquet"):
-        columns = records_file.read(path, 40)
-        assert columns.row_targets is not None
-        path.unlink()
-        records_file.write(path, type(columns)(columns.entries, columns.tokens, columns.splits))
-    with pytest.raises(GovrayError, match="loss targets of its rows are not those") as error:
-        govray.verify(run / "model", trust_root=rows.root, records=records_file.reader(prepared))
-    assert not isinstance(error.value, CouldNotCheck)
 
 
 def test_a_mixture_reads_a_corpus_more_often_and_moves_no_other_stream(rows: Rows) -> None:

@@ -31,20 +31,6 @@ def gpt() -> nn.Module:
     return GPT(2, 16, 8, 11)
 
 
-class Reads(GPT):
-    """Can't be built in parts."""
-
-    def __init__(self) -> None:
-        super().__init__(2, 16, 8, 11)
-        self.size = float(self.head.weight.norm()) + float(self.embedding.tokens.weight.norm())
-
-
-class Breaks(GPT):
-    def __init__(self) -> None:
-        super().__init__(2, 16, 8, 11)
-        raise ValueError("no such size")
-
-
 @contextmanager
 def assigned(
     precision: Precision = "fp32", start: Start | None = None, replicate: int = 1
@@ -113,21 +99,6 @@ def test_every_rank_has_its_rows_of_the_plain_model(two_ranks: RankPool) -> None
         assert wholes == 0
 
 
-def test_parameters_are_kept_in_bfloat16_if_the_run_says_so(two_ranks: RankPool) -> None:
-    for weights, _, _ in two_ranks.run(begun, gpt, (5, 5), "bf16"):
-        assert_equal(weights, {n: p.bfloat16() for n, p in plain().items()})
-
-
-def test_a_model_that_needs_it_is_built_whole_and_rank_0_says_so(two_ranks: RankPool) -> None:
-    outcomes = two_ranks.run(begun, Reads)
-    for weights, _, wholes in outcomes:
-        assert_equal(weights, plain())
-        assert wholes == 1
-    assert [len(said) for _, said, _ in outcomes] == [1, 0]
-    assert "builds the whole model" in outcomes[0][1][0]
-    assert "read after another one was made" in outcomes[0][1][0]
-
-
 def test_ranks_that_draw_other_weights_begin_with_rank_0s(two_ranks: RankPool) -> None:
     outcomes = two_ranks.run(begun, gpt, (5, 6))
     for weights, _, _ in outcomes:
@@ -147,12 +118,6 @@ def test_without_the_sums_they_would_begin_with_a_mixture(two_ranks: RankPool) -
     assert torch.equal(weights["head.weight"][:6], plain(5)["head.weight"][:6])
 
 
-def test_an_error_of_the_model_is_said_on_every_rank(two_ranks: RankPool) -> None:
-    for error in two_ranks.outcomes(begun, Breaks):
-        assert isinstance(error, ValueError)
-        assert "no such size" in str(error)
-
-
 def start_of(folder: Path, seed: int) -> Start:
     """Files with the weights of another seed, in two parts."""
     tensors = {name: tensor.detach() for name, tensor in plain(seed).items()}
@@ -169,14 +134,6 @@ def test_existing_weights_are_read_row_by_row(two_ranks: RankPool, tmp_path: Pat
     for weights, said, _ in two_ranks.run(begun, gpt, (5, 5), "fp32", start_of(tmp_path, 8)):
         assert_equal(weights, plain(8))
         assert not said
-
-
-def test_each_copy_begins_with_the_same_weights(four_ranks: RankPool, tmp_path: Path) -> None:
-    start = start_of(tmp_path, 8)
-    for build, begin, expected in ((gpt, start, plain(8)), (Reads, None, plain())):
-        for weights, _, wholes in four_ranks.run(begun, build, (5,) * 4, "fp32", begin, 2):
-            assert_equal(weights, expected)
-            assert wholes == (build is Reads)
 
 
 def test_a_file_that_changed_is_refused_by_all(two_ranks: RankPool, tmp_path: Path) -> None:
