@@ -19,7 +19,6 @@ from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import LayerGroup, Replay
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.verify import verifier as verifying
-from govray.train.checkpoint.holds import hold, release
 from tests.support.command import Run, write_key
 from tests.support.tree import ROOT
 from tests.support.world import World
@@ -77,15 +76,6 @@ def test_after_a_replay_removal_is_level_three(
     assert model_folder.WEIGHTS in kept
 
 
-def test_a_second_removal_and_an_unknown_adapter_are_usage(
-    run: Run, model: Path, root: Path, key: Path, at: str
-) -> None:
-    check = ("--key", key, "--trust-root", root, "--at", at)
-    assert "It has acme" in run("adapter", "remove", model, "amce", *check, code=2).err
-    run("adapter", "remove", model, "acme", *check)
-    assert "already removed" in run("adapter", "remove", model, "acme", *check, code=2).err
-
-
 def test_a_key_that_is_no_operator_s_changes_nothing(
     run: Run, model: Path, root: Path, tmp_path: Path, at: str
 ) -> None:
@@ -95,48 +85,6 @@ def test_a_key_that_is_no_operator_s_changes_nothing(
     assert "nothing was changed" in done.err
     assert "acme" in run("verify", model, *check).out
     assert (model / "adapters" / "acme").is_dir()
-
-
-def test_a_held_run_s_model_keeps_its_adapters(
-    run: Run, model: Path, root: Path, key: Path, at: str
-) -> None:
-    hold(model.parent, "C-7", by="ada", at=at)
-    check = ("--key", key, "--trust-root", root, "--at", at)
-    refused = run("adapter", "remove", model, "acme", *check, code=1).err
-    assert "the model is held for C-7" in refused
-    (link := model.parent / "elsewhere").mkdir()
-    (link / "m").symlink_to(model)
-    refused = run("adapter", "remove", link / "m", "acme", *check, code=1).err
-    assert "the model is held for C-7" in refused  # by whatever name the folder has
-    assert (model / "adapters" / "acme").is_dir()
-    release(model.parent, "C-7")
-    run("adapter", "remove", model, "acme", *check)
-    assert not (model / "adapters" / "acme").exists()
-
-
-def test_nothing_is_signed_on_an_unverified_folder(
-    run: Run, model: Path, root: Path, key: Path, at: str
-) -> None:
-    (model / "config.json").write_text("{}")
-    check = ("--key", key, "--trust-root", root, "--at", at)
-    assert "step 4" in run("adapter", "remove", model, "acme", *check, code=1).err
-    run("adapter", "remove", model, "acme", "--key", key, code=3)  # no trust root
-
-
-def test_export_copies_the_peft_layout_of_a_verified_model(
-    run: Run, model: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    check = ("--trust-root", root, "--at", at)
-    told = run("adapter", "export", model, "acme", "--out", "exported", *check, "--json").json
-    assert set(told["files"]) == {"adapter_config.json", "adapter_model.safetensors"}
-    for name in told["files"]:
-        copied = tmp_path / "exported" / name
-        assert copied.read_bytes() == (model / "adapters" / "acme" / name).read_bytes()
-    again = run("adapter", "export", model, "acme", "--out", "exported", *check, code=2)
-    assert "already exists" in again.err
-    wrong = run("adapter", "export", model, "beta", "--out", "other", *check, code=2)
-    assert "It has acme" in wrong.err
-    assert not (tmp_path / "other").exists()
 
 
 def test_export_gives_nothing_but_the_bytes_that_were_verified(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shlex
 from pathlib import Path
 
@@ -13,9 +11,8 @@ import torch
 from govray.governance.attestation.model_folder import WEIGHTS
 from govray.governance.formats import canonical_json
 from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint.storage import choose, storage_of
+from govray.train.checkpoint.storage import storage_of
 from govray.train.inputs.run_record import read_record
-from govray.train.run_folder import events
 from govray.train.state.carried_governance import keep
 from govray.train.state.garbage_collection import pin
 from govray.train.state.snapshot import folder_name
@@ -88,23 +85,6 @@ def test_nothing_of_a_held_run_goes_until_each_case_released_it(run: Run, folder
     assert left(folder) == [10, 20, 50]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"a":1}', '{"a":{}}'])
-def test_nothing_goes_while_the_holds_cannot_be_read(run: Run, folder: Path, text: str) -> None:
-    (folder / "holds.json").write_text(text)
-    assert "holds.json" in run("checkpoint", "gc", folder, code=1).err
-    assert left(folder) == [10, 20, 30, 40, 50]
-    (folder / "holds.json").unlink()
-    (folder / "holds.json").symlink_to(folder / "nowhere")
-    assert "no plain file" in run("checkpoint", "gc", folder, code=1).err
-
-
-def test_a_case_is_a_line_of_text(run: Run, folder: Path) -> None:
-    for case in ("", "x" * 201, "two\nlines"):
-        said = run("runs", "hold", folder, "--for", case, code=2).err
-        assert "a case is a line of 1 to 200 characters" in said
-    assert not (folder / "holds.json").exists()
-
-
 def test_ls_says_why_each_stays(run: Run, folder: Path) -> None:
     told = run("checkpoint", "ls", folder, "--json").json
     assert {row["step"]: row["kept"] for row in told["commits"]} == {
@@ -123,15 +103,6 @@ def test_ls_says_why_each_stays(run: Run, folder: Path) -> None:
     assert "pinned: released" in text
     assert "nothing: goes with the next commit" in text
     assert "never loads" in text
-
-
-def test_ls_names_what_is_not_whole(run: Run, folder: Path) -> None:
-    (folder / folder_name(30) / "w").write_bytes(b"cut")
-    assert "has 3 bytes, manifest.json says 2000" in run("checkpoint", "ls", folder).out
-    told = run("checkpoint", "ls", folder, "--json").json
-    assert list(told["damaged"]) == [folder_name(30)]
-    run("checkpoint", "gc", folder)
-    assert left(folder) == [10, 20, 30, 50], "what is damaged is left for a person to see"
 
 
 def test_gc_deletes_what_the_dry_run_said(run: Run, folder: Path) -> None:

@@ -40,20 +40,6 @@ def test_ci_ends_where_a_system_package_is_missing(tmp_path: Path) -> None:
     assert not (tools / "ran").exists()
 
 
-def test_the_session_on_a_gpu_is_bash() -> None:
-    script = ROOT / "benchmarks" / "gpu_session.sh"
-    assert os.access(script, os.X_OK)
-    subprocess.run(["bash", "-n", script], check=True)
-
-
-@pytest.mark.parametrize("script", ["check", ".ci/run"])
-def test_the_scripts_are_executable_bash_that_stops_at_an_error(script: str) -> None:
-    path = ROOT / script
-    assert os.access(path, os.X_OK)
-    assert "\nset -euo pipefail\n" in path.read_text()
-    subprocess.run(["bash", "-n", path], check=True)
-
-
 def fake_tools(folder: Path, failing: str) -> Path:
     """Commands that note that they ran; the one called ``failing`` fails."""
     folder.mkdir()
@@ -82,13 +68,6 @@ def test_check_runs_all_and_stops_at_the_first_failure(
     done = subprocess.run([ROOT / "check", "-x"], env=environment, timeout=60)
     assert (done.returncode == 0) == (failing == "none")
     assert (tools / "ran").read_text().splitlines() == ran
-
-
-def test_check_static_leaves_out_pytest(tmp_path: Path) -> None:
-    tools = fake_tools(tmp_path / "tools", "none")
-    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
-    subprocess.run([ROOT / "check", "--static"], env=environment, check=True, timeout=60)
-    assert "pytest" not in (tools / "ran").read_text()
 
 
 def test_check_fast_leaves_out_what_needs_more_than_python(tmp_path: Path) -> None:

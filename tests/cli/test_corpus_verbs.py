@@ -11,14 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from govray.cli import source_files
 from govray.errors import GovrayError
 from govray.governance.formats import merkle
 from govray.governance.formats.canonical_json import sha256
-from govray.governance.formats.row_schema import image_schema
 from govray.governance.policy.record_commitment import SECRET_FILE, entry
 from tests.support.command import Run
 
@@ -42,27 +39,6 @@ def test_the_root_is_over_the_files_in_order_of_their_names(run: Run, source: Pa
     assert told["records"] == 2
     stated = Path(told["credential"]).read_text()
     assert "sensitivity: restricted\n" in stated  # nobody said otherwise
-
-
-@settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(contents=st.lists(st.binary(max_size=40), min_size=1, max_size=6))
-def test_any_bytes_become_a_credential_that_can_be_signed(
-    run: Run, tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]
-) -> None:
-    folder = tmp_path_factory.mktemp("drawn")
-    (folder / "source").mkdir()
-    for i, content in enumerate(contents):
-        (folder / "source" / f"{i}").write_bytes(content)
-    out = folder / "corpora"
-    built = run("corpus", "build", folder / "source", "--name", "c", *LICENSE, "--out", out)
-    assert f"{len(contents)} records" in built.out
-    run("keys", "new", folder / "key.pem")
-    run("sign", out / "c" / "credential.yaml", "--key", folder / "key.pem")
-    (row,) = run("corpus", "ls", out, "--json").json["corpora"]
-    assert row["state"] == "signed"
-    assert row["credential"]["records"]["count"] == str(len(contents))
 
 
 def test_ls_tells_signed_unsigned_and_missing_apart(run: Run, source: Path, tmp_path: Path) -> None:
@@ -102,20 +78,6 @@ def test_a_wrong_option_is_usage_and_leaves_nothing(
     done = run("corpus", "build", source, *base, *words, code=2)
     assert said in done.err
     assert sorted(p.name for p in tmp_path.iterdir()) == before
-
-
-def test_a_corpus_without_licence_is_usage(run: Run, source: Path) -> None:
-    words = ("--name", "notes", "--issuer", "archive", "--jurisdiction", "DE")
-    assert "--license" in run("corpus", "build", source, *words, code=2).err
-
-
-def test_an_empty_source_and_a_taken_name_are_usage(run: Run, source: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    done = run("corpus", "build", "empty", "--name", "notes", *LICENSE, code=2)
-    assert "no records" in done.err
-    run("corpus", "build", source, "--name", "notes", *LICENSE)
-    done = run("corpus", "build", source, "--name", "notes", *LICENSE, code=2)
-    assert "already exists" in done.err
 
 
 ROWS = [
@@ -195,74 +157,6 @@ def test_a_source_is_split_by_what_its_records_state(run: Run, mixed: Path) -> N
     }
 
 
-def test_a_person_says_what_words_mean(run: Run, mixed: Path) -> None:
-    Path("values.yaml").write_text(
-        'license: {BSD License: BSD-3-Clause, "CC BY-SA 4.0": CC-BY-SA-4.0}\n'
-    )
-    words = ("corpus", "split", mixed, "--name", "web", "--issuer", "archive",
-             "--sensitivity", "public")  # fmt: skip
-    told = run(*words, "--values", "values.yaml", "--license", "LicenseRef-acme",
-               "--license-category", "commercial", "--json").json  # fmt: skip
-    assert {row["corpus"]: row["licenseCategory"] for row in told["corpora"]} == {
-        "web_BSD-3-Clause": "permissive",
-        "web_CC-BY-SA-4.0": "copyleft_limited",
-        "web_GPL-3.0-or-later": "copyleft",
-        "web_LicenseRef-acme": "commercial",
-        "web_MIT": "permissive",
-    }
-    assert told["quarantined"] == 2
-
-
-def test_records_that_state_no_sensitivity_are_not_taken_for_public(run: Run, mixed: Path) -> None:
-    words = ("corpus", "split", mixed, "--name", "web", "--issuer", "archive")
-    told = run(*words, "--dry-run").out
-    assert "--sensitivity for records without one" in " ".join(told.split())
-    told = run(*words, code=2).err
-    assert "every record is in quarantine" in told
-    assert not Path("data").exists()
-    made = run(*words, "--sensitivity", "internal", "--json").json["corpora"]
-    assert {row["sensitivity"] for row in made} == {"internal"}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--name", "no/slash"], "not a corpus name"),
-        (["--license", "MTI"], "no known licence"),
-        (["--jurisdiction", "UK"], "Did you mean GB"),
-        (["--values", "mixed.jsonl"], "mixed.jsonl"),
-        (["--column", "licence=l"], "names no attribute"),
-        (["--format", "parquet"], "cannot be read"),
-        (["--valid-from", "now"], "--valid-from"),
-    ],
-)
-def test_a_wrong_option_of_split_leaves_nothing(
-    run: Run, mixed: Path, tmp_path: Path, words: list[str], said: str
-) -> None:
-    before = sorted(p.name for p in tmp_path.iterdir())
-    base = ["--name", "web", "--issuer", "archive", "--out", "corpora"]
-    code = 1 if "cannot" in said or "mixed" in said else 2
-    assert said in run("corpus", "split", mixed, *base, *words, code=code).err
-    assert sorted(p.name for p in tmp_path.iterdir()) == before
-
-
-def test_records_in_two_corpora_are_counted(run: Run, tmp_path: Path) -> None:
-    out = tmp_path / "corpora"
-    texts = {"a": ["one", "two", "three"], "b": ["two", "four"], "c": ["five"]}
-    for name, contents in texts.items():
-        for number, content in enumerate(contents):
-            path = tmp_path / name / f"{number}.txt"
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(content)
-        words = ("--license", "MIT", "--issuer", "a", "--jurisdiction", "DE", "--out", str(out))
-        assert run("corpus", "build", str(tmp_path / name), "--name", name, *words).code == 0
-    done = run("corpus", "overlap", str(out), "--near", "--json")
-    told = json.loads(done.out)
-    assert (done.code, told["records"]) == (0, {"a": 3, "b": 2, "c": 1})
-    assert told["pairs"] == [{"corpora": ["a", "b"], "equal": [1, 1], "near": [0, 0]}]
-    assert "trains under both" in run("corpus", "overlap", str(out)).out
-
-
 def test_indexes_are_built_ahead_and_kept(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,75 +218,10 @@ def work_here(work: Any, items: Any, on_part: Any) -> None:
         raise errors[-1]
 
 
-def test_an_overlap_of_no_corpora_and_of_no_folder(run: Run, tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "absent"):
-        assert str(folder) in run("corpus", "overlap", str(folder), code=2).err
-
-
-IMAGE = {"image": [0, 1, 2, 3], "label": 3}
-TALK = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-
-
 def jsonl(*rows: object) -> Path:
     path = Path("source.jsonl")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def test_the_credential_says_what_the_records_are(run: Run) -> None:
-    words = ("--license", "MIT", "--issuer", "archive", "--jurisdiction", "ZZ")
-    shape = ("--image-shape", "1,2,2", "--classes", "10")
-    out = run(
-        "corpus", "build", jsonl(IMAGE), "--name", "i", *words, "--rows", "images", *shape
-    ).out
-    assert "rows       images" in out
-    run("corpus", "build", jsonl(TALK), "--name", "c", *words, "--rows", "chat")
-    run("corpus", "build", jsonl({"text": "x"}), "--name", "t", *words)
-    rows = run("corpus", "ls", "data/corpora", "--json").json["corpora"]
-    stated = {row["corpus"]: row["credential"].get("rows") for row in rows}
-    assert stated == {
-        "c": {"kind": "chat"},
-        "i": image_schema((1, 2, 2), 10).to_json(),
-        "t": None,
-    }
-    run("keys", "new", "key.pem")
-    run("sign", "data/corpora/i/credential.yaml", "--key", "key.pem")
-
-
-def test_conversations_are_split_by_their_licences(run: Run) -> None:
-    rows = [TALK | {"license": name} for name in ("MIT", "Apache-2.0", "MIT")]
-    words = ("--name", "chat", "--issuer", "archive", "--sensitivity", "public", "--rows", "chat")
-    run("corpus", "split", jsonl(*rows, {"messages": [], "license": "MIT"}), *words)
-    found = run("corpus", "ls", "data/corpora", "--json").json["corpora"]
-    assert {row["corpus"]: row["credential"]["records"]["count"] for row in found} == {
-        "chat_Apache-2.0": "1",
-        "chat_MIT": "2",
-    }
-    assert all(row["credential"]["rows"] == {"kind": "chat"} for row in found)
-    told = json.loads(Path("data/corpora/chat.quarantine.json").read_bytes())
-    assert told["quarantine"][0]["why"] == "the record is no list of messages"
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("--rows", "images"), "images need a shape of three numbers"),
-        (("--rows", "images", "--image-shape", "2,2", "--classes", "3"), "images need a shape"),
-        (("--rows", "images", "--image-shape", "1,0,2", "--classes", "3"), "images need a shape"),
-        (("--rows", "chat", "--classes", "3"), "--image-shape and --classes are of images"),
-        (("--classes", "3"), "--image-shape and --classes are of images"),
-        (("--rows", "chat", "--normalise-nfc"), "come from tables without normalisation"),
-        (("--rows", "images", "--image-shape", "1,2,3", "--classes", "9"), "source.jsonl, row 1"),
-        (("--rows", "images", "--image-shape", "1,2,2", "--classes", "3"), "the label is 3"),
-    ],
-)
-def test_what_cannot_be_such_a_corpus_is_refused(
-    run: Run, options: tuple[str, ...], told: str
-) -> None:
-    words = ("--name", "i", "--license", "MIT", "--issuer", "archive", "--jurisdiction", "ZZ")
-    failed = run("corpus", "build", jsonl(IMAGE), *words, *options, code=2)
-    assert told in " ".join(failed.err.split())
-    assert not Path("data/corpora/i").exists()
 
 
 PERSONAL = [
@@ -432,24 +261,6 @@ def test_records_with_personal_data_go_into_quarantine(run: Run, tmp_path: Path)
     left += [path.read_bytes() for path in Path("data").rglob("*.yaml")]
     assert not any(b"example.org" in each or b"4111" in each for each in left)
     assert "example.org" not in some + kept + done.err
-
-
-def test_a_scan_that_cannot_be_is_refused_before_anything_is_read(run: Run, mixed: Path) -> None:
-    words = ("corpus", "build", mixed, "--name", "notes", *LICENSE)
-    assert "not asked for" in run(*words, "--pii-score", "0.4", code=2).err
-    assert "not asked for" in run(*words, "--pii-entity", "US_SSN", code=2).err
-    done = run(*words, "--pii", "--pii-entity", "EMAIL_ADRESS", code=2)
-    assert "did you mean 'EMAIL_ADDRESS'?" in done.err
-    assert "images have no text" in run(
-        *words, "--pii", "--rows", "images", "--image-shape", "1,8,8", "--classes", "2", code=2
-    ).err  # fmt: skip
-
-
-def test_nothing_is_stated_of_a_scan_that_was_not_asked_for(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "one.txt").write_text("jane@example.org")
-    told = run("corpus", "build", tmp_path / "one.txt", "--name", "one", *LICENSE, "--json").json
-    assert "piiScan" not in told
-    assert "pii" not in Path(told["credential"]).read_text()
 
 
 def test_opt_outs_are_looked_up_and_the_description_says_so(run: Run, tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.formats.dsse import Envelope, sign_payload
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.formats.statement import seal
 from govray.governance.verify import cosign as cosigning
 from tests.support.command import Run, write_key
 from tests.support.committee import Committee, by_payload
 from tests.support.witnessing import signed
-from tests.support.world import World, write
+from tests.support.world import write
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +82,6 @@ def test_who_signs_has_looked(
     run("cosign", tmp_path / "nothing", "--key", key, *check, code=3)
 
 
-def test_a_manifest_that_only_one_signed_is_not_enough(
-    run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path
-) -> None:
-    manifest = (folder / model_folder.MANIFEST).read_bytes()
-    run("cosign", folder, "--key", key, *check)
-    (folder / model_folder.MANIFEST).write_bytes(manifest)
-    assert "step 7" in run("verify", folder, *check, code=1).err
-    # An interrupted round is taken up again.
-    assert run("cosign", folder, "--key", key, *check, "--json").json["added"] == [
-        model_folder.MANIFEST
-    ]
-    run("verify", folder, *check)
-
-
 @pytest.mark.parametrize("change", ["hint", "signature", "payload"])
 def test_the_manifest_has_no_spare_bytes(
     run: Run,
@@ -120,43 +105,6 @@ def test_the_manifest_has_no_spare_bytes(
         pins = (folder / model_folder.POLICY).read_bytes()
         path.write_bytes(pins)
     assert "step 7" in run("verify", folder, *check, code=1).err
-
-
-def test_an_attestation_that_pins_bytes_says_what_to_do(
-    run: Run, committee: Committee, check: tuple[Any, ...], key: Path, tmp_path: Path
-) -> None:
-    """Those made before pin the manifest's file, which a further signature changes."""
-    folder = committee.deploy(tmp_path / "old")
-    assert "govray attest RUN" in run("cosign", folder, "--key", key, *check, code=1).err
-
-
-def test_a_witness_of_the_envelopes_bytes_still_counts(
-    run: Run, world: World, model: Path, root: Path, at: str
-) -> None:
-    """Statements before were about the attestation's file."""
-    from govray.governance.attestation.replay_check import subjects_of
-    from govray.governance.formats.statement import Subject
-    from tests.support.witnessing import attested, check_of
-
-    found, file_digest = attested(world, model)
-    subjects = (*subjects_of(found)[:-1], Subject.of(model_folder.ATTESTATION, file_digest))
-    data = seal(check_of(world, model), subjects, [world.keys.auditor])
-    write(model / model_folder.replay_file("auditor"), data)
-    told = run("verify", model, "--trust-root", root, "--at", at, "--json").json
-    assert told["assuranceLevel"] == "replayChecked"
-
-
-def test_an_adapter_is_removed_by_one_and_cosigned_by_another(
-    run: Run, committee: Committee, folder: Path, check: tuple[Any, ...], key: Path, tmp_path: Path
-) -> None:
-    run("cosign", folder, "--key", key, *check)
-    first = write_key(tmp_path / "first.pem", committee.keys.operator)
-    out = run("adapter", "remove", folder, "acme", "--key", first, *check).out
-    assert "1 more of the operator's keys must sign" in out
-    assert not (folder / "adapters").exists()
-    assert "1 of 2 distinct keys" in run("verify", folder, *check, code=1).err
-    run("cosign", folder, "--key", key, *check)
-    assert "adapter acme" in run("verify", folder, *check).out
 
 
 def swapped_after_the_check(monkeypatch: pytest.MonkeyPatch, path: Path) -> bytes:

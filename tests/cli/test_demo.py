@@ -143,12 +143,3 @@ def answered_by(serve: list[str]) -> list[str]:
     finally:
         process.terminate()
         assert process.wait(60) == 0
-
-
-def test_a_full_output_folder_is_left_alone(tmp_path: Path, forked: Forked) -> None:
-    (tmp_path / "govray-demo").mkdir()
-    (tmp_path / "govray-demo" / "mine").write_text("keep")
-    done = demo([forked.govray])
-    assert done.returncode == 2
-    assert "not empty" in done.stderr
-    assert "Traceback" not in done.stderr

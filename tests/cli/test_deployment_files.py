@@ -8,14 +8,12 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import promql_parser
 import pytest
 import yaml
 from ray.scripts.scripts import start
-from ray.scripts.symmetric_run import symmetric_run
 
 from govray.platform.service.http import prometheus
 from govray.train.watching.metrics import DECLARED
@@ -41,10 +39,6 @@ def test_an_alert_asks_for_numbers_that_are_exported(alert: dict[str, Any]) -> N
     assert named <= EXPORTED
     assert alert["labels"]["severity"] in {"warning", "critical"}
     assert f"| `{alert['alert']}` |" in WATCHING
-
-
-def test_what_the_alert_test_finds() -> None:
-    assert "ray_govray_steps" not in EXPORTED
 
 
 DURATION = re.compile(r"(?:[0-9]+(?:ms|[smhdwy]))+")
@@ -82,21 +76,6 @@ def test_prometheus_takes_the_rules() -> None:
         subprocess.run([tool, "check", "rules", DEPLOY / "prometheus/rules.yml"], check=True)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"expr": "sum(rate(up[5m]) > 1"},
-        {"expr": "rate(up) > 1"},
-        {"for": "5 minutes"},
-        {"severity": "warning"},
-        {"annotations": {"summary": "{{ $label.run }}"}},
-    ],
-)
-def test_what_prometheus_would_refuse_is_found(change: dict[str, Any]) -> None:
-    rules = {"groups": [{"name": "one", "rules": [ALERTS[0] | change]}]}
-    assert len(wrong_rules(rules)) == 1
-
-
 def test_compose_has_no_secret_and_listens_on_loopback() -> None:
     for name, service in COMPOSE["services"].items():
         assert {*service.get("secrets", ())} <= COMPOSE["secrets"].keys(), name
@@ -125,29 +104,6 @@ def test_what_compose_mounts_is_there(source: str) -> None:
     assert (DEPLOY / source).exists()
 
 
-def test_prometheus_reads_what_compose_starts() -> None:
-    read = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
-    targets = [
-        t
-        for job in read["scrape_configs"]
-        for s in job.get("static_configs", ())
-        for t in s["targets"]
-    ]
-    targets += [
-        t
-        for m in read["alerting"]["alertmanagers"]
-        for s in m["static_configs"]
-        for t in s["targets"]
-    ]
-    assert {target.partition(":")[0] for target in targets} <= COMPOSE["services"].keys()
-    [served] = [target for target in targets if target.startswith("service:")]
-    assert f"--port {served.partition(':')[2]}" in COMPOSE["services"]["service"]["command"][-1]
-    receivers = yaml.safe_load((DEPLOY / "prometheus/alertmanager.yml").read_text())
-    named = {each["name"] for each in receivers["receivers"]}
-    routes = [receivers["route"], *receivers["route"]["routes"]]
-    assert {each["receiver"] for each in routes} == named
-
-
 def options(command: Any) -> set[str]:
     return {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
 
@@ -163,13 +119,3 @@ def test_a_unit_starts_ray_with_options_that_it_has(unit: str) -> None:
     assert given <= options(start)
     assert "--block" in given
     assert "RAY_AUTH_MODE=token" in (DEPLOY / f"on-premises/{unit}.service").read_text()
-
-
-def test_the_slurm_job_is_a_script_that_ray_understands() -> None:
-    script = DEPLOY / "on-premises/slurm.sh"
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    text = script.read_text().replace("\\\n", " ")
-    [command] = re.findall(r"ray symmetric-run (.*?) -- +python (\S+)", text)
-    assert {*re.findall(r"--[\w-]+", command[0])} <= options(symmetric_run)
-    assert (ROOT / command[1]).is_file()
-    assert Path(script).stat().st_mode & 0o111

@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import zipfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -54,10 +53,6 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in tools]
 
 
-def test_pages_have_commands() -> None:
-    assert sum(len(commands(page)) for page in PAGES) > 80
-
-
 def test_verbs_options_modules_and_tests_that_pages_name_are_there() -> None:
     faults = [f"{page}: {fault}" for page in PAGES for fault in faults_of(page)]
     assert not faults, "\n".join(faults)
@@ -91,16 +86,6 @@ def verb_faults(words: list[str]) -> Iterator[str]:
         yield f"{words}: no such verb"
     known = {option for each in found.params for option in each.opts} | {"--help", "--json"}
     yield from (f"{words}: {each}" for each in left if each.startswith("--") and each not in known)
-
-
-def test_a_verb_that_is_not_there_is_noticed() -> None:
-    for wrong in (
-        ["verifi", "model"],
-        ["verify", "model", "--trusted-root", "r"],
-        ["runs", "list"],
-        ["--server", "URL", "verify", "model"],
-    ):
-        assert [*verb_faults(wrong)], wrong
 
 
 @pytest.fixture(scope="module")
@@ -152,29 +137,6 @@ def test_a_model_is_verified_as_the_page_says(
         shell(verifies)
 
 
-@pytest.mark.slow
-def test_an_evidence_pack_is_made_and_verified_as_the_page_says(
-    shell: Any, model: Path, root: Path, tmp_path: Path
-) -> None:
-    model.rename(tmp_path / "MODEL")
-    root.rename(tmp_path / "ROOT")
-    makes, verifies, holds, wholly = blocks("docs/evidence.md")
-    (tmp_path / "runs" / "tiny").mkdir(parents=True)
-    assert shell(holds).splitlines() == ["tiny  held for 1 case", "tiny  is not held"]
-    assert "case-7.zip: " in shell(makes)
-    with zipfile.ZipFile(tmp_path / "case-7.zip") as archive:
-        archive.extract("verify_evidence.py", tmp_path)
-    assert "All of these steps hold." in shell(f"{verifies.strip()} --model MODEL")
-    unpacks, installs, verifies = wholly.splitlines()
-    shell(unpacks.replace("unzip", "python -m zipfile -e").replace("-d ", ""))
-    words = "pip install --no-deps --no-index -q --target other case-7/verifier/*.whl"
-    assert installs.endswith("case-7/verifier/*.whl")  # dependencies come from an index
-    shell(words)
-    assert (tmp_path / "other" / "govray" / "cli" / "evidence.py").is_file()
-    shutil.copytree(tmp_path / "MODEL", tmp_path / "case-7" / "model", dirs_exist_ok=True)
-    assert "VERIFIED case-7/model" in shell(verifies)
-
-
 @pytest.mark.story
 def test_exports_are_written_as_the_page_says(
     shell: Any, model: Path, root: Path, tmp_path: Path
@@ -223,30 +185,6 @@ def test_policies_are_asked_as_the_page_says(shell: Any) -> None:
     assert "licences v1: nothing found" in told
     assert re.search(r"^block\.3 +0 +contracts", told, re.M)
     assert "classes are treated differently" in told
-
-
-def asked(shell: Any, folder: Path, page: str, heading: str, name: str) -> str:
-    """What the commands of a section say of the policy in it."""
-    section = (ROOT / "docs" / page).read_text().partition(heading)[2]
-    [policy] = re.findall(r"```yaml\n(schema:.*?)```", section, re.S)
-    (folder / "policies").mkdir()
-    (folder / "policies" / name).write_text(policy)
-    [asks] = re.findall(r"```bash\n(govray policy lint.*?)```", section, re.S)
-    return str(shell(asks))
-
-
-def test_gates_that_route_and_phases_are_asked_about_as_their_pages_say(
-    shell: Any, tmp_path: Path
-) -> None:
-    told = asked(shell, tmp_path, "memorization.md", "### A gate that routes", "gates.yaml")
-    assert "gates v1: nothing found" in told
-    assert re.search(r"fallback +own_adapter: after a gate its rows train adapter:", told)
-    shutil.rmtree(tmp_path / "policies")
-    told = asked(shell, tmp_path, "policies.md", "## Phases", "phases.yaml")
-    first, later = told.split("From step 1000 on:")
-    assert "phases v1: nothing found" in first
-    assert re.search(r"^block\.1 +0 +weak", first, re.M)
-    assert re.search(r"^block\.1 +1 +weak", later, re.M)
 
 
 @pytest.mark.story

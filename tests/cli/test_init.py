@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,20 +51,6 @@ def test_its_next_steps_work(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "deployment" / "policies" / "licences.dsse.json").is_file()
 
 
-def test_what_to_type_next_is_quoted_for_a_shell(run: Run, tmp_path: Path) -> None:
-    assert "Next  cd 'my house'\n" in run("init", "my house").out
-    (tmp_path / "notes.txt").write_text("a note")
-    stated = ("--license", "MIT", "--issuer", "a", "--jurisdiction", "DE", "--out", "my data")
-    said = run("corpus", "build", "notes.txt", "--name", "notes", *stated).out
-    assert "govray sign 'my data/notes/credential.yaml' --key KEY" in said
-
-
-def test_an_existing_empty_folder_is_filled(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    run("init", "here")
-    assert (tmp_path / "here" / "cluster.yaml").is_file()
-
-
 def test_it_writes_over_nothing(run: Run, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine").write_text("mine")
@@ -75,29 +59,3 @@ def test_it_writes_over_nothing(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     assert "this is a file" in run("init", "file", code=2).err
     assert "/dev/null" in run("init", "/dev/null/x", code=2).err
-
-
-def test_a_copy_that_fails_leaves_nothing(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(source: Path, target: Path, **_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(shutil, "copy2", full)
-    assert "no space left" in run("init", "deployment", code=2).err.lower()
-    assert not (tmp_path / "deployment").exists()
-
-
-def test_an_installation_without_a_deployment_could_not(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(init.govray, "__file__", str(tmp_path / "site-packages/govray/x.py"))
-    assert "carries no deployment" in run("init", "deployment", code=3).err
-
-
-def test_the_wheel_s_mapping_is_the_list_of_parts() -> None:
-    project = tomllib.loads((TREE / "pyproject.toml").read_text())
-    mapping = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    present = {name for name in init.PARTS if (TREE / name).exists()}
-    assert mapping == {name: f"govray/deployment/{name}" for name in present}
-    assert set(init.PURPOSE) == set(init.PARTS)

@@ -12,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from govray.cli import main
 from tests.support.process import COMMAND
 
 
@@ -39,11 +38,3 @@ def test_a_verb_prints_an_address_and_ends_at_ctrl_c(tmp_path: Path) -> None:
         process.communicate()
     with pytest.raises(httpx.ConnectError):
         httpx.get(url)
-
-
-@pytest.mark.parametrize("minutes", ["0", "-1", "9999"])
-def test_an_idle_time_has_bounds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str
-) -> None:
-    assert main(["notebook", "--storage", str(tmp_path), "--idle-minutes", minutes]) == 2
-    assert "idle_minutes" in capsys.readouterr().err

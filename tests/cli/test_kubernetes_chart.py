@@ -17,7 +17,6 @@ import pytest
 import yaml
 from helm_python import Chart, HelmError, lint
 
-import govray
 from govray.cli import main
 from tests.support.tree import ROOT
 
@@ -56,23 +55,6 @@ def test_helm_finds_no_fault() -> None:
     told = lint(CHART, EVERYTHING, strict=True, namespace="ml")
     # Severity 1 is advice, such as to have an icon.
     assert not [each for each in told.get("messages", ()) if each["severity"] > 1]
-
-
-def test_it_has_what_the_page_says(objects: Objects) -> None:
-    kinds = sorted(kind for kind, _ in objects)
-    assert kinds == sorted(
-        ["RayCluster", "RayJob", "RayService"]
-        + ["ResourceFlavor", "ClusterQueue", "LocalQueue"] * 2
-        + ["WorkloadPriorityClass"] * 3
-    )
-    assert {kind for kind, _ in rendered({"cluster": {"enabled": False}})}.isdisjoint(
-        {"RayCluster", "RayJob", "RayService"}
-    )
-
-
-def test_a_second_release_may_bring_a_job_alone() -> None:
-    job = {"job": {"config": "jobs/train.yaml"}, "cluster": {"enabled": False}}
-    assert {kind for kind, _ in rendered(job | {"queues": {"enabled": False}})} == {"RayJob"}
 
 
 def test_the_operator_s_key_is_on_heads_alone(objects: Objects) -> None:
@@ -161,26 +143,6 @@ def test_what_an_experiment_asks_for_is_what_its_job_gets(
     assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 3
     assert group["labels"] == {"pool": "gpu", "market-type": "spot"}
     assert group["template"]["spec"]["nodeSelector"] == {"market-type": "spot"}
-
-
-def test_an_elastic_run_and_no_experiment_are_no_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = (ROOT / "jobs/train.yaml").read_text()
-    (file := tmp_path / "train.yaml").write_text(
-        text.replace("num_workers: 2", "num_workers: [1, 2]")
-    )
-    for path, said in (
-        (file, "Kueue admits a job with one number"),
-        (tmp_path, "this is a folder"),
-    ):
-        assert main(["queue", "helm", str(path), "--project", "research"]) == 2
-        assert said in capsys.readouterr().err
-
-
-def test_the_chart_is_of_this_version() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == govray.__version__
 
 
 @pytest.mark.skipif("GOVRAY_CRDS" not in os.environ, reason="GOVRAY_CRDS names no folder")

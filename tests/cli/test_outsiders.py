@@ -15,8 +15,6 @@ import pytest
 from govray.governance.attestation import model_folder
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner, PublicKey
-from govray.governance.formats.statement import read
-from govray.governance.trust.authority import TrustRoot
 from govray.governance.trust.witness_policy import LedgerWitness, WitnessPolicy
 from tests.support.command import Run, write_key
 from tests.support.distribution import require_openssl
@@ -113,24 +111,6 @@ def test_the_page_runs_as_it_stands(
     assert [each["authority"] for each in after["timestamps"]] == ["tsa"]
 
 
-def test_openssl_reads_the_stored_token(
-    run: Run, model: Path, trusting: Path, tsa: tuple[Tsa, str]
-) -> None:
-    told = run("timestamp", model, "--tsa", tsa[1], "--trust-root", trusting, "--json").json
-    done = subprocess.run(
-        [
-            *("openssl", "ts", "-verify", "-data", model / model_folder.ATTESTATION),
-            *("-in", told["file"], "-CAfile", tsa[0].folder / "ca.pem"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert "Verification: OK" in done.stdout + done.stderr
-    again = run("timestamp", model, "--tsa", tsa[1], "--trust-root", trusting, code=2)
-    assert "already exists" in again.err
-
-
 def test_nothing_is_asked_that_the_root_would_not_count(
     run: Run, model: Path, root: Path, trusting: Path, world: World
 ) -> None:
@@ -146,60 +126,6 @@ def test_nothing_is_asked_that_the_root_would_not_count(
     done = run(*asks, trusting, "--witness", f"{NAMES[0]}=http://127.0.0.1:9", code=69)
     assert "does not answer" in done.err
     assert not (model / model_folder.WITNESSED).exists()
-
-
-def test_what_one_witness_gave_is_kept_when_another_declines(
-    run: Run, model: Path, trusting: Path, addresses: list[str]
-) -> None:
-    """The second address is the first witness's: its cosignature is not the second's."""
-    words = [f"--witness={name}={addresses[0]}" for name in NAMES[:2]]
-    done = run("witness", "ask", model, "--trust-root", trusting, *words, code=1)
-    assert "no cosignature by the key that the trust root names" in done.err
-    found = run("verify", model, "--trust-root", trusting, "--json").json
-    assert [each["witness"] for each in found["cosignatures"]] == [NAMES[0]]
-    assert found["assuranceLevel"] == "selfAttested"
-    assert "1 of 2 asked for" in run("verify", model, "--trust-root", trusting).out
-
-
-def test_a_witness_refuses_an_operators_key_and_a_name_with_spaces(
-    run: Run, own_folder: Path, world: World
-) -> None:
-    write_key(own_folder / "key.pem", world.keys.operator)
-    (own_folder / "key.pub").write_bytes(world.keys.operator.public_key.to_pem())
-    words = ("--state", "seen", "--key", "key.pem", "--log-key", "key.pub")
-    assert "an operator's too" in run("witness", "serve", "--name", "w", *words, code=2).err
-    assert "has spaces" in run("witness", "serve", "--name", "a b", *words, code=1).err
-    write_key(own_folder / "key.pem", LocalSigner.generate("ecdsa-p256"))
-    assert "Ed25519" in run("witness", "serve", "--name", "w", *words, code=2).err
-
-
-def test_the_pages_root_is_signed_from_its_yaml(
-    run: Run, own_folder: Path, tsa: tuple[Tsa, str]
-) -> None:
-    [fragment] = fences(PAGE, "yaml")
-    for name in ("root", "operator", "w1", "w2", "w3"):
-        run("keys", "new", f"{name}.pem")
-    (own_folder / "tsa-ca.pem").write_bytes((tsa[0].folder / "ca.pem").read_bytes())
-    head = (
-        "schema: govray.dev/trust-root/v1\nname: r\nversion: 1\nexpires: 2030-01-01\n"
-        "keys: [root.pem.pub]\nthreshold: 1\nauthorities:\n"
-        "  - {name: o, role: operator, keys: [operator.pem.pub], threshold: 1, "
-        "expires: 2030-01-01}\n"
-    )
-    Path("root.yaml").write_text(head + fragment)
-    run("sign", "root.yaml", "--key", "root.pem")
-    document = read(TrustRoot, Envelope.parse(Path("root.json").read_bytes())).document
-    assert document.timestamp_authorities == (tsa[0].named,)
-    assert document.witness_policy is not None
-    keys = [PublicKey.from_pem(Path(f"w{n}.pem.pub").read_bytes()) for n in (1, 2, 3)]
-    assert [each.key for each in document.witness_policy.witnesses] == keys
-    run("show", "root.json")
-    Path("tsa-ca.pem").write_text("no certificate")
-    assert "no X.509 certificate" in run("sign", "root.yaml", "--key", "root.pem", code=1).err
-    operator = fragment.replace("w3.pem.pub", "operator.pem.pub").replace("tsa-ca", "ca")
-    Path("ca.pem").write_bytes((tsa[0].folder / "ca.pem").read_bytes())
-    Path("root.yaml").write_text(head + operator)
-    assert "ledger witness's too" in run("sign", "root.yaml", "--key", "root.pem", code=1).err
 
 
 VAULT = """#!/bin/sh
@@ -256,12 +182,3 @@ profiles:
 rules:
   - {name: open, match: {license_category: [permissive]}, profile: everything}
 """
-
-
-def test_the_public_half_of_a_file_is_printed(run: Run) -> None:
-    run("keys", "new", "key.pem", "--algorithm", "ecdsa-p256")
-    assert run("keys", "public", "key.pem").out == Path("key.pem.pub").read_text()
-    assert "cannot read" in run("keys", "public", "absent.pem", code=2).err
-    refused = run("keys", "public", "pkcs11:object=a?pin-value=1234", code=2)
-    assert "a PIN does not belong" in refused.err
-    assert "1234" not in refused.err

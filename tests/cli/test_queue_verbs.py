@@ -79,11 +79,6 @@ def test_what_the_reconciler_does_is_said_as_json_too(
         queue._teller("xml")
 
 
-def test_an_empty_queue_says_how_to_fill_it(file: Path, run: Run) -> None:
-    assert "govray --server URL train FILE" in run("queue", "ls").out
-    assert run("queue", "ls", "--json").json == []
-
-
 def test_a_pass_without_a_head_moves_nothing_but_what_can_never_start(
     file: Path, run: Run, tmp_path: Path
 ) -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from pathlib import Path
 
-import pytest
-import yaml
-
-from govray.platform.store.promotion_gates import GATES, read_promotion_policy
-from govray.platform.store.registry import STAGES
+from govray.platform.store.promotion_gates import read_promotion_policy
 from tests.support.command import Run
 from tests.support.monitored_world import Monitored
 from tests.support.people import Service
@@ -39,39 +34,3 @@ def test_its_commands_run(run: Run, service: Service, at: str, tmp_path: Path) -
 def test_its_gates_are_the_shipped_ones() -> None:
     (section,) = [block for kind, block in BLOCKS if kind == "yaml"]
     assert read_promotion_policy(section).digest == read_promotion_policy(SHIPPED).digest
-
-
-def test_its_words_are_those_of_the_code() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.M) == list(GATES)
-    for stage in STAGES:
-        assert f"`{stage}`" in PAGE
-
-
-def test_what_it_says_of_serve_is_there() -> None:
-    (block,) = [block for _, block in BLOCKS if "ray start" in block]
-    assert (ROOT / "serve" / "environment.sh").is_file()
-    assert "serve deploy serve/config.yaml" in block
-    assert yaml.safe_load((ROOT / "serve" / "config.yaml").read_text())["applications"]
-
-
-def test_the_benchmark_takes_the_page_s_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import service
-
-    asked: list[argparse.Namespace] = []
-
-    class Parsed(Exception):
-        pass
-
-    def generated(folder: Path, sizes: object) -> None:
-        asked.append(argparse.Namespace(folder=folder, sizes=sizes))
-        raise Parsed
-
-    monkeypatch.setattr(service, "generated", generated)
-    for words in ([], ["--mixed", "10"]):
-        with pytest.raises(Parsed):
-            service.main(words)
-    assert {each.folder.name for each in asked} == {".benchmark-data"}
-    assert asked[0].sizes.models == 100
-    assert asked[0].sizes.corpora == 1_000
-    assert asked[0].sizes.ledgers[-1] == 10_000_000
-    assert asked[0].sizes.records == 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -51,25 +50,6 @@ def test_each_form_is_written(
     assert f"missing    {len(told['missing'])}" in text
 
 
-def test_the_form_follows_the_option_or_the_name(
-    run: Run, untouched: Path, words: tuple[object, ...], tmp_path: Path
-) -> None:
-    verb = ("report", "eu-summary", untouched, *words)
-    assert "--format" in run(*verb, "--out", "summary", code=2).err
-    run(*verb, "--out", "summary", "--format", "json")
-    assert json.loads((tmp_path / "summary").read_text())["headline"].startswith("Draft")
-
-
-def test_the_provider_s_answers_come_in(
-    run: Run, untouched: Path, words: tuple[object, ...], provider: Path, tmp_path: Path
-) -> None:
-    verb = ("report", "eu-summary", untouched, *words, "--out", "s.json", "--provider")
-    told = run(*verb, provider, "--json").json
-    assert told["counts"]["asked"] == 1
-    assert "1.1 provider" not in told["missing"]
-    assert "Example Ltd" in (tmp_path / "s.json").read_text()
-
-
 def test_an_unsigned_statement_and_a_strangers_are_refused(
     run: Run, untouched: Path, words: tuple[object, ...], provider: Path, tmp_path: Path
 ) -> None:
@@ -97,31 +77,6 @@ def test_a_changed_model_is_refused(
     assert not (tmp_path / "changed.json").exists()
     done = run("report", "eu-summary", model, "--out", "changed.json", code=3)
     assert "trust root" in done.err
-
-
-def test_a_newer_statement_takes_the_place_of_an_older_one(
-    run: Run, provider: Path, key: Path, tmp_path: Path
-) -> None:
-    source = tmp_path / "provider.yaml"
-    source.write_text(source.read_text().replace("Example Ltd", "Other Ltd"))
-    assert "version 1 would replace" in run("sign", source, "--key", key, code=2).err
-    source.write_text(source.read_text().replace("version: 1", "version: 2"))
-    run("sign", source, "--key", key)
-    assert "Other Ltd" in run("show", provider).out
-
-
-def test_a_slip_in_the_source_is_named_with_its_line(
-    run: Run, provider: Path, key: Path, tmp_path: Path
-) -> None:
-    source = tmp_path / "provider.yaml"
-    text = source.read_text()
-    source.write_text(text.replace("provider: Example Ltd", "provder: Example Ltd"))
-    done = run("sign", source, "--key", key, "--force", code=1)
-    assert "unknown field 'provder' (did you mean 'provider'?)" in done.err
-    line = text.splitlines().index("provider: Example Ltd") + 1
-    assert f"provider.yaml:{line}" in done.err
-    source.write_text(text.replace("govray.dev/provider-statement/v1", "v2"))
-    assert "the schema is missing or another one" in run("sign", source, "--key", key, code=1).err
 
 
 def test_code_that_a_model_names_is_not_run_to_count(

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from govray.governance.attestation import adapter_removal
-from govray.governance.formats.document import format_time
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
 from govray.governance.verify.verifier import verify
@@ -129,25 +127,6 @@ def test_another_key_of_the_operator_removes_an_adapter(
     run("verify", model, "--trust-root", gone, "--at", at)
 
 
-def test_without_the_countersignature_the_second_key_removes_nothing(
-    run: Run,
-    world: World,
-    model: Path,
-    tmp_path: Path,
-    at: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Negative control, and what it was like before."""
-    monkeypatch.setattr(adapter_removal, "countersigned", lambda *_: {})
-    second = LocalSigner.generate()
-    keys = (world.keys.operator.public_key, second.public_key)
-    root = root_with(world, tmp_path, keys=keys)
-    key = write_key(tmp_path / "second.pem", second)
-    words = ("adapter", "remove", model, "acme", "--key", key, "--trust-root", root, "--at", at)
-    assert "step 10 (ledger)" in run(*words, code=1).err
-    assert (model / "adapters" / "acme").is_dir()
-
-
 def test_a_copy_from_before_the_removal_stops_verifying(
     run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str
 ) -> None:
@@ -164,72 +143,6 @@ def test_a_copy_from_before_the_removal_stops_verifying(
     assert "nothing, by list 1 of operator" in run("verify", model, *check, *lists).out
 
 
-def test_the_printed_entry_does_the_same_in_a_list_of_ones_own(
-    run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    copy = Path(shutil.copytree(model, tmp_path / "copy"))
-    key = write_key(tmp_path / "operator.pem", world.keys.operator)
-    words = ("adapter", "remove", model, "acme", "--key", key, "--trust-root", root, "--at", at)
-    entry = next(t for t in run(*words).out.splitlines() if "- {attestation:" in t)
-    (tmp_path / "revoked.yaml").write_text(
-        "schema: govray.dev/revocations/v1\nissuer: operator\nsequence: 1\n"
-        f"issued: 2026-11-20\nentries:\n{entry}\n"
-    )
-    run("sign", "revoked.yaml", "--key", key)
-    check = ("--trust-root", root, "--at", AGAIN, "--revocations", "revoked.dsse.json")
-    run("verify", copy, *check, code=1)
-    run("verify", model, *check)
-
-
-def test_the_list_goes_on_from_the_one_that_is_there(
-    run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    key = write_key(tmp_path / "operator.pem", world.keys.operator)
-    words = ("adapter", "remove", model, "acme", "--key", key, "--trust-root", root, "--at", at)
-    other = Revocation(attestation="sha256:" + "0" * 64, since="2026-11-18T00:00:00Z", reason="x")
-    path = tmp_path / "revoked.dsse.json"
-    path.write_bytes(listed(world, other, sequence=7))
-    told = run(*words, "--revoke", path, "--json").json
-    shown = run("verify", path, "--trust-root", root, "--at", AGAIN, "--json").json["document"]
-    assert shown["sequence"] == 8
-    assert shown["entries"] == [other.to_json(), told["revocation"]]
-
-
-def test_an_operator_of_two_keys_is_told_before_anything_is_removed(
-    run: Run, world: World, model: Path, tmp_path: Path, at: str
-) -> None:
-    """The list needs both keys. A second operator of both is who the one key does not speak for."""
-    second = LocalSigner.generate()
-    keys = (world.keys.operator.public_key, second.public_key)
-    two = world.operator.model_copy(update={"name": "a-both", "keys": keys, "threshold": 2})
-    root = tmp_path / "root-2.json"
-    root.write_bytes(world.sign_root(version=2, authorities=(two, *world.authorities())))
-    key = write_key(tmp_path / "operator.pem", world.keys.operator)
-    words = ("adapter", "remove", model, "acme", "--key", key, "--trust-root", root, "--at", at)
-    done = run(*words, "--revoke", "revoked.dsse.json", code=1)
-    assert "a list of a-both needs the signatures of 2 keys" in done.err
-    assert (model / "adapters" / "acme").is_dir()
-    assert not (tmp_path / "revoked.dsse.json").exists()
-
-
-@pytest.mark.parametrize("made", ["of another", "torn"])
-def test_a_list_that_is_not_the_operators_changes_nothing(
-    run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str, made: str
-) -> None:
-    key = write_key(tmp_path / "operator.pem", world.keys.operator)
-    words = ("adapter", "remove", model, "acme", "--key", key, "--trust-root", root, "--at", at)
-    path = tmp_path / "revoked.dsse.json"
-    if made == "torn":
-        path.write_bytes(listed(world)[:-5])
-    else:
-        document = RevocationList(issuer="archive", sequence=1, issued=format_time(AT), entries=())
-        path.write_bytes(seal_revocations(document, [world.keys.archive]))
-    before = path.read_bytes()
-    run(*words, "--revoke", path, code=1)
-    assert path.read_bytes() == before
-    assert (model / "adapters" / "acme").is_dir()
-
-
 def removal_of(
     world: World, model: Path, root: Path, tmp_path: Path, at: str
 ) -> tuple[object, ...]:
@@ -239,41 +152,6 @@ def removal_of(
 
 def hidden(folder: Path) -> list[Path]:
     return sorted(folder.glob(".revoked*"))
-
-
-def test_a_list_that_cannot_be_written_is_told_before_the_adapter_goes(
-    run: Run, world: World, model: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    words = removal_of(world, model, root, tmp_path, at)
-    said = run(*words, "--revoke", "missing/revoked.dsse.json", code=2).err
-    assert "cannot be written" in said
-    assert (model / "adapters" / "acme").is_dir()
-
-
-def test_a_signed_list_is_kept_where_its_name_cannot_be_given(
-    run: Run,
-    world: World,
-    model: Path,
-    root: Path,
-    tmp_path: Path,
-    at: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    copy = Path(shutil.copytree(model, tmp_path / "copy"))
-    words = removal_of(world, model, root, tmp_path, at)
-
-    def refuse(_from: Path, _to: Path) -> Path:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", refuse)
-        said = run(*words, "--revoke", "revoked.dsse.json", code=2).err
-    assert "the adapter was removed, but the list cannot be written" in said
-    assert not (model / "adapters").exists()
-    (kept,) = hidden(tmp_path)
-    assert kept.name in said.replace("\n", "")
-    check = ("--trust-root", root, "--at", AGAIN, "--revocations", kept.rename("kept.dsse.json"))
-    assert "revoked since" in run("verify", copy, *check, code=1).err
 
 
 @pytest.mark.parametrize(("done", "asked"), [("before", True), ("after", True), ("after", False)])

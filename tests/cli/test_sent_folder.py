@@ -12,16 +12,12 @@ from sqlmodel import Session, select
 
 from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import archive_place, open_archive, packed
-from govray.platform.client import Client
-from govray.platform.client.counted_body import CountedBody
 from govray.platform.service.routes import archives
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import Submission
 from tests.support.command import Run
-from tests.support.listening import listening
 from tests.support.people import Service, serve
 from tests.support.runs import FILE
-from tests.support.zips import entry, zipped
 
 PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
 
@@ -91,31 +87,6 @@ def test_a_secret_does_not_leave_this_machine(
     assert (submitted(service), sorted(storage(service).rglob("*"))) == (before, kept)
     (work / ".rayignore").write_text(name)
     assert run(*words).code == 0  # the control
-
-
-def test_nothing_is_submitted_where_nothing_can_be_sent(
-    run: Run, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"sqlite:///{tmp_path / 'plain.db'}"
-    open_store(url, create=True).dispose()
-    with serve(url) as plain, listening(plain.app) as address:
-        monkeypatch.setenv("GOVRAY_TOKEN", plain.tokens["engineer"])
-        words = ("--server", address, "train", work / "train.yaml")
-        assert "no storage" in run(*words, "--working-dir", work, code=1).err
-        assert submitted(plain) == 0
-        assert run(*words).code == 0  # the control
-    assert "no such folder" in run(*words, "--working-dir", work / "none", code=2).err
-
-
-def test_a_client_tells_how_far_it_is(address: str, service: Service) -> None:
-    data, seen = zipped(entry("big"), content=bytes(100_000)), list[tuple[int, int]]()
-    client = Client(address, service.tokens["engineer"])
-    digest = client.send_archive(data, told=lambda *at: seen.append(at))
-    assert seen[-1] == (len(data), len(data))
-    assert len(seen) > 1
-    assert client.send_archive(data, told=lambda *at: seen.clear()) == digest
-    assert seen
-    assert CountedBody(b"abc", lambda *_: None).read() == b"abc"
 
 
 @pytest.mark.parametrize("stalls", [False, True], ids=["cut off", "stalled"])

@@ -111,35 +111,6 @@ def test_the_page_s_commands_run_in_its_order(run: Run, service: Service, tmp_pa
         bound = "".join(re.findall(r"\((b-\w+)\)", done.out)) or bound
 
 
-def test_a_time_may_be_a_date_and_an_error_names_the_option(run: Run, service: Service) -> None:
-    run("token", "new", "--user", "ada", "--role", "member")
-    words = ("role", "bind", "--user", "ada", "--role", "viewer", "--json")
-    run(*words, "--until", "2035-06-30")
-    [bound] = run("role", "ls", "--user", "ada", "--json").json["roles"]
-    assert bound["until"] == "2035-06-30T00:00:00Z"
-    for verb, option in (
-        (words, "--until"),
-        (("usage",), "--since"),
-        (("verify", "."), "--at"),
-    ):
-        for wrong in ("2035-6-30", "2035-02-30", "2035-06-30T00:00:00", "June"):
-            assert f"{option}: '{wrong}' is not a time" in run(*verb, option, wrong, code=2).err
-
-
-def test_tokens_are_listed_and_revoked_and_users_disabled(run: Run, service: Service) -> None:
-    made = run("token", "new", "--user", "ada", "--role", "member", "--json").json
-    [kept] = [each for each in run("token", "ls", "--json").json["tokens"] if each["user"] == "ada"]
-    assert (kept["id"], kept["state"]) == (made["id"], "good")
-    assert made["token"] not in run("token", "ls").out
-    revoked = run("token", "revoke", made["token"])  # of a whole token the id alone is sent
-    assert made["id"] in revoked.out
-    assert made["token"] not in revoked.out + revoked.err
-    states = {each["id"]: each["state"] for each in run("token", "ls", "--json").json["tokens"]}
-    assert states[made["id"]] == "revoked"
-    assert run("token", "disable", "ada", "--json").json["disabled"] is True
-    assert run("token", "enable", "ada", "--json").json["disabled"] is False
-
-
 def test_without_a_service_or_a_right_it_says_so(
     run: Run, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

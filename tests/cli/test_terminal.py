@@ -19,7 +19,7 @@ from govray.evidence.views.attestation_facts import names_of
 from govray.evidence.views.audience import Audience
 from govray.evidence.views.disclosure import disclosed_facts, sign_disclosure
 from govray.evidence.views.view import View
-from govray.governance.formats.keys import LocalSigner, shown_reference
+from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
 from govray.printable import json_text, paragraph, printable
@@ -442,31 +442,3 @@ def test_a_key_in_a_variable_a_file_or_a_split_word_is_not_printed(
                 done = call(capsys, [verb, "key-inside.yaml", "--json"])
                 each.check(done, [verb])
                 assert done.code != 0
-
-
-def test_an_experiment_that_holds_a_key_is_refused_before_anything_is_recorded(
-    planted: list[Planted], capsys: pytest.CaptureFixture[str]
-) -> None:
-    known = (ROOT / "jobs" / "train.yaml").read_text()
-    for each in planted:
-        for spelling in each.spellings[:-1]:
-            Path("key-inside.yaml").write_text(
-                known.replace("env:GOVRAY_KEY ", f"{json.dumps(spelling)} ")
-            )
-            done = call(capsys, ["train", "key-inside.yaml"])
-            assert "attestation_key: give env:NAME or the path of a key file" in done.err
-            each.check(done, ["train"])
-
-
-def test_a_mistyped_path_is_shown_and_what_could_be_a_key_is_not(
-    planted: list[Planted], tmp_path: Path
-) -> None:
-    for reference in ("env:GOVRAY_KEY", "key.pem", "~/kyes/op.pem", f"{tmp_path}/kye.pem"):
-        assert shown_reference(reference) == reference
-    for each in planted:
-        for spelling in each.spellings:
-            for reference in (spelling, f"env:{spelling}", f"./{spelling}", f"/{spelling}"):
-                assert spelling not in shown_reference(reference)
-    seed = "ab" * 32
-    for reference in (seed, f"env:{seed}", f"/tmp/{seed}", "a/" * 30):
-        assert shown_reference(reference) == "the key's reference"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from fastapi.testclient import TestClient
 from sqlmodel import col, select
 
@@ -29,7 +28,7 @@ from govray.platform.service.http.settings import Settings
 from govray.platform.store.tables import Record
 from govray.train.attest.write_model import write_model
 from govray.train.driver.trainer import from_experiment
-from govray.train.inputs.experiment_config import Data, parse_experiment
+from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.recorded_inputs import prepared_folder
 from govray.train.inputs.run_record import read_record
 from tests.support.deployment import Deployment
@@ -108,16 +107,6 @@ def test_a_record_is_found_exactly_and_a_changed_copy_nearly(
     assert bool(near["groups"]) == bool(near["steps"])
 
 
-def test_the_text_says_what_the_json_says(here: Deployment, ask: Command) -> None:
-    _, out, _ = ask(content(here, "open-one", 2) + b"!", "--limit", 1)
-    assert "Not found in the recorded data" in out
-    assert "Near copy in open-one, record 2" in out
-    assert "word sequences" in out
-    _, out, _ = ask(b" ".join(b"other%d" % i for i in range(90)))
-    assert "No near copy in 4 corpora" in out
-    assert "never presented to govray" in out
-
-
 def test_what_keeps_near_copies_from_being_looked_for_is_said(
     here: Deployment, ask: Command, run: Path, prepared: Path, tmp_path: Path
 ) -> None:
@@ -141,23 +130,6 @@ def test_what_keeps_near_copies_from_being_looked_for_is_said(
         assert (code, says in err) == (2, True), err
     code, _, err = ask(text, "--records", tmp_path, model=model)
     assert (code, "not a prepared folder" in err) == (2, True), err
-
-
-def test_other_records_than_those_trained_on_are_refused(
-    here: Deployment, ask: Command, tmp_path: Path
-) -> None:
-    other = Deployment(tmp_path / "other")
-    shutil.rmtree(other.corpora / "acme")
-    shutil.copytree(other.corpora / "weak-one", other.corpora / "acme")
-    text = content(here, "acme", 5) + b"."
-    (other.corpora / "acme" / SECRET_FILE).write_bytes(bytes(32))
-    code, _, err = ask(text, "--corpora", other.corpora)
-    assert (code, "not the secret that the corpus's records" in err) == (1, True), err
-    shutil.copy(here.corpora / "acme" / SECRET_FILE, other.corpora / "acme")
-    for name in ("open-one", "open-two", "weak-one"):
-        shutil.copy(here.corpora / name / SECRET_FILE, other.corpora / name)
-    code, _, err = ask(text, "--corpora", other.corpora)
-    assert (code, "not the records that the credential states" in err) == (2, True), err
 
 
 def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
@@ -225,28 +197,6 @@ def test_a_model_alone_tells_nothing_of_a_record_and_an_opening_tells_of_it(
         assert (code, says in err, str(changed) in err) == (1, True, True), err
 
 
-def test_what_cannot_be_opened_is_named(here: Deployment, command: Command, tmp_path: Path) -> None:
-    record, out = tmp_path / "record", tmp_path / "opening.json"
-    record.write_bytes(content(here, "acme", 5) + b"?")
-    copied = tmp_path / "acme"
-    shutil.copytree(here.corpora / "acme", copied)
-
-    def opened(folder: Path, says: str, code: int) -> None:
-        found, _, err = command("corpus", "open", folder, record, "--out", out)
-        assert (found, says in err) == (code, True), err
-        assert not out.exists()
-
-    opened(copied, "no record of acme has exactly these bytes", 2)
-    opened(tmp_path / "nowhere", "no corpus with a credential", 2)
-    record.write_bytes(content(here, "acme", 5))
-    shutil.copy(here.corpora / "weak-one" / "records-00000.parquet", copied)
-    opened(copied, "no record of acme has exactly these bytes", 2)
-    record.write_bytes(content(here, "weak-one", 5))
-    opened(copied, "the proof does not hold", 1)
-    (copied / SECRET_FILE).unlink()
-    opened(copied, "the corpus's secret cannot be read", 1)
-
-
 def test_the_pages_commands_run(
     here: Deployment,
     run: Path,
@@ -283,20 +233,6 @@ def test_the_pages_commands_run(
         assert code == 0, (each, err)
     assert (run / "memorization.json").is_file()
     assert (run / "memorization.dsse.json").is_file()
-
-
-def test_the_pages_settings_are_those_of_the_experiment() -> None:
-    block, tossed = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
-    data = Data(**yaml.safe_load(block)["data"])
-    assert data.canaries is not None
-    stated = {name: getattr(data.canaries, name) for name in ("format", "digits", "count")}
-    fresh = type(data.canaries)(corpora=("any",))
-    assert stated == {name: getattr(fresh, name) for name in stated}
-    assert (fresh.repeats, fresh.seed) == (data.canaries.repeats, data.canaries.seed)
-    by_coin = Data(**yaml.safe_load(tossed)["data"]).canaries
-    assert by_coin is not None
-    planted = len(by_coin.by_corpus()["acme-notes"].planted("acme-notes"))
-    assert 0 < planted < by_coin.count == 200
 
 
 def test_a_rights_holder_gets_as_much_by_a_case(

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from govray.cli import main, trust
+from govray.cli import trust
 from govray.governance.formats import merkle
-from govray.governance.formats.canonical_json import sha256
-from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.record.ledger import origin
 from tests.support.command import Run, write_key
-from tests.support.witnessing import signed
 from tests.support.world import RUN, World
 
 
@@ -37,19 +30,6 @@ def test_a_model_verifies_and_the_block_says_what_holds(
     # Steps, not leaves: three steps have a second one.
     assert "6 steps, run run-7f3a" in out
     assert "norm" not in out.replace("final_norm", "")
-
-
-def test_the_same_as_json(run: Run, untouched: Path, root: Path, at: str) -> None:
-    told = run("verify", untouched, "--trust-root", root, "--at", at, "--json").json
-    assert told["verified"] is True
-    assert told["signer"] == "operator"
-    assert set(told["subjects"]) >= {"config.json", "model.safetensors"}
-    assert told["uncovered"] == []
-    assert {row["corpus"] for row in told["coverage"]} == {"acme", "alpha", "beta", "gamma"}
-    assert told["ledger"]["size"] == "9"
-    assert told["gradientNormSamples"] == "3"
-    assert all(0 < row["gradientNormShare"] <= 1 for row in told["coverage"])
-    assert "does not establish" in told["disclaimer"]
 
 
 def test_revocations_are_checked_if_a_list_is_given(
@@ -76,22 +56,6 @@ def test_revocations_are_checked_if_a_list_is_given(
     assert "step 13 (revocations)" in run(*check, code=1).err
 
 
-def test_a_second_party_is_told_by_name(
-    run: Run, untouched: Path, world: World, root: Path, at: str, tmp_path: Path
-) -> None:
-    statement = tmp_path / "replay-auditor.dsse.json"
-    statement.write_bytes(signed(world, untouched))
-    checked = ("verify", untouched, "--trust-root", root, "--at", at, "--replay", statement)
-    assert "replayChecked by auditor: not shown are" in run(*checked).out
-    told = run(*checked, "--json").json
-    assert told["assuranceLevel"] == "replayChecked"
-    assert told["replayChecks"][0]["check"]["party"] == "auditor"
-    alone = run("verify", statement, "--trust-root", root, "--at", at, code=3).err
-    assert "--replay" in alone
-    usage = run("verify", statement, "--trust-root", root, "--replay", statement, code=2).err
-    assert "about a model folder" in usage
-
-
 def test_a_changed_file_is_refused(run: Run, model: Path, root: Path, at: str) -> None:
     name = "model.safetensors"
     data = bytearray((model / name).read_bytes())
@@ -104,53 +68,9 @@ def test_a_changed_file_is_refused(run: Run, model: Path, root: Path, at: str) -
     assert failed["error"]["kind"] == "VerificationFailed"
 
 
-def test_a_file_of_the_model_verifies_by_its_folder(
-    run: Run, model: Path, root: Path, at: str
-) -> None:
-    check = ("--trust-root", root, "--at", at)
-    told = run("verify", model / "model.safetensors", *check, "--json").json
-    assert told["file"] == "model.safetensors"
-    (model / "notes.txt").write_text("mine")
-    assert "NOT COVERED  notes.txt" in run("verify", model, *check).out
-    assert "says nothing about" in run("verify", model / "notes.txt", *check, code=3).err
-
-
 def test_without_a_root_it_could_not_check(run: Run, untouched: Path) -> None:
     assert "no trust root" in run("verify", untouched, code=3).err
     assert "no trust root" in run("verify", untouched, "--json", code=3).json["error"]["what"]
-
-
-def test_a_run_s_folder_is_told_from_the_model_in_it(
-    run: Run, model: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    (tmp_path / "tiny-1").mkdir()
-    model.rename(tmp_path / "tiny-1" / "model")
-    checked = ("--trust-root", root, "--at", at)
-    for words, code in (
-        (("verify", "tiny-1", *checked), 3),
-        (("export", "spdx", "tiny-1", *checked), 3),
-        (("show", "tiny-1"), 2),
-    ):
-        assert "Give the model in it: tiny-1/model." in run(*words, code=code).err
-
-
-def test_a_source_is_told_from_what_signing_it_writes(
-    run: Run, untouched: Path, root: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "root.yaml").write_text("schema: govray.dev/trust-root/v1\n")
-    for words in (
-        ("verify", untouched, "--trust-root", "root.yaml"),
-        ("verify", "root.yaml", "--trust-root", root),
-        ("show", "root.yaml"),
-    ):
-        assert "root.yaml: this is the source of a document" in run(*words, code=2).err
-    (tmp_path / "signed.yaml").write_bytes(root.read_bytes())
-    assert "trust-root/v1" in run("show", "signed.yaml").out
-
-
-@pytest.mark.parametrize("given", ["missing.json", "."])
-def test_a_root_that_is_no_file_is_usage(run: Run, untouched: Path, given: str) -> None:
-    assert "--trust-root" in run("verify", untouched, "--trust-root", given, code=2).err
 
 
 def test_pinning_keeps_the_root_and_refuses_to_go_back(
@@ -175,34 +95,6 @@ def test_pinning_keeps_the_root_and_refuses_to_go_back(
     # Control: with nothing pinned the older one is a root like any other.
     (tmp_path / "config" / "govray" / "trust-root.json").unlink()
     run("verify", untouched, "--trust-root", root, "--at", at)
-
-
-def test_a_pinned_root_says_nothing_of_another_organisations(
-    run: Run, untouched: Path, world: World, root: Path, tmp_path: Path, at: str
-) -> None:
-    pinned = tmp_path / "config" / "govray" / "trust-root.json"
-    pinned.parent.mkdir(parents=True)
-    pinned.write_bytes(World(name="another-org").sign_root(version=9))
-    run("verify", untouched, "--trust-root", root, "--at", at)
-    # One of the same name with other keys, which the pinned ones did not sign.
-    pinned.write_bytes(World(name="example-org").root)
-    said = run("verify", untouched, "--trust-root", root, "--at", at, code=1).err
-    assert "two different roots call themselves version 1" in said
-
-
-def test_a_damaged_pinned_root_is_named_and_not_the_given_one(
-    run: Run, untouched: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    pinned = tmp_path / "config" / "govray" / "trust-root.json"
-    pinned.parent.mkdir(parents=True)
-    pinned.write_bytes(root.read_bytes()[:-9])
-    said = run("verify", untouched, "--trust-root", root, "--at", at, code=1).err
-    assert f"{pinned}: the pinned trust root is damaged" in said
-    # The given one is named as such where it is the damaged one.
-    pinned.write_bytes(root.read_bytes())
-    root.write_bytes(root.read_bytes()[:-9])
-    said = run("verify", untouched, "--trust-root", root, "--at", at, code=1).err
-    assert "the pinned trust root is damaged" not in said
 
 
 def test_a_root_that_was_swapped_after_it_was_verified_is_not_pinned(
@@ -253,52 +145,6 @@ def test_single_documents_verify(
     assert run(*check, "--delegation", "delegation.json", "--json").json["signer"] == "acme-legal"
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(data=st.data())
-def test_a_changed_envelope_states_the_same_or_is_refused_without_a_traceback(
-    world: World,
-    root: Path,
-    tmp_path: Path,
-    at: str,
-    capsys: pytest.CaptureFixture[str],
-    data: st.DataObject,
-) -> None:
-    original = world.policy
-    start = data.draw(st.integers(0, len(original) - 1))
-    stop = data.draw(st.integers(start, min(start + 8, len(original))))
-    changed = original[:start] + data.draw(st.binary(max_size=8)) + original[stop:]
-    path = tmp_path / "policy.dsse.json"
-    path.write_bytes(changed)
-    capsys.readouterr()
-    code = main(["verify", str(path), "--trust-root", str(root), "--at", at, "--json"])
-    told = json.loads(capsys.readouterr().out)
-    if code == 0:
-        # Only key hints are not signed; they decide nothing.
-        assert told["digest"] == sha256(Envelope.parse(original).payload)
-    else:
-        # 3: the changed bytes call themselves another kind of document.
-        assert code in (1, 3), told
-
-
-def test_what_cannot_be_checked_alone_or_with_these_options_is_said(
-    run: Run, untouched: Path, world: World, root: Path, tmp_path: Path, at: str
-) -> None:
-    alone = tmp_path / "a.json"
-    alone.write_bytes((untouched / "governance" / "attestation.dsse.json").read_bytes())
-    check = ("--trust-root", root, "--at", at)
-    (tmp_path / "policy.dsse.json").write_bytes(world.policy)
-    run("verify", "policy.dsse.json", *check)
-    for words, code, said in (
-        ((alone, *check), 3, "its model folder"),
-        ((root, *check), 3, "nothing here verifies"),
-        ((untouched, *check, "--delegation", root), 2, "already contains its delegations"),
-        (("policy.dsse.json", *check, "--allow-uncovered", "*"), 2, "model folder"),
-    ):
-        assert said in run("verify", *words, code=code).err
-
-
 def corpus(run: Run, world: World, tmp_path: Path, name: str = "alpha") -> Path:
     source = tmp_path / "source"
     source.mkdir()
@@ -331,33 +177,6 @@ def test_a_corpus_verifies_down_to_its_records(
     assert "Merkle root" in run(*check, code=1).err
 
 
-def test_a_corpus_of_another_name_a_stranger_s_or_unsigned_is_refused(
-    run: Run, world: World, root: Path, tmp_path: Path, at: str
-) -> None:
-    folder = corpus(run, world, tmp_path)
-    check = ("--trust-root", root, "--at", at)
-    renamed = folder.rename(folder.with_name("beta"))
-    assert "'alpha'" in run("verify", renamed, *check, code=1).err
-    (renamed / "credential.dsse.json").unlink()
-    assert "no signed credential" in run("verify", renamed.rename(folder), *check, code=3).err
-    stranger = write_key(tmp_path / "stranger.pem", LocalSigner.generate())
-    run("sign", folder / "credential.yaml", "--key", stranger)
-    assert "no signature verifies" in run("verify", folder, *check, code=1).err
-
-
-def test_trace_without_the_corpora_says_what_it_did_not_search(
-    run: Run, untouched: Path, prepared: Path, root: Path, tmp_path: Path, at: str
-) -> None:
-    record = tmp_path / "record"
-    record.write_text("alpha/0/1")
-    model = ("trace", record, "--model", untouched, "--trust-root", root, "--at", at)
-    assert "--records" in run(*model, code=3).err
-    check = (*model, "--records", prepared)
-    told = run(*check, "--json").json
-    assert (told["found"], sorted(told["closed"])) == (False, ["acme", "alpha", "beta", "gamma"])
-    assert "Not searched: alpha" in run(*check).out
-
-
 def test_trace_believes_no_model_that_does_not_verify(
     run: Run, model: Path, root: Path, tmp_path: Path, at: str
 ) -> None:
@@ -384,14 +203,6 @@ def test_a_head_from_elsewhere_shows_a_fork(
     run(*check, "--also", tmp_path / "none", code=2)
 
 
-def test_rows_beyond_the_bound_could_not_be_checked(
-    run: Run, untouched: Path, root: Path, at: str
-) -> None:
-    check = ("verify", untouched, "--trust-root", root, "--at", at)
-    assert "--max-rows" in run(*check, "--max-rows", 3, code=3).err
-    run(*check, "--max-rows", 1000)
-
-
 def test_what_a_loader_would_load_is_exit_1_unless_it_is_allowed(
     run: Run, model: Path, root: Path, at: str
 ) -> None:
@@ -414,16 +225,6 @@ def test_what_a_loader_would_load_is_exit_1_unless_it_is_allowed(
     assert told["uncovered"] == ["README.md", "modeling_gpt.py"]
     assert told["uncoveredLoadable"] == ["modeling_gpt.py"]
     assert "no glob" in run(*check, "--allow-uncovered", "[a]", code=2).err
-
-
-def test_many_harmless_files_are_told_in_a_line(run: Run, model: Path, root: Path, at: str) -> None:
-    for number in range(300):
-        path = model / ".git" / "objects" / f"{number:03}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x")
-    out = run("verify", model, "--trust-root", root, "--at", at).out
-    assert out.count("NOT COVERED") == 1
-    assert ".git/: the attestation says nothing about 300 files below it" in out
 
 
 @pytest.mark.parametrize("verb", ["trace", "export", "remove"])

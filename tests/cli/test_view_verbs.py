@@ -10,12 +10,10 @@ import pytest
 
 from govray.evidence.views.disclosure import DisclosedFacts, weights_of
 from govray.evidence.views.view import View
-from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
 from tests.support.command import Run, write_key
-from tests.support.tree import ROOT
 from tests.support.world import AT, World
 
 Check = tuple[Any, ...]
@@ -60,16 +58,6 @@ def test_a_view_is_made_verified_and_checked(
     assert "all 256 leaves follow from" in said.out
 
 
-def test_only_the_operator_discloses(
-    run: Run, world: World, untouched: Path, check: Check, tmp_path: Path
-) -> None:
-    for name, signer in (("auditor", world.keys.auditor), ("anyone", LocalSigner.generate())):
-        key = write_key(tmp_path / f"{name}.pem", signer)
-        run("disclose", untouched, "--key", key, *SECRET, *check, code=1)
-    assert not (tmp_path / "disclosure.secret").exists()
-    assert not (tmp_path / "disclosure.dsse.json").exists()
-
-
 def test_a_false_disclosure_is_found_with_the_model_and_the_secret(
     run: Run, world: World, untouched: Path, made: Path, check: Check, tmp_path: Path
 ) -> None:
@@ -91,33 +79,6 @@ def test_a_false_disclosure_is_found_with_the_model_and_the_secret(
     assert not (tmp_path / "x.json").exists()
 
 
-def test_the_secret_is_the_one_and_its_owner_s(
-    run: Run, untouched: Path, made: Path, check: Check, tmp_path: Path
-) -> None:
-    words = ("view", "make", untouched, "--audience", "buyer.yaml", "--out", "x.json")
-    secret = tmp_path / "disclosure.secret"
-    secret.chmod(0o640)
-    assert "read by others" in run(*words, *SECRET, *check, code=2).err
-    secret.chmod(0o600)
-    secret.write_bytes(bytes(32))
-    assert "under this secret" in run(*words, *SECRET, *check, code=1).err
-    secret.write_bytes(bytes(31))
-    assert "32 bytes" in run(*words, *SECRET, *check, code=2).err
-    assert "cannot be read" in run(*words, "--secret", "none", *check, code=2).err
-    assert not (tmp_path / "x.json").exists()
-
-
-def test_nothing_goes_into_the_model(
-    run: Run, model: Path, check: Check, key: Path, tmp_path: Path
-) -> None:
-    words = ("disclose", model, "--key", key)
-    for inside in (("--secret", model / "s"), (*SECRET, "--out", model / "d.json")):
-        assert "inside the model folder" in run(*words, *inside, *check, code=2).err
-    (model / "model.safetensors").write_bytes(b"")
-    assert "step 4 (files)" in run(*words, *SECRET, *check, code=1).err
-    assert not (tmp_path / "disclosure.secret").exists()
-
-
 def test_what_would_tell_a_name_is_not_written(
     run: Run, untouched: Path, made: Path, check: Check, tmp_path: Path
 ) -> None:
@@ -134,31 +95,3 @@ def test_what_would_tell_a_name_is_not_written(
     assert not (tmp_path / "x.json").exists()
     (tmp_path / "a.yaml").write_text("fields: [attestation]\nnames: ['*']\n")
     run(*words, "--audience", "a.yaml")  # control
-
-
-def test_nothing_is_replaced(
-    run: Run, untouched: Path, made: Path, check: Check, key: Path
-) -> None:
-    said = run("disclose", untouched, "--key", key, *SECRET, *check, code=2).err
-    assert "already exists" in said
-    out = ("--audience", "buyer.yaml", "--out", "buyer.json")
-    assert "already exists" in run("view", "make", untouched, *out, *SECRET, *check, code=2).err
-
-
-def test_the_page_s_commands_run_as_they_stand(
-    run: Run, model: Path, root: Path, at: str, key: Path, tmp_path: Path
-) -> None:
-    page = (ROOT / "docs" / "views.md").read_text()
-    model.rename(tmp_path / "MODEL")
-    root.rename(tmp_path / "ROOT")
-    [described] = re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)
-    (tmp_path / "buyer.yaml").write_text(described)
-    lines = re.findall(r"^govray .*$", page, re.M)
-    assert [" ".join(each.split()[1:3]) for each in lines] == [
-        *("disclose MODEL", "view make", "view verify", "view check")
-    ]
-    for line in lines:
-        said = run(*line.split()[1:], "--at", at).out
-    assert "all 256 leaves follow from" in said
-    shown = run("view", "verify", "buyer.json", "--trust-root", "ROOT", "--json", "--at", at).json
-    assert {each.get("group") for each in shown["facts"]} == {None, "block.0", "block.1", "head"}

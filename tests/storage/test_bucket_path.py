@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from govray.storage.atomic_file import write_whole
 from govray.storage.bucket import Replaced
 from govray.storage.bucket_path import BucketPath, Tag
-from govray.storage.place import Place, place
-from tests.support.object_server import Bucket, Server
+from govray.storage.place import Place
+from tests.support.object_server import Server
 from tests.support.table import each_row
 
 FILES = {
@@ -73,17 +70,6 @@ def test_what_is_there_is_what_pathlib_says(both: tuple[BucketPath, Path], name:
         assert list(store.walk_files()) == names(below, disk)
 
 
-def test_a_url_is_read_and_written_as_it_stands(store: BucketPath) -> None:
-    assert place(str(store)) == store
-    assert pickle.loads(pickle.dumps(store)) == store
-    assert place("runs/a") == Path("runs/a")
-    assert [each.name for each in (store / "a" / "b").parents][:2] == ["a", "here"]
-    for wrong in ("s4://bucket/a", "s3:/bucket", "s3://user:secret@bucket/a"):
-        with pytest.raises(ValueError, match="URL") as refused:
-            place(wrong)
-        assert "secret" not in str(refused.value)
-
-
 def test_of_two_creators_one_is_refused(store: BucketPath) -> None:
     write_whole(store / "lock", b"one", replace=False)
     with pytest.raises(FileExistsError):
@@ -108,28 +94,6 @@ def test_a_swap_over_another_version_is_refused(store: BucketPath) -> None:
     path.unlink(missing_ok=True)
 
 
-def test_counters_of_many_threads_lose_nothing(store: BucketPath) -> None:
-    path = store / "count"
-    path.create(b"0")
-
-    def raise_it() -> None:
-        for _ in range(5):
-            while True:
-                data, tag = path.read_stamped()
-                try:
-                    path.swap(str(int(data) + 1).encode(), tag)
-                except Replaced:
-                    continue
-                break
-
-    threads = [threading.Thread(target=raise_it) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert path.read_bytes() == b"20"
-
-
 def test_trouble_is_an_error_of_the_system_that_names_the_object(store_server: Server) -> None:
     absent = BucketPath.parse(store_server.url("no-such-bucket"))
     with pytest.raises(FileNotFoundError) as missing:
@@ -138,15 +102,3 @@ def test_trouble_is_an_error_of_the_system_that_names_the_object(store_server: S
     gone = BucketPath.parse("s3://bucket/a?endpoint_override=127.0.0.1:9&scheme=http")
     with pytest.raises(OSError, match="the storage failed"):
         gone.read_bytes()
-
-
-def test_markers_of_folders_are_no_files(store_server: Server, store: BucketPath) -> None:
-    (store / "run" / "file").write_bytes(b"x")
-    (store / "run" / "empty").write_bytes(b"")
-    bucket = Bucket(store_server, urlsplit(store.bucket).netloc)
-    for key in ("run", "run/below"):
-        bucket.mark(f"{store.key}/{key}")
-    (store / "run" / "below" / "file").write_bytes(b"x")
-    assert list(store.walk_files()) == ["run/below/file", "run/empty", "run/file"]
-    assert not (store / "run").is_file()
-    assert store.relative_to(store) == ""

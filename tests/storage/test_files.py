@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import shutil
 import signal
 import stat
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,13 +19,9 @@ import pytest
 
 from govray.cli import user_files
 from govray.errors import UsageError
-from govray.governance.formats import merkle
-from govray.platform.store.store_secret import KEY_BYTES, load_key
 from govray.platform.store.tile_storage import LocalTileFolder
-from govray.platform.store.tiles import CHECKPOINT, TileReader, write_tiles
-from govray.storage import atomic_file, staged_folder
-from govray.storage.atomic_file import make_folder, sync_folder, write_whole
-from govray.storage.folder_lock import folder_lock
+from govray.storage import staged_folder
+from govray.storage.atomic_file import write_whole
 from govray.train.run_folder import events
 from tests.support.small_process import small_process
 
@@ -145,11 +137,6 @@ def test_a_killed_write_leaves_the_old_file_or_the_new_one(
     assert_old_then_new(found, before, NEW)
 
 
-def write_new(path: Path) -> None:
-    with suppress(FileExistsError):
-        write_whole(path, NEW, replace=False)
-
-
 def write_in_place(path: Path) -> None:
     with path.open("wb") as file:
         file.write(NEW[:20])
@@ -179,15 +166,6 @@ def stage(path: Path, *, replace: bool = False) -> None:
     if replace or not path.exists():
         with staged_folder.staged_folder(path, replace=replace) as folder:
             fill(folder)
-
-
-@pytest.mark.parametrize(("act", "new"), [(write_new, NEW), (stage, NEW_FOLDER)])
-def test_a_kill_where_nothing_is_replaced_leaves_all_or_nothing(
-    kills: Kills, tmp_path: Path, act: Callable[[Path], None], new: Found
-) -> None:
-    path = tmp_path / "it"
-    found = kills.found_after_each(path, partial(act, path), lambda: content(path), lambda: None)
-    assert_old_then_new(found, None, new)
 
 
 def test_a_killed_replacement_leaves_the_old_folder_or_the_new_one(
@@ -244,38 +222,6 @@ def test_a_folder_filled_in_place_would_be_there_in_part(kills: Kills, tmp_path:
         assert_old_then_new(found, None, NEW_FOLDER)
 
 
-def test_a_killed_index_leaves_whole_tiles_and_the_next_completes_them(
-    kills: Kills, tmp_path: Path
-) -> None:
-    leaves = [b"leaf %d" % number for number in range(5)]
-    root, number, completed = merkle.root(leaves), 0, False
-    write_tiles(LocalTileFolder(tmp_path / "expected"), leaves, b"note")
-    expected = content(tmp_path / "expected")
-    assert isinstance(expected, dict)
-    folder = LocalTileFolder(tmp_path / "tiles")
-    write = partial(write_tiles, folder, leaves, b"note")
-    while kills.at(number := number + 1, write):
-        found = content(tmp_path / "tiles") or {}
-        assert isinstance(found, dict)
-        visible = {name: data for name, data in found.items() if not name.endswith(".tmp")}
-        assert visible.items() <= expected.items()
-        if CHECKPOINT in visible:  # who sees a checkpoint finds its tiles
-            completed = True
-            assert TileReader(folder, 5, root).entry(4) == leaves[4]
-        write()
-        assert TileReader(folder, 5, root).root() == root
-        shutil.rmtree(tmp_path / "tiles")
-    assert completed
-
-
-def test_a_killed_secret_is_whole_or_absent(kills: Kills, tmp_path: Path) -> None:
-    path, url, number, sizes = tmp_path / "store.db.key", f"sqlite:///{tmp_path}/store.db", 0, set()
-    while kills.at(number := number + 1, partial(load_key, url)):
-        sizes.add(path.stat().st_size if path.exists() else None)
-        clear(path)
-    assert sizes == {None, KEY_BYTES}
-
-
 def stage_killed_at_its_rename(path: Path) -> None:
     os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # in a fork, which ends with it
     stage(path)
@@ -318,23 +264,6 @@ def test_of_two_that_stage_at_once_neither_touches_the_others(tmp_path: Path) ->
         both()
     assert content(path) == NEW_FOLDER
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
-
-
-def test_what_is_taken_for_a_leftover_before_it_is_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock, path, gone = staged_folder.fcntl.flock, tmp_path / "folder", []
-
-    def overtaken(descriptor: int, mode: int) -> None:
-        if not gone:
-            gone.extend(tmp_path.iterdir())
-            gone[0].rmdir()
-        flock(descriptor, mode)
-
-    monkeypatch.setattr(staged_folder.fcntl, "flock", overtaken)
-    stage(path)
-    assert gone[0] != path
-    assert content(path) == NEW_FOLDER
 
 
 def test_without_locks_nothing_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,14 +366,6 @@ def test_without_a_sync_that_would_be_seen(
         assert_durable(log, tmp_path / "it")
 
 
-def test_folders_on_the_way_are_synced_too(tmp_path: Path) -> None:
-    with recorded() as log:
-        make_folder(tmp_path / "a" / "b")
-        assert len(log) == 2
-        make_folder(tmp_path / "a" / "b")
-    assert log == [("sync", each.stat().st_ino) for each in (tmp_path, tmp_path / "a")]
-
-
 def test_the_first_line_of_a_log_is_synced_with_its_name(tmp_path: Path) -> None:
     stop = events.Stopped(at="2026-11-11T00:00:00Z", step=1)
     with recorded() as log:
@@ -454,39 +375,6 @@ def test_the_first_line_of_a_log_is_synced_with_its_name(tmp_path: Path) -> None
     assert log == [("sync", file), ("sync", folder), ("sync", file)]
 
 
-def test_permissions_are_those_asked_for_or_the_umasks(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        write_whole(tmp_path / "file", NEW)
-        write_whole(tmp_path / "key", NEW, mode=0o600)
-        write_whole(tmp_path / "public", NEW, mode=0o644)
-        stage(tmp_path / "folder")
-        fill(tmp_path / "kept", OLD_FOLDER)
-        (tmp_path / "kept").chmod(0o705)
-        with staged_folder.staged_folder(tmp_path / "kept", replace=True) as folder:
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700  # until it is complete
-            fill(folder)
-    finally:
-        os.umask(before)
-    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
-    assert modes == {
-        "file": 0o640,
-        "key": 0o600,
-        "public": 0o644,
-        "folder": 0o750,
-        "kept": 0o705,
-    }
-
-
-def test_a_replaced_link_stays_and_what_it_names_is_the_new_folder(tmp_path: Path) -> None:
-    fill(tmp_path / "real", OLD_FOLDER)
-    (tmp_path / "link").symlink_to("real")
-    stage(tmp_path / "link", replace=True)
-    assert (tmp_path / "link").is_symlink()
-    assert content(tmp_path / "real") == NEW_FOLDER
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "real"]
-
-
 def test_a_taken_name_is_refused_even_if_it_is_a_dangling_link(tmp_path: Path) -> None:
     (tmp_path / "file").symlink_to("nowhere")
     with pytest.raises(FileExistsError):
@@ -494,85 +382,3 @@ def test_a_taken_name_is_refused_even_if_it_is_a_dangling_link(tmp_path: Path) -
     with pytest.raises(UsageError, match="already exists"):
         user_files.write(tmp_path / "file", NEW, replace=False)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("call", ["write", "fchmod", "fsync", "replace"])
-def test_what_the_system_refuses_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, full)
-        with pytest.raises(OSError, match="No space left"):
-            write_whole(tmp_path / "file", NEW, mode=0o600)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_of_any_length_that_the_system_takes_is_written(tmp_path: Path) -> None:
-    for name in ("x" * 255, "é" * 127):
-        write_whole(tmp_path / name, NEW)
-        assert (tmp_path / name).read_bytes() == NEW
-
-
-@pytest.mark.parametrize(("number", "raises"), [(errno.EINVAL, False), (errno.EIO, True)])
-def test_a_file_system_without_folder_syncs_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raises: bool
-) -> None:
-    def refuse(descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(atomic_file.os, "fsync", refuse)
-    if raises:
-        with pytest.raises(OSError, match="Input/output"):
-            sync_folder(tmp_path)
-    else:
-        sync_folder(tmp_path)
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from govray.storage.folder_lock import folder_lock
-
-with folder_lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_who_makes_a_folder_is_alone_until_it_ends_or_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "above" / "folder"
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(target)], stdout=subprocess.PIPE
-    ) as other:
-        assert other.stdout
-        assert other.stdout.readline() == b"held\n"
-        log = logging.getLogger("govray.storage.folder_lock")
-        monkeypatch.setattr(log, "warning", lambda *_: other.kill())  # that it waits
-        with folder_lock(target):
-            assert other.wait() < 0
-    assert not list(target.parent.iterdir())
-
-
-def test_many_makers_take_turns(tmp_path: Path) -> None:
-    inside, most = [0], [0]
-
-    def make() -> None:
-        for _ in range(20):
-            with folder_lock(tmp_path / "folder"):
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-                time.sleep(0.001)
-                inside[0] -= 1
-
-    makers = [threading.Thread(target=make) for _ in range(4)]
-    for maker in makers:
-        maker.start()
-    for maker in makers:
-        maker.join()
-    assert most == [1]
-    assert not list(tmp_path.iterdir())

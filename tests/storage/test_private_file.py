@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -29,22 +28,8 @@ def test_a_file_that_others_can_reach_is_not_read(tmp_path: Path, mode: int) -> 
     assert caught.value.mode == mode
 
 
-def test_its_remedy_is_a_command_for_this_path(tmp_path: Path) -> None:
-    (folder := tmp_path / "my keys").mkdir()
-    with pytest.raises(OpenToOthers) as caught:
-        read_private(path := secret(folder, 0o644), 4)
-    assert caught.value.remedy == f"chmod 600 '{path}'"
-    subprocess.run(caught.value.remedy, shell=True, check=True)
-    assert read_private(path, 4)
-
-
 def test_a_link_has_the_permissions_of_what_it_leads_to(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(secret(tmp_path, 0o644))
     with pytest.raises(OpenToOthers):
         read_private(link, 4)
-
-
-def test_what_is_missing_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_private(tmp_path / "nothing", 4)

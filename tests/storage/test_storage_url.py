@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray.train
 
 from govray.cli.app import _command, app
 from govray.errors import UsageError
 from govray.platform.store.store_secret import KEY_ENV, load_key
-from govray.storage.storage_url import below, check_path, check_url, is_url
-from govray.train import GovernedTrainer
-from govray.train.inputs.experiment_config import parse_experiment, read_experiment
+from govray.storage.storage_url import check_path, check_url, is_url
 from tests.support.table import each_row
 
 URLS = ["s3://bucket/p", "s3:/bucket", "S3://bucket", "s4://bucket", "s3:bucket", "file:///p"]
@@ -34,65 +30,6 @@ def test_what_is_meant_as_a_url_is_no_path(text: str) -> None:
 def test_a_path_is_none(text: str) -> None:
     assert not is_url(text)
     assert check_path(text) == text
-
-
-EXPERIMENT = {
-    "name": "tiny",
-    "hyperparameters": {"context": 8},
-    "data": {"corpora": "data/corpora", "rows_per_step": {"all": 1}},
-    "governance": {"policy": "policy.json", "trust_root": "root.json"},
-    "max_steps": 1,
-}
-
-
-@each_row(
-    ("field", "url"),
-    [
-        ("pretrained", "s3://bucket/AKIA"),
-        ("attestation_key", "s3:/bucket/AKIA"),
-        ("attestation_key_password_file", "S3://bucket/AKIA"),
-        ("data.tokenizer", "s3://bucket/AKIA"),
-    ],
-)
-def test_an_experiment_names_the_field_that_has_a_url(field: str, url: str) -> None:
-    assert parse_experiment(EXPERIMENT, where="tiny.yaml").storage_path == "runs"
-    value = with_field(field, url)
-    with pytest.raises(UsageError, match=rf"{field}.*give a path, not a URL") as told:
-        parse_experiment(value, where="tiny.yaml")
-    assert "docs/storage.md" in str(told.value)
-    assert "AKIA" not in str(told.value)
-
-
-PLACES = ["data.corpora", "storage_path", "governance.policy", "governance.trust_root"]
-
-
-def with_field(field: str, value: Any) -> dict[str, Any]:
-    section, _, name = field.rpartition(".")
-    if section:
-        return {**EXPERIMENT, section: {**EXPERIMENT[section], name: value}}  # type: ignore[dict-item]
-    return {**EXPERIMENT, name: value}
-
-
-@each_row("field", PLACES)
-def test_a_place_is_a_path_or_the_url_of_an_object_store(field: str) -> None:
-    for given in ("here/below", "s3://bucket/prefix?region=eu-west-1", "gs://bucket/prefix"):
-        parse_experiment(with_field(field, given), where="tiny.yaml")
-    for given, why in [
-        ("s4://bucket/AKIA", r"did you mean s3://"),
-        ("s3:/bucket/AKIA", r"did you mean s3://"),
-        ("https://bucket/AKIA", "give an object store's URL"),
-        ("fsspec+memory://bucket/AKIA", "give an object store's URL"),
-        ("s3://AKIA:hush@bucket", "no place in a URL"),
-        ("s3://bucket/AKIA//runs/", "has an empty part: write one slash"),
-    ]:
-        with pytest.raises(UsageError, match=f"{field}.*{why}") as told:
-            parse_experiment(with_field(field, given), where="tiny.yaml")
-        assert "AKIA" not in str(told.value)
-
-
-def test_the_experiment_file_itself_is_a_path() -> None:
-    with pytest.raises(UsageError, match="give a path"):
-        read_experiment("s3://bucket/tiny.yaml")
 
 
 def test_a_store_s_secret_is_not_made_in_a_folder_named_like_a_url(
@@ -195,15 +132,3 @@ def test_a_url_that_is_none_or_may_hold_a_secret_is_refused(url: str, message: s
     with pytest.raises(ValueError, match=message) as told:
         check_url(url)
     assert "hush" not in str(told.value)
-
-
-def test_a_url_in_an_experiment_is_checked_without_repeating_it() -> None:
-    value = {"checkpoint": {"storage": "s3://AKIA:hush@bucket/p"}}
-    with pytest.raises(UsageError, match=r"checkpoint\.storage.*no place in a URL") as told:
-        parse_experiment(value, where="tiny.yaml")
-    assert "hush" not in str(told.value)
-
-
-def test_a_place_beneath_a_url_keeps_its_options() -> None:
-    assert below("s3://b/p/?region=r", "run.1") == "s3://b/p/run.1?region=r"
-    assert below("s3://b", "run.1") == "s3://b/run.1"

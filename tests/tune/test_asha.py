@@ -45,18 +45,6 @@ def test_a_paused_trial_goes_on_when_the_rung_has_room() -> None:
     assert machine.trials["b"].rung == 2
 
 
-def test_a_report_beyond_several_rungs_counts_at_each() -> None:
-    machine = AsynchronousHalving(ONE, 3)
-    assert actions(machine.report("a", 9, 1.0)) == {"a": "stop"}
-    assert [len(rung.entries) for rung in machine.rungs[0]] == [1, 1, 1]
-
-
-def test_a_bracket_of_one_rung_runs_everything_to_the_end() -> None:
-    machine = AsynchronousHalving((Bracket((9,), 2),), 3)
-    assert actions(machine.report("a", 5, 1.0)) == {"a": "continue"}
-    assert actions(machine.report("a", 9, 1.0)) == {"a": "stop"}
-
-
 def test_the_dead_give_their_place_to_the_living() -> None:
     machine = AsynchronousHalving((Bracket((1, 9), 3),), 4)
     machine.report("a", 1, 1.0)
@@ -65,45 +53,6 @@ def test_the_dead_give_their_place_to_the_living() -> None:
     assert actions(machine.died("a")) == {"b": "resume"}
     assert actions(machine.died("b")) == {"c": "resume"}
     assert machine.died("c") == ()
-
-
-def test_the_dead_never_go_on_even_if_all_died() -> None:
-    machine = AsynchronousHalving(ONE, 3)
-    for name in "abc":
-        machine.add(name)
-    assert [machine.died(name) for name in "abc"] == [(), (), ()]
-    machine.close()
-    assert machine.done
-    assert machine.died("a") == machine.invalid("a") == ()
-    assert machine.report("a", 1, 0.0)[0].action is Action.STOP
-
-
-@pytest.mark.parametrize("objective", [math.nan, math.inf])
-def test_what_cannot_be_judged_goes_nowhere(objective: float) -> None:
-    machine = AsynchronousHalving(ONE, 3)
-    assert actions(machine.report("a", 1, objective)) == {"a": "pause"}
-    assert actions(machine.close()) == {"a": "stop"}
-
-
-def test_an_invalid_trial_counts_nowhere_and_frees_its_place() -> None:
-    machine = AsynchronousHalving((Bracket((1, 9), 2), Bracket((9,), 1)), 2)
-    assert [machine.add(name) for name in "abc"] == [0, 0, 1]
-    machine.report("a", 1, 1.0)
-    machine.invalid("a")
-    assert machine.rungs[0][0].entries == []
-    assert machine.add("d") == 0
-    assert actions(machine.report("d", 1, 5.0)) == {"d": "continue"}
-
-
-def test_a_search_that_ends_short_of_trials_stops_those_that_wait() -> None:
-    machine = AsynchronousHalving(ONE, 3)
-    for name, objective in (("a", 1.0), ("b", 2.0)):
-        machine.report(name, 1, objective)
-    machine.died("a")
-    assert not machine.done
-    assert actions(machine.close()) == {"b": "resume"}
-    machine.report("b", 9, 2.0)
-    assert machine.done
 
 
 def run_out(
@@ -134,14 +83,6 @@ def test_when_all_wait_for_all_the_issue_s_preview_comes_out_exactly(seed: int) 
     objective = {f"t{i}": random.Random(seed * 100 + i).random() for i in range(10)}
     machine = AsynchronousHalving(found, 3, synchronous=True)
     assert run_out(machine, objective, seed) == {100: 5, 300: 3, 900: 2}
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_best_trial_of_a_bracket_runs_to_the_end(seed: int) -> None:
-    objective = {f"t{i}": random.Random(seed * 100 + i).random() for i in range(9)}
-    machine = AsynchronousHalving(ONE, 3)
-    run_out(machine, objective, seed)
-    assert machine.trials[min(objective, key=objective.__getitem__)].step == 9
 
 
 def test_a_scale_changes_no_decision() -> None:

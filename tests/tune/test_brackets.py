@@ -7,14 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.tune.brackets import (
-    Bracket,
     Mode,
     adaptive,
     bracket_lengths,
-    floor_log,
-    longest,
-    places,
-    rungs,
     trials_per_bracket,
 )
 
@@ -34,12 +29,6 @@ def test_trials_per_bracket(
     assert trials_per_bracket(trials, divisor, lengths) == expected
 
 
-def test_rungs() -> None:
-    assert rungs(4, 2, 10) == (1, 2, 5, 10)
-    assert rungs(3, 3, 900) == (100, 300, 900)
-    assert rungs(3, 4, 2) == (1, 1, 2)
-
-
 @pytest.mark.parametrize(
     ("most", "mode", "expected"),
     [
@@ -53,24 +42,6 @@ def test_rungs() -> None:
 )
 def test_bracket_lengths(most: int, mode: Mode, expected: tuple[int, ...]) -> None:
     assert bracket_lengths(most, mode) == expected
-
-
-def test_powers_are_counted_exactly() -> None:
-    """In floats log(243) / log(3) and log(1000) / log(10) fall short of 5 and of 3."""
-    assert [floor_log(3, n) for n in (1, 2, 3, 242, 243, 244)] == [0, 0, 1, 4, 5, 5]
-    assert floor_log(10, 1000) == 3
-    assert floor_log(2, 2**60 - 1) == 59
-    assert longest(5, 3, 900, 10) == 3
-    assert longest(5, 3, 243, 10**9) == 5
-
-
-def test_places() -> None:
-    assert [places(n, 3) for n in (1, 2, 3, 5, 6, 9)] == [1, 1, 1, 1, 2, 3]
-
-
-def test_a_search_of_the_issue() -> None:
-    found = adaptive(max_trials=10, max_time=900, divisor=3, max_rungs=5, mode="standard")
-    assert found == (Bracket((100, 300, 900), 7), Bracket((300, 900), 3))
 
 
 @given(

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from govray.errors import UsageError
-from govray.train.driver import ray_cluster
-from govray.train.driver.waiting_line import AGAIN_S, FIRST_S, GAP_S, WaitingLine
+from govray.train.driver.waiting_line import WaitingLine
 from govray.train.experiment.resources import Resources
 from govray.tune.cluster_capacity import (
     ASKING,
     TRIAL_CPUS,
-    autoscales,
     count_waiting,
     need,
     trials_at_once,
@@ -59,29 +57,6 @@ def test_what_fits_nowhere_is_refused_where_nobody_brings_nodes() -> None:
     assert trials_at_once(file(), nodes(2.1), scales=False) == 1
 
 
-@pytest.mark.parametrize(
-    ("stored", "scales"),
-    [
-        ({}, False),
-        ({"__autoscaler_v2_enabled": b"0"}, False),
-        ({"__autoscaler_v2_enabled": b"1"}, True),
-        ({"__autoscaling_status": b'{"autoscaler_report": null}'}, False),
-        ({"__autoscaling_status": b'{"autoscaler_report": {"active_nodes": {"TYPE": 1}}}'}, False),
-        ({"__autoscaling_status": b'{"autoscaler_report": {"active_nodes": {"head": 1}}}'}, True),
-        ({"__autoscaling_status": b'{"autoscaler_report": {"idle_nodes": {"cpu": 1}}}'}, True),
-    ],
-)
-def test_an_autoscaler_is_told_from_rays_mere_monitor(
-    stored: dict[str, bytes], scales: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What stands there under Ray 2.60; TYPE is how the monitor names a node's type."""
-    known = {name: value.replace(b"TYPE", b"node_" + b"0a" * 28) for name, value in stored.items()}
-    monkeypatch.setattr(
-        ray_cluster, "_internal_kv_get", lambda name, namespace=None: known.get(name)
-    )
-    assert autoscales() is scales
-
-
 def group(state: str, *bundles: dict[str, float]) -> dict[str, Any]:
     return {"state": state, "bundles": dict(enumerate(bundles))}
 
@@ -110,19 +85,3 @@ def said(*looks: tuple[float, int]) -> dict[float, str]:
     line = WaitingLine("2 workers")
     told = ((now, line.look(waiting, now)) for now, waiting in looks)
     return {now: words for now, words in told if words}
-
-
-def test_a_wait_is_told_once_and_again_when_it_goes_on() -> None:
-    found = said(*((float(now), 2) for now in range(0, 4000, 2)))
-    first, again, third, fourth = found
-    assert FIRST_S <= first < FIRST_S + 2
-    assert found[first] == "2 trials wait for room: each needs 2 workers"
-    assert (again, third, fourth) == (AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S)
-    assert "for 10 minutes" in found[again]
-    assert "`ray status`" in found[again]
-
-
-def test_a_moments_wait_is_not_worth_a_word() -> None:
-    assert said((0, 1), (2, 1), (4, 0), (4 + GAP_S + 1, 0), (30, 1), (32, 1)) == {}
-    # Ray asks anew for what is not there yet: that is one wait.
-    assert list(said((0, 1), (4, 0), (8, 1))) == [8]

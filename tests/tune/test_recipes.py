@@ -6,11 +6,9 @@ import random
 
 import pytest
 
-from govray.errors import UsageError
-from govray.tune.ray_space import domains, within
+from govray.tune.ray_space import within
 from govray.tune.recipe import load_searcher
-from govray.tune.search_config import parse_search
-from tests.support.search_files import EXPERIMENT, SEARCH, search_file
+from tests.support.search_files import search_file
 from tests.support.tree import ROOT
 
 FOLDER = ROOT / "searchers"
@@ -34,16 +32,6 @@ def test_each_minimizes_the_objective(name: str) -> None:
     assert searcher.preview(file).trials == (3 if name == "grid" else 10)
 
 
-def test_a_population_varies_what_may_change_alone() -> None:
-    pbt = load_searcher("pbt")
-    with pytest.raises(UsageError, match=r"hyperparameters\.width can't change"):
-        pbt.preview(search_file(space={"hyperparameters.width": {"choice": [8]}}))
-    remote = EXPERIMENT | {"checkpoint": {"storage": "s3://bucket/runs"}, "search": SEARCH}
-    with pytest.raises(UsageError, match="not on an object store"):
-        pbt.preview(parse_search(remote, where="here"))
-    assert pbt.recipe(search_file(), 9).tune_config.scheduler
-
-
 def test_optuna_draws_within_the_space() -> None:
     space = ONE | {"seed": {"int": [3, 5]}, "optimizer.weight_decay": {"choice": [0.0, 0.1]}}
     file = search_file(space=space)
@@ -57,14 +45,3 @@ def test_optuna_draws_within_the_space() -> None:
         assert point == within(file.search.space, point)
         worst = float("inf") if number % 3 == 0 else random.random()
         searcher.on_trial_complete(str(number), {"objective": worst})
-
-
-def test_what_a_mutation_carried_out_of_range_comes_back() -> None:
-    space = search_file(space=ONE | {"seed": {"int": [3, 5]}}).search.space
-    assert within(space, {"optimizer.lr": 0.5, "seed": 3.6, "other": 1}) == {
-        "optimizer.lr": 1e-2,
-        "seed": 4,
-        "other": 1,
-    }
-    drawn = {domains(space)["seed"].sample() for _ in range(60)}
-    assert drawn == {3, 4, 5}

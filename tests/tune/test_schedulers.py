@@ -155,41 +155,6 @@ def by_curve(trial: FakeTrial) -> dict[str, Any] | None:
     return trial.last_result | {"done": True} if trial.step >= 900 else by_loss(trial)
 
 
-def test_hyperband_runs_its_preview_exactly() -> None:
-    found = FakeController(recipe("hyperband"), by_loss).run()
-    ends: dict[int, int] = {}
-    for trial in found.trials:
-        ends[trial.step] = ends.get(trial.step, 0) + 1
-    preview = load_searcher("hyperband").preview(search_file())
-    assert ends == preview.ends
-
-
-def test_the_dead_and_the_invalid_stall_nothing(form: tuple[str, dict[str, Any]]) -> None:
-    if form[0] == "random":
-        pytest.skip("no scheduler to stall")
-
-    def curve(trial: FakeTrial) -> dict[str, Any] | None:
-        number = int(trial.trial_id[1:])
-        if number in (0, 4):
-            return {"invalid": "no such width"}
-        if number == 1 or (number == 2 and trial.step >= 300):
-            return None
-        return by_loss(trial)
-
-    for seed in range(5):
-        found = FakeController(recipe(form[0], **form[1]), curve, seed).run()
-        assert len(found.trials) == 12  # two replaced
-        assert found.scheduler.reasons["t0"] == "invalid: no such width"
-        finished = [trial for trial in found.trials if trial.status == "TERMINATED"]
-        assert all(found.scheduler.reasons[trial.trial_id] for trial in finished)
-
-
-def test_a_space_where_nothing_is_valid_ends() -> None:
-    for name, more in FORMS[1:]:
-        found = FakeController(recipe(name, **more), lambda trial: {"invalid": "never"}).run()
-        assert len(found.trials) == 20
-
-
 def test_a_promoted_trial_goes_before_a_new_one() -> None:
     losses = iter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
 
@@ -270,33 +235,6 @@ def decisions(scheduler: Any, seed: int, of_loss: Callable[[float], float]) -> l
         scheduler.on_trial_result(ALONE, trials[name], {"step": step, "objective": of_loss(loss)})
         for name, step, loss in results(30, seed)
     ]
-
-
-def stretched(loss: float) -> float:
-    return float(loss**5)
-
-
-def test_our_cutoff_is_a_place_so_no_map_of_the_loss_changes_a_decision() -> None:
-    brackets = [Bracket((100, 300, 900), 30)]
-    for seed in range(5):
-        found = [
-            decisions(stopping(brackets), seed, of_loss)
-            for of_loss in (float, stretched, lambda loss: loss / (1 + loss))
-        ]
-        assert found[0] == found[1] == found[2]
-
-
-def test_ray_s_cutoff_interpolates_so_such_a_map_does() -> None:
-    """The control, and the reason for an engine of our own."""
-
-    def rays() -> AsyncHyperBandScheduler:
-        return AsyncHyperBandScheduler(
-            time_attr="step", max_t=900, grace_period=100, reduction_factor=3
-        )
-
-    assert any(
-        decisions(rays(), seed, float) != decisions(rays(), seed, stretched) for seed in range(5)
-    )
 
 
 def test_the_place_rule_of_the_issue() -> None:

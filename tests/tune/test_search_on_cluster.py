@@ -15,14 +15,11 @@ import yaml
 
 import govray
 from govray.errors import CouldNotCheck
-from govray.governance.submission.submission import Submission
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.storage import folder_name
 from govray.train.inputs.run_record import read_record
 from govray.train.replay.replayed_run import replay
 from govray.train.run_folder import events
-from govray.tune import search as searching
-from govray.tune.search_config import parse_search
 from govray.tune.search_record import TRIALS
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import get_args
 
 import pytest
 import yaml
 
 from govray.cli import app
 from govray.tune.search_config import VARIABLE, parse_search, read_search
-from govray.tune.search_record import SEARCH, TRIALS, How
 from tests.support.search_files import EXPERIMENT
 from tests.support.tree import ROOT
 
@@ -35,9 +33,3 @@ def test_the_file_that_it_names_is_a_search_and_can_be_previewed(
     assert app.run(shlex.split(dry)) == 0
     assert "4 trials" in capsys.readouterr().out
     assert read_search(shlex.split(real)[1]).search.searcher == "asha"
-
-
-def test_it_names_the_ways_to_end_and_the_files() -> None:
-    assert re.findall(r"^\| (\w+) \| (?!what)", PAGE, re.M) == list(get_args(How))
-    assert f"`{SEARCH}`" in PAGE
-    assert f"`{TRIALS}`" in PAGE

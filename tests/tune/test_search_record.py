@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from govray.errors import Malformed, UsageError
 from govray.train.run_folder.clock import instant
 from govray.tune.search_config import parse_search
 from govray.tune.search_record import TRIALS, SearchRecord, read
@@ -60,26 +59,3 @@ def test_a_line_that_a_crash_cut_off_is_overwritten(tmp_path: Path, cut: int) ->
     again = found.drawn({"optimizer.lr": 0.75})
     assert read(tmp_path).trials == found.trials
     assert again.name == first.replace("0000", "0001", 1)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"kind":"drawn"}\n',
-        b'{"how":"won","kind":"ended","reason":"","trial":"trial-0000"}\n',
-        b'{"how":"finished","kind":"ended","reason":"","trial":"trial-0007"}\n',
-        b"[]\n",
-        b"no json\n",
-    ],
-)
-def test_what_is_no_line_of_a_search_is_refused(tmp_path: Path, line: bytes) -> None:
-    begin(tmp_path).drawn({"optimizer.lr": 0.25})
-    with (tmp_path / TRIALS).open("ab") as file:
-        file.write(line)
-    with pytest.raises(Malformed):
-        read(tmp_path)
-
-
-def test_a_folder_of_something_else_is_no_search(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not the folder of a search"):
-        read(tmp_path)

@@ -14,8 +14,6 @@ from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder
 from govray.train.driver import preparation
 from govray.train.driver.trainer import from_experiment
-from govray.train.inputs.recorded_inputs import recorded_inputs
-from govray.train.inputs.run_record import read_record
 from govray.train.inputs.shared_inputs import Shared
 from govray.train.run_folder.clock import instant
 from govray.train.state import snapshot
@@ -145,17 +143,6 @@ def test_a_search_of_other_data_prepares_its_own(
     other = base_trainer(search(here, "two", **changes)).prepare()
     assert other.folder != one.folder
     assert len(packings) == 2
-
-
-def test_a_trial_finds_its_data_beside_its_search(here: Deployment, packings: list[Path]) -> None:
-    record = search(here, "one")
-    shared = base_trainer(record).share(record.started)
-    run = trial(record, shared, 1e-2)
-    found = recorded_inputs(run, read_record(run))  # what replays and audits ask
-    assert found.prepared == shared.prepared.folder
-    resumed = from_experiment(record.file.trial({"optimizer.lr": 1e-2}), resume=run)
-    assert resumed.prepare().folder == shared.prepared.folder
-    assert len(packings) == 1
 
 
 def test_two_at_once_pack_once(here: Deployment, packings: list[Path]) -> None:

@@ -7,17 +7,12 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
-import yaml
-
-from govray.cli import app
-from govray.errors import UsageError
-from govray.tune.points import draw, grid, grid_size
+from govray.tune.points import draw
 from govray.tune.ray_space import within
 from govray.tune.recipe import load_searcher
 from govray.tune.search_config import SearchFile, parse_search
 from govray.tune.search_record import file_value
-from govray.tune.space import active, names, walk
+from govray.tune.space import active
 from tests.support.search_files import EXPERIMENT, SEARCH, search_file
 
 DECAY, RATE, WIDTH = "optimizer.weight_decay", "optimizer.lr", "hyperparameters.width"
@@ -77,44 +72,6 @@ def test_nested_names_are_dotted_ones() -> None:
     assert list(search_file(space=nested).search.space) == list(dotted)
 
 
-@pytest.mark.parametrize(
-    ("space", "message"),
-    [
-        ({"optimizer": {"lr": {"choice": [1e-3]}}, RATE: {"choice": [1e-2]}}, "lr is there twice"),
-        ({CLIP: {"one_of": [{"value": 1.0}, {"value": 1.0}]}}, "the option 1.0 is there twice"),
-        ({CLIP: {"one_of": [{"valeu": 1.0}]}}, "valeu"),
-        ({CLIP: {"one_of": []}}, "one_of"),
-        ({CLIP: {"one_of": [{"value": 1.0, "space": {"optimizer.lrr": {"choice": [1]}}}]}}, "'lr'"),
-        ({CLIP: {"one_of": [{"value": -1.0}]}}, "clip_norm"),
-        ({CLIP: {"one_of": [{"value": 1.0, "space": {CLIP: {"choice": [1.0]}}}]}}, "two places"),
-        (
-            {RATE: {"choice": [1e-3]}, CLIP: TREE[CLIP], WARM: {"choice": [0]}},
-            "warmup_steps varies in two places of one trial",
-        ),
-        ({"optimizer": {"lr": {"lin": [1, 2]}}}, "give one of log, uniform, int, choice, one_of"),
-        (
-            {CLIP: {"one_of": [{"value": 1.0, "space": {"governance.policy": {"choice": ["p"]}}}]}},
-            "must not vary",
-        ),
-    ],
-)
-def test_a_mistake_in_a_tree_is_named(space: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        search_file(space=space)
-    assert message in str(caught.value)
-
-
-def test_one_name_may_have_a_range_in_each_branch() -> None:
-    options = [
-        {"value": 1.0, "space": {RATE: {"choice": [1e-3]}}},
-        {"value": 2.0, "space": {RATE: {"choice": [1e-2]}}},
-    ]
-    file = search_file(space={CLIP: {"one_of": options}})
-    assert names(file.search.space) == [CLIP, RATE]
-    drawn = {tuple(draw(file.search.space, 1, number).values()) for number in range(20)}
-    assert drawn == {(1.0, 1e-3), (2.0, 1e-2)}
-
-
 def test_an_optimizer_of_another_name_takes_none_of_the_files_arguments() -> None:
     sgd = {"optimizer.arguments.momentum": {"uniform": [0.0, 0.9]}}
     options = [
@@ -148,17 +105,6 @@ def test_a_draw_is_on_one_branch_and_depends_on_seed_number_and_name_alone() -> 
     assert set(found) == BRANCHES
 
 
-def test_a_grid_has_every_branch() -> None:
-    file = tree(searcher="grid", max_trials=20)
-    points = list(grid(file.search))
-    for point in points:
-        check(file, point)
-    # Two rates times 3 warm-ups, 1, and 2 decays times (2 seeds and 1).
-    assert len(points) == grid_size(file.search) == 2 * (3 + 1 + 2 * (2 + 1))
-    assert len({tuple(sorted(map(str, point.items()))) for point in points}) == len(points)
-    assert load_searcher("grid").preview(file).trials == 20
-
-
 def test_optuna_draws_on_one_branch_and_learns_from_points_of_others() -> None:
     file = tree(searcher="bayesian", max_trials=40)
 
@@ -178,31 +124,3 @@ def test_optuna_draws_on_one_branch_and_learns_from_points_of_others() -> None:
         check(file, point)
     assert {frozenset(point) for point in points} == BRANCHES
     assert points == drawn()
-
-
-def test_the_record_of_a_tree_is_read_again() -> None:
-    file = tree()
-    again = search_file(**file_value(file)["search"])
-    assert again.search.space == file.search.space
-    assert [name for _, name, _ in walk(file.search.space)] == [
-        *(RATE, CLIP, WARM, DECAY, WIDTH, "seed")
-    ]
-
-
-def test_a_dry_run_shows_the_tree(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "tune.yaml"
-    path.write_text(yaml.safe_dump(EXPERIMENT | {"search": SEARCH | {"space": TREE}}))
-    for searcher in ("random", "asha"):
-        path.write_text(
-            yaml.safe_dump(EXPERIMENT | {"search": SEARCH | {"space": TREE, "searcher": searcher}})
-        )
-        assert app.run(["tune", str(path), "--dry-run"]) == 0
-    shown = [line.split("varies")[-1].rstrip() for line in capsys.readouterr().out.splitlines()]
-    start = next(i for i, line in enumerate(shown) if CLIP in line)
-    text = "\n".join(shown[start : start + 11])
-    assert "optimizer.clip_norm  one of" in text
-    assert "    2.0" in text
-    assert "      hyperparameters.width  one of" in text
-    assert "          seed  {'int': (1, 2)}" in text

@@ -10,15 +10,11 @@ import pytest
 
 from govray.errors import UsageError
 from govray.tune.objective import TrialReport, report
-from govray.tune.search_config import Search
 from govray.tune.stop_rules import (
-    Bound,
     Custom,
     Divergence,
     Memorization,
     NoImprovement,
-    Threshold,
-    first_reason,
 )
 
 
@@ -38,18 +34,6 @@ def test_no_improvement_counts_reports_since_the_best() -> None:
     assert rule.reason(reports(3, 2, 2.5, 1.9)) is None
     assert rule.reason(reports(math.nan, math.nan)) is not None
     assert rule.reason([]) is None
-
-
-def test_a_threshold_has_one_side() -> None:
-    good = Threshold(threshold=Bound(below=1.0))
-    assert good.reason(reports(2, 1.1)) is None
-    assert good.reason(reports(2, 1.0)) == "loss 1 is at or below 1"
-    assert good.reason(reports(math.nan)) is None
-    hopeless = Threshold(threshold=Bound(metric="memorization", above=0.5))
-    assert hopeless.reason(reports(1, m=0.4)) is None
-    assert hopeless.reason(reports(1, m=0.6)) == "memorization 0.6 is at or above 0.5"
-    assert hopeless.reason(reports(1, m=math.nan)) is not None
-    assert hopeless.reason(reports(1, m=None)) is None
 
 
 def test_memorization_counts_reports_in_a_row() -> None:
@@ -80,17 +64,3 @@ def test_a_rule_of_one_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rule.reason(reports(1, 1, 1)) == "late"
     with pytest.raises(UsageError, match="my_rules:missing"):
         Custom(rule="my_rules:missing").reason(reports(1))
-
-
-def test_the_first_rule_of_the_file_gives_the_reason() -> None:
-    search = Search.model_validate(
-        {
-            "space": {"seed": {"int": [0, 1]}},
-            "max_trials": 1,
-            "stop": [{"divergence": 2}, {"no_improvement": 1}],
-        }
-    )
-    assert first_reason(search.stop, reports(1, 5)) == "loss 5 is more than 2 times its lowest, 1"
-    assert first_reason(search.stop, reports(1, 1.5)).startswith("no improvement")  # type: ignore[union-attr]
-    assert first_reason(search.stop, reports(2, 1)) is None
-    assert first_reason((), reports(1)) is None

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from govray.errors import Malformed, Refused, UsageError
-from govray.governance.formats import canonical_json
+from govray.errors import Refused, UsageError
 from govray.governance.submission.submission import Submission
-from govray.train.driver import ray_cluster
 from govray.train.driver.trainer import GovernedTrainer
 from govray.tune import search, search_record
-from govray.tune.search import base_trainer, find_unfinished, run
+from govray.tune.search import find_unfinished, run
 from govray.tune.search_config import SearchFile, parse_search
 from tests.support.search_files import FILE
-from tests.support.tree import ROOT
 
 ONE = Submission(id="s-1", user="ada", project="search", submitted="2026-11-24T20:30:49Z")
 TWO = ONE.model_copy(update={"id": "s-2"})

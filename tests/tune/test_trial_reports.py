@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import Malformed, UsageError
+from govray.errors import UsageError
 from govray.governance.policy.policy_yaml import read_policy
 from govray.train.checkpoint import commit_folder
 from govray.train.checkpoint.storage import folder_name
@@ -24,7 +24,6 @@ from govray.tune.trial_reports import (
     Reporter,
     put_unreported_aside,
     read_reports,
-    reports_until,
 )
 
 
@@ -47,32 +46,6 @@ def test_a_report_is_the_mean_loss_at_a_commit_and_the_last_memorization(tmp_pat
     assert math.isnan(last.value)
 
 
-def test_a_later_attempt_knows_what_was_measured_before(tmp_path: Path) -> None:
-    Reporter(tmp_path, "loss").after_report(None, said(4, 3.5, memorization=0.5), None)
-    Reporter(tmp_path, "loss").after_report(None, said(8, 2.5), None)
-    assert [each.memorization for each in read_reports(tmp_path)] == [0.5, 0.5]
-
-
-def test_the_metric_is_the_loops_own(tmp_path: Path) -> None:
-    reporter = Reporter(tmp_path, "val_loss")
-    reporter.after_report(None, said(4, 3.5, val_loss=1.5), None)
-    reporter.after_report(None, [{"step": 6.0, "val_loss": 1.25}], None)
-    reporter.after_report(None, said(8, 3.5), None)
-    Reporter(tmp_path, "val_loss").after_report(None, said(12, 3.5), None)
-    assert [each.value for each in read_reports(tmp_path)] == [1.5, 1.25, 1.25]
-
-
-def test_a_metric_that_nobody_reports_is_refused_at_the_first_commit(tmp_path: Path) -> None:
-    reporter = Reporter(tmp_path, "val_loss")
-    with pytest.raises(UsageError, match=r"reports no 'val_loss' .did you mean 'val_los'"):
-        reporter.after_report(None, said(8, 3.5, val_los=1.5), None)
-    with pytest.raises(UsageError, match="it reports loss, other, step") as refused:
-        reporter.after_report(None, said(8, 3.5, other=1.5), None)
-    assert refused.value.where == "search.metric"
-    with pytest.raises(UsageError, match="not as a number"):
-        reporter.after_report(None, [said(8, 3.5)[0] | {"val_loss": "low"}], None)
-
-
 def test_a_step_counts_once_and_a_cut_line_not_at_all(tmp_path: Path) -> None:
     reporter = Reporter(tmp_path, "loss")
     reporter.after_report(None, said(4, 3.5), None)
@@ -84,13 +57,6 @@ def test_a_step_counts_once_and_a_cut_line_not_at_all(tmp_path: Path) -> None:
     again.after_report(None, said(4, 3.25), None)
     again.after_report(None, said(8, 2.5), None)
     assert [(each.step, each.value) for each in read_reports(tmp_path)] == [(4, 3.5), (8, 2.5)]
-
-
-@pytest.mark.parametrize("line", [b"{}\n", b"[]\n", b'{"step":"x"}\n'])
-def test_what_is_no_report_is_refused(tmp_path: Path, line: bytes) -> None:
-    (tmp_path / FILE).write_bytes(line)
-    with pytest.raises(Malformed):
-        read_reports(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -175,17 +141,3 @@ def test_a_commit_whose_report_a_kill_took_along_is_put_aside(tmp_path: Path) ->
     put_unreported_aside(tmp_path)
     assert commits(tmp_path) == [12, 8, 4]
     assert [each.step for each in read_reports(tmp_path)] == [4, 8, 12]
-
-
-def test_a_run_that_has_not_begun_has_nothing_to_put_aside(tmp_path: Path) -> None:
-    put_unreported_aside(tmp_path / "absent")
-    put_unreported_aside(tmp_path)
-
-
-def test_a_clones_reports_begin_with_its_donors(tmp_path: Path) -> None:
-    reporter = Reporter(tmp_path, "loss")
-    for step in (4, 8, 12):
-        reporter.after_report(None, said(step, 3.5, memorization=0.5), None)
-    (tmp_path / "clone").mkdir()
-    (tmp_path / "clone" / FILE).write_bytes(reports_until(tmp_path, 8))
-    assert read_reports(tmp_path / "clone") == read_reports(tmp_path)[:2]

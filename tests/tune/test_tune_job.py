@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import Stopped
 from govray.train.driver import ray_cluster
 from govray.tune import search
 from govray.tune.objective import Conclusion

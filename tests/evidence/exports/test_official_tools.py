@@ -11,7 +11,7 @@ import pytest
 
 from govray.evidence.exports.croissant import croissant, licence
 from govray.evidence.exports.cyclonedx import cyclonedx
-from govray.evidence.exports.model_card import escaped, model_card
+from govray.evidence.exports.model_card import model_card
 from govray.evidence.exports.openlineage import openlineage
 from govray.evidence.exports.spdx import spdx
 from govray.evidence.exports.verified_facts import VerifiedFacts
@@ -23,7 +23,7 @@ from tests.support.official_validators import (
     check_openlineage,
     check_spdx,
 )
-from tests.support.stated_world import HOSTILE, REMOVED
+from tests.support.stated_world import REMOVED
 
 BOTH = pytest.mark.parametrize("name", ["facts", "stated"])
 
@@ -133,33 +133,6 @@ def check(kind: str, facts: VerifiedFacts, change: Callable[[Any], object], sent
 def test_what_is_broken_is_refused(name: str, stated: VerifiedFacts, tmp_path: Path) -> None:
     with pytest.raises(NotValid):
         check(name.partition(",")[0], stated, BROKEN[name], tmp_path / "sent")
-
-
-@pytest.mark.parametrize("kind", sorted({name.partition(",")[0] for name in BROKEN}))
-def test_unchanged_it_is_not(kind: str, stated: VerifiedFacts, tmp_path: Path) -> None:
-    """The control: none of the above is refused for what the change leaves alone."""
-    check(kind, stated, lambda document: None, tmp_path / "sent")
-
-
-def test_a_card_without_metadata_is_refused(stated: VerifiedFacts, tmp_path: Path) -> None:
-    card = model_card(stated)
-    for broken in (card.replace(b"tags:", b"tags: ["), card.partition(b"# ")[2]):
-        (tmp_path / "README.md").write_bytes(broken)
-        with pytest.raises(NotValid):
-            check_model_card(tmp_path / "README.md")
-
-
-def test_the_card_s_text_stays_text(stated: VerifiedFacts) -> None:
-    shown = escaped(HOSTILE)
-    assert "\n" not in shown
-    assert "\\|" in shown
-    assert "\\<img" in shown
-    assert "\\[a\\]" in shown
-    card = model_card(stated).decode()
-    # Every row of a table has as many cells as its header.
-    for table in card.split("\n\n"):
-        rows = [line for line in table.splitlines() if line.startswith("|")]
-        assert len({row.replace("\\|", "").count("|") for row in rows}) <= 1
 
 
 def test_what_is_stated_reaches_the_documents(stated: VerifiedFacts) -> None:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from govray.errors import Damaged
-from govray.evidence.exports import corpus_text
 from govray.evidence.exports.export_format import FORMATS
-from govray.evidence.exports.run_history import run_history
 from govray.evidence.exports.verified_facts import VerifiedFacts
 from govray.governance.attestation import model_folder
-from govray.governance.policy.corpus_description import CorpusDescription
-from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import VerifiedModel
-from tests.support.stated_world import Stated
-from tests.support.world import DIGEST, World, write
+from tests.support.world import World, write
 
 
 @pytest.fixture
@@ -134,40 +127,6 @@ def test_which_gradients_reached_a_layer_group_agrees(
     }
     rows = table(only(written["model-card"]), "Lineage")
     assert direct == {row[0]: set(row[1].split(", ")) for row in rows}
-
-
-def test_phases_and_gates_are_told(stated: VerifiedFacts) -> None:
-    [gamma] = [each for each in stated.corpora if each.name == "gamma"]
-    phased = replace(gamma, closed={"head": ((0, 4), (9, 12))})
-    assert corpus_text.exclusion(phased)[-1] == "Closed to it in steps 0 to 3, 9 to 11: head."
-    since, fallback = "2026-11-10T08:30:00Z", "removable"
-    gates = (
-        Gate(step=2, corpus="beta", reason="expired", since=since, time=since),
-        Gate(step=3, corpus="gamma", reason="memorization", fallback=fallback, evidence=DIGEST),
-    )
-    told = [
-        "beta left out from step 2: expired",
-        "gamma rerouted to removable from step 3: memorization",
-    ]
-    gated = replace(stated, gates=gates)
-    assert [text for kind, text in run_history(gated) if kind == "gated"] == told
-    for text in told:
-        assert text in FORMATS["cyclonedx"].write(gated)["model.cdx.json"].decode()
-        assert text in FORMATS["spdx"].write(gated)["model.spdx3.json"].decode()
-        assert f"* Gated: {text}" in FORMATS["model-card"].write(gated)["README.md"].decode()
-
-
-def test_equal_models_give_equal_bytes(stated_world: Stated, stated_model: Path) -> None:
-    def all_of() -> dict[str, Any]:
-        model = stated_world.verify(stated_model)
-        return {name: dict(each.write(VerifiedFacts.of(model))) for name, each in FORMATS.items()}
-
-    assert all_of() == all_of()
-
-
-def test_another_model_has_other_ids(facts: VerifiedFacts, stated: VerifiedFacts) -> None:
-    assert facts.uuid("cyclonedx") != stated.uuid("cyclonedx")
-    assert facts.uuid("cyclonedx") != facts.uuid("openlineage")
 
 
 @pytest.mark.parametrize("name", [model_folder.CONFIG, model_folder.LEDGER])

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import Damaged, Untrusted
-from govray.evidence.exports.sigstore_bundle import MEDIA_TYPE, sigstore
+from govray.evidence.exports.sigstore_bundle import sigstore
 from govray.evidence.exports.verified_facts import VerifiedFacts
 from govray.governance.attestation import model_folder
 from govray.governance.formats.dsse import Envelope, pae, sign_payload
 from govray.governance.formats.keys import LocalSigner
-from govray.governance.notary.timestamp import read_timestamp
-from govray.governance.verify.verifier import verify
 from tests.support.committee import Committee
-from tests.support.distribution import require_openssl
-from tests.support.official_validators import NotValid, check_sigstore
-from tests.support.timestamp_server import Tsa
+from tests.support.official_validators import check_sigstore
 from tests.support.world import write
 
 
@@ -56,20 +50,6 @@ def signature_of(data: bytes) -> tuple[bytes, bytes, str, str]:
         only["keyid"],
         value["verificationMaterial"]["publicKey"]["hint"],
     )
-
-
-def test_it_is_what_the_model_folder_holds(facts: VerifiedFacts, cosigned: Path) -> None:
-    held = Envelope.parse((cosigned / model_folder.ATTESTATION).read_bytes())
-    bundles = sigstore(facts)
-    assert {each.keyid: each.sig for each in held.signatures} == {
-        keyid: signature_of(data)[1] for keyid, data in bundles.items()
-    }
-    assert {signature_of(data)[0] for data in bundles.values()} == {held.payload}
-    for data in bundles.values():
-        value = json.loads(data)
-        assert value["mediaType"] == MEDIA_TYPE
-        assert value["verificationMaterial"]["tlogEntries"] == []
-        assert value["dsseEnvelope"]["payloadType"] == held.payload_type
 
 
 def test_each_is_named_by_the_key_that_made_it(facts: VerifiedFacts) -> None:
@@ -115,54 +95,6 @@ def test_sigstore_models_reads_them(facts: VerifiedFacts) -> None:
         bundle = check_sigstore(data)
         assert bundle.verification_material.timestamp_verification_data is None
         assert bundle.dsse_envelope.payload == facts.envelope.payload
-
-
-def material(bundle: Any) -> Any:
-    return bundle["verificationMaterial"]
-
-
-BROKEN: Mapping[str, Callable[[Any], object]] = {
-    "a field that is none": lambda bundle: bundle.update(colour="red"),
-    "another media type": lambda bundle: bundle.update(mediaType="application/json"),
-    "no media type": lambda bundle: bundle.pop("mediaType"),
-    "no envelope": lambda bundle: bundle.pop("dsseEnvelope"),
-    "no list of entries": lambda bundle: material(bundle).pop("tlogEntries"),
-    "no key": lambda bundle: material(bundle).pop("publicKey"),
-    "a key and a certificate": lambda bundle: material(bundle).update(
-        certificate={"rawBytes": "AAAA"}
-    ),
-    "a hint that is no text": lambda bundle: material(bundle)["publicKey"].update(hint=7),
-    "a payload that is no base64": lambda bundle: bundle["dsseEnvelope"].update(payload="a"),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_it_refuses_what_is_broken(facts: VerifiedFacts, name: str) -> None:
-    """The control: it does look at the form."""
-    data = next(iter(sigstore(facts).values()))
-    value = json.loads(data)
-    check_sigstore(json.dumps(value).encode())
-    BROKEN[name](value)
-    with pytest.raises(NotValid):
-        check_sigstore(json.dumps(value).encode())
-
-
-def test_a_timestamp_of_the_folder_is_in_none_of_them(committee: Committee, tmp_path: Path) -> None:
-    require_openssl()
-    folder = committee.cosigned(tmp_path / "model")
-    tsa = Tsa.make(tmp_path / "tsa")
-    envelope = (folder / model_folder.ATTESTATION).read_bytes()
-    token = tsa.stamp(envelope)
-    write(folder / model_folder.timestamp_file("tsa"), token)
-    root = committee.sign_root(version=2, timestamp_authorities=(tsa.named,))
-    model = verify(folder, trust_root=root, at=datetime.now(UTC) + timedelta(minutes=1))
-    assert [each.authority for each in model.timestamps] == ["tsa"]
-    for data in sigstore(VerifiedFacts.of(model)).values():
-        assert "timestampVerificationData" not in material(json.loads(data))
-        # Sigstore's is over the signature; this one is over the whole envelope.
-        with pytest.raises(Untrusted):
-            read_timestamp((tsa.named,), token, signature_of(data)[1], where="token")
-    read_timestamp((tsa.named,), token, envelope, where="token")
 
 
 @pytest.mark.parametrize("change", ["another payload", "a further signature", "a signature less"])

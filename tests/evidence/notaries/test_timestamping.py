@@ -30,17 +30,6 @@ def test_a_token_comes_back_and_verifies_at_once(tsa: Tsa, tmp_path: Path) -> No
             ask_timestamp(url, b"attestation", [other.named])
 
 
-def test_an_old_answer_is_not_taken_for_a_new_one(
-    tsa: Tsa, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The nonce of the request has to be in the token."""
-    old = tsa.stamp(b"attestation")
-    replayed = HttpAnswer(200, "application/timestamp-reply", old)
-    monkeypatch.setattr(timestamping, "post", lambda *_, **__: replayed)
-    with pytest.raises(Refused, match="Nonce mismatch"):
-        ask_timestamp("http://tsa.example", b"attestation", [tsa.named])
-
-
 def test_what_is_no_authority_is_told(tsa: Tsa, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InfrastructureFailed, match="does not answer"):
         ask_timestamp("http://127.0.0.1:9", b"x", [tsa.named])

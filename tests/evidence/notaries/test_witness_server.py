@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import signal
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
-from govray.errors import Damaged, InfrastructureFailed, Refused, UsageError
+from govray.errors import Damaged, Refused, UsageError
 from govray.evidence.notaries import witness_state
 from govray.evidence.notaries.asking import ask_witness
 from govray.evidence.notaries.witness_state import WitnessState
@@ -115,16 +113,6 @@ def test_the_statuses_of_the_standard(world: World, address: str) -> None:
     assert told(bytes(MAX_REQUEST + 1))[0] == 413
 
 
-def test_other_routes_and_methods_are_none(address: str) -> None:
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=10)
-    for method, path, expected in (("GET", "/add-checkpoint", 405), ("GET", "/", 404)):
-        connection.request(method, path)
-        response = connection.getresponse()
-        response.read()
-        assert response.status == expected
-    connection.close()
-
-
 def test_a_runs_head_is_cosigned_from_wherever_the_witness_is(
     world: World, model: Path, ledger: Ledger, address: str
 ) -> None:
@@ -137,35 +125,11 @@ def test_a_runs_head_is_cosigned_from_wherever_the_witness_is(
         assert cosignature_of(read_note(checkpoint + line.encode()), WITNESS) == found
 
 
-def test_a_stale_head_and_a_second_history_are_refused(
-    world: World, ledger: Ledger, address: str
-) -> None:
-    lines = list(ledger.lines)
-    post(f"{address}/add-checkpoint", asked(world, 0, lines, RUN), kind="text/plain", where="w")
-    shorter = Ledger(RUN, ledger.leaves[:-2])
-    with pytest.raises(Refused, match="here are 7") as stale:
-        ask_witness(address, WITNESS, shorter, note(world, lines[:-2]), at=now())
-    assert "stale" in str(stale.value.do)
-    first = ledger.leaves[0]
-    split = Ledger(RUN, (first.model_copy(update={"branch": 1}), *ledger.leaves[1:]))
-    with pytest.raises(Refused, match="a fork"):
-        ask_witness(address, WITNESS, split, note(world, list(split.lines)), at=now())
-
-
 def test_another_key_than_the_roots_is_refused(model: Path, ledger: Ledger, address: str) -> None:
     other = LedgerWitness(name=NAME, key=LocalSigner.generate().public_key)
     checkpoint = (model / model_folder.CHECKPOINT).read_bytes()
     with pytest.raises(Refused, match="no cosignature by the key"):
         ask_witness(address, other, ledger, checkpoint, at=now())
-
-
-def test_nobody_there_is_no_refusal(model: Path, ledger: Ledger) -> None:
-    checkpoint = (model / model_folder.CHECKPOINT).read_bytes()
-    with pytest.raises(InfrastructureFailed, match="does not answer"):
-        ask_witness("http://127.0.0.1:9", WITNESS, ledger, checkpoint, at=now())
-    for url in ("ftp://witness.example", "https://me:secret@witness.example", "witness"):
-        with pytest.raises(UsageError, match="no address"):
-            ask_witness(url, WITNESS, ledger, checkpoint, at=now())
 
 
 def test_a_killed_witness_has_forgotten_nothing(world: World, place: Path) -> None:
@@ -249,15 +213,3 @@ def test_a_damaged_memory_signs_nothing(world: World, tmp_path: Path) -> None:
         file.write_bytes(file.read_bytes()[:-10])
         with pytest.raises(Damaged, match="memory"):
             witness.add(asked(world, 2, lines, "run-damaged"))
-
-
-def test_a_full_disk_gives_no_cosignature(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with state(tmp_path / "state", world) as witness:
-        monkeypatch.setattr(witness_state, "write_whole", full)
-        with pytest.raises(OSError, match="No space"):
-            witness.add(asked(world, 0, [b"a"], "run-full"))

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import Any
-
-import pytest
-
 from govray.evidence.reports.draft import Draft, Field
-from govray.evidence.reports.eu_summary import eu_summary, listed_domains, size_range
-from tests.evidence.reports.conftest import DESCRIBED, Deployed, deploy
+from govray.evidence.reports.eu_summary import eu_summary
+from tests.evidence.reports.conftest import Deployed
 
 SECTIONS = (
     "0", "1", "1.1", "1.2", "1.3", "2", "2.1", "2.2", "2.2.1", "2.2.2", "2.3", "2.4", "2.5", "2.6",
@@ -22,11 +16,6 @@ SECTIONS = (
 def field(draft: Draft, key: str) -> Field:
     (found,) = [each for each in draft.fields if each.key == key]
     return found
-
-
-def without(corpus: str, *names: str) -> dict[str, dict[str, Any]]:
-    kept = {name: value for name, value in DESCRIBED[corpus].items() if name not in names}
-    return DESCRIBED | {corpus: kept}
 
 
 def test_every_section_of_the_template_is_there(described: Deployed, plain: Deployed) -> None:
@@ -178,40 +167,3 @@ def test_the_provider_answers_what_lacks_and_no_more(described: Deployed) -> Non
     # Records state the languages: the provider's word is told apart, and not mixed in.
     assert field(draft, "1.3 languages").state == "filled"
     assert draft.unused == ("languages",)
-
-
-@pytest.mark.parametrize(
-    ("medium", "size", "words"),
-    [
-        ("text", 0, "Less than 1 billion tokens"),
-        ("text", 10**9 - 1, "Less than 1 billion tokens"),
-        ("text", 10**9, "1 billion to 10 trillion tokens"),
-        ("text", 10**13, "1 billion to 10 trillion tokens"),
-        ("text", 10**13 + 1, "More than 10 trillion tokens"),
-        ("image", 10**6 - 1, "Less than 1 million images"),
-        ("image", 10**9 + 1, "More than 1 billion images"),
-        ("video", 10**4, "10,000 to 1 million hours"),
-        ("audio", 10**6 + 1, "More than 1 million hours"),
-    ],
-)
-def test_sizes_are_the_template_s_ranges(medium: Any, size: int, words: str) -> None:
-    assert size_range(medium, size) == words
-
-
-def test_hours_are_those_that_credentials_state(tmp_path: Path) -> None:
-    heard = DESCRIBED["gamma"] | {"modality": ["audio"], "hours": 12_000}
-    draft = eu_summary(deploy(tmp_path / "m", DESCRIBED | {"gamma": heard}).model)
-    assert field(draft, "1.3 size audio").lines[0] == "10,000 to 1 million hours"
-    silent = {name: value for name, value in heard.items() if name != "hours"}
-    draft = eu_summary(deploy(tmp_path / "n", DESCRIBED | {"gamma": silent}).model)
-    assert field(draft, "1.3 size audio").state == "missing"
-    images = DESCRIBED["gamma"] | {"modality": ["image"]}
-    draft = eu_summary(deploy(tmp_path / "o", DESCRIBED | {"gamma": images}).model)
-    assert "do not count images" in field(draft, "1.3 size image").source
-
-
-def test_no_word_of_what_is_not_shown(described: Deployed) -> None:
-    draft = eu_summary(described.model)
-    told = " ".join([*draft.basis, *(line for each in draft.fields for line in each.lines)])
-    assert "Assurance level: selfAttested" in told
-    assert not re.search(r"hardwareAttested|guarantee|compliant|prove[sn]", told)

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from html.parser import HTMLParser
 from io import BytesIO
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import docx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
-from govray.evidence.reports.annex_xi import annex_xi, read_files
-from govray.evidence.reports.draft import HEADLINE, Draft, Grid, ReportSection
-from govray.evidence.reports.draft import Field as DraftField
+from govray.evidence.reports.draft import HEADLINE, Draft
 from govray.evidence.reports.eu_summary import eu_summary
 from govray.evidence.reports.web_page import WORDS, web_page
 from govray.evidence.reports.word_file import word_file
 from tests.evidence.reports.conftest import DESCRIBED, Deployed, deploy
-from tests.support.chromium import browser
 
 EVIL = '<script>fetch("https://evil.example")</script><img src=x onerror=alert(1)>"\'&\u202e\x07'
 
@@ -41,11 +33,6 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += f"{data}\n"
-
-
-def of_lines(*lines: str, **changes: Any) -> Draft:
-    field = DraftField("1 a", "A", "filled", lines, "a record", **changes)
-    return Draft("T", ("B",), (ReportSection("1", "S", (field,)),))
 
 
 @pytest.fixture(scope="module")
@@ -101,31 +88,6 @@ def test_a_page_that_escapes_nothing_would_be_noticed(hostile: Draft) -> None:
     assert {"script", "img"} <= {tag for tag, _ in Page(data).tags}
 
 
-@pytest.mark.story
-def test_a_page_is_readable_without_eyes(hostile: Draft, tmp_path: Path) -> None:
-    with browser() as opened:
-        page = opened.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.on("dialog", lambda dialog: pytest.fail(dialog.message))
-        file = tmp_path / "summary.html"
-        file.write_bytes(web_page(hostile))
-        page.goto(file.as_uri())
-        assert asked == [file.as_uri()]
-        assert page.locator("script, img").count() == 0
-        # Axe is a script, which the page's policy forbids: a copy without the policy is looked at.
-        bare = tmp_path / "bare.html"
-        bare.write_bytes(
-            file.read_bytes().replace(b"Content-Security-Policy", b"x-nothing-of-that-kind")
-        )
-        page.goto(bare.as_uri())
-        found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-        assert [each["id"] for each in found] == []
-        page.evaluate("document.documentElement.removeAttribute('lang')")
-        found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-        assert "html-has-lang" in [each["id"] for each in found]
-
-
 def test_a_word_file_has_every_field(hostile: Draft) -> None:
     data = word_file(hostile)
     word = docx.Document(BytesIO(data))
@@ -143,56 +105,3 @@ def test_a_word_file_has_every_field(hostile: Draft) -> None:
             if name.endswith(".xml"):
                 root = ElementTree.fromstring(parts.read(name))
                 assert not [each for each in root.iter() if each.tag.endswith("}script")]
-
-
-def test_json_has_every_field(described: Deployed) -> None:
-    draft = annex_xi(described.model, read_files(described.model))
-    value = json.loads(json.dumps(draft.to_json()))
-    assert value["headline"] == HEADLINE
-    told = [each for section in value["sections"] for each in section["fields"]]
-    assert [each["key"] for each in told] == [each.key for each in draft.fields]
-    assert value["counts"] == {
-        state: sum(each["state"] == state for each in told)
-        for state in ("filled", "asked", "missing")
-    }
-    assert all(each["value"] == [] and each["asks"] for each in told
-               if each["key"] == "2e energy")  # fmt: skip
-
-
-def test_equal_drafts_give_equal_pages_and_texts(described: Deployed) -> None:
-    one, two = (eu_summary(described.model) for _ in range(2))
-    assert web_page(one) == web_page(two)
-    documents = []
-    for each in (one, two):
-        with ZipFile(BytesIO(word_file(each))) as parts:
-            documents.append({name: parts.read(name) for name in parts.namelist()})
-    assert documents[0] == documents[1]
-
-
-def test_a_long_list_of_domains_costs_no_more_for_each_than_a_short_one() -> None:
-    def calls(rows: int) -> int:
-        grid = Grid(("Domain", "Size"), tuple((f"d{n}.example", "1") for n in range(rows)))
-        draft = of_lines("a", grid=grid)
-        made = 0
-
-        def call(_: object, event: str, __: object) -> None:
-            nonlocal made
-            made += event in ("call", "c_call")
-
-        sys.setprofile(call)
-        try:
-            page, word = web_page(draft), word_file(draft)
-        finally:
-            sys.setprofile(None)
-        assert page.count(b"<tr>") == rows + 1
-        assert len(docx.Document(BytesIO(word)).tables[0].rows) == rows + 1
-        return made
-
-    calls(1)  # what is made once
-    assert calls(400) < 2.5 * calls(200)
-
-
-def test_keys_are_not_shown() -> None:
-    key = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEI"
-    for data in (web_page(of_lines(key)), word_file(of_lines(key))):
-        assert b"MC4CAQ" not in data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import hmac
 import json
@@ -14,11 +13,9 @@ import pytest
 
 from govray.errors import Refused, Untrusted, UsageError
 from govray.evidence.views import audience, view
-from govray.evidence.views.attestation_facts import Fact, facts_of
-from govray.evidence.views.audience import Audience
-from govray.evidence.views.disclosure import DisclosedFacts, SaltedLeaf, sign_disclosure, weights_of
+from govray.evidence.views.attestation_facts import facts_of
+from govray.evidence.views.disclosure import DisclosedFacts, sign_disclosure, weights_of
 from govray.evidence.views.view import View, delegations_to, verify_disclosure
-from govray.evidence.views.withheld_names import format_words, hidden, shown, shows
 from govray.governance.attestation.model_attestation import DISCLAIMER
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.keys import LocalSigner
@@ -61,29 +58,6 @@ def test_every_field_of_the_attestation_is_in_a_fact(shelf: ViewShelf) -> None:
     structure = {"group", "name", "corpus", "corpora", "credentialClass", *stated}
     members = {f.field.rpartition(".")[2] for f in facts}
     assert words - texts - structure - members == set()
-
-
-def test_corpora_groups_and_fields_choose(shelf: ViewShelf) -> None:
-    found = shelf.verified(
-        shelf.view(fields=("taint", "coverage"), corpora=("al*",), groups=("block.?",))
-    )
-    about = {(f.field, f.group) for f in found.facts if f.corpus}
-    assert about == {(f, f"block.{i}") for f in ("taint", "coverage") for i in (0, 1)}
-    assert len({f.corpus for f in found.facts if f.corpus}) == 1
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"fields": ("taints",)}, "no field 'taints'; did you mean"),
-        ({"corpora": ("alpa",)}, "'alpa': the attestation has none of this name"),
-        ({"groups": ("layer.*",)}, "none that it matches"),
-        ({"names": ("omega",)}, "'omega': the attestation has none"),
-    ],
-)
-def test_what_fits_nothing_is_refused(shelf: ViewShelf, asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(said.partition("; ")[0])):
-        shelf.view(**asked)
 
 
 def stands(names: Sequence[str], text: str) -> set[str]:
@@ -144,31 +118,6 @@ def test_no_digest_is_shown_that_tests_a_guess(
     assert shelf.model.digest in shelf.view(fields=("attestation",)).encode().decode()
 
 
-def test_a_credential_digest_of_a_named_corpus_is_shown(shelf: ViewShelf) -> None:
-    view = shelf.view(fields=("corpora.credential",), corpora=("alpha",), names=("alpha",))
-    assert shelf.model.credentials["alpha"].digest in view.encode().decode()
-    with pytest.raises(UsageError, match="a guess"):
-        shelf.view(fields=("corpora.credential",), corpora=("alpha", "beta"), names=("alpha",))
-
-
-def test_a_name_that_is_a_word_of_the_format_cannot_be_withheld(shelf: ViewShelf) -> None:
-    assert {"tokens", "permissive", "direct", "rank"} <= format_words()
-    pseudonyms = {k: v for k, v in shelf.facts.pseudonyms.items() if k != "gamma"}
-    facts = dataclasses.replace(shelf.facts, pseudonyms=pseudonyms)
-    asked = Audience(fields=("taint",), names=("alpha",))
-    with pytest.raises(UsageError, match="'gamma' cannot be withheld"):
-        asked.choose(facts, shelf.names, where="buyer.yaml")
-
-
-def test_names_are_found_beside_signs_and_not_within_words() -> None:
-    fact = Fact("adapters", {"acme.lora_A": "acme-2 acmes x_acme"}, "acme", "adapter:acme")
-    put = hidden(fact, {"acme": "P", "acme-2": "Q"})
-    assert put == Fact("adapters", {"P.lora_A": "Q acmes x_P"}, "P", "adapter:P")
-    assert shown(put, {"P": "acme", "Q": "acme-2"}) == fact
-    assert shows(Fact("run.name", "the ACME model"), ["acme"]) == "ACME"
-    assert shows(Fact("run.name", "acmes"), ["acme"]) is None
-
-
 def test_the_root_follows_from_the_page_alone(shelf: ViewShelf) -> None:
     """docs/formats.md, read by other code: hmac, json, and the tree by recursion."""
     key = hmac.digest(SECRET, b"govray disclosure v1\0" + shelf.model.digest.encode(), "sha256")
@@ -191,19 +140,6 @@ def test_the_root_follows_from_the_page_alone(shelf: ViewShelf) -> None:
         hashes.append(hashlib.sha256(b"\0" + canonical_json.encode(leaf.to_json())).digest())
     assert shelf.facts.document.root == "sha256:" + mth(sorted(hashes)).hex()
     assert shelf.facts.document.leaves == len(hashes) == 256
-
-
-def test_a_leaf_has_one_encoding() -> None:
-    leaf = SaltedLeaf(
-        field="taint", corpus="name-00", group="block.0", value={"b": 1}, salt="0f" * 16
-    )
-    assert (
-        leaf.hash.hex()
-        == hashlib.sha256(
-            b'\0{"corpus":"name-00","field":"taint","group":"block.0",'
-            b'"salt":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","value":{"b":1}}'
-        ).hexdigest()
-    )
 
 
 def test_nothing_repeats_from_which_a_guess_could_be_tested(shelf: ViewShelf) -> None:
@@ -232,24 +168,6 @@ def test_it_is_the_proof_that_refuses(shelf: ViewShelf, monkeypatch: pytest.Monk
     monkeypatch.setattr(merkle, "verify_inclusion", lambda *_: None)
     found = shelf.verified(at_leaf(group="nowhere")(shelf.view()))
     assert found.facts
-
-
-def test_a_leaf_of_another_document_is_refused(shelf: ViewShelf) -> None:
-    other = DisclosedFacts.of(shelf.model.attestation, shelf.model.digest, bytes(32))
-    leaf = next(i for i, each in enumerate(other.leaves) if each.field == "counts")
-    foreign = View.make(other, [leaf], shelf.signed, ()).leaves
-    view = shelf.view(fields=("run",))
-    with pytest.raises(Refused, match="not among what the operator signed"):
-        shelf.verified(view.model_copy(update={"leaves": (*view.leaves, *foreign)}))
-
-
-@pytest.mark.parametrize("field", ["disclaimer", "assuranceLevel"])
-def test_the_disclaimer_stands_in_every_view(shelf: ViewShelf, field: str) -> None:
-    view = shelf.view(fields=("run",))
-    assert any(each.leaf.value == DISCLAIMER for each in view.leaves)
-    less = tuple(each for each in view.leaves if each.leaf.field != field)
-    with pytest.raises(Refused, match=r"disclaimer is missing|no more than selfAttested"):
-        shelf.verified(view.model_copy(update={"leaves": less}))
 
 
 @pytest.mark.parametrize("what", FALSE)
