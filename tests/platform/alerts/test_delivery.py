@@ -14,16 +14,15 @@ from sqlmodel import Session, select
 from standardwebhooks.webhooks import Webhook as Receiving
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from govray.errors import UsageError
 from govray.governance.formats.document import format_time
 from govray.platform.alerts import delivery
-from govray.platform.alerts.delivery import MOST_TRIES, Deliverer, delay
+from govray.platform.alerts.delivery import MOST_TRIES, Deliverer
 from govray.platform.alerts.sending import ReceiverAnswer
 from govray.platform.store import webhooks
 from govray.platform.store.alert_events import probe
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import DeliveryState
-from govray.platform.store.tables import Alert, AuditEntry, Delivery, Webhook
+from govray.platform.store.tables import AuditEntry, Delivery, Webhook
 from tests.support.databases import on_both
 from tests.support.receiver import Receiver
 
@@ -157,24 +156,6 @@ def test_what_fails_is_tried_again_later_and_given_up_after_a_day(
     assert scene.row(webhook, event).state is DeliveryState.DELIVERED
 
 
-def test_a_receiver_that_is_gone_is_not_asked_again(scene: Scene, receiver: Receiver) -> None:
-    webhook, _ = scene.hook(receiver.url)
-    event = scene.event(webhook)
-    receiver.statuses = [410]
-    scene.deliverer().finish()
-    assert scene.row(webhook, event).state is DeliveryState.DEAD
-
-
-def test_delays_grow_and_stay_within_bounds() -> None:
-    plain = [delay(tries, 0.0) for tries in range(1, 20)]
-    assert plain[0] == timedelta(seconds=10)
-    assert plain[1] == timedelta(seconds=60)
-    assert plain == sorted(plain)
-    assert max(plain) == timedelta(hours=8)
-    assert delay(1, 1.0) == timedelta(seconds=12)
-    assert delay(1, -1.0) == timedelta(seconds=8)
-
-
 @on_both
 def test_of_two_processes_one_sends(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     webhook, _ = scene.hook("https://hooks.example/")
@@ -216,48 +197,3 @@ def test_what_a_killed_process_held_is_sent_by_another(scene: Scene) -> None:
     scene.now += delivery.HELD
     other.finish()
     assert sent == [event]
-
-
-def test_one_slow_receiver_does_not_hold_up_another(scene: Scene) -> None:
-    slow, _ = scene.hook("https://slow.example/")
-    quick, _ = scene.hook("https://quick.example/")
-    go, arrived = threading.Event(), threading.Event()
-
-    def send(url: str, *_: object, **__: object) -> ReceiverAnswer:
-        if "slow" in url:
-            go.wait(120)
-        else:
-            arrived.set()
-        return ReceiverAnswer(204)
-
-    for number in range(20):
-        scene.event(slow, str(number))
-    deliverer = scene.deliverer(send=send)
-    assert deliverer.start_due() == delivery.AT_ONCE
-    scene.event(quick)
-    assert deliverer.start_due() == 1
-    assert arrived.wait(60)
-    go.set()
-    deliverer.finish()
-    with Session(scene.engine) as session:
-        states = {row.state for row in session.exec(select(Delivery))}
-    assert states == {DeliveryState.DELIVERED}
-
-
-def test_webhooks_are_bounded_and_kinds_are_known(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UsageError, match=r"did you mean 'run\.error'"):
-        scene.hook("https://hooks.example/", kinds=["run.eror"])
-    monkeypatch.setattr(webhooks, "MOST_WEBHOOKS", 1)
-    webhook, _ = scene.hook("https://hooks.example/")
-    with pytest.raises(UsageError, match="the most"):
-        scene.hook("https://hooks.example/")
-    scene.event(webhook)
-    with Session(scene.engine) as session:
-        webhooks.remove(session, webhooks.find(session, webhook), by=scene.by)
-        session.commit()
-        assert session.exec(select(Delivery)).all() == []
-        assert session.exec(select(Alert)).all() != []
-        with pytest.raises(UsageError, match="no such webhook"):
-            webhooks.find(session, webhook)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, true
 from sqlalchemy.exc import IntegrityError
-from sqlmodel import Session, col, select
+from sqlmodel import Session, select
 
 from govray.platform.alerts import noticing
 from govray.platform.alerts.noticing import notice
@@ -20,7 +20,6 @@ from govray.platform.store.tables import Alert, Delivery, Reverification, Webhoo
 from tests.support.databases import on_both
 from tests.support.happened import (
     AT,
-    BEFORE,
     LATER,
     credential,
     decision,
@@ -131,59 +130,3 @@ def test_nothing_is_noticed_twice_by_a_restart_or_after_a_rebuild(
         monkeypatch.setattr(noticing, "_unnoticed", lambda *_: true())
         with pytest.raises(IntegrityError):
             notice(session, at=LATER, ahead=DAYS)
-
-
-def test_what_is_indexed_late_is_not_missed(store: Engine) -> None:
-    """A run of a name that sorts before, with an earlier end: no position would find it."""
-    with Session(store) as session:
-        hook(session)
-        trial(session, "m", T.COMPLETED, finished=LATER)
-        session.commit()
-        noticed(session)
-        trial(session, "a", T.COMPLETED, finished="2026-11-24T09:30:00Z")
-        session.commit()
-        assert ("run.completed", "a") in noticed(session)
-        assert len(session.exec(select(Delivery)).all()) == 2
-
-
-def test_a_run_that_fails_again_is_another_event(store: Engine) -> None:
-    with Session(store) as session:
-        row = trial(session, "broken", T.ERROR)
-        session.commit()
-        noticed(session)
-        row.attempts = 2
-        session.add(row)
-        session.commit()
-        noticed(session)
-        assert sorted(each.mark for each in session.exec(select(Alert))) == ["1", "2"]
-
-
-def test_a_webhook_hears_what_it_asked_for_and_nothing_from_before(store: Engine) -> None:
-    with Session(store) as session:
-        all_of_it = hook(session)
-        errors = hook(session, kinds=["run.error", "run.gate"])
-        other = hook(session, project="other")
-        trial(session, "past", T.COMPLETED, finished=BEFORE)
-        everything(session)
-        noticed(session)
-        told: dict[str, set[str]] = {}
-        for each, alert in session.execute(
-            select(Delivery, Alert).join(Alert, col(Alert.id) == col(Delivery.alert))
-        ):
-            told.setdefault(each.webhook, set()).add(f"{alert.kind} {alert.subject}")
-        assert "run.completed past" not in told[all_of_it.id]
-        assert len(told[all_of_it.id]) == len(EVERY)
-        assert told[errors.id] == {"run.error broken", "run.gate going"}
-        assert told[other.id] == {"run.error broken"}
-
-
-def test_many_come_in_batches(store: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noticing, "BATCH", 2)
-    with Session(store) as session:
-        for number in range(5):
-            trial(session, f"t{number}", T.COMPLETED, finished=LATER)
-        session.commit()
-        found = []
-        while number := notice(session, at=LATER, ahead=DAYS):
-            found.append(number)
-        assert found == [2, 2, 1]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from govray.errors import GovrayError, InfrastructureFailed, Malformed, Refused, UsageError
-from govray.platform.client.device_flow import GRANT, INTERVAL_S, LONGEST_S, Code, Granted, sign_in
+from govray.errors import GovrayError, InfrastructureFailed, Refused
+from govray.platform.client.device_flow import GRANT, INTERVAL_S, Code, Granted, sign_in
 from tests.support.device_provider import CLIENT, CODE, DEVICE_CODE, DeviceProvider, device_provider
 
 
@@ -66,14 +65,6 @@ def test_it_asks_less_often_when_told_to(provider: DeviceProvider) -> None:
     assert waiting.waits == [INTERVAL_S, 2 * INTERVAL_S, 3 * INTERVAL_S, 3 * INTERVAL_S]
 
 
-def test_it_asks_less_often_where_the_provider_does_not_answer(provider: DeviceProvider) -> None:
-    provider.more = {"interval": 2}
-    provider.answers = ["broken", "broken", "granted"]
-    waiting = Waiting()
-    waiting.sign_in(provider)
-    assert waiting.waits == [2, 4, 8]
-
-
 @pytest.mark.parametrize(
     ("answers", "error", "said"),
     [
@@ -92,41 +83,3 @@ def test_it_ends(
     with pytest.raises(error, match=said):
         waiting.sign_in(provider)
     assert waiting.now <= 600 + 60
-
-
-def test_a_code_without_an_end_is_not_waited_for_for_ever(provider: DeviceProvider) -> None:
-    provider.answers = ["authorization_pending"]
-    provider.more = {"expires_in": None, "interval": 100}
-    waiting = Waiting()
-    with pytest.raises(InfrastructureFailed):
-        waiting.sign_in(provider)
-    assert LONGEST_S <= waiting.now <= LONGEST_S + 100
-
-
-@pytest.mark.parametrize(
-    ("more", "error", "said"),
-    [
-        ({"device_authorization_endpoint": None}, UsageError, "does not offer the device flow"),
-        ({"device_authorization_endpoint": "http://id.example/d"}, UsageError, "no address"),
-        ({"token_endpoint": "http://id.example/t"}, UsageError, "no address"),
-        ({"token_endpoint": 5}, Malformed, "no token_endpoint"),
-        ({"verification_uri": "http://id.example/a"}, UsageError, "no address"),
-        ({"verification_uri_complete": "javascript:x"}, UsageError, "no address"),
-        ({"user_code": None}, Malformed, "no user_code"),
-        ({"device_code": ["x"]}, Malformed, "no device_code"),
-        ({"error": "unauthorized_client"}, Refused, "unauthorized_client"),
-    ],
-)
-def test_an_answer_that_is_none_is_refused(
-    provider: DeviceProvider, more: dict[str, Any], error: type[GovrayError], said: str
-) -> None:
-    provider.more = more
-    with pytest.raises(error, match=said):
-        Waiting().sign_in(provider)
-    assert provider.asked == []
-
-
-def test_a_document_of_another_issuer_is_refused(provider: DeviceProvider) -> None:
-    provider.issuer = "https://other.example"
-    with pytest.raises(Malformed, match="another issuer"):
-        Waiting().sign_in(provider)

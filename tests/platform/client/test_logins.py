@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from govray.errors import Refused, UsageError
+from govray.errors import Refused
 from govray.platform.client import connect
 from govray.platform.client.logins import Login, forget_login, keep_login, logins_file, read_login
 
@@ -67,21 +66,6 @@ def test_a_file_that_others_may_read_is_refused(folder: Path, mode: int) -> None
         assert "govr_secret" not in str(caught.value)
     path.chmod(0o600)  # negative control: the mode alone was in the way
     assert read_login(SERVER) == Login(token="govr_secret")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", "\x00"])
-def test_another_file_is_no_file_of_logins(text: str) -> None:
-    path = keep_login(SERVER, Login(token="govr_a"))
-    path.write_text(text)
-    with pytest.raises(UsageError, match="no file of logins"):
-        read_login(SERVER)
-
-
-def test_an_entry_of_another_form_is_no_login() -> None:
-    path = keep_login(SERVER, Login(token="govr_a"))
-    for entry in ("text", {"token": 5}, {}):
-        path.write_text(json.dumps({SERVER: entry}))
-        assert read_login(SERVER) is None
 
 
 def test_no_token_is_in_a_repr() -> None:

@@ -104,12 +104,3 @@ def test_a_worker_refuses_another_model_than_the_drivers(trained: Trained, tmp_p
     for wrong in (1, None, "x" * 100_000):
         with pytest.raises(UsageError):
             answers({"prompt": np.array([wrong], dtype=object)})
-
-
-@pytest.mark.parametrize("text", ["kind: notebook\n", "kind: inference\n", "["])
-def test_what_is_no_inference_task_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    (tmp_path / "x.yaml").write_text(text)
-    assert run(monkeypatch, "--config", str(tmp_path / "x.yaml")) != 0
-    assert run(monkeypatch, "--config", str(tmp_path / "none.yaml")) == 2

@@ -13,19 +13,16 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from httpx import Response
 
-from govray.errors import UsageError
 from govray.governance.formats.document import format_time
 from govray.governance.trust.revocation_list import Revocation, RevocationList, seal_revocations
-from govray.platform.inference.adapter_rights import AdapterRights, AdapterUsers, read_rights
+from govray.platform.inference.adapter_rights import AdapterRights, AdapterUsers
 from govray.platform.inference.app import (
     HEADER,
-    MAX_TOKENS,
     InferenceSettings,
     ModelStanding,
     create_inference_app,
 )
 from govray.platform.inference.served_model import load
-from govray.platform.service.identity.caller import PUBLIC, Caller
 from govray.platform.store.database import open_store
 from tests.platform.inference.conftest import Trained
 from tests.support.people import NOW, make_tokens
@@ -181,10 +178,6 @@ def test_without_the_check_anyone_has_the_adapter(
     assert inference.ask("other supplier", adapter="acme").status_code == 200
 
 
-def test_an_adapter_that_the_model_lacks_is_nobody_s(inference: Running) -> None:
-    assert inference.ask("admin", adapter="gone").status_code == 404
-
-
 def test_a_revoked_model_stops_answering(inference: Running, trained: Trained) -> None:
     digest = inference.ask("engineer").json()["attestation"]
     (inference.lists / "2.dsse.json").write_bytes(listed(trained, 2, digest))
@@ -210,76 +203,3 @@ def test_lists_that_cannot_be_read_stop_it_until_they_can(
     path.write_bytes(data)
     inference.now[0] += 3
     assert inference.ask("engineer").status_code == 200
-
-
-def test_a_folder_that_changed_is_seen_at_the_next_verification(
-    trained: Trained, store: str, tmp_path: Path
-) -> None:
-    moved = Trained(trained.deployment, trained.copy(tmp_path / "model"))
-    with running(moved, store, tmp_path) as inference:
-        assert inference.ask("engineer").status_code == 200
-        (moved.folder / "model.safetensors").write_bytes(b"other")
-        inference.now[0] += 3
-        assert inference.ask("engineer").status_code == 200  # what answers is in memory
-        inference.now[0] += 3600
-        assert inference.ask("engineer").status_code == 503
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"max_tokens": 0},
-        {"max_tokens": MAX_TOKENS + 1},
-        {"temperature": -1},
-        {"temperature": "NaN"},
-        {"seed": -1},
-        {"prompt": None},
-        {"prompt": "x" * (1 << 17)},
-        {"unknown": 1},
-        {"adapter": "x" * 129},
-    ],
-)
-def test_what_is_out_of_bounds_is_refused(inference: Running, body: dict[str, object]) -> None:
-    answer = inference.ask("engineer", **body)
-    assert answer.status_code in {413, 422}
-    assert answer.headers["content-type"] == "application/problem+json"
-
-
-def test_an_answer_ends_in_time(trained: Trained, store: str, tmp_path: Path) -> None:
-    with running(trained, store, tmp_path, seconds=0.001) as inference:
-        answer = inference.ask("engineer", max_tokens=MAX_TOKENS, temperature=5.0)
-        assert answer.status_code in {200, 503}
-        if answer.status_code == 200:
-            assert answer.json()["finish"] in {"time", "separator"}
-
-
-def test_rights_are_read_and_refused_by_field(tmp_path: Path) -> None:
-    path = tmp_path / "rights.yaml"
-    path.write_text("adapters:\n  acme: {roles: [engineer], users: [ada]}\n")
-    rights = read_rights(path)
-    assert rights.of(Caller(name="ada", role="supplier")) == {"acme"}
-    assert rights.of(Caller(name="bob", role="auditor")) == frozenset()
-    assert rights.of(PUBLIC) == frozenset()
-    path.write_text("---\n  # nobody yet\n")
-    assert read_rights(path).of(Caller(name="ada", role="admin")) == frozenset()
-    for text, message in (
-        ("adapters: {acme: {role: [engineer]}}", "adapters.acme.role"),
-        ("adapters: {acme: {roles: [boss]}}", "adapters.acme.roles.0"),
-        ("- acme", "the file"),
-        ("a: [", "no YAML"),
-        ("adapters: {acme: {users: [ada]}, acme: {users: [bob]}}", "'acme' stands twice"),
-        ("a: &a [*a]", "aliases"),
-        ("[" * 5000, "no YAML"),
-    ):
-        path.write_text(text)
-        with pytest.raises(UsageError, match=message):
-            read_rights(path)
-    with pytest.raises(UsageError, match="cannot read it"):
-        read_rights(tmp_path / "absent.yaml")
-
-
-def test_a_lone_surrogate_is_a_field_that_is_not_valid(inference: Running) -> None:
-    body = b'{"prompt": "\\ud800", "max_tokens": 1}'
-    headers = {"Content-Type": "application/json"}
-    answer = inference.client("engineer").post("/v1/generate", content=body, headers=headers)
-    assert answer.status_code == 422

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +16,6 @@ from govray.governance.submission.worker_cap import (
     ANSWER,
     LARGEST,
     REQUEST,
-    WorkerCap,
     read_cap,
     write_cap,
 )
@@ -29,7 +27,6 @@ from govray.platform.queue.reconcile import GIVE_BACK_S, LEASE_S, QueuePass, Rec
 from govray.platform.queue.run_limits import RunLimits
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Lease, Submission
-from tests.support.in_time import in_time
 from tests.support.queued import Queued
 
 S = SubmissionState
@@ -98,14 +95,6 @@ def test_it_gives_back_what_is_needed_goes_on_and_has_it_again(queue: Elastic) -
     assert queue.row(queue.elastic).attempt == 1
 
 
-def test_a_higher_priority_that_goes_away_leaves_it_as_it_was(queue: Elastic) -> None:
-    high = queue.put(priority=5)
-    queue.passed()
-    queue.ask(high, "kill")
-    queue.passed()
-    assert (queue.told(), shown(queue)) == ((2, 4), (None, None))
-
-
 def test_one_that_does_not_answer_in_time_is_preempted_whole(queue: Elastic) -> None:
     high = queue.put(priority=5)
     queue.passed()
@@ -119,20 +108,6 @@ def test_one_that_does_not_answer_in_time_is_preempted_whole(queue: Elastic) -> 
     queue.passed()
     assert (queue.state(high), queue.state(queue.elastic)) == (S.RUNNING, S.QUEUED)
     assert (queue.row(queue.elastic).cap, queue.row(queue.elastic).held) == (None, None)
-
-
-def test_one_without_a_folder_is_preempted_at_once_and_without_storage_too(
-    store: Engine, tmp_path: Path
-) -> None:
-    for storage in (tmp_path, None):
-        queue = Elastic(store, storage=storage)
-        queue.wait(LEASE_S)
-        id = queue.put_elastic()
-        queue.passed()
-        queue.put(priority=5)
-        queue.passed()
-        assert queue.state(id) is S.PREEMPTING
-        queue.until_rest()
 
 
 @pytest.mark.parametrize(
@@ -156,66 +131,6 @@ def test_only_its_own_answer_frees_slots(queue: Elastic, answer: bytes) -> None:
     (queue.run / ANSWER).write_bytes(b'{"most":2,"number":1}')
     queue.passed()
     assert queue.state(high) is S.RUNNING
-
-
-@pytest.mark.parametrize("name", [REQUEST, ANSWER])
-def test_a_pipe_in_its_folder_keeps_no_queue(queue: Elastic, name: str) -> None:
-    """The run's own code may put one there, and then the queue asks it for slots."""
-    os.mkfifo(queue.run / name)
-    queue.put(priority=5)
-    with in_time(60):
-        queue.passed()
-        queue.passed()
-        queue.wait(GIVE_BACK_S)
-        queue.passed()
-    assert queue.state(queue.elastic) is S.PREEMPTING
-
-
-def test_an_answer_to_an_earlier_word_counts_for_nothing(queue: Elastic) -> None:
-    first = queue.put(priority=5)
-    queue.passed()
-    queue.obey()
-    queue.passed()
-    queue.cluster.end(f"{first}-1", JobState.SUCCEEDED, code=0)
-    queue.passed()  # its slots are its own again, and it has not seen that yet
-    second = queue.put(priority=5)
-    queue.passed()
-    assert (queue.told(), read_cap(queue.run, ANSWER)) == ((3, 2), WorkerCap(number=1, most=2))
-    queue.passed()
-    assert queue.state(second) is S.QUEUED
-    queue.obey()
-    queue.passed()
-    assert queue.state(second) is S.RUNNING
-
-
-@pytest.mark.parametrize("found", [None, b"nonsense", b'{"most":9,"number":1}'])
-def test_what_does_not_say_what_the_entry_says_is_written_again(
-    queue: Elastic, found: bytes | None
-) -> None:
-    queue.put(priority=5)
-    queue.passed()
-    (queue.run / REQUEST).unlink()
-    if found is not None:
-        (queue.run / REQUEST).write_bytes(found)
-    queue.passed()
-    assert queue.told() == (1, 2)
-
-
-def test_an_attempt_after_it_begins_with_all_its_slots(queue: Elastic) -> None:
-    high = queue.put(priority=5)
-    queue.passed()
-    queue.obey()
-    queue.passed()
-    queue.cluster.end(f"{queue.elastic}-1", JobState.FAILED, code=-9)
-    queue.cluster.end(f"{high}-1", JobState.SUCCEEDED, code=0)
-    queue.passed()
-    assert queue.row(queue.elastic).held is None
-    seen: list[object] = []
-    queue.cluster.at_call = lambda: seen.append(queue.told())
-    queue.wait(queue.retries.first_s)
-    queue.passed()
-    assert queue.row(queue.elastic).job == f"{queue.elastic}-2"
-    assert seen[-1] == (1, 4)  # before its job was there
 
 
 def test_a_stopped_one_frees_what_it_held_and_its_projects_limit_counts_that(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from govray.platform.queue.giving_way import Holding
 from govray.platform.queue.queue_order import (
     Decision,
-    Gift,
     ProjectLimit,
     SlotLimits,
     Waiting,
@@ -59,23 +58,11 @@ def holds(
     )
 
 
-def test_priority_comes_before_order() -> None:
-    line = [waits("1"), waits("2", priority=5), waits("3", priority=1)]
-    assert decide(line, [], FOUR).start == ("2", "3", "1")
-
-
 def test_among_equals_the_project_that_holds_least_comes_first() -> None:
     line = [waits("1"), waits("2"), waits("3", project="b"), waits("4", project="b")]
     assert decide(line, [], FOUR).start == ("1", "3", "2", "4")
     held = [holds("0", slots=2)]
     assert decide(line, held, FOUR).start == ("3", "4")
-
-
-def test_a_share_of_two_gets_twice_as_much() -> None:
-    limits = replace(FOUR, pools={"default": 6}, projects={"b": ProjectLimit(share=2)})
-    line = [waits(f"a{i}") for i in range(6)] + [waits(f"b{i}", project="b") for i in range(6)]
-    started = decide(line, [], limits).start
-    assert sorted(each[0] for each in started) == ["a", "a", "b", "b", "b", "b"]
 
 
 def test_a_large_head_is_not_overtaken_by_small_ones() -> None:
@@ -100,95 +87,10 @@ def test_who_is_at_its_limit_steps_aside_with_all_of_its_project() -> None:
     assert decide(line[:2], [holds("0")], FOUR).start == ("1", "2")
 
 
-def test_a_limit_of_one_pool_is_not_that_of_another() -> None:
-    limit = ProjectLimit(max_slots=4, in_pool={"gpu": 1})
-    assert (limit.most("default"), limit.most("gpu")) == (4, 1)
-
-
-def test_who_is_not_due_yet_is_in_nobody_s_way() -> None:
-    line = [replace(waits("1", priority=9, slots=4), ready=False), waits("2", slots=4)]
-    found = decide(line, [holds("0", slots=0)], FOUR)
-    assert (found.start, found.preempt) == (("2",), ())
-    assert found.waits == {"1": "its next try is not due yet"}
-
-
 def test_the_lowest_then_the_newest_is_preempted_and_none_without_need() -> None:
     held = [holds("1", priority=1), holds("2"), holds("3"), holds("4", priority=1)]
     assert decide([waits("9", priority=2)], held, FOUR).preempt == ("3",)
     assert decide([waits("9", priority=2, slots=3)], held, FOUR).preempt == ("3", "2", "4")
-
-
-def test_a_small_victim_is_spared_where_a_large_one_is_needed_anyway() -> None:
-    held = [holds("1", slots=3), holds("2", slots=1)]
-    assert decide([waits("9", priority=1, slots=3)], held, FOUR).preempt == ("1",)
-
-
-def test_what_leaves_already_is_waited_for() -> None:
-    held = [holds("1", slots=2, leaving=True), holds("2", slots=2)]
-    found = decide([waits("8", priority=1, slots=2), waits("9", project="b")], held, FOUR)
-    assert (found.start, found.preempt) == ((), ())
-    # The control: were it not leaving, one would be told to.
-    held = [replace(each, leaving=False) for each in held]
-    assert decide([waits("8", priority=1, slots=2)], held, FOUR).preempt == ("2",)
-
-
-def test_where_the_project_s_limit_is_in_the_way_its_own_go_or_give() -> None:
-    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=2)})
-    held = [holds("1", slots=2), holds("2", project="b")]
-    assert decide([waits("9", priority=1)], held, limits).preempt == ("1",)
-    held = [holds("1", slots=2, least=1), holds("2", project="b", least=1)]
-    assert decide([waits("9", priority=1)], held, limits).shrink == {"1": Gift(1, "9")}
-
-
-def test_an_elastic_entry_gives_back_what_is_needed_and_no_more() -> None:
-    held = [holds("1", slots=4, least=1)]
-    found = decide([waits("9", priority=1, slots=2)], held, FOUR)
-    assert (found.start, found.preempt, found.shrink) == ((), (), {"1": Gift(2, "9")})
-    # The control: who needs all its slots is preempted.
-    rigid = [replace(held[0], least=None)]
-    found = decide([waits("9", priority=1, slots=2)], rigid, FOUR)
-    assert (found.preempt, found.shrink) == (("1",), {})
-
-
-def test_the_lowest_priority_gives_first_and_is_spent_before_another_is_touched() -> None:
-    six = replace(FOUR, pools={"default": 6})
-    held = [holds("1", slots=3, least=1, priority=1), holds("2", slots=3, least=1)]
-    for slots, shrunk, gone in (
-        (1, {"2": 2}, ()),
-        (2, {"2": 1}, ()),
-        (3, {}, ("2",)),
-        (4, {"1": 2}, ("2",)),
-        (6, {}, ("2", "1")),
-    ):
-        found = decide([waits("9", priority=2, slots=slots)], held, six)
-        assert {id: gift.keeps for id, gift in found.shrink.items()} == shrunk, slots
-        assert found.preempt == gone, slots
-
-
-def test_among_equals_all_give_before_one_is_stopped_the_newest_first() -> None:
-    eight = replace(FOUR, pools={"default": 8})
-    held = [holds("1", slots=3, least=1), holds("2", slots=3, least=1), holds("3", slots=2)]
-    found = decide([waits("9", priority=1, slots=3)], held, eight)
-    assert (found.preempt, found.shrink) == ((), {"1": Gift(2, "9"), "2": Gift(1, "9")})
-
-
-def test_what_is_being_given_back_is_waited_for_and_starts_nobody() -> None:
-    line = [waits("9", priority=1, slots=2)]
-    giving = holds("1", slots=4, least=1, full=4, cap=2)
-    found = decide(line, [giving], FOUR)
-    assert (found.start, found.shrink, found.preempt, found.grow) == ((), {}, (), {})
-    # When it has given them back, they are free.
-    assert decide(line, [replace(giving, slots=2)], FOUR).start == ("9",)
-
-
-def test_a_second_one_gets_more_of_it_and_never_below_its_least() -> None:
-    held = [holds("1", slots=2, least=1, full=4, cap=2), holds("8", priority=5, slots=2)]
-    found = decide([waits("9", priority=1)], held, FOUR)
-    assert found.shrink == {"1": Gift(1, "9")}
-    held[0] = replace(held[0], slots=1, cap=1)
-    held[1] = replace(held[1], slots=3)
-    found = decide([waits("9", priority=1)], held, FOUR)
-    assert (found.shrink, found.preempt) == ({}, ("1",))
 
 
 def test_slots_come_again_when_nothing_of_its_priority_waits() -> None:
@@ -198,35 +100,6 @@ def test_slots_come_again_when_nothing_of_its_priority_waits() -> None:
     assert decide([], [small, holds("8", slots=3)], FOUR).grow == {}
     # Nobody needs what was not given back yet.
     assert decide([], [replace(small, slots=4)], FOUR).grow == {"1": 4}
-
-
-def test_who_waits_with_its_priority_goes_before_it_and_lower_ones_behind_it() -> None:
-    small = holds("1", project="b", slots=1, least=1, full=4, cap=1)
-    found = decide([waits("9", slots=2)], [small], FOUR)
-    assert (found.start, found.grow) == (("9",), {"1": 2})
-    found = decide([waits("9", priority=-1, slots=2)], [small], FOUR)
-    assert (found.start, found.grow) == ((), {"1": 4})
-    held = [small, holds("8", slots=1, priority=9)]
-    for priority, grown in ((0, {}), (7, {}), (-1, {"1": 3})):
-        found = decide([waits("9", priority=priority, slots=4)], held, FOUR)
-        assert (found.start, found.grow) == ((), grown), priority
-
-
-def test_nothing_comes_again_while_a_higher_priority_is_due_soon() -> None:
-    small = holds("1", slots=1, least=1, full=4, cap=1)
-    soon = replace(waits("9", priority=1, slots=2), ready=False)
-    assert decide([soon], [small], FOUR).grow == {}
-    assert decide([replace(soon, priority=-1)], [small], FOUR).grow == {"1": 4}
-
-
-def test_what_comes_again_stays_within_the_projects_limit() -> None:
-    limits = replace(FOUR, projects={"a": ProjectLimit(max_slots=3)})
-    small = holds("1", slots=1, least=1, full=4, cap=1)
-    assert decide([], [small], limits).grow == {"1": 3}
-    # Others of its project wait for the limit, so it waits behind them.
-    line = [waits("9", slots=3)]
-    assert decide(line, [small], limits).grow == {}
-    assert decide(line, [replace(small, project="b")], limits).start == ("9",)
 
 
 @pytest.mark.parametrize(
@@ -345,17 +218,6 @@ def settled(line: list[Waiting], held: list[Holding], found: Decision) -> list[E
 def test_slots_and_limits_are_never_exceeded(queue: Queue) -> None:
     line, held, limits = queue
     assert within(limits, after(line, held, decide(line, held, limits)))
-
-
-@given(queues())
-def test_every_entry_starts_or_waits_or_is_refused(queue: Queue) -> None:
-    line, held, limits = queue
-    found = decide(line, held, limits)
-    ids = [*found.start, *found.refuse, *(id for order in found.order.values() for id in order)]
-    assert sorted(ids) == sorted(one.id for one in line)
-    assert set(found.waits) == {id for order in found.order.values() for id in order}
-    places = [position(id, found) for id in found.waits]
-    assert all(place is not None and place >= 1 for place in places)
 
 
 @given(queues())
@@ -486,15 +348,6 @@ def told_so(line: list[Waiting], held: list[Holding], found: Decision) -> list[H
     ]
 
 
-@given(queues(), st.randoms(use_true_random=False))
-def test_the_order_in_which_entries_are_read_changes_nothing(queue: Queue, random: object) -> None:
-    line, held, limits = queue
-    mixed, others = line.copy(), held.copy()
-    random.shuffle(mixed)  # type: ignore[attr-defined]
-    random.shuffle(others)  # type: ignore[attr-defined]
-    assert decide(line, held, limits) == decide(mixed, others, limits)
-
-
 @given(queues())
 def test_slots_are_left_unused_only_behind_a_head_or_a_limit(queue: Queue) -> None:
     """What fits and does not start has somebody before it who waits, in the pool or project."""
@@ -506,31 +359,3 @@ def test_slots_are_left_unused_only_behind_a_head_or_a_limit(queue: Queue) -> No
         for place, one in enumerate(ready):
             if within(limits, [*now, one]):
                 assert place > 0
-
-
-@given(queues())
-def test_passes_come_to_rest(queue: Queue) -> None:
-    """What was decided, done, and what leaves gone: nobody is told something new for ever."""
-    line, held, limits = queue
-    for _ in range(40):
-        found = decide(line, held, limits)
-        moving = any(one.leaving or one.keeps < one.slots for one in held)
-        if not (found.start or found.preempt or found.shrink or found.grow or moving):
-            break
-        back = [one for one in held if one.id in found.preempt]
-        told = told_so(line, held, found)
-        held = [replace(one, slots=one.keeps) for one in told if not one.leaving]
-        line = [one for one in line if one.id in found.waits]
-        line += [
-            Waiting(
-                id=one.id,
-                project=one.project,
-                pool=one.pool,
-                priority=one.priority,
-                slots=one.full or one.slots,
-                submitted=one.started,
-            )
-            for one in back
-        ]
-    else:
-        raise AssertionError("entries are started and stopped without end")

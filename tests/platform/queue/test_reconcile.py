@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import Engine, delete, event
 from sqlmodel import Session
 
-from govray.platform.queue import reconcile
-from govray.platform.queue.job import AttemptGone, Job, JobState
+from govray.platform.queue.job import AttemptGone
+from govray.platform.queue.job import Job
+from govray.platform.queue.job import JobState
 from govray.platform.queue.outcome import outcome
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import (
@@ -23,12 +24,9 @@ from govray.platform.queue.reconcile import (
     SWEEP_S,
     QueuePass,
     Reconciler,
-    Retries,
-    limits_now,
 )
-from govray.platform.store import pools
 from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Lease, Pool, Project, Submission
+from govray.platform.store.tables import Lease, Pool, Submission
 from govray.platform.tasks.task_file import FINITE, KINDS, SHOWN
 from tests.support.databases import on_both
 from tests.support.pretended_cluster import RUNS_FOR
@@ -104,14 +102,6 @@ def test_a_higher_priority_preempts_and_who_gave_way_goes_on(queue: Queued) -> N
     assert queue.cluster.done[low[1]] == RUNS_FOR
 
 
-def test_what_can_never_start_ends_at_once_with_the_reason(queue: Queued) -> None:
-    queue.cluster.down = True  # for that no cluster is needed
-    id = queue.put(slots=5)
-    assert queue.passed().unreachable is not None
-    assert queue.state(id) is S.ERROR
-    assert queue.row(id).why == "it needs 5 slots, and pool 'default' has 4"
-
-
 @pytest.mark.parametrize(
     ("state", "job", "after", "failure"),
     [
@@ -181,73 +171,6 @@ def test_what_follows_the_end_of_a_task(
         assert why in found.why if why and found.why else found.why is why, (kind, found)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_task_gives_way_comes_back_and_ends(queue: Queued, kind: str) -> None:
-    id = queue.put(kind=kind, slots=4, config=f"kind: {kind}\n")
-    queue.passed()
-    queue.put(priority=1)
-    queue.passed()
-    assert queue.state(id) is S.PREEMPTING
-    queue.until_rest()
-    assert (queue.state(id), queue.row(id).attempt) == (S.COMPLETED, 2)
-
-
-def test_a_program_that_fails_is_not_run_again(queue: Queued) -> None:
-    command, train = queue.put(kind="command", config="kind: command\nargv: [x]\n"), queue.put()
-    queue.commits.add(train)
-    queue.passed()
-    for id in (command, train):
-        queue.cluster.end(f"{id}-1", J.FAILED, code=75, message="bye")
-    queue.passed()
-    assert (queue.state(command), queue.row(command).why) == (
-        S.ERROR,
-        "its program ended with code 75: bye",
-    )
-    # Negative control: of a run the same code is a commit on request, and it goes on at once.
-    assert (queue.state(train), queue.row(train).attempt) == (S.RUNNING, 2)
-
-
-def test_a_task_counts_its_slots_against_its_projects_limit(store: Engine) -> None:
-    limits = SlotLimits(pools={"default": 4}, others=ProjectLimit(max_slots=1))
-    queue = Queued(store, limits=limits)
-    one, two = (queue.put(kind="notebook", slots=1) for _ in range(2))
-    queue.passed()
-    assert (queue.state(one), queue.state(two)) == (S.RUNNING, S.QUEUED)
-
-
-def test_a_project_s_own_settings_limit_what_it_holds(store: Engine) -> None:
-    queue = Queued(store, limits=SlotLimits(pools={"default": 4}))
-    ids = [queue.put(slots=1, project="default") for _ in range(3)]
-    with Session(store) as session:
-        project = session.get_one(Project, queue.row(ids[0]).project)
-        project.settings = {"max_slots": 1, "share": 3.0}
-        session.add(project)
-        session.commit()
-        stated = SlotLimits(
-            pools={"default": 4},
-            projects={project.name: ProjectLimit(max_slots=2, in_pool={"gpu": 3})},
-        )
-        [limit] = limits_now(session, stated).projects.values()
-        assert (limit.share, limit.most("default"), limit.most("gpu")) == (1.0, 1, 1)
-        [own] = limits_now(session, SlotLimits(pools={"default": 4})).projects.values()
-        assert (own.share, own.max_slots) == (3.0, 1)
-    queue.passed()
-    assert [queue.state(id) for id in ids] == [S.RUNNING, S.QUEUED, S.QUEUED]
-
-
-def test_a_pass_reads_the_projects_once(queue: Queued, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[object] = []
-
-    def noted(session: Session) -> dict[str, tuple[float, int | None]]:
-        read.append(session)
-        return {}
-
-    monkeypatch.setattr(reconcile, "project_limits", noted)
-    queue.put()
-    queue.passed()
-    assert len(read) == 1
-
-
 def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:
     id = queue.put()
     queue.passed()
@@ -261,23 +184,6 @@ def test_a_dead_driver_is_started_again_after_a_while(queue: Queued) -> None:
     queue.wait(queue.retries.first_s)
     queue.passed()
     assert (queue.state(id), queue.row(id).job) == (S.RUNNING, f"{id}-2")
-
-
-def test_who_dies_again_and_again_without_a_commit_ends(queue: Queued) -> None:
-    id, getting_on = queue.put(), queue.put()
-    queue.commits.add(getting_on)
-    for _ in range(queue.retries.most + 1):
-        queue.wait(1000)
-        queue.passed()
-        for job in queue.cluster.live():
-            queue.cluster.end(job.name, J.FAILED, code=-9)
-        queue.passed()
-    assert queue.state(id) is S.ERROR
-    assert queue.row(id).why == (
-        "3 tries ended without a new commit; its driver was ended by signal 9"
-    )
-    # The control: who commits between deaths is tried again without end.
-    assert (queue.state(getting_on), queue.row(getting_on).failures) == (S.QUEUED, 1)
 
 
 def test_who_says_again_and_again_that_it_was_told_to_stop_ends(queue: Queued) -> None:
@@ -305,50 +211,6 @@ def test_who_says_again_and_again_that_it_was_told_to_stop_ends(queue: Queued) -
         "3 tries ended without a new commit; its driver was told to stop, not by the queue"
     )
     assert queue.row(getting_on).failures == 0
-
-
-def test_a_commit_in_between_counts_from_nothing_again(queue: Queued) -> None:
-    id = queue.put()
-    for commits, failures in ((False, 1), (False, 2), (True, 0), (False, 1)):
-        queue.wait(1000)
-        queue.passed()
-        (queue.commits.add if commits else queue.commits.discard)(id)
-        queue.cluster.end(queue.cluster.live()[0].name, J.FAILED, code=75)
-        queue.passed()
-        assert queue.row(id).failures == failures
-        if queue.state(id) is S.RUNNING:  # at once
-            queue.cluster.end(queue.cluster.live()[0].name, J.STOPPED)
-            queue.passed()
-            queue.ask(id, "resume")
-
-
-def test_waits_double_up_to_the_longest() -> None:
-    retries = Retries(first_s=10, longest_s=60)
-    waits = [retries.wait(failures).total_seconds() for failures in (0, 1, 2, 3, 4, 1000)]
-    assert waits == [0, 10, 20, 40, 60, 60]
-
-
-def test_who_is_not_accepted_ends_with_the_reason(queue: Queued) -> None:
-    id = queue.put()
-    queue.cluster.refuses.add(id)
-    queue.passed()
-    assert (queue.state(id), queue.row(id).why) == (S.ERROR, f"{id}: it is not accepted")
-
-
-def test_a_start_that_does_not_arrive_is_asked_for_again_and_holds_up_nobody(
-    queue: Queued,
-) -> None:
-    lost, other = queue.put(), queue.put()
-    queue.cluster.loses.add(lost)
-    assert queue.passed().unreachable == f"{lost}: it did not arrive"
-    assert (queue.state(lost), queue.state(other)) == (S.RUNNING, S.QUEUED)
-    queue.passed()
-    assert queue.state(other) is S.RUNNING
-    assert [job.submission for job in queue.cluster.live()] == [other]
-    queue.cluster.loses.clear()
-    queue.passed()
-    assert queue.row(lost).attempt == 1
-    assert {job.name for job in queue.cluster.live()} == {f"{lost}-1", f"{other}-1"}
 
 
 def test_stop_kill_and_resume(queue: Queued) -> None:
@@ -387,19 +249,6 @@ def test_while_no_head_answers_nothing_moves_and_a_head_without_jobs_gets_them_a
     assert queue.states() == ["COMPLETED", "STOPPED", "COMPLETED"]
     assert queue.cluster.done[one] == RUNS_FOR
     assert queue.cluster.done[three] == RUNS_FOR
-
-
-def test_an_entry_is_told_of_once_and_not_when_a_pass_has_placed_it(queue: Queued) -> None:
-    process = queue.process
-    assert not process.submitted()
-    queue.put(slots=4)
-    queue.put(slots=4)
-    assert process.submitted()
-    assert not process.submitted()
-    queue.passed()  # one starts, the other has a place
-    assert not process.submitted()
-    queue.put()
-    assert process.submitted()
 
 
 @on_both

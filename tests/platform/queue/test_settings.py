@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import GovrayError, Refused, UsageError
+from govray.errors import Refused
+from govray.errors import UsageError
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.settings import Queue, read_queue
-from tests.support.tree import ROOT
 
 GOOD = """\
 address: http://head:8265/

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,14 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlmodel import Session, col, delete, select
 
-from govray.governance.formats.document import format_time
-from govray.platform.service.identity.access import REMEMBERED
-from govray.platform.store import leases, tenancy
 from govray.platform.store import pools as store_pools
 from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
-from govray.platform.store.submissions import asks, submit
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.submissions import submit
 from govray.platform.store.tables import Lease
 from govray.platform.store.tables import Pool
-from govray.platform.store.tables import Project
-from govray.platform.store.tables import RoleBinding
 from govray.platform.store.tables import Submission
 from tests.support.people import NOW, OWN_PAGE, Service
-from tests.support.shown import ZERO, add_experiment, add_trial
 
 FILE = (Path(__file__).parents[3] / "jobs" / "train.yaml").read_text()
 PAGE = {"accept": "text/html"}
@@ -102,19 +95,6 @@ def hidden(page: str) -> dict[str, str]:
     return {name: unescape(value) for name, value in found}
 
 
-def test_the_page_says_who_works_on_the_queue(service: Service) -> None:
-    assert "Nobody has worked on this queue yet" in html(service, "/queue")
-    assert "Nothing waits and nothing runs" in html(service, "/queue")
-    with Session(service.engine) as session:
-        until = format_time(NOW + timedelta(seconds=30))
-        leases.take(session, leases.RECONCILER, "one", at=format_time(NOW), until=until)
-    assert "A reconciler works on the queue" in html(service, "/queue")
-    service.clock[0] = NOW + timedelta(seconds=30)
-    page = html(service, "/queue")
-    assert "Nobody is working on the queue since" in page
-    assert until in page
-
-
 def test_the_queue_shows_what_runs_and_what_waits_in_order(service: Service) -> None:
     add(service, "running", state=S.RUNNING, slots=3, pool="gpu")
     add(service, "late", at="2026-11-21T11:00:00Z", slots=4)
@@ -139,33 +119,6 @@ def test_the_queue_shows_what_runs_and_what_waits_in_order(service: Service) -> 
     assert numbers["default"] == ["0", "0", "3", "8"]
     assert numbers["gpu"] == ["8", "1", "3", "0", "0"]
     assert numbers["spot"] == ["2", "0", "0", "0", "0"]
-
-
-def test_the_queue_says_what_an_entry_gave_back_and_to_staff_for_whom(service: Service) -> None:
-    add(service, "whole", state=S.RUNNING, slots=2)
-    add(service, "giving", state=S.RUNNING, slots=4, cap=3, held=4, gives_to="s-one")
-    add(service, "given", state=S.RUNNING, slots=8, cap=2, held=2, gives_to="s-two")
-    page = html(service, "/queue", "auditor")
-    said = re.findall(r'<span class="small soft">(g.*?)</span>', page)
-    assert sorted(re.sub("<.*?>", "", each) for each in said) == [
-        "gave back 6 of 8 slots to s-two",
-        "gives back 1 of 4 slots to s-one",
-    ]
-    [held] = re.findall(r'<tr><th scope="row">default</th>(.*?)</tr>', page)
-    assert re.findall(r">(\d+)<", held) == ["3", "8", "0", "0"]
-
-
-def test_a_long_queue_goes_on(service: Service) -> None:
-    for number in range(60):
-        add(service, f"n{number}", priority=number % 3, pool=f"p{number % 2}")
-    page, seen = html(service, "/queue"), set[str]()
-    for _ in range(3):
-        seen |= set(re.findall(r">(n\d+)</a>", page))
-        more = re.search(r'href="(\?cursor=[^"]*)"', page)
-        if more is None:
-            break
-        page = html(service, "/queue" + unescape(more[1]))
-    assert len(seen) == 60
 
 
 def test_a_text_is_checked_shown_and_then_submitted_once(service: Service) -> None:
@@ -319,44 +272,3 @@ def test_stop_resume_archive_and_kill_which_asks_first(service: Service) -> None
     assert answer.status_code == 409
     assert answer.headers["content-type"].startswith("text/html")
     assert engineer.post(f"{there}/explode").status_code == 404
-
-
-def test_a_submission_leads_to_its_run_once_that_is_indexed(service: Service) -> None:
-    id_ = add(service, state=S.RUNNING)
-    with Session(service.engine) as session:
-        row = session.get_one(Submission, id_)
-        row.run, row.attempt, row.why = "run-1", 2, "the driver's node was lost"
-        session.add(row)
-        session.commit()
-    page = html(service, f"/submissions/{id_}")
-    assert "not indexed yet" in page
-    assert "the driver&#39;s node was lost" in page
-    with Session(service.engine) as session:
-        state = TrialState.ACTIVE
-        add_experiment(session, "e-1", "one", "run", ExperimentState.ACTIVE)
-        add_trial(
-            session, "run-1", "e-1", ZERO, steps=1, floor=1.0, hyperparameters={}, state=state
-        )
-        session.commit()
-    assert 'href="/trials/run-1"' in html(service, f"/submissions/{id_}")
-
-
-@pytest.mark.parametrize("state", S)
-def test_what_can_be_asked_is_what_is_answered(service: Service, state: SubmissionState) -> None:
-    meant = asks(state)
-    for verb in ("stop", "kill", "resume"):
-        id_ = add(service, state=state)
-        answer = client(service).post(f"/submissions/{id_}/{verb}")
-        assert (answer.status_code == 303) == (verb in meant), verb
-
-
-@pytest.mark.parametrize("path", ["/sign-in", "/search", "/new", "/experiments/e-1/tags"])
-def test_a_form_of_any_size_is_an_answer(service: Service, path: str) -> None:
-    """Nine fields were an error of the service."""
-    for count, malformed in ((9, False), (40, True)):
-        given = {f"field-{number}": "x" for number in range(count)}
-        answer = client(service).post(path, data=given, headers={"Accept": "text/html"})
-        assert answer.status_code < 500
-        assert (answer.status_code == 400) == (malformed and answer.status_code != 404)
-    raw = client(service).post(path, content=b"text=%ff", headers={"Accept": "text/html"})
-    assert raw.status_code in (400, 404)

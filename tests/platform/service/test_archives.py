@@ -11,13 +11,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from fastapi.testclient import TestClient
 from sqlmodel import Session, select
 
 from govray.governance.formats import canonical_json
 from govray.governance.submission import code_archive, received_archive
 from govray.governance.submission.code_archive import archive_place, open_archive, packed
-from govray.platform.service.http.problems import MEDIA_TYPE, Problem
+from govray.platform.service.http.problems import MEDIA_TYPE
 from govray.platform.service.routes import archives
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import AuditEntry
@@ -25,7 +24,6 @@ from tests.support.people import Service, serve
 from tests.support.zips import entry, zipped
 
 JOBS = Path(__file__).parents[3] / "jobs"
-PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
 
 
 @pytest.fixture(scope="module")
@@ -105,25 +103,6 @@ def _names_an_archive(service: Service, data: bytes) -> None:
     assert client.put(url(data), content=data).status_code == 201
     assert client.post("/v1/experiments:check", json=body).status_code == 200
     assert client.post("/v1/experiments", json=body).status_code == 201
-
-
-def test_it_is_for_who_may_submit(sender: Service, storage: Path, tmp_path: Path) -> None:
-    data = sent({"a.py": b"of roles"}, tmp_path)
-    before = sorted(storage.rglob("*"))
-    for kind in ("auditor", "supplier", "member", "public", "expired"):
-        for method in ("GET", "PUT"):
-            answer = sender.client(kind).request(method, url(data), content=data)
-            assert answer.status_code in (401, 403), (kind, method)
-    assert nothing_new(storage, before)
-    assert sender.client("admin").put(url(data), content=data).status_code == 201  # the control
-
-
-def test_a_service_without_storage_says_so(service: Service, tmp_path: Path) -> None:
-    data = sent({"a.py": b""}, tmp_path)
-    answer = service.client("engineer").put(url(data), content=data)
-    assert answer.status_code == 409
-    assert "no storage" in answer.json()["detail"]
-    assert "--storage" in answer.json()["do"]
 
 
 def directory(entries: int, said: int) -> bytes:
@@ -216,32 +195,6 @@ def test_a_digest_is_of_these_bytes_alone(sender: Service, storage: Path, how: s
         assert sender.client("engineer").put(path, content=GOOD).status_code in (404, 422)
 
 
-@pytest.mark.parametrize(("name", "content"), [("deep/key.txt", PEM), (".env", b"A=1")])
-def test_a_secret_is_not_kept(sender: Service, storage: Path, name: str, content: bytes) -> None:
-    data = zipped(entry(name), content=content)
-    answer = sender.client("engineer").put(url(data), content=data)
-    assert answer.status_code == 409
-    assert name in answer.json()["detail"]
-    assert not archive_place(storage, canonical_json.sha256(data)).exists()
-
-
-def test_an_archive_is_bounded_and_so_is_everything_else(
-    sender: Service, storage: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(code_archive, "LARGEST", 2_000)
-    monkeypatch.setattr(code_archive, "MOST", 1)
-    client, before = sender.client("engineer"), sorted(storage.rglob("*"))
-    data = zipped(entry("a"), content=bytes(6_000))
-    for content in (data, iter([data])):
-        assert client.put(url(data), content=content).status_code == 413
-    assert nothing_new(storage, before)
-    # More than other requests may have, and no more than an archive.
-    fits = zipped(entry("a"), content=bytes(1_500))
-    assert client.put(url(fits), content=fits).status_code == 201
-    assert client.post("/v1/archives/x", content=fits).status_code == 413
-    assert client.put("/v1/groups/a/members/b", content=fits).status_code == 413
-
-
 def test_uploads_have_places(sender: Service, tmp_path: Path) -> None:
     data = sent({"a.py": b"of places"}, tmp_path)
     uploads = sender.app.state.archive_uploads
@@ -253,37 +206,3 @@ def test_uploads_have_places(sender: Service, tmp_path: Path) -> None:
     uploads.held.clear()
     assert sender.client("engineer").put(url(data), content=data).status_code == 201
     assert not uploads.held
-
-
-def test_a_storage_that_refuses_is_the_operators(
-    sender: Service, storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = sent({"a.py": b"of disks"}, tmp_path)
-    before = sorted(storage.rglob("*"))
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(received_archive.os, "replace", full)
-        answer = sender.client("engineer").put(url(data), content=data)
-    assert answer.status_code == 503
-    assert "No space left" in answer.json()["detail"]
-    assert str(storage) not in answer.text
-    assert nothing_new(storage, before)
-
-
-def test_what_cannot_be_recorded_is_not_kept(
-    sender: Service, storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = sent({"a.py": b"of entries"}, tmp_path)
-
-    def fails(*_: object) -> None:
-        raise Problem(503, "Busy", "The audit log cannot be written")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("govray.platform.service.identity.audit_log.Audit.write", fails)
-        assert sender.client("engineer").put(url(data), content=data).status_code == 503
-    assert not archive_place(storage, canonical_json.sha256(data)).exists()
-    client: TestClient = sender.client("engineer")
-    assert client.put(url(data), content=data).status_code == 201  # the control

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,20 +11,16 @@ import pytest
 from sqlalchemy import inspect, text
 from sqlmodel import Session, col, select
 
-from govray.data.similarity import near_records as data
-from govray.errors import Refused
 from govray.governance.attestation.case_answer import LIMITS, CaseAnswer, verify_case_answer
 from govray.governance.formats.dsse import Envelope
-from govray.governance.formats.keys import LocalSigner
-from govray.platform.service.acting import case_answers, case_desk, case_search
+from govray.platform.service.acting import case_answers, case_desk
 from govray.platform.service.visible import visible_cases
-from govray.platform.service.visible.near_records import LEAST_OVERLAP
 from govray.platform.store import cases as store
 from govray.platform.store import role_bindings
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.tables import AuditEntry
-from tests.support.case_world import MODEL, CaseWorld, case_world, paragraph, reworded
+from tests.support.case_world import MODEL, CaseWorld, case_world, reworded
 from tests.support.people import NOW
 
 NOBODY = "c-000000000000"
@@ -73,64 +68,6 @@ def test_changed_words_are_traced_to_layers_and_a_name_is_withheld(world: CaseWo
     assert world.get("auditor", f"/{case}").json()["found"]["findings"][0]["corpus"] == "acme"
 
 
-def test_a_released_name_is_told(world: CaseWorld) -> None:
-    case, key = world.opened(text=reworded(world.trained("acme")))
-    world.done(case, ("search", None), ("answer", {"release": ["acme"]}))
-    (finding,) = answered(world, case, key).result.findings
-    assert (finding.corpus, finding.groups) == ("acme", ("adapter:acme",))
-    other = world.post("admin", f"/{case}:answer", {"release": ["beta"]})
-    assert other.status_code == 409
-    assert "no corpus 'beta'" in other.json()["detail"]
-
-
-def test_the_same_bytes_are_found_as_such_and_not_twice(world: CaseWorld) -> None:
-    text = world.trained("beta")
-    for asked in ({"text": text}, {"content": b64encode(text.encode()).decode()}):
-        case, _ = world.opened(**asked)
-        told = world.done(case, ("search", None))["found"]
-        (finding,) = told["findings"]
-        assert (finding["match"], finding["corpus"], finding["split"]) == ("exact", "beta", "train")
-        assert "embedding" in finding["groups"]
-        assert "overlap" not in finding
-
-
-def test_all_versions_of_a_model_are_looked_into(world: CaseWorld) -> None:
-    case, _ = world.opened(text=reworded(world.trained("acme")), model=MODEL)
-    told = world.done(case, ("search", None))["found"]
-    versions = {name for each in told["models"] for name in each["versions"]}
-    assert versions == {f"{MODEL} {each}" for each in world.deployed.models}
-    assert [each for each in told["findings"] if "removed" in each]
-    # Another corpus has the same records under another name, and does not lie at hand.
-    (unchecked,) = told["unchecked"]
-    assert (unchecked["corpus"], unchecked["match"]) == ("acme-again", "near")
-
-
-def test_domains_are_those_that_an_issuer_states(world: CaseWorld) -> None:
-    case, key = world.opened(sources=["https://www.example.org/a", "NOVELS.example", "other.net"])
-    told = world.done(case, ("search", None), ("answer", {}))["found"]
-    assert [(each["domain"], each["size"], each["unit"]) for each in told["findings"]] == [
-        ("novels.example", 4, "records"),
-        ("example.org", 10, "records"),
-    ]
-    answer = answered(world, case, key)
-    assert answer.request.domains == ("novels.example", "other.net", "www.example.org")
-    assert {each.corpus_class.source for each in answer.result.findings} == {"crawled"}
-    assert answer.result.unchecked[0].why == "The issuers of 2 of 3 corpora state no domains."
-
-
-@pytest.mark.parametrize("asked", [paragraph("nobody's", 0), "few words"])
-def test_not_found_says_what_was_looked_at(world: CaseWorld, asked: str) -> None:
-    case, key = world.opened(text=asked)
-    world.done(case, ("search", None), ("answer", {}))
-    answer = answered(world, case, key)
-    assert not answer.found
-    exact, near = answer.result.searches
-    assert (exact.corpora, exact.of) == (3, 3)
-    short = asked == "few words"
-    assert (near.corpora, near.of) == (0 if short else 3, 3)
-    assert ["too few" in each.why for each in answer.result.unchecked] == [True] * short
-
-
 def test_what_cannot_be_looked_at_is_said_without_places(
     world: CaseWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,21 +86,6 @@ def test_what_cannot_be_looked_at_is_said_without_places(
     monkeypatch.setitem(world.service.app.state._state, "cases", near)
     told = world.done(case, ("search", None))["found"]
     assert ["No corpora lie at hand" in each["why"] for each in told["unchecked"]] == [True]
-
-
-def test_a_record_that_the_index_lacks_is_no_finding(
-    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Records on disk count only where the index has their entries."""
-    case, _ = world.opened(text=reworded(world.trained("beta")))
-    monkeypatch.setattr(case_search._IndexedPlaces, "holds", lambda *_: False)
-    told = world.done(case, ("search", None))["found"]
-    assert told["findings"] == []
-    assert any("not the one that the model was trained on" in e["why"] for e in told["unchecked"])
-
-
-def test_the_service_says_the_overlap_that_is_looked_for() -> None:
-    assert data.LEAST_OVERLAP == LEAST_OVERLAP
 
 
 def test_only_the_key_shows_a_case_to_who_is_nobody(world: CaseWorld) -> None:
@@ -318,43 +240,6 @@ def test_everything_is_in_the_audit_log_and_nothing_secret(world: CaseWorld) -> 
     assert not [word for word in ("somebody", "govc_", secret[:20]) if word in told]
 
 
-@pytest.mark.parametrize(
-    ("body", "what"),
-    [
-        ({}, "one of text"),
-        ({"text": "a", "sources": ["a.org"]}, "one of text"),
-        ({"text": ""}, "at least 1"),
-        ({"content": "%"}, "pattern"),
-        ({"sources": ["no domain"]}, "no URL and no domain"),
-        ({"sources": []}, "one of text"),
-        ({"sources": ["a.org"] * 101}, "at most 100"),
-        ({"text": "a", "contact": "a\nb"}, "printable"),
-        ({"text": "a", "contact": "\ud800"}, ""),
-        ({"text": "a", "contact": "a" * 321}, "at most 320"),
-        ({"text": "a", "model": "../x"}, "pattern"),
-        ({"text": "a", "more": 1}, "Extra"),
-        ({"text": "é" * 2_500_000}, "more than"),
-    ],
-)
-def test_what_is_no_case_is_refused(world: CaseWorld, body: dict[str, Any], what: str) -> None:
-    sent = {"contact": "me@example.org"} | body
-    answer = world.service.client("member").post(
-        "/v1/cases",
-        content=json.dumps(sent).encode(),
-        headers={"content-type": "application/json"},
-    )
-    assert answer.status_code == 422, answer.text
-    assert what in answer.text
-
-
-def test_a_large_body_and_an_unknown_model_are_refused(world: CaseWorld) -> None:
-    large = {"contact": "me@example.org", "text": "a" * 10_000_000}
-    assert world.post("public", "", large).status_code == 413
-    assert world.post("admin", "", large).status_code == 422
-    named = {"contact": "me@example.org", "text": "a", "model": "nobody-has-it"}
-    assert world.post("public", "", named).status_code == 404
-
-
 def test_off_there_are_no_cases_and_without_leave_none_without_a_token(
     world: CaseWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,51 +274,6 @@ def test_one_requester_sends_so_many_a_day(
         assert int(answers[2].headers["retry-after"]) > 3600
 
 
-def test_what_strangers_make_the_store_hold_is_bounded(
-    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "MOST_OPEN", 0)
-    body = {"contact": "me@example.org", "text": "a"}
-    assert world.post("public", "", body).status_code == 409
-    assert world.post("member", "", body).status_code == 201
-
-
-def test_one_search_at_a_time(world: CaseWorld) -> None:
-    case, _ = world.opened(text="a")
-    with world.service.app.state.cases.searching():
-        answer = world.post("admin", f"/{case}:search")
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
-    assert world.post("admin", f"/{case}:search").status_code == 200
-
-
-def test_an_answer_that_nobody_could_verify_is_not_kept(
-    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case, _ = world.opened(text="a")
-    world.done(case, ("search", None))
-    desk = world.service.app.state.cases
-    monkeypatch.setitem(
-        world.service.app.state._state, "cases", replace(desk, signer=LocalSigner.generate())
-    )
-    answer = world.post("admin", f"/{case}:answer", {})
-    assert answer.status_code == 409
-    assert "would not verify" in answer.json()["detail"]
-    assert world.row(case).answer is None
-
-
-def test_steps_are_taken_in_order(world: CaseWorld) -> None:
-    case, key = world.opened(text="a")
-    decision = {"decision": "refused", "reason": "No."}
-    version = {"model": MODEL, "version": "2.0.0"}
-    for step, body in (("answer", {}), ("decide", decision), ("link", version)):
-        assert world.post("admin", f"/{case}:{step}", body).status_code == 409, step
-    assert world.get("public", f"/{case}/answer", **key).status_code == 404
-    world.done(case, ("search", None), ("answer", {}))
-    for wrong in ("removed", "revoked"):
-        body = {"decision": wrong, "reason": "No."}
-        assert "nothing was found" in world.post("admin", f"/{case}:decide", body).text
-
-
 def link(world: CaseWorld, case: str, version: str) -> Any:
     return world.post("admin", f"/{case}:link", {"model": MODEL, "version": version})
 
@@ -463,33 +303,6 @@ def test_a_removal_is_linked_and_the_answer_says_so(world: CaseWorld) -> None:
     assert standing["links"][0]["attestation"] == world.deployed.verified("1.1.0").digest
 
 
-def test_a_revoked_corpus_is_out_of_the_next_version(world: CaseWorld) -> None:
-    case, key = found(world, "alpha")
-    world.done(case, ("decide", {"decision": "revoked", "reason": "Its credential is revoked."}))
-    refusals = {
-        "1.0.0": "this is a version that it was found in",
-        "1.1.0": "its manifest has the corpus 'alpha'",
-        "2.0.0": "its manifest has the corpus 'alpha'",
-    }
-    none_is_linked(world, case, refusals)
-    assert link(world, case, "2.1.0").json()["state"] == "CLOSED"
-    outcome = answered(world, case, key).outcome
-    assert outcome is not None
-    assert (outcome.decision, outcome.versions[0].version) == ("revoked", "2.1.0")
-    assert len(outcome.versions[0].lists) == 1
-
-
-def test_records_under_another_name_and_a_corpus_that_nobody_revoked_are_seen(
-    world: CaseWorld,
-) -> None:
-    case, _ = found(world, "acme")
-    world.done(case, ("decide", {"decision": "revoked", "reason": "It will be."}))
-    assert "'acme-again' has the same records" in link(world, case, "3.0.0").text
-    answer = link(world, case, "2.0.0")
-    assert (answer.status_code, "no revocation list" in answer.text) == (409, True)
-    assert world.get("admin", f"/{case}").json()["state"] == "DECIDED"
-
-
 def test_without_the_check_any_version_could_be_linked(
     world: CaseWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -498,17 +311,3 @@ def test_without_the_check_any_version_could_be_linked(
     assert link(world, case, "2.0.0").status_code == 409
     monkeypatch.setattr(case_answers, "check_left_out", lambda *_: None)
     assert link(world, case, "2.0.0").status_code == 200
-
-
-def test_a_revoked_attestation_is_not_linked(
-    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case, _ = found(world, "alpha")
-    world.done(case, ("decide", {"decision": "revoked", "reason": "It is revoked."}))
-
-    class Standing:
-        def require(self, *_: str) -> None:
-            raise Refused("revoked since yesterday", where="attestation")
-
-    monkeypatch.setattr(world.service.app.state.revocations, "look", Standing)
-    assert "revoked since yesterday" in link(world, case, "2.1.0").text

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from html import unescape
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from sqlalchemy import event, false
+from sqlalchemy import false
 from sqlmodel import Session, col
 
-from govray.platform.service.identity import revocations
 from govray.platform.service.pages import comparison
-from govray.platform.service.pages.charts.curves import MOST_ROWS, sampled
-from govray.platform.service.pages.comparison import (
-    ABSENT,
-    MOST_SIDES,
-    compared_rows,
-    lineage_difference,
-)
+from govray.platform.service.pages.comparison import ABSENT
+from govray.platform.service.pages.comparison import compared_rows
+from govray.platform.service.pages.comparison import lineage_difference
 from govray.platform.service.visible import visibility, visible_models, visible_runs
 from govray.platform.store.lineage import lineage
 from govray.platform.store.states import ExperimentState, TrialState
@@ -195,77 +187,3 @@ def test_what_may_not_be_read_is_not_compared_or_listed(
     assert "run-narrow" in listed
     assert "research" not in listed.partition("<tbody")[0], "no filter suggests what is hidden"
     page(shelf, BOTH, 404)
-
-
-def test_metric_group_and_range_are_the_addresss(shelf: Library) -> None:
-    def drawn(**query: Any) -> Any:
-        text = page(shelf, BOTH | query)
-        found = re.findall(r'<script type="application/json">(.*?)</script>', text)
-        return json.loads(found[0]) if found else None
-
-    assert [p[0] for p in drawn(**{"from": "30", "to": "33"})[0]["points"]] == [30, 31, 32, 33]
-    assert [p[0] for p in drawn(**{"from": "33", "to": "30"})[0]["points"]] == [30, 31, 32, 33]
-    assert drawn(metric="loss", group="monitor")[0]["points"] == [[3, 0.5]]
-    assert drawn(group="validation")[0]["points"][0][0] == 19
-    assert drawn(metric="nothing", group="training") is None
-    assert drawn(**{"from": "900"}) is None
-
-
-def test_hostile_names_are_text(shelf: Library) -> None:
-    text = page(shelf, {"run": [HOSTILE, "run-first"]})
-    assert "<script>window" not in text
-    assert "<img src=x" not in text
-    # Within the data of the chart nothing closes the element that it is in.
-    [series] = re.findall(r'<script type="application/json">(.*?)</script>', text)
-    assert json.loads(series)[0]["name"] == HOSTILE
-
-
-def test_queries_do_not_grow_with_what_is_compared(
-    shelf: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revocations, "LOOK_S", math.inf)  # lists are read by the clock
-    asked: list[str] = []
-    engine = shelf.service.engine
-
-    def note(_c: Any, _u: Any, statement: str, *_: Any) -> None:
-        asked.append(statement)
-
-    def queries(runs: list[str]) -> int:
-        page(shelf, {"run": runs})  # the token is remembered
-        asked.clear()
-        event.listen(engine, "before_cursor_execute", note)
-        try:
-            page(shelf, {"run": runs})
-        finally:
-            event.remove(engine, "before_cursor_execute", note)
-        return len(asked)
-
-    two, four = queries(BOTH["run"]), queries([*BOTH["run"], HOSTILE, "other"])
-    assert four <= two + 3, "only the further policy is read besides"
-
-
-@given(
-    st.lists(st.dictionaries(st.integers(0, 5000), st.floats(-1e6, 1e6), max_size=300), max_size=4)
-)
-def test_the_table_of_a_chart_is_short_and_has_both_ends(lines: list[dict[int, float]]) -> None:
-    series = [{"name": str(n), "points": sorted(each.items())} for n, each in enumerate(lines)]
-    names, rows = sampled(series)
-    assert names == [str(n) for n in range(len(lines))]
-    assert len(rows) <= MOST_ROWS
-    steps = [step for step, _ in rows]
-    assert steps == sorted(set(steps))
-    every = {step for each in lines for step in each}
-    assert every >= set(steps)
-    if every:
-        assert {min(every), max(every)} <= set(steps)
-    for step, values in rows:
-        assert values == [each.get(step) for each in lines]
-
-
-def test_a_page_of_a_model_leads_here(shelf: Library) -> None:
-    client = shelf.service.client("auditor", **PAGE)
-    text = client.get("/models/first/1.0.0").text
-    assert '/compare?version=first/1.0.0"' in text
-    assert (
-        "/compare" not in shelf.service.client("supplier", **PAGE).get("/models/first/1.0.0").text
-    )

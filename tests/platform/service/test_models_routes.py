@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import true
 from sqlmodel import Session
 
 from govray.platform.service.visible import visibility, visible_models
-from govray.platform.store import registry, tables
+from govray.platform.store import registry
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.database import open_store
 from tests.support.gates import UNMONITORED
@@ -78,20 +76,6 @@ def test_who_sees_which_model(running: Service) -> None:
             assert status == (200 if name in visible else 404)
 
 
-def test_who_sees_which_version(running: Service) -> None:
-    path = "/v1/models/mixed/versions"
-    kinds = ("auditor", "supplier", "other supplier", "public")
-    seen = {kind: names(running, kind, path, "version") for kind in kinds}
-    both, public = ["2.0.0", "1.0.0"], ["1.0.0"]
-    assert seen == dict(zip(kinds, (both, both, public, public), strict=True))
-    assert running.client("other supplier").get("/v1/models/first/versions").status_code == 404
-    for kind, visible in seen.items():
-        for version in ("2.0.0", "1.0.0", "3.0.0", "99999999999.0.0"):
-            status = running.client(kind).get(f"{path}/{version}").status_code
-            expected = 200 if version in visible else 422 if len(version) > 9 else 404
-            assert status == expected, (kind, version)
-
-
 def test_without_the_filter_a_supplier_would_see_what_is_not_its_own(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,56 +95,6 @@ def test_outsiders_see_three_fields_of_a_version(running: Service, kind: str) ->
         for shown in body.get("items", [body]):
             assert set(shown) == {"model", "version", "attestation"}
     assert client.get("/v1/models/mixed").json() == {"name": "mixed"}
-
-
-def test_staff_see_a_version_whole(running: Service) -> None:
-    body = running.client("auditor").get(ONE).json()
-    assert (body["stage"], body["notes"], body["user"], body["public"]) == (
-        "none",
-        "ours",
-        "eve",
-        False,
-    )
-    assert [each["action"] for each in body["history"]] == ["model.register"]
-
-
-def test_what_verifying_again_gave_is_shown_to_staff(running: Service) -> None:
-    before = running.client("engineer").get(ONE).json()
-    assert before["reverified"] == []
-    with Session(running.engine) as session:
-        for number, outcome in enumerate(("verified", "failed")):
-            session.add(
-                tables.Reverification(
-                    attestation=before["attestation"],
-                    number=number,
-                    outcome=outcome,
-                    why=None if outcome == "verified" else "step 3 (files)",
-                    since=f"2026-11-2{number}T10:00:00Z",
-                    checked=f"2026-11-2{number}T11:00:00Z",
-                )
-            )
-        session.commit()
-    after = running.client("engineer").get(ONE).json()
-    assert [each["outcome"] for each in after["reverified"]] == ["failed", "verified"]
-    assert after["stage"] == before["stage"]  # the registry stays as it was
-    page = running.client("engineer").get("/models/first/1.0.0").text
-    assert "Verified again: failed" in page
-    assert "step 3 (files)" in page
-    for kind in ("supplier", "public"):
-        assert "Verified again" not in running.client(kind).get("/models/first/1.0.0").text
-        assert "reverified" not in running.client(kind).get(ONE).text
-
-
-def test_pages_follow_one_another(running: Service) -> None:
-    client, found, cursor = running.client("engineer"), [], None
-    while True:
-        given: dict[str, Any] = {"limit": 1} | ({"cursor": cursor} if cursor else {})
-        page = client.get("/v1/models/first/versions", params=given).json()
-        found += [each["version"] for each in page["items"]]
-        cursor = page["next"]
-        if cursor is None:
-            break
-    assert found == ["1.2.0", "1.0.0"]
 
 
 WRITES = [
@@ -206,27 +140,6 @@ def test_a_version_is_made_of_an_indexed_attestation(running: Service) -> None:
     assert client.post("/v1/models/fresh/versions", json=unknown).status_code == 400
     for wrong in ({"version": "1.0.0-rc.1"}, {"stage": "production"}, {"metrics": {"x": "high"}}):
         assert client.post("/v1/models/fresh/versions", json=new | wrong).status_code == 422
-
-
-def test_the_same_new_name_may_come_from_many_at_once(running: Service) -> None:
-    digest = running.client("engineer").get(ONE).json()["attestation"]
-
-    def one(number: int) -> int:
-        new = {"version": f"1.{number}.0", "attestation": digest}
-        return running.client("engineer").post("/v1/models/new/versions", json=new).status_code
-
-    with ThreadPoolExecutor(6) as pool:
-        assert set(pool.map(one, range(6))) == {201}
-    assert len(names(running, "admin", "/v1/models/new/versions", "version")) == 6
-
-
-def test_notes_and_labels_change_and_nothing_else(running: Service) -> None:
-    client = running.client("engineer")
-    changed = client.patch(ONE, json={"notes": "seen", "labels": {"x": "y"}}).json()
-    assert (changed["notes"], changed["labels"]) == ("seen", {"x": "y"})
-    assert client.patch(ONE, json={"labels": {}}).json()["notes"] == "seen"
-    for field in ("stage", "version", "attestation", "metrics"):
-        assert client.patch(ONE, json={field: "production"}).status_code == 422
 
 
 def test_promotion_passes_gates_and_says_who_and_when(running: Service) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 
-from govray.platform.service.http.operations import PARAMETERS, describe_parameters
 from govray.platform.service.http.problems import MEDIA_TYPE, RESPONSES
 from tests.support.people import Service
 
@@ -58,12 +56,3 @@ def test_every_parameter_says_what_it_is(description: dict[str, Any]) -> None:
         if not parameter.get("description")
     ]
     assert silent == []
-
-
-def test_what_a_route_leaves_unsaid_is_in_the_table(description: dict[str, Any]) -> None:
-    """Negative control: without the table some parameter would be bare."""
-    trial = description["paths"]["/v1/trials/{trial}"]["get"]["parameters"][0]
-    assert trial["description"] == PARAMETERS["trial"]
-    unknown = {"paths": {"/x": {"get": {"parameters": [{"name": "nameless"}]}}}}
-    describe_parameters(unknown)
-    assert unknown["paths"]["/x"]["get"]["parameters"] == [{"name": "nameless"}]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, Route, expect
-from sqlmodel import Session, select
 
-from govray.governance.attestation import model_folder
-from govray.platform.store.tables import Trial
-from tests.support.shown import LIVE, RECORD, add_number
+from tests.support.shown import RECORD
 from tests.support.site import Site, give, open_model, paths, reading, serious, settled
 
 pytestmark = pytest.mark.browser
@@ -51,21 +47,6 @@ def test_axe_finds_what_is_wrong(site: Site) -> None:
         page.goto(site.open + "/sign-in")
         page.evaluate("document.querySelector('label').remove()")
         assert serious(page)
-
-
-@story
-def test_errors_are_pages_that_say_what_to_do(site: Site) -> None:
-    with reading(site) as page:
-        for address, status, text in (
-            (site.open + "/nothing", 404, "nothing at this address"),
-            (site.open + "/models/no-such-model", 404, "list of models"),
-            (site.guarded + "/experiments", 401, "Sign in"),
-        ):
-            answer = page.goto(address)
-            assert answer is not None
-            assert answer.status == status
-            expect(page.locator("main")).to_contain_text(text)
-            assert serious(page) == []
 
 
 def _states(page: Page) -> dict[int, str]:
@@ -113,22 +94,6 @@ def test_one_flipped_byte_of_what_the_server_sends_unticks(site: Site) -> None:
         assert "checked" not in [state for n, state in _states(page).items() if n > 1]
 
 
-@story
-def test_one_flipped_byte_of_a_file_unticks(site: Site, tmp_path: Path) -> None:
-    copy = tmp_path / "model"
-    for name in model_folder.Bundle(site.shown.folder).names():
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        (copy / name).write_bytes((site.shown.folder / name).read_bytes())
-    weights = bytearray((copy / model_folder.WEIGHTS).read_bytes())
-    weights[-1] ^= 1
-    (copy / model_folder.WEIGHTS).write_bytes(weights)
-    with reading(site) as page:
-        open_model(page, site)
-        give(page, site, copy)
-        expect(page.locator("#verdict")).to_contain_text("Step 4 failed", timeout=30_000)
-        expect(page.locator("#verdict")).to_contain_text(model_folder.WEIGHTS)
-
-
 def test_a_ledger_entry_is_proven_and_one_flipped_byte_of_a_tile_is_not(site: Site) -> None:
     def flipped(route: Route) -> None:
         body = bytearray(route.fetch().body())
@@ -171,21 +136,6 @@ def test_a_text_is_searched_by_its_hash_alone(site: Site) -> None:
         assert any("/v1/records/" in each for each in sent)
         assert not any(RECORD in each for each in sent)
         assert page.wrong == []  # type: ignore[attr-defined]
-
-
-@story
-def test_curves_follow_a_run(site: Site) -> None:
-    with reading(site) as page:
-        settled(page, f"{site.open}/trials/{LIVE}")
-        expect(page.locator("#step")).to_have_text("119", timeout=30_000)
-        drawn = page.locator("#charts polyline").first.get_attribute("points")
-        with Session(site.engine) as session:
-            trial = session.exec(select(Trial).where(Trial.id == LIVE)).one()
-            trial.step = 131
-            add_number(session, LIVE, "training", 130, 1.25)
-            session.commit()
-        expect(page.locator("#loss")).to_have_text("1.250", timeout=30_000)
-        expect(page.locator("#charts polyline").first).not_to_have_attribute("points", drawn or "")
 
 
 @story

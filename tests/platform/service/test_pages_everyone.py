@@ -253,7 +253,7 @@ class Links:
                 self._found[re.sub(r"\d+|cursor=.*", "", link)] = link
 
 
-@pytest.mark.parametrize("how_many", [0, MANY])
+@pytest.mark.parametrize("how_many", [pytest.param(0, marks=pytest.mark.story), MANY])
 def test_every_page_answers_everyone(stores: dict[int, Filled], how_many: int) -> None:
     """The empty store is what every installation begins with."""
     wrong = []
@@ -304,17 +304,6 @@ def test_every_failure_is_a_page(
         assert answer.headers["content-type"].startswith("text/html")
 
 
-def test_a_name_that_jinja_keeps_for_itself_would_be_found(
-    stores: dict[int, Filled], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Negative control: the first page of an empty store, with the name that it once used."""
-    source = rendering._TEMPLATES.loader.get_source(rendering._TEMPLATES, "overview.html")[0]  # type: ignore[union-attr]
-    broken = rendering._TEMPLATES.from_string(source.replace("reader.", "caller."))
-    monkeypatch.setattr(rendering._TEMPLATES, "get_template", lambda _: broken)
-    with asked(stores[0]) as service:
-        assert service.client("admin", accept="text/html").get("/").status_code == 500
-
-
 def session_of(store: Filled, role: str) -> str:
     """A session of ``role``, as a browser holds it. It begins now: the server's clock is real."""
     engine = open_store(store.url)
@@ -347,32 +336,3 @@ def test_every_page_of_an_empty_store_is_whole_in_a_browser(stores: dict[int, Fi
                 wrong += [f"{path}: {each}" for each in heard]
         context.close()
     assert wrong == []
-
-
-def test_no_heading_runs_two_words_together() -> None:
-    """A table of roles had a column ``PlaceRole to``."""
-    folder = Path(rendering.__file__).parent / "templates"
-    pages = "".join(each.read_text("utf-8") for each in folder.rglob("*.html"))
-    cells = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', pages)
-    headings = [re.sub("<[^>]*>", "", each) for each in cells]
-    assert {"Role", "Place"} <= {*headings}
-    assert [each for each in headings if re.search("[a-z][A-Z]", each)] == []
-
-
-def test_more_of_a_listing_keeps_its_filter(stores: dict[int, Filled]) -> None:
-    with asked(stores[MANY]) as service:
-        client = service.client("admin", accept="text/html")
-        seen: list[str] = []
-        runs = "/runs?state=COMPLETED&sort=loss&order=up"
-        listings = ("/models", "/models/gpt", "/experiments?state=COMPLETED", "/corpora?named=a")
-        for path in (*listings, runs):
-            page = client.get(path)
-            assert page.status_code == 200
-            assert page.text.count("<tr>") > 50
-            start = page.text.index('href="?') + 6
-            query = page.text[start : page.text.index('"', start)].replace("&amp;", "&")
-            more = client.get(path.partition("?")[0] + query)
-            assert more.status_code == 200, (path, query, more.text[-400:])
-            assert 1 < more.text.count("<tr>") < 52
-            seen.append(path)
-    assert len(seen) == 5

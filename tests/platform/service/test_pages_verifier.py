@@ -14,7 +14,6 @@ from govray.errors import GovrayError
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json, merkle
 from tests.support.node import asked, in_node, text, verified
-from tests.support.tree import ROOT
 from tests.support.uncovered import FOLDERS, HARMLESS, LOADABLE
 from tests.support.world import World, write
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from typer.core import TyperGroup as Group
-from typer.main import get_command
 
-from govray.cli.app import app
 from govray.platform.service.pages import rendering
-from govray.platform.service.pages.charts.entropy_chart import ticks
-from govray.platform.service.pages.charts.heatmap import SHADES, heat_map, shade
+from govray.platform.service.pages.charts.heatmap import heat_map
 from govray.platform.service.pages.charts.search_plots import axis
 from govray.platform.service.pages.signing_in import own_path
 from govray.platform.store.lineage import lineage
 from tests.support.library import Library, library
-from tests.support.tree import ROOT
 
 PAGE = {"accept": "text/html"}
 
@@ -112,10 +101,6 @@ def test_after_signing_in_nobody_is_sent_elsewhere(text: str) -> None:
     assert own_path(text) == "/"
 
 
-def test_after_signing_in_one_goes_on() -> None:
-    assert own_path("/models/a%20b?rows=all") == "/models/a%20b?rows=all"
-
-
 def test_hostile_text_is_escaped_and_the_escaping_is_what_does_it() -> None:
     hostile = "<script>alert(1)</script>\"'"
     source = '{% import "pieces.html" as ui %}<p title="{{ x }}">{{ x }}</p>{{ ui.badge(x) }}'
@@ -145,73 +130,3 @@ def test_the_heat_map_has_the_lineages_numbers_and_folds(shelf: Library) -> None
         assert sum(row.cells[i].tokens for row in folded.rows) == summed
     assert [row.name for row in heat_map(document, name="ALPH").rows] == ["alpha"]
     assert {r.category for r in heat_map(document, category="commercial").rows} == {"commercial"}
-
-
-@given(st.integers(1, 10**15), st.integers(0, 10**15), st.integers(0, 10**15))
-def test_more_tokens_never_look_like_fewer(largest: int, one: int, other: int) -> None:
-    low, high = sorted((min(one, largest), min(other, largest)))
-    assert 0 <= shade(low, largest) <= shade(high, largest) <= SHADES
-    assert (shade(low, largest) == 0) == (low == 0)
-
-
-finite = st.floats(-1e9, 1e9, allow_nan=False)
-
-
-@given(finite, finite)
-def test_ticks_hold_the_numbers_between_them(one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    found = ticks(low, high)
-    assert list(found) == sorted(set(found))
-    assert 2 <= len(found) <= 12
-    assert found[0] <= low or math.isclose(found[0], low, abs_tol=1e-6)
-    assert found[-1] >= high or math.isclose(found[-1], high, abs_tol=1e-6)
-
-
-@given(st.lists(st.one_of(st.none(), st.floats(1e-9, 1e9), st.integers(0, 99)), min_size=1))
-def test_a_trial_crosses_an_axis_within_it(column: list[float | int | None]) -> None:
-    _, shares = axis(column)
-    for value, share in zip(column, shares, strict=True):
-        assert (share is None) == (value is None)
-        assert share is None or 0 <= share <= 1
-
-
-def test_values_that_are_no_numbers_have_places_of_their_own() -> None:
-    marks, shares = axis(["rms", "layer", None, "rms"])
-    assert shares == [1.0, 0.0, None, 1.0]
-    assert [text for _, text in marks] == ["layer", "rms"]
-
-
-def _commands() -> list[str]:
-    templates = Path(rendering.__file__).parent / "templates"
-    page = ROOT / "docs" / "pages.md"
-    texts = [path.read_text() for path in (*sorted(templates.rglob("*.html")), page)]
-    found = [re.findall(r"(?:<pre>|<code>|^|`)(govray [a-z][^<`\n]*)", t, re.M) for t in texts]
-    return sorted({line.strip() for lines in found for line in lines})
-
-
-@pytest.mark.parametrize("command", _commands())
-def test_the_commands_that_pages_name_exist(command: str) -> None:
-    _, *words = command.split()
-    found: Any = get_command(app)
-    while isinstance(found, Group) and words and words[0] in found.commands:
-        found = found.commands[words.pop(0)]
-    assert not isinstance(found, Group), f"{command}: no such verb"
-    options = {option for each in found.params for option in each.opts}
-    for word in words:
-        assert not word.startswith("--") or word in options, f"{command}: {word}"
-
-
-def test_every_field_has_a_kind_and_every_text_field_its_form() -> None:
-    pages = ROOT / "govray" / "platform" / "service" / "pages"
-    style = (pages / "static" / "govray.css").read_text()
-    for page in sorted((pages / "templates").rglob("*.html")):
-        for field in re.findall(r"<input[^>]*>", page.read_text()):
-            kinds = re.findall(r' type="(\w+)"', field)
-            assert len(kinds) == 1, f"{page.name}: {field}"
-            if kinds[0] not in ("hidden", "radio"):
-                assert f'input[type="{kinds[0]}"]' in style, f"{page.name}: {field}"
-
-
-def test_static_files_are_in_the_package() -> None:
-    static = Path(rendering.__file__).parent / "static"
-    assert {"govray.css", "verify.js", "mark.svg"} <= {path.name for path in static.iterdir()}

@@ -67,13 +67,3 @@ def test_the_page_names_the_steps_in_which_a_layer_was_closed(
     closed = "closed in steps 0–1"
     assert [closed in cell for cell in cells] == [True, True, False, False, False]
     assert table.count(closed) == 2  # in no other row
-
-
-def test_the_service_explains_each_phase(model: VerifiedModel, service: Service) -> None:
-    path = f"/v1/policies/{model.policy.digest}:explain"
-    answer = service.client("engineer").post(path, json={"license": "MPL-2.0", "blocks": 2})
-    told = answer.json()
-    assert [each["weight"] for each in told["groups"]] == [0, 0, 1, 0.3, 1]
-    [phase] = told["phases"]
-    assert phase["fromStep"] == 2
-    assert {each["weight"] for each in phase["groups"]} == {0.5}

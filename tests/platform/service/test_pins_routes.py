@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from itertools import count
 from pathlib import Path
@@ -12,7 +11,6 @@ from httpx import Response
 from sqlmodel import Session, select
 
 from govray.governance.formats import canonical_json
-from govray.platform.service.routes import pins as routes
 from govray.platform.store.states import CheckpointState, ExperimentState, TrialState
 from govray.platform.store.tables import AuditEntry, Checkpoint, Experiment, Trial
 from govray.train.checkpoint import commit_folder, pins
@@ -113,19 +111,6 @@ def test_only_who_started_it_and_admins_pin(service: Service, run: Path) -> None
     assert pins.read_pins(run) == {folder_name(10): "pinned by admin"}
 
 
-def test_what_is_not_there_is_said(service: Service, run: Path) -> None:
-    assert ask(service, run, "pin", 11).status_code == 404
-    gone = ask(service, run, "pin", 40)  # the index has it, and the folder has not
-    assert (gone.status_code, "no such commit" in gone.text) == (409, True)
-    (run / folder_name(20) / "manifest.json").unlink()
-    assert ask(service, run, "pin", 20).status_code == 409
-    assert ask(service, run, "pin", 10, reason="two\nlines").status_code == 400
-    assert ask(service, run, "pin", 10, reason="x" * 201).status_code == 422
-    change(service, run, storage="s3://bucket/runs")
-    assert "at a URL" in ask(service, run, "pin", 10).json()["detail"]
-    assert pins.read_pins(run) == {}
-
-
 @pytest.mark.parametrize("name", [pins.PINS, f".{pins.PINS}.lock"])
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_run_leads_the_service_nowhere(
@@ -142,20 +127,3 @@ def test_a_run_leads_the_service_nowhere(
     assert answer.status_code == 400, answer.text
     assert str(tmp_path) not in answer.text
     assert other.read_text() == "{}"
-
-
-def test_a_folder_that_is_a_link_is_not_the_runs(service: Service, run: Path) -> None:
-    moved = run.rename(run.with_name("moved"))
-    run.symlink_to(moved)
-    assert ask(service, run, "pin", 10).status_code == 409
-    assert pins.read_pins(moved) == {}
-
-
-def test_a_lock_that_is_held_is_not_waited_for_long(
-    service: Service, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routes, "WAIT_SECONDS", 0.1)
-    with open(run / f".{pins.PINS}.lock", "ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert ask(service, run, "pin", 10).status_code == 503
-    assert ask(service, run, "pin", 10).status_code == 200

@@ -51,29 +51,6 @@ def test_it_answers_as_the_route_does(shelf: Library, kind: str, record: str) ->
     assert told["sha256"] in page
 
 
-def test_every_role_finds_its_own(shelf: Library) -> None:
-    """The control of the test above: the answers are not all alike."""
-    found = {
-        (kind, record): "Found in" in asked(shelf, kind, form(record))[1]
-        for kind in ("auditor", "supplier", "other supplier")
-        for record in ("acme/0/0", "alpha/0/0")
-    }
-    assert [each for each, there in found.items() if not there] == [
-        ("supplier", "alpha/0/0"),
-        ("other supplier", "acme/0/0"),
-    ]
-
-
-def test_who_may_not_and_what_is_no_form(shelf: Library) -> None:
-    assert asked(shelf, "public", form("x"))[0] == 401
-    assert asked(shelf, "auditor", form("x"), **{"sec-fetch-site": "cross-site"})[0] == 403
-    status, page = asked(shelf, "auditor", "text=")
-    assert status == 422
-    assert "Nothing to search for" in page
-    for broken in ("text=%ff%fe", "text=é", "&".join(f"a{n}=b" for n in range(99))):
-        assert asked(shelf, "auditor", broken)[0] == 400, broken
-
-
 def test_the_page_says_where_near_copies_are_found(shelf: Library) -> None:
     for kind in ("auditor", "supplier", "public"):
         page = shelf.service.client(kind, **PAGE).get("/search").text

@@ -15,7 +15,6 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.trust.revocation_list import (
     Revocation,
     RevocationList,
-    Revocations,
     seal_revocations,
 )
 from govray.platform.service.app import create_app
@@ -126,38 +125,6 @@ def test_staleness_shows_and_a_revoked_model_is_not_promoted(
         check = public.post("/v1/attestations:verify", content=envelope).json()
         assert check["outcome"] == "partlyChecked"
         assert "revocation" not in promote().text
-
-
-def test_lists_are_verified_once_and_not_for_each_request_and_upload(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revocations, "LOOK_S", 0.0)
-    made: list[int] = []
-    plain = Revocations.load.__func__
-
-    def counted(cls, trust, envelopes, **rest):  # type: ignore[no-untyped-def]
-        made.append(len(tuple(envelopes)))
-        return plain(cls, trust, envelopes, **rest)
-
-    world, feed = Asking(), tmp_path / "operator.dsse.json"
-    feed.write_bytes(listed(world, sequence=2))
-    with service_of(world, tmp_path, feed) as (service, digest, envelope):
-        monkeypatch.setattr(Revocations, "load", classmethod(counted))
-        public = service.client("public")
-        for _ in range(3):
-            assert public.get("/v1/health").json()["revocations"] == "current"
-            check = public.post("/v1/attestations:verify", content=envelope).json()
-            assert check["outcome"] == "partlyChecked"
-        before = len(made)
-        assert 1 <= before <= 2  # the root alone, and it with the model's delegations
-        feed.write_bytes(listed(world, sequence=2, key=world.keys.archive))  # refused: kept too
-        for _ in range(3):
-            assert public.get("/v1/health").json()["revocations"] == "couldNotCheck"
-            public.post("/v1/attestations:verify", content=envelope)
-        assert before < len(made) <= 2 * before
-        feed.write_bytes(listed(world, digest, sequence=3))  # other bytes count at once
-        check = public.post("/v1/attestations:verify", content=envelope).json()
-        assert check["outcome"] == "failed"
 
 
 def test_a_root_without_a_rule_and_no_list_is_said_to_be_unchecked(tmp_path: Path) -> None:

@@ -82,13 +82,3 @@ def test_a_key_that_a_newer_version_withdraws_does_not_pass_under_the_older(
     for kind in EVERYONE:
         told = uploaded(service, kind, envelope[1])
         assert (told["outcome"], told["steps"][1]["status"]) == ("failed", "failed")
-
-
-def test_a_newer_version_with_the_same_keys_passes_and_is_named(
-    service: Service, world: Delegating, envelope: tuple[Path, bytes]
-) -> None:
-    """The delegations came with a model under the older version."""
-    newest = [keep(service, world.sign_root(version=number)) for number in (3, 10, 2)][1]
-    for kind in EVERYONE:
-        told = uploaded(service, kind, envelope[1])
-        assert (told["outcome"], told["trustRoot"]) == ("partlyChecked", newest)

@@ -14,11 +14,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import insert, select
 from sqlmodel import Session
 
-from govray.platform.service.http.problems import Problem
-from govray.platform.service.pages import runs as runs_page
 from govray.platform.service.pages.runs import ORDERS
 from govray.platform.store import tables
-from govray.platform.store.experiment_tags import MOST_TAGS, tags_of
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import AuditEntry
 from tests.support.databases import on_both
@@ -26,7 +23,6 @@ from tests.support.people import Service, serve
 from tests.support.shown import HOSTILE, ZERO
 
 PAGE = {"accept": "text/html"}
-OWN = {"sec-fetch-site": "same-origin"}
 RTL = '\u202eגרסה ‘quoted’ "&amp;"'
 HOW_MANY = 37
 
@@ -165,34 +161,6 @@ def test_what_is_asked_stays_in_the_address_and_hostile_text_is_text(service: Se
     assert "order=down" in next(each for each in sorting if "sort=loss" in each)
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["sort=nothing", "order=sideways", "state=DONE", "named=" + "a" * 200, "nonsense=1"],
-)
-def test_what_it_does_not_know_is_refused(service: Service, query: str) -> None:
-    assert service.client("admin", **PAGE).get(f"/runs?{query}").status_code == 422
-
-
-def test_a_cursor_that_was_changed_is_refused_and_never_a_failure(service: Service) -> None:
-    client = service.client("admin", **PAGE)
-    page = client.get("/runs?sort=loss&limit=5").text
-    [cursor] = re.findall(r"cursor=([^\"&]*)", page)
-    for sort in ("step", "name"):
-        assert client.get(f"/runs?sort={sort}&limit=5&cursor={cursor}").status_code == 400
-    # One whose position is made up, but with the right binding.
-    for made_up in ("nonsense", "9" * 40):
-        with pytest.raises(Problem, match="another query"):
-            runs_page._beyond(ORDERS["step"], True, made_up, "r-001")
-
-
-def test_an_empty_store_says_what_to_do(store_url: str) -> None:
-    with serve(store_url) as running:
-        page = running.client("admin", **PAGE).get("/runs").text
-        assert "No run is indexed yet" in page
-        assert "govray train" in page
-        assert "No run is like that" in running.client("admin", **PAGE).get("/runs?tag=x").text
-
-
 @on_both
 def test_tags_are_replaced_as_a_whole_and_it_is_in_the_audit_log(service: Service) -> None:
     client = service.client("engineer")
@@ -210,43 +178,3 @@ def test_tags_are_replaced_as_a_whole_and_it_is_in_the_audit_log(service: Servic
         ).all()
         assert [(row[0], row[1]) for row in entries] == [("e-001", {"tags": "a b"})]
     assert client.put(there, json={"tags": []}).json() == {"tags": []}
-
-
-@pytest.mark.parametrize(
-    "tags",
-    [["<b>"], ["a b"], [""], ["x" * 65], ["-a"], [f"t{n}" for n in range(MOST_TAGS + 1)], "a", [1]],
-)
-def test_what_is_no_tag_is_refused(service: Service, tags: object) -> None:
-    client = service.client("admin")
-    assert client.put("/v1/experiments/e-001/tags", json={"tags": tags}).status_code == 422
-    with Session(service.engine) as session:
-        assert tags_of(session, ["e-001"]) == {"e-001": ["paper"]}
-
-
-def test_the_form_writes_tags_for_who_may_and_from_our_own_page(service: Service) -> None:
-    there = "/experiments/e-002/tags"
-
-    def sent(kind: str, tags: str, **headers: str) -> int:
-        answer = service.client(kind, **PAGE, **headers).post(
-            there, data={"tags": tags}, follow_redirects=False
-        )
-        return answer.status_code
-
-    assert sent("engineer", "one two", **OWN) == 303
-    assert sent("auditor", "three", **OWN) == 403
-    assert sent("supplier", "three", **OWN) == 403
-    assert sent("public", "three", **OWN) == 401
-    assert sent("engineer", "three", **{"sec-fetch-site": "cross-site"}) == 403
-    assert sent("engineer", "three") == 403
-    assert sent("engineer", "<script>", **OWN) == 422
-    with Session(service.engine) as session:
-        assert tags_of(session, ["e-002"]) == {"e-002": ["one", "two"]}
-    # What was typed comes back, as text.
-    answer = service.client("admin", **PAGE, **OWN).post(there, data={"tags": f"ok {HOSTILE[:60]}"})
-    assert answer.status_code == 422
-    assert "is no tag" in answer.text
-    assert "<script>window" not in answer.text
-    assert 'value="ok &lt;script&gt;' in answer.text
-    # Who may not write sees no form.
-    assert "Change the tags" not in service.client("auditor", **PAGE).get("/experiments/e-002").text
-    assert "Change the tags" in service.client("engineer", **PAGE).get("/experiments/e-002").text

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,17 +40,6 @@ def test_points_and_the_limit_lie_within_the_drawing(pairs: list[tuple[float, fl
     low = scatter("x", "y", trials, limit=-2000.0)
     assert low is not None
     assert {point.kind for point in low.points} == {"over"}
-
-
-def test_an_axis_over_decades_is_logarithmic() -> None:
-    trials = [TrialPoint(str(n), 10.0**n, 0.0) for n in range(-4, 1)]
-    plot = scatter("lr", "loss", trials)
-    assert plot is not None
-    across = [point.x for point in plot.points]
-    assert np.diff(across) == pytest.approx([(RIGHT - LEFT) / 4] * 4)
-    narrow = scatter("lr", "loss", [TrialPoint(str(n), 1.0 + n, 0.0) for n in range(5)])
-    assert narrow is not None
-    assert scatter("lr", "loss", trials[:1]) is None
 
 
 @pytest.fixture(scope="module")
@@ -104,22 +90,3 @@ def test_the_page_of_a_search_has_all_of_it(searched: Service) -> None:
     free = client.get("/experiments/free").text
     assert "The search has no limit of M" in free
     assert 'class="point over"' not in free
-
-
-def test_a_search_without_trials_or_config_is_a_page(searched: Service, tmp_path: Path) -> None:
-    with Session(searched.engine) as session:
-        add_experiment(session, "bare", "bare", "search", ExperimentState.ACTIVE)
-        session.get_one(tables.Experiment, "bare").config = {"search": "nonsense"}
-        for number in range(2):
-            add_trial(
-                session,
-                f"bare-{number}",
-                "bare",
-                ZERO,
-                steps=1,
-                floor=1.0,
-                hyperparameters={},
-                state=TrialState.ACTIVE,
-            )
-        session.commit()
-    assert searched.client("admin", **PAGE).get("/experiments/bare?x=lr").status_code == 200

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import httpx
 import pytest
 import yaml
-from pydantic import ValidationError
 from sqlmodel import Session
 
 from govray.errors import UsageError
@@ -45,17 +41,6 @@ def test_the_config_is_one_that_ray_reads() -> None:
     assert deployment.graceful_shutdown_timeout_s > 0
 
 
-@pytest.mark.parametrize("name", ["promotion", "oidc", "revocations"])
-def test_a_url_for_a_path_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT)
-    from serve.app import Arguments
-
-    given = ["lists", "s3://bucket/lists"] if name == "revocations" else "s3://bucket/file"
-    assert Arguments.model_validate({name: "x" if name != "revocations" else ["x"]})
-    with pytest.raises(ValidationError, match=f"{name}.*\n.*give a path, not a URL"):
-        Arguments.model_validate({name: given})
-
-
 def test_without_a_store_it_is_refused_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -70,20 +55,6 @@ def test_without_a_store_it_is_refused_before_anything_starts(
         app(Arguments(store="sqlite:///none.db"))
     with pytest.raises(ValueError, match="Extra inputs"):
         Arguments(auth=False)
-
-
-def test_the_environment_is_a_shell_s(tmp_path: Path) -> None:
-    said = subprocess.run(
-        ["sh", "-euc", f". {SERVE}/environment.sh; env"],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    assert "RAY_SERVE_ENABLE_HA_PROXY=1" in said
-    assert f"GOVRAY_STORE=sqlite:///{tmp_path}/govray.db" in said
-    assert f"PYTHONPATH={tmp_path}" in said
 
 
 BUSY = "The current node timed out during startup"
@@ -188,34 +159,6 @@ def test_ray_serve_accepts_the_identity_provider(
         headers = {"Authorization": f"Bearer {provider.token(*groups)}"}
         answer = httpx.get(f"{ADDRESS}/v1/trials", headers=headers, timeout=30)
         assert answer.status_code == status, answer.text
-
-
-def test_ray_s_metrics_agent_has_the_numbers_of_all_replicas(tokens: dict[str, str]) -> None:
-    with client_of(tokens, "engineer") as client:
-        for _ in range(20):
-            assert client.get("/v1/models/gpt").status_code == 200
-        refusal = client.get("/metrics")
-    assert refusal.status_code == 404
-    assert "Ray's metrics agents" in refusal.json()["do"]
-
-    # Where Prometheus finds the agents, as Ray's documentation has it.
-    discovery = json.loads(Path("/tmp/ray/prom_metrics_service_discovery.json").read_text())
-    targets = [target for entry in discovery for target in entry["targets"]]
-    counted = re.compile(
-        r'^ray_govray_http_requests(?:_total)?{[^}]*route="/v1/models/{model}",status="200"[^}]*}'
-        r" ([0-9.e+]+)$",
-        re.MULTILINE,
-    )
-    deadline = time.monotonic() + 60
-    total = 0.0
-    while total < 20 and time.monotonic() < deadline:
-        time.sleep(0.2)  # replicas tell their agent in turns
-        total = 0.0
-        for target in targets:
-            with suppress(httpx.HTTPError):
-                text = httpx.get(f"http://{target}/metrics", timeout=10).text
-                total += sum(float(number) for number in counted.findall(text))
-    assert total == 20
 
 
 def test_haproxy_s_statistics_are_on_loopback_only(tokens: dict[str, str]) -> None:

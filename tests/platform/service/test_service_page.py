@@ -13,8 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from govray.cli import main
-from govray.governance.formats.strict_yaml import read_yaml
-from govray.platform.service.http.settings import MIB, OidcSettings, Settings
+from govray.platform.service.http.settings import MIB, Settings
 from govray.platform.service.identity import access, oidc, pagination
 from govray.platform.service.routes import live_metrics
 from tests.support.listening import listening
@@ -96,10 +95,3 @@ def test_the_page_states_the_bounds_that_hold() -> None:
         f"with {oidc.LEEWAY.seconds} seconds",
     ):
         assert stated in text, stated
-
-
-def test_the_example_of_a_provider_is_one() -> None:
-    (example,) = blocks("yaml")
-    value = read_yaml(example, name="page").value
-    assert isinstance(value, dict)
-    assert OidcSettings(**value).roles["compliance"] == "auditor"  # type: ignore[arg-type]

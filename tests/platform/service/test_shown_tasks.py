@@ -187,16 +187,6 @@ def test_a_person_types_into_a_shell_and_its_transcript_is_kept(running: Cluster
             assert time.monotonic() < until
 
 
-def test_tensorboard_shows_a_run(running: Cluster) -> None:
-    session, _ = entered(running.opened("tensorboard"))
-    base = f"/tasks/{running.tasks['tensorboard']}/"
-    assert session.get(base).headers["location"] == f"{base}tensorboard/"
-    page = session.get(f"{base}tensorboard/")
-    assert "TensorBoard" in page.text
-    tags = session.get(f"{base}tensorboard/data/plugin/scalars/tags").json()
-    assert tags == {"run-1/tensorboard": {"loss": {"displayName": "loss", "description": ""}}}
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_a_session_nothing_answers(running: Cluster, kind: str) -> None:
     url = running.opened(kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,17 +11,14 @@ from typer.testing import CliRunner
 
 from govray.cli.app import app as command
 from govray.governance.attestation import model_folder
-from govray.governance.formats import canonical_json, merkle
+from govray.governance.formats import merkle
 from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.signed_note import verify_checkpoint
 from govray.governance.formats.statement import read
 from govray.governance.policy.depth_policy import Policy
-from govray.governance.verify.steps import STEPS
 from govray.governance.verify.trace import sighting
 from govray.governance.verify.verifier import verify
-from govray.platform.service.routes import policies
-from govray.platform.store.tiles import TileName, decode_bundle, decode_tile, edge, parse_path
 from tests.support.library import Library, library
 
 SUPPLIER = "supplier"
@@ -58,24 +54,6 @@ def test_an_attestation_is_byte_for_byte_the_file_and_verifies(
     assert verify(folder, trust_root=shelf.shelf.root).digest == shelf.digest("first")
 
 
-def test_it_may_be_cached_for_ever_and_is_not_sent_again(shelf: Library) -> None:
-    for name, who, whose in (("first", "admin", "private"), ("narrow", "public", "public")):
-        path = f"/attestations/{shelf.digest(name)}"
-        first = shelf.get(who, path)
-        assert first.headers["cache-control"] == f"{whose}, max-age=31536000, immutable"
-        assert first.headers["etag"] == f'"{canonical_json.sha256(shelf.envelope(name))}"'
-        for asked in (first.headers["etag"], f'"x", W/{first.headers["etag"]}', "*"):
-            again = shelf.get(who, path, **{"If-None-Match": asked})
-            assert (again.status_code, again.content) == (304, b"")
-        assert shelf.get(who, path, **{"If-None-Match": '"x"'}).status_code == 200
-
-
-def test_a_304_needs_the_right_to_read(shelf: Library) -> None:
-    tag = f'"{canonical_json.sha256(shelf.envelope("first"))}"'
-    path = f"/attestations/{shelf.digest('first')}"
-    assert shelf.get("public", path, **{"If-None-Match": tag}).status_code == 404
-
-
 def test_the_listing_tells_a_supplier_name_and_digest_only(shelf: Library) -> None:
     items = shelf.get(SUPPLIER, "/attestations").json()["items"]
     found = {item["digest"]: item for item in items}
@@ -85,28 +63,6 @@ def test_the_listing_tells_a_supplier_name_and_digest_only(shelf: Library) -> No
     assert len(shelf.get("admin", "/attestations").json()["items"]) == 4
     public = shelf.get("public", "/attestations").json()["items"]
     assert [item["run"] for item in public] == ["run-narrow"]
-
-
-@pytest.mark.parametrize("kind", ["admin", SUPPLIER])
-def test_pages_have_everything_once(shelf: Library, kind: str) -> None:
-    whole = [item["digest"] for item in shelf.get(kind, "/attestations").json()["items"]]
-    found, cursor = [], ""
-    while cursor is not None:
-        answer = shelf.get(kind, f"/attestations?limit=1{cursor and f'&cursor={cursor}'}").json()
-        found += [item["digest"] for item in answer["items"]]
-        cursor = answer["next"]
-    assert found == whole
-
-
-def test_a_file_leads_to_its_attestations(shelf: Library) -> None:
-    subject = next(s for s in shelf.model("first").subjects if s.name == model_folder.WEIGHTS)
-    path = f"/attestations:by-subject?sha256={subject.digest['sha256']}"
-    # All models of the shelf have the same zeros for weights.
-    assert {i["run"] for i in shelf.get("admin", path).json()["items"]} == {
-        f"run-{name}" for name in shelf.shelf.models
-    }
-    assert {i["run"] for i in shelf.get(SUPPLIER, path).json()["items"]} == {"run-narrow"}
-    assert shelf.get("admin", f"/attestations:by-subject?sha256={'0' * 64}").json()["items"] == []
 
 
 def uploaded(shelf: Library, kind: str, data: bytes):  # type: ignore[no-untyped-def]
@@ -154,12 +110,6 @@ def test_a_changed_envelope_fails_with_its_step(shelf: Library) -> None:
         assert uploaded(shelf, "admin", junk)["outcome"] == "failed"
 
 
-def test_a_supplier_learns_from_an_upload_what_is_public(shelf: Library) -> None:
-    told = uploaded(shelf, SUPPLIER, shelf.envelope("guarded"))
-    assert told["indexed"] is False
-    assert told["outcome"] == "partlyChecked"  # the shelf's one root is public by ``narrow``
-
-
 def test_proofs_and_checkpoint_verify_with_the_operators_key(shelf: Library) -> None:
     operator = shelf.shelf.world.keys.operator.public_key
     ledger = shelf.model("first").ledger
@@ -185,27 +135,6 @@ def test_proofs_and_checkpoint_verify_with_the_operators_key(shelf: Library) -> 
     )
 
 
-def test_tiles_are_those_on_storage(shelf: Library) -> None:
-    ledger = shelf.model("first").ledger
-    for name in edge(ledger.size):
-        fetched = shelf.get(SUPPLIER, f"/ledgers/run-first/{name.path}")
-        assert fetched.content == (shelf.tiles / "first" / name.path).read_bytes()
-        assert "immutable" in fetched.headers["cache-control"]
-        assert fetched.headers["content-type"] == "application/octet-stream"
-        again = shelf.get(
-            SUPPLIER,
-            f"/ledgers/run-first/{name.path}",
-            **{"If-None-Match": fetched.headers["etag"]},
-        )
-        assert again.status_code == 304
-        hashes = decode_tile(name, fetched.content)
-        assert hashes == tuple(merkle.leaf_hash(leaf.line) for leaf in ledger.leaves)
-    bundled = TileName("entries", 0, ledger.size)
-    entries = shelf.get("engineer", f"/ledgers/run-first/{bundled.path}").content
-    assert decode_bundle(bundled, entries) == tuple(leaf.line for leaf in ledger.leaves)
-    assert parse_path(bundled.path) == bundled
-
-
 @pytest.mark.parametrize(
     "path", ["0/001", "0/000", "0/0", "../../../store.db", "entries/..%2f..%2f..%2fstore.db"]
 )
@@ -222,20 +151,6 @@ def test_entries_are_for_staff(shelf: Library) -> None:
         assert shelf.get("public", f"/ledgers/run-narrow/{path}").status_code == 403
         # Of a ledger that is nobody's business here, not even that there are entries.
         assert shelf.get(SUPPLIER, f"/ledgers/run-guarded/{path}").status_code == 404
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "inclusion?index=99",
-        "inclusion?index=0&size=99",
-        "inclusion?index=3&size=3",
-        "consistency?first=99",
-        "consistency?first=3&second=2",
-    ],
-)
-def test_what_the_ledger_has_not_is_not_found(shelf: Library, query: str) -> None:
-    assert shelf.get("admin", f"/ledgers/run-first/proofs/{query}").status_code == 404
 
 
 def test_damaged_tiles_give_no_proof(shelf: Library) -> None:
@@ -273,34 +188,3 @@ def test_policies_and_roots_are_exact_and_public_where_an_attestation_is(shelf: 
     assert shelf.get("public", "/policies").json()["items"][0]["name"] == "licences"
     assert shelf.get("public", "/trust-roots").json()["items"][0]["digest"] == root
     assert shelf.get("public", f"/policies/{'0' * 64}").status_code == 404
-
-
-def test_a_policy_is_explained_for_a_class(shelf: Library) -> None:
-    path = f"/policies/{shelf.model('first').policy.digest}:explain"
-    told = shelf.post(
-        "public", path, json={"license": "MPL-2.0", "attestation": shelf.digest("narrow")}
-    ).json()
-    weights = {each["group"]: each["weight"] for each in told["groups"]}
-    assert (weights["block.0"], weights["final_norm"], weights["head"]) == (0.0, 0.3, 1.0)
-    assert told["rules"] == ["weak-copyleft"]
-    refused = shelf.post("public", path, json={"license": "NOASSERTION"})
-    assert refused.status_code == 422
-    for body in ({"license": "?"}, {"license": "LicenseRef-x"}, {"license": "MIT", "blocks": 0}):
-        assert shelf.post("public", path, json=body).status_code == 422
-    hidden = {"license": "MIT", "attestation": shelf.digest("first")}
-    assert shelf.post("public", path, json=hidden).status_code == 404
-
-
-def test_two_policies_are_compared(shelf: Library) -> None:
-    policy = shelf.model("first").policy.digest
-    told = shelf.get("public", f"/policies:diff?from={policy}&to={policy}").json()
-    assert (told["changes"], told["more"]) == ([], False)
-    assert shelf.get("public", f"/policies:diff?from={policy}&to={'0' * 64}").status_code == 404
-
-
-def test_policies_that_tell_too_much_apart_are_not_compared(
-    shelf: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    policy = shelf.model("first").policy.digest
-    monkeypatch.setattr(policies, "MAX_COMBINATIONS", 4)
-    assert shelf.get("public", f"/policies:diff?from={policy}&to={policy}").status_code == 422

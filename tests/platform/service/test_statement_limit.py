@@ -13,7 +13,6 @@ from sqlalchemy.exc import OperationalError
 from govray.platform.service.http.problems import of
 from govray.platform.store.database import open_store
 from tests.support.databases import Server
-from tests.support.people import Service, serve
 
 LONG = text("SELECT pg_sleep(20)")
 RUNNING = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'")
@@ -64,11 +63,3 @@ def test_without_it_the_query_runs_on(unlimited: Engine) -> None:
             assert not asked.done()
         asked.result()
         assert time.monotonic() - began >= 0.6
-
-
-def test_the_service_has_the_limit_of_its_answers(url: str) -> None:
-    with serve(url, time_limit=7.0) as service:
-        assert isinstance(service, Service)
-        with service.engine.connect() as connection:
-            limit = connection.execute(text("SHOW statement_timeout")).scalar_one()
-    assert limit == "7s"

@@ -14,11 +14,12 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, delete, select
 
 from govray.platform.service.acting import acting
-from govray.platform.store import pools
 from govray.platform.store import submissions as queue
 from govray.platform.store.database import open_store
-from govray.platform.store.states import ExperimentState, SubmissionState, TrialState
-from govray.platform.store.tables import AuditEntry, Experiment, Policy, Pool, Submission, Trial
+from govray.platform.store.states import SubmissionState
+from govray.platform.store.tables import AuditEntry
+from govray.platform.store.tables import Pool
+from govray.platform.store.tables import Submission
 from tests.support.databases import on_both
 from tests.support.people import Service, serve
 
@@ -26,7 +27,6 @@ JOBS = Path(__file__).parents[3] / "jobs"
 FILE = (JOBS / "train.yaml").read_text()
 SEARCH = (JOBS / "tune.yaml").read_text()
 S = SubmissionState
-LONG = [f"+{letter}={'y' * 4000}" for letter in "abcdefghijklmnopq"]
 
 
 @pytest.fixture
@@ -47,12 +47,6 @@ def empty(service: Service) -> Service:
             session.execute(delete(table))
         session.commit()
     return service
-
-
-STEPS_LINE, WORKERS_LINE = (
-    next(f"experiment:{n}: " for n, line in enumerate(FILE.splitlines(), 1) if name in line)
-    for name in ("max_steps:", "num_workers:")
-)
 
 
 def send(service: Service, kind: str = "engineer", *, key: str | None = None, **body: Any) -> Any:
@@ -250,17 +244,6 @@ def test_a_request_that_comes_twice_makes_one_entry(empty: Service) -> None:
     assert (again["id"], again["state"]) == (first["id"], "KILLED")
 
 
-@pytest.mark.parametrize("key", ["", "a b", "é", "x" * 129])
-def test_a_key_is_short_and_printable(empty: Service, key: str) -> None:
-    headers = {"Idempotency-Key": key.encode()}
-    answer = empty.client("engineer").post(
-        "/v1/experiments",
-        json={"file": FILE},
-        headers=headers,  # type: ignore[arg-type]
-    )
-    assert answer.status_code == 422
-
-
 @on_both
 def test_of_requests_at_once_with_one_key_one_writes(served: Service) -> None:
     answers: list[Any] = []
@@ -384,77 +367,3 @@ def test_without_the_seam_an_engineer_stops_what_is_anothers(
     theirs = submitted(empty, "admin")["id"]
     monkeypatch.setattr(acting, "may_act", lambda *_: None)
     assert act(empty, "engineer", theirs, "stop")[0] == 200
-
-
-def test_tags_are_replaced_and_logged(empty: Service) -> None:
-    id_ = submitted(empty, tags=["a"])["id"]
-    client = empty.client("engineer")
-    answer = client.patch(f"/v1/submissions/{id_}", json={"tags": ["c", "b", "c"]})
-    assert answer.json()["tags"] == ["b", "c"]
-    assert client.patch(f"/v1/submissions/{id_}", json={"tags": ["a b"]}).status_code == 422
-    assert log(empty, id_)[-1] == "engineer submission tag"
-
-
-def test_a_check_says_what_it_would_take_and_writes_nothing(empty: Service) -> None:
-    answer = empty.client("engineer").post(
-        "/v1/experiments:check", json={"file": FILE, "set": ["max_steps=10"], "project": "p"}
-    )
-    assert answer.status_code == 200, answer.text
-    told = answer.json()
-    # 16 rows of 256 loss targets at each of 10 steps.
-    assert (told["steps"], told["rowsPerStep"], told["tokens"]) == ("10", 16, "40960")
-    assert (told["workers"], told["slots"], told["gpus"], told["trials"]) == (2, 2, 0, 1)
-    assert (told["project"], told["policyPlace"]) == ("p", "policies/licences.dsse.json")
-    assert told["policy"] is told["workerHours"] is None
-    assert any("worker hours" in each for each in told["unknown"])
-    assert any("the policy" in each for each in told["unknown"])
-    assert yaml.safe_load(told["file"])["max_steps"] == 10
-    assert rows(empty) == []
-
-
-def test_a_check_names_the_policy_that_the_latest_run_read_there(empty: Service) -> None:
-    digest = "sha256:" + "6" * 64
-    with Session(empty.engine) as session:
-        session.add(Policy(digest=digest, name="licences", version=4, signer="s", envelope=b""))
-        for number, place in enumerate(["policies/licences.dsse.json", "elsewhere"]):
-            session.add(
-                Experiment(
-                    id=f"e{number}",
-                    name="python-source-gpt",
-                    kind="run",
-                    state=ExperimentState.COMPLETED,
-                    project="default",
-                    user="ada",
-                    storage="runs",
-                    config={"governance": {"policy": place}},
-                    started=f"2026-11-21T09:00:0{number}Z",
-                )
-            )
-            session.flush()
-            session.add(
-                Trial(
-                    id=f"t{number}",
-                    experiment=f"e{number}",
-                    folder="runs/t",
-                    state=TrialState.COMPLETED,
-                    hyperparameters={},
-                    step=1,
-                    max_steps=1,
-                    attempts=1,
-                    started=f"2026-11-21T09:00:0{number}Z",
-                    code=digest,
-                    policy=digest if number == 0 else "sha256:" + "7" * 64,
-                    manifest=digest,
-                )
-            )
-        session.commit()
-    client = empty.client("engineer")
-    told = client.post("/v1/experiments:check", json={"file": FILE}).json()
-    assert told["policy"] == {"name": "licences", "version": 4, "digest": digest}
-    other = ["governance.policy=nowhere.json"]
-    assert (
-        client.post("/v1/experiments:check", json={"file": FILE, "set": other}).json()["policy"]
-        is None
-    )
-    # What the store knows may be demanded.
-    assert submitted(empty, policy=digest)["policy"] == digest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import threading
 from collections.abc import Iterator
@@ -20,20 +19,16 @@ from sqlmodel import Session, select
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from govray.errors import UsageError
-from govray.governance.formats.document import format_time
 from govray.platform.service.http.origin import TaskOrigins, network
 from govray.platform.service.identity import tokens
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.tokens import digest
 from govray.platform.service.tasks import gate, tickets
 from govray.platform.service.tasks.app import ProxyBounds, create_tasks_app
-from govray.platform.store import submissions
 from govray.platform.store.database import open_store
-from govray.platform.store.states import SubmissionState
-from govray.platform.store.tables import Submission, TaskTicket, User
-from govray.platform.tasks.endpoint import Endpoint, register, withdraw
-from tests.support.shown_task import ended, entry
+from govray.platform.store.tables import TaskTicket, User
+from govray.platform.tasks.endpoint import Endpoint, register
+from tests.support.shown_task import entry
 
 START = datetime(2026, 11, 24, 9, tzinfo=UTC)
 TOKEN = "t" * 43
@@ -267,22 +262,6 @@ def test_a_session_ends_with_its_time_and_with_the_persons_token(proxy: Proxy) -
     assert proxy.get(cookie) == 401
 
 
-def test_a_session_without_a_token_ends_with_its_user(proxy: Proxy) -> None:
-    cookie = proxy.enter()
-    assert proxy.get(cookie) == 207
-    with Session(proxy.engine) as session:
-        tokens.new(session, "engineer", role="engineer", at=START)
-        user = session.exec(select(User).where(User.name == "engineer")).one()
-        user.disabled = True
-        session.commit()
-        assert not tickets.admitted(
-            session, proxy.task, cookie.partition("=")[2], at=proxy.clock[0]
-        )
-        user.disabled = False
-        session.commit()
-        assert tickets.admitted(session, proxy.task, cookie.partition("=")[2], at=proxy.clock[0])
-
-
 @pytest.mark.parametrize(
     "cookie",
     ["", "govray_task=", "govray_task=guess", "govray_task=" + "x" * 5000, "govray_token=x"],
@@ -295,24 +274,6 @@ def test_without_a_session_it_is_401_whether_there_is_a_task_or_not(
     assert proxy.client.get("/tasks/s-none/x", headers=headers).status_code == 401
     assert proxy.refused({"Cookie": cookie}) == 401
     assert program.seen == []
-
-
-def test_two_cookies_of_one_name_are_none(proxy: Proxy) -> None:
-    cookie = proxy.enter()
-    assert proxy.get(f"{cookie}; mine=1") == 207
-    assert proxy.get(f"govray_task=other; {cookie}") == 401
-
-
-@pytest.mark.parametrize("origin", ["http://127.0.0.1:8585", "http://s-2.localhost:8586", "null"])
-def test_other_origins_change_nothing(proxy: Proxy, program: Upstream, origin: str) -> None:
-    cookie = proxy.enter()
-    headers = {"Cookie": cookie, "Origin": origin}
-    for method in ("POST", "PUT", "PATCH", "DELETE"):
-        assert proxy.client.request(method, f"{proxy.base}x", headers=headers).status_code == 403
-    assert proxy.refused(headers) == 403
-    assert program.seen == []
-    headers["Origin"] = str(proxy.client.base_url)
-    assert proxy.client.post(f"{proxy.base}x", headers=headers).status_code == 207  # the control
 
 
 def test_a_task_answers_at_its_own_host_alone(proxy: Proxy) -> None:
@@ -348,21 +309,6 @@ def test_an_open_websocket_ends_with_its_session(tmp_path: Path, program: Upstre
             with pytest.raises(WebSocketDisconnect) as ending:
                 socket.receive_text()
     assert ending.value.code == 1008
-
-
-def test_what_has_ended_is_gone_and_what_has_not_begun_is_awaited(proxy: Proxy) -> None:
-    cookie = proxy.enter()
-    withdraw(proxy.storage, proxy.task, "idle", at=START)
-    answer = proxy.client.get(f"{proxy.base}x", headers={"Cookie": cookie})
-    assert answer.status_code == 410
-    assert "idle" in answer.json()["detail"]
-    for each in (proxy.storage / "tasks" / proxy.task).iterdir():
-        each.unlink()
-    answer = proxy.client.get(f"{proxy.base}x", headers={"Cookie": cookie})
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"]
-    ended(proxy.engine, proxy.task)
-    assert proxy.get(cookie) == 410
 
 
 def test_it_connects_to_the_networks_that_were_named_alone(
@@ -436,43 +382,3 @@ def test_bodies_websockets_and_guesses_are_bounded(tmp_path: Path, program: Upst
         said = [proxy.get("govray_task=guess") for _ in range(8)]
         assert 401 in said
         assert said[-1] == 429
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://tasks.example.org",
-        "https://x.{task}.example.org",
-        "https://{task}",
-        "ftp://{task}.example.org",
-        "https://{task}.example.org/x",
-        "{task}.example.org",
-    ],
-)
-def test_each_task_has_a_name_of_its_own(tmp_path: Path, url: str) -> None:
-    with pytest.raises(UsageError):
-        TaskOrigins(url=url, storage=tmp_path, networks=())
-
-
-def test_networks_are_networks() -> None:
-    assert network("10.0.0.0/8") == ipaddress.ip_network("10.0.0.0/8")
-    with pytest.raises(UsageError):
-        network("ten")
-
-
-@pytest.mark.parametrize("again", [None, "2026-11-24T09:00:05Z", "2026-11-24T08:00:00Z"])
-def test_a_task_that_gave_way_is_not_over_and_comes_back(proxy: Proxy, again: str | None) -> None:
-    """``again``: when its next job was started. One before the end is the job that ended."""
-    cookie = proxy.enter()
-    withdraw(proxy.storage, proxy.task, "stopped", at=START)
-    with Session(proxy.engine) as session:
-        row = session.get_one(Submission, proxy.task)
-        assert submissions.move(session, row, SubmissionState.PREEMPTING)
-        assert submissions.move(session, row, SubmissionState.QUEUED)
-        if again is not None:
-            assert submissions.move(
-                session, row, SubmissionState.RUNNING, changes={"started": again}
-            )
-        session.commit()
-    over = again is not None and again < format_time(START)
-    assert proxy.get(cookie) == (410 if over else 503)

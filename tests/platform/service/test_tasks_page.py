@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import re
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
-from datetime import UTC, datetime
-from html import unescape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from threading import Thread
 
 import pytest
 from fastapi.testclient import TestClient
-from playwright.sync_api import expect
-from sqlalchemy import event
 from sqlmodel import Session, col, delete, select
 
-from govray.cli.task_proxy import serving_tasks as proxy
-from govray.cli.task_proxy import task_origins
 from govray.platform.service.acting import acting
-from govray.platform.service.identity import revocations, tokens
-from govray.platform.service.identity.session_cookie import COOKIE
-from govray.platform.store import submissions
-from govray.platform.store.audit_log import ChangedBy
-from govray.platform.store.database import open_store
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import AuditEntry, Submission
-from govray.platform.tasks.endpoint import Endpoint, register
 from govray.platform.tasks.task_file import read_task
-from tests.support.chromium import browser
-from tests.support.people import OWN_PAGE, Service, begin_session
+from tests.support.people import OWN_PAGE, Service
 from tests.support.shown_task import entry, serving_tasks
-from tests.support.site import serious, served
 
 FORM = {"name": "look", "kind": "notebook", "project": "default", "key": "k" * 22}
 S = SubmissionState
-TOKEN = "t" * 43
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +67,6 @@ def add(service: Service, kind: str, state: SubmissionState, user: str = "engine
     return task
 
 
-def test_an_empty_page_says_how_to_begin(shown: Service) -> None:
-    assert "Start one below" in page(shown)
-    assert 'action="/tasks"' in page(shown)
-    assert "Engineers start tasks" in page(shown, "auditor")
-    assert 'method="post" action="/tasks"' not in page(shown, "auditor")
-    for kind, status in (("supplier", 403), ("member", 403), ("public", 401)):
-        page(shown, kind, status=status)
-
-
 def test_tasks_are_listed_with_what_each_reader_may_do(
     shown: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,44 +90,6 @@ def test_tasks_are_listed_with_what_each_reader_may_do(
     # Negative control: nothing but this decides whose buttons there are.
     monkeypatch.setattr(acting, "may_act", lambda *_: None)
     assert (theirs, "open") in buttons(shown, "engineer")
-
-
-def test_many_tasks_go_on_and_cost_no_query_each(
-    shown: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revocations, "LOOK_S", math.inf)  # lists are read by the clock
-
-    def queries() -> int:
-        found: list[str] = []
-
-        def note(*given: object) -> None:
-            found.append(str(given[2]))
-
-        event.listen(shown.engine, "before_cursor_execute", note)
-        try:
-            page(shown, "admin")
-        finally:
-            event.remove(shown.engine, "before_cursor_execute", note)
-        return len(found)
-
-    add(shown, "notebook", S.RUNNING)
-    one = queries()
-    with Session(shown.engine) as session:
-        for number in range(60):
-            submissions.submit(
-                session,
-                kind="shell",
-                name=f"n{number}",
-                project="default",
-                config="kind: shell\n",
-                slots=1,
-                by=ChangedBy(user=f"u{number}", at=f"2026-11-24T10:{number:02}:00Z"),
-            )
-        session.commit()
-    assert queries() == one
-    more = re.search(r'href="(\?cursor=[^"]*)"', page(shown, "admin"))
-    assert more is not None
-    assert ">n0<" in page(shown, "admin", unescape(more[1]))
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,13 @@ from govray.platform.service.acting import acting
 from govray.platform.service.routes import tasks as routes
 from govray.platform.service.visible import visible_runs
 from govray.platform.store.submissions import waiting
-from govray.platform.store.tables import AuditEntry, Submission
-from govray.platform.tasks.endpoint import Endpoint, register
+from govray.platform.store.tables import AuditEntry
+from govray.platform.tasks.endpoint import Endpoint
+from govray.platform.tasks.endpoint import register
 from tests.support.people import Service
-from tests.support.shown_task import AT, ended, entry, serving_tasks
+from tests.support.shown_task import AT
+from tests.support.shown_task import entry
+from tests.support.shown_task import serving_tasks
 
 NEW = {"name": "look", "config": "kind: notebook\nidle_minutes: 5\n"}
 
@@ -105,22 +108,6 @@ def test_its_owner_and_an_admin_open_it_and_nobody_else(shown: Service) -> None:
     assert answer["url"].removeprefix(start) not in repr(found)
 
 
-def test_what_shows_nothing_is_not_opened(shown: Service, service: Service) -> None:
-    engineer = shown.client("engineer")
-    command = entry(shown.engine, kind="command")
-    assert engineer.post(f"/v1/tasks/{command}:open").status_code == 409
-    over = entry(shown.engine)
-    ended(shown.engine, over)
-    assert engineer.post(f"/v1/tasks/{over}:open").status_code == 410
-    trained = entry(shown.engine, kind="train")  # another kind of entry is no task
-    assert engineer.get(f"/v1/tasks/{trained}").status_code == 404
-    # A service that was started without the proxy says so.
-    task = entry(service.engine)
-    answer = service.client("engineer").post(f"/v1/tasks/{task}:open")
-    assert answer.status_code == 409
-    assert "--tasks-port" in answer.json()["do"]
-
-
 @pytest.fixture(scope="module")
 def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Members with roles in the projects vision and speech, and a task of eve in vision."""
@@ -150,19 +137,6 @@ def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def submitted(service: Service, who: str, **more: object) -> Response:
     return service.client(who).post("/v1/tasks", json={**NEW, "project": "vision", **more})
-
-
-def test_who_may_submit_in_a_project_submits_tasks_there(tenants: Service) -> None:
-    made = submitted(tenants, "eve")
-    assert made.status_code == 201
-    assert (made.json()["project"], made.json()["pool"]) == ("vision", "gpu")
-    with Session(tenants.engine) as session:
-        row = session.get_one(Submission, made.json()["id"])
-        assert (row.priority, row.slots, row.user) == (2, 1, "eve")
-    for who, status in (("ada", 201), ("engineer", 201), ("max", 403), ("lea", 404)):
-        assert submitted(tenants, who).status_code == status, who
-    for place in ("speech", "default", "none"):
-        assert submitted(tenants, "eve", project=place).status_code == 404, place
 
 
 def test_a_task_is_seen_in_its_project_and_opened_by_its_owner_and_admins(

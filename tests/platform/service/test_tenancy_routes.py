@@ -16,7 +16,7 @@ from govray.platform.service.acting import project_rules
 from govray.platform.service.identity import tokens
 from govray.platform.service.routes import role_bindings as routes
 from govray.platform.service.routes import tokens as token_routes
-from govray.platform.store import pools, role_bindings
+from govray.platform.store import pools
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import AuditEntry, Pool, Submission, Token
 from tests.support.people import NOW, Service, serve
@@ -99,63 +99,6 @@ def test_without_the_check_of_the_place_anyone_gives_roles(
 ) -> None:
     monkeypatch.setattr(routes, "demand_manage", lambda *_, **__: None)
     assert bind(org, "lea", "lea", "admin", "", scope="organisation").status_code == 201
-
-
-def test_nobody_gives_what_lasts_longer_than_the_own(org: Service) -> None:
-    assert bind(org, "admin", "eve", "admin", "vision", until=UNTIL).status_code == 201
-    for until in (None, format_time(NOW + timedelta(days=31))):
-        assert bind(org, "eve", "max", "viewer", "vision", until=until).status_code == 409
-    assert bind(org, "eve", "max", "viewer", "vision", until=UNTIL).status_code == 201
-    # Nor by a role in the whole organisation that is itself lent.
-    assert bind(org, "admin", "lea", "admin", "", scope="organisation", until=UNTIL).is_success
-    assert bind(org, "lea", "max", "admin", "", scope="organisation").status_code == 409
-    assert bind(org, "lea", "max", "viewer", "speech", until=UNTIL).status_code == 201
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "told"),
-    [
-        ({"user": "nobody"}, 400, "no such user"),
-        ({"user": "eve", "group": "g"}, 422, "a user or a group"),
-        ({}, 422, "a user or a group"),
-        ({"user": "eve", "role": "owner"}, 422, "role"),
-        ({"user": "eve", "place": "none"}, 404, "project"),
-        ({"user": "eve", "role": "supplier"}, 400, "authority"),
-        ({"user": "eve", "role": "supplier", "supplier": "acme"}, 400, "organisation"),
-        ({"user": "eve", "scope": "model", "place": "gpt"}, 400, "only an auditor"),
-        (
-            {"user": "eve", "scope": "model", "place": "gpt", "role": "auditor"},
-            400,
-            "no such model",
-        ),
-        ({"user": "eve", "scope": "organisation"}, 400, "organisation has none"),
-        ({"user": "eve", "until": "2026-01-01T00:00:00Z"}, 400, "over already"),
-        ({"user": "eve", "until": "tomorrow"}, 422, "until"),
-        ({"group": "a b"}, 400, "no name of a group"),
-    ],
-)
-def test_a_role_that_means_nothing_is_refused(
-    org: Service, body: dict[str, Any], status: int, told: str
-) -> None:
-    body = {"role": "viewer", "scope": "project", "place": "vision"} | body
-    answer = org.client("admin").post("/v1/role-bindings", json=body)
-    assert (answer.status_code, told in answer.text) == (status, True), answer.text
-
-
-def test_the_last_admin_stays(org: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    admin = org.client("admin")
-    assert admin.patch("/v1/users/admin", json={"disabled": True}).status_code == 409
-    made = bind(org, "admin", "eve", "admin", "", scope="organisation").json()["id"]
-    assert admin.patch("/v1/users/admin", json={"disabled": True}).status_code == 200
-    eve = org.client("eve")
-    org.clock[0] += timedelta(seconds=3)
-    assert admin.get("/v1/users").status_code == 401
-    assert eve.delete(f"/v1/role-bindings/{made}").status_code == 409
-    ending = bind(org, "eve", "eve", "admin", "", scope="organisation", until=UNTIL)
-    assert ending.status_code == 409
-    assert eve.patch("/v1/users/eve", json={"disabled": True}).status_code == 409
-    monkeypatch.setattr(role_bindings, "has_admin", lambda _: True)  # negative control
-    assert eve.delete(f"/v1/role-bindings/{made}").status_code == 204
 
 
 def test_a_group_gives_its_members_roles_until_they_leave(org: Service) -> None:
@@ -402,13 +345,3 @@ def test_without_the_check_a_lent_admin_stays_for_ever(
     monkeypatch.setattr(token_routes, "check_lent", lambda *_: None)
     monkeypatch.setattr(routes, "check_lent", lambda *_: None)
     assert _gives_what_lasts(org) == [201, 201, 200]
-
-
-def test_nothing_goes_back_into_the_queue_of_an_archived_project(org: Service) -> None:
-    engineer, admin = org.client("engineer"), org.client("admin")
-    path = f"/v1/submissions/{submit(org, 'engineer').json()['id']}"
-    assert engineer.post(f"{path}:stop").is_success
-    for archived, status in ((True, 409), (False, 200)):  # the second is the control
-        body = {"archived": archived}
-        assert admin.patch("/v1/projects/vision", json=body).is_success
-        assert engineer.post(f"{path}:resume").status_code == status

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from govray.governance.attestation import model_folder
-from govray.governance.verify import steps
 from govray.governance.verify.steps import STEPS
 from govray.platform.service.pages import site
-from tests.support.tree import ROOT
-from tests.support.world import AT, World
 
 DOCS = ROOT / "docs"
 STATIC = Path(site.__file__).parent / "static"
 NAMES = [(step.number, step.name) for step in STEPS]
-
-STATES = re.compile(
-    r"^\| (\d+)\. ([a-z ]+) \| (?:checked|partly checked|not checked here|with lists) \|", re.M
-)
-"""A line of the table in ``docs/pages.md``: number, name, and state in the browser."""
 
 
 def test_the_page_tells_its_script_the_steps() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ from govray.evidence.views.disclosure import sign_disclosure, weights_of
 from govray.evidence.views.view import View
 from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
-from govray.governance.trust.authority import Authority, Delegation
-from govray.governance.trust.trust_state import sign_delegation
-from tests.support.page_modules import HOST, STATIC, modules
+from tests.support.page_modules import modules
 from tests.support.site import Site, reading, serious, settled
-from tests.support.view_shelf import ALTERED, FALSE, SECRET, ViewShelf
-from tests.support.world import FAR
+from tests.support.view_shelf import ALTERED, SECRET, ViewShelf
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -73,28 +69,6 @@ def test_an_altered_view_is_refused(page: Page, shelf: ViewShelf, what: str) -> 
         checked(page, shelf, ALTERED[what](shelf.view()))
 
 
-@pytest.mark.parametrize("what", FALSE)
-def test_a_signer_states_nothing_else_of_the_whole_model(
-    page: Page, shelf: ViewShelf, what: str
-) -> None:
-    checked(page, shelf, shelf.stated())  # control
-    with pytest.raises(Error, match=r"is stated of one|no pseudonym"):
-        checked(page, shelf, shelf.stated(FALSE[what]))
-
-
-def test_it_is_the_proof_that_refuses(site: Site, shelf: ViewShelf) -> None:
-    """The script without its check takes the alteration."""
-    whole = (STATIC / "view_check.js").read_text()
-    without = re.sub(r"verifyInclusion\(hash[^;]*;", "", whole)
-    assert without != whole
-    page = modules(site.browser)
-    page.route(
-        f"{HOST}/static/view_check.js",
-        lambda route: route.fulfill(body=without, content_type="text/javascript"),
-    )
-    assert checked(page, shelf, ALTERED["group"](shelf.view()))["facts"]
-
-
 def test_only_an_operator_signs(page: Page, shelf: ViewShelf) -> None:
     world, signers = shelf.world, (shelf.world.keys.auditor, LocalSigner.generate())
     for signer in signers:
@@ -109,28 +83,6 @@ def test_only_an_operator_signs(page: Page, shelf: ViewShelf) -> None:
         checked(page, shelf, shelf.view(by=attestation.read_bytes()))
     with pytest.raises(Error, match="expired"):
         checked(page, shelf, shelf.view(), at="2999-01-01T00:00:00Z")
-
-
-def test_a_delegated_operator_is_one_by_its_delegation(page: Page, shelf: ViewShelf) -> None:
-    night = LocalSigner.generate()
-    authority = Authority(
-        name="night", role="operator", keys=(night.public_key,), threshold=1, expires=FAR
-    )
-    by = Delegation(delegator="operator", authority=authority)
-    without = shelf.view(by=sign_disclosure(shelf.model, SECRET, night))
-    with pytest.raises(Error, match="no operator authority"):
-        checked(page, shelf, without)
-    envelope = sign_delegation(by, [shelf.world.keys.operator]).decode()
-    view = without.model_copy(update={"delegations": (envelope,)})
-    assert checked(page, shelf, view)["signer"] == "night"
-
-
-@pytest.mark.parametrize("field", ["disclaimer", "assuranceLevel"])
-def test_the_disclaimer_stands_in_every_view(page: Page, shelf: ViewShelf, field: str) -> None:
-    view = shelf.view(fields=("run",))
-    less = tuple(each for each in view.leaves if each.leaf.field != field)
-    with pytest.raises(Error, match=r"disclaimer is missing|no more than selfAttested"):
-        checked(page, shelf, view.model_copy(update={"leaves": less}))
 
 
 @pytest.mark.story

@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session, select
 
-from govray.errors import GovrayError, Refused
 from govray.governance.attestation.case_answer import (
     AskedModel,
     CaseFinding,
@@ -24,7 +23,6 @@ from tests.support.databases import on_both
 
 DIGEST = "sha256:" + "7c" * 32
 BY = ChangedBy(user="ada", at="2026-11-25T09:00:00Z")
-NOBODY = ChangedBy(user=cases.PUBLIC, at="2026-11-25T09:00:00Z")
 FINDING = CaseFinding(
     attestation=DIGEST,
     corpus="acme",
@@ -39,7 +37,6 @@ FOUND = CaseSearch(
     searches=(CorpusSearch(match="exact", corpora=1, of=1),),
     findings=(FINDING,),
 )
-NOTHING = FOUND.model_copy(update={"findings": ()})
 
 
 def new(session: Session, content: bytes = b"a work\0\xff") -> tuple[RightsCase, str]:
@@ -79,42 +76,6 @@ def test_a_case_goes_its_way(store: Engine) -> None:
         f"case.{each}"
         for each in ("receive", "search", "answer", "decide", "link", "link", "close")
     ]
-
-
-@pytest.mark.parametrize(
-    ("result", "decision", "reason"),
-    [
-        (FOUND, "nothing_found", "No."),
-        (NOTHING, "removed", "No."),
-        (NOTHING, "revoked", "No."),
-        (FOUND, "whatever", "No."),
-        (FOUND, "refused", "  "),
-        (FOUND, "refused", "a" * 2001),
-    ],
-)
-def test_a_decision_that_contradicts_is_refused(
-    store: Engine, result: CaseSearch, decision: str, reason: str
-) -> None:
-    with Session(store) as session:
-        row, _ = new(session)
-        cases.searched(session, row, result, by=BY)
-        cases.answered(session, row, b"envelope", (), by=BY)
-        with pytest.raises(GovrayError):
-            cases.decided(session, row, decision, reason, by=BY)  # type: ignore[arg-type]
-
-
-def test_open_cases_of_strangers_are_bounded(
-    store: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cases, "MOST_OPEN", 1)
-    asked = NewCase(contact="me", domains=("b.org", "a.org", "b.org"))
-    with Session(store) as session:
-        row, _ = cases.receive(session, asked, by=NOBODY)
-        assert row.domains == ["a.org", "b.org"]
-        assert cases.request_of(row).domains == ("a.org", "b.org")
-        with pytest.raises(Refused, match="too many"):
-            cases.receive(session, asked, by=NOBODY)
-        cases.receive(session, asked, by=BY)
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -35,17 +35,6 @@ def test_what_is_in_no_manifest_and_no_layer_is_left_out(attestation: Attestatio
         check_left_out(attestation, roots, "delta", roots["beta"])
 
 
-@pytest.mark.parametrize(
-    ("label", "why"), [("delta", "reached its layer group"), ("unknown", "no attestation speaks")]
-)
-def test_what_a_model_began_with_counts(attestation: Attestation, label: str, why: str) -> None:
-    first, *others = attestation.taint
-    reached = first.model_copy(update={"transitive": (*first.transitive, label)})
-    began = attestation.model_copy(update={"taint": (reached, *others)})
-    with pytest.raises(Refused, match=why):
-        check_left_out(began, {}, "delta", ROOT)
-
-
 @pytest.mark.parametrize("label", ["acme", "unknown"])
 def test_what_an_adapters_corpus_reached_besides_counts(
     attestation: Attestation, label: str

@@ -15,7 +15,7 @@ from govray.errors import Damaged
 from govray.governance.attestation import model_folder
 from govray.governance.formats import canonical_json
 from govray.governance.policy import record_commitment
-from govray.governance.verify.trace import sighting, sightings, trace
+from govray.governance.verify.trace import trace
 from govray.platform.store import model_index, tables
 from tests.support.databases import on_both
 from tests.support.shelf_of_models import KEY, Shelf
@@ -106,18 +106,6 @@ def test_records_stand_where_trace_finds_them(store: Engine, shelf: Shelf) -> No
         assert len(session.exec(select(tables.Record)).all()) == found
 
 
-def test_sightings_are_those_of_each_record(shelf: Shelf) -> None:
-    for name in shelf.models:
-        model = shelf.verified(name)
-        each = [
-            sighting(model, prepared.corpus, record)
-            for prepared in model.manifest.document.corpora
-            for record in range(model.records.count(prepared.corpus))
-        ]
-        assert list(sightings(model)) == each
-        assert any(seen.steps for seen in each)
-
-
 def test_indexing_again_and_in_any_order_gives_the_same_rows(store: Engine, shelf: Shelf) -> None:
     """``guarded`` makes beta confidential: before, between and after the others."""
     with Session(store) as session:
@@ -154,17 +142,6 @@ def test_the_tables_confirm_no_guess_at_a_record(store: Engine, shelf: Shelf) ->
                 opened = {record_commitment.entry(guess, each).hex() for each in held if each}
                 assert not any(each in said for each in opened)
                 assert shelf.world.entry(corpus, sha256).hex() in said
-
-
-def test_public_and_folder_stay_until_they_are_said_again(store: Engine, shelf: Shelf) -> None:
-    with Session(store) as session:
-        [row] = shelf.index(session, "narrow", public=True)
-        session.commit()
-        shelf.index(session, "narrow")
-        session.commit()
-        assert row.public
-        shelf.index(session, "narrow", public=False)
-        assert not row.public
 
 
 @pytest.mark.parametrize(

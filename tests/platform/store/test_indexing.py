@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shutil
@@ -11,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
@@ -26,28 +24,18 @@ from govray.governance.attestation.memorization_manifest import (
     seal_memorization_manifest,
 )
 from govray.governance.formats import canonical_json
-from govray.governance.policy.credential import Period
-from govray.governance.policy.depth_policy import seal_policy
-from govray.governance.policy.policy_yaml import read_policy
-from govray.governance.record.gates import Gate
 from govray.governance.verify.verifier import verify
-from govray.platform.indexing import trial_rows
 from govray.platform.indexing.index_source import searches
-from govray.platform.indexing.indexer import IndexBudget, IndexReport, index_run, index_storage
+from govray.platform.indexing.indexer import index_storage
 from govray.platform.indexing.model_rows import MEMORIZATION
 from govray.platform.store import rebuild as rebuilding
 from govray.platform.store import tables
 from govray.platform.store.database import open_store
 from govray.platform.store.rebuild import derived, rebuild
 from govray.platform.store.states import ExperimentState, TrialState
-from govray.platform.store.usage import usage
 from govray.train.attest.memorization_audit import DEFAULTS
 from govray.train.checkpoint.storage import folder_name
-from govray.train.inputs.run_listing import LogSummary
 from govray.train.run_folder import events, run_lock
-from govray.train.run_folder.event_rows import MetricValue
-from govray.train.run_folder.event_rows import numbers as numbers_of
-from govray.tune import search_record
 from tests.support.databases import on_both
 from tests.support.in_time import Late, in_time
 from tests.support.monitored_world import Monitored, from_step
@@ -60,8 +48,8 @@ from tests.support.runs_on_storage import (
     happen,
     settings,
 )
-from tests.support.shown import add_experiment, add_trial, add_version
-from tests.support.world import POLICY, World
+from tests.support.shown import add_version
+from tests.support.world import World
 
 Rows = dict[str, list[Any]]
 
@@ -279,67 +267,6 @@ def test_a_pipe_in_a_folder_of_somebody_keeps_nobody(
             pipe.read_bytes()
 
 
-def test_a_search_that_goes_back_stops_no_other_search(
-    store: Engine, world: World, tmp_path: Path
-) -> None:
-    storage = tmp_path / "runs"
-    records = {name: begin_search(storage / name) for name in ("one", "two")}
-    for name, record in records.items():
-        begin_run(storage / name, record.drawn({"optimizer.lr": 0.25}).name, world)
-    records["one"].conclude()
-    assert index_storage(store, storage, settings(world), searches(storage)[0]).left_out == {}
-    trials = storage / "one" / "trials.jsonl"
-    trials.write_bytes(b"".join(trials.read_bytes().splitlines(keepends=True)[:1]))
-    records["two"].conclude()
-    report = index_storage(store, storage, settings(world), searches(storage)[0])
-    assert list(report.left_out) == [str(storage / "one")]
-    with Session(store) as session:
-        assert session.get_one(tables.Experiment, "two").state is ExperimentState.COMPLETED
-
-
-def test_a_search_whose_record_cannot_be_read_hides_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("one", "two"):
-        begin_search(tmp_path / name)
-    read = search_record.read_regular
-
-    def refused(path: Path) -> bytes:
-        if path.parent.name == "one":
-            raise PermissionError(13, "Permission denied", str(path))
-        return read(path)
-
-    monkeypatch.setattr(search_record, "read_regular", refused)
-    found, left_out = searches(tmp_path)
-    assert [each.folder.name for each in found] == ["two"]
-    assert "Permission denied" in left_out[str(tmp_path / "one")]
-
-
-def test_what_cannot_be_read_is_left_out(store: Engine, storage: Path, world: World) -> None:
-    (storage / "tiny-2" / "record" / "run.json").write_bytes(b'{"schema":"another"}')
-    (storage / "tiny-1" / "replays" / "replay-1" / events.FILE).write_bytes(b"{}\n")
-    report = index_storage(store, storage, settings(world))
-    assert sorted(report.left_out) == sorted(
-        [str(storage / "tiny-1" / "replays" / "replay-1"), str(storage / "tiny-2")]
-    )
-    with Session(store) as session:
-        assert [row.id for row in session.exec(select(tables.Trial))] == ["tiny-1"]
-
-
-def test_a_copy_of_a_run_is_refused(store: Engine, storage: Path, world: World) -> None:
-    index_storage(store, storage, settings(world))
-    other = Path(shutil.copytree(storage, storage.parent / "other"))
-    for name in ("tiny-1", "tiny-2"):
-        with Session(store) as session, pytest.raises(Refused, match="Index one of the two"):
-            index_run(session, other, other / name, settings(world))
-    inside = Path(shutil.copytree(storage / "tiny-1", storage / "copied"))
-    with (
-        Session(store) as session,
-        pytest.raises(Refused, match="Names of runs are those of their folders"),
-    ):
-        index_run(session, storage, inside, settings(world))
-
-
 def test_what_the_ledger_decided_and_measured_is_indexed(store: Engine, tmp_path: Path) -> None:
     world = Monitored(deviations=from_step("alpha", 6))
     folder = begin_run(tmp_path / "runs", "tiny-1", world, finished=at(50))
@@ -358,29 +285,6 @@ def test_what_the_ledger_decided_and_measured_is_indexed(store: Engine, tmp_path
         measured = session.exec(select(tables.Metric).where(of_monitor)).all()
         assert min(row.step for row in measured if row.value == 9.0) == 7
         assert {row.name.partition("/")[0] for row in measured} == set(world.records)
-
-
-def test_a_gate_of_a_credential_that_ended_is_a_decision(
-    store: Engine, world: World, tmp_path: Path
-) -> None:
-    during = "2026-11-10T08:30:00Z"
-    folder = begin_run(tmp_path / "runs", "tiny-1", world, finished=at(50))
-    world.deploy(
-        folder / "model",
-        run="tiny-1",
-        policy=seal_policy(
-            read_policy(POLICY.replace("on_expiry: stop", "on_expiry: gate")), world.keys.compliance
-        ),
-        credentials={
-            "acme": world.issue("acme", valid=Period(from_="2026-01-01T00:00:00Z", until=during))
-        },
-        gates=[Gate(step=3, corpus="acme", reason="expired", since=during, time=during)],
-    )
-    assert index_storage(store, tmp_path / "runs", settings(world)).left_out == {}
-    with Session(store) as session:
-        [told] = session.exec(select(tables.Decision)).all()
-        assert (told.kind, told.step, told.corpus, told.at) == ("gate", 3, "acme", during)
-        assert told.reason == f"the credential expired at {during}"
 
 
 @pytest.mark.parametrize("by", ["operator", "auditor"])
@@ -430,14 +334,6 @@ def test_two_rebuilds_at_once_are_refused_and_a_killed_one_is_cleared_away(
     rebuild(store, fill)
     with Session(store) as session:
         assert len(session.exec(select(tables.Trial)).all()) == 3
-
-
-def test_indexing_again_changes_nothing(store: Engine, written: Path, world: World) -> None:
-    index_storage(store, written, settings(world))
-    first = rows_of(store)
-    again = index_storage(store, written, settings(world, project="other", user="eve"))
-    assert (again.runs, again.models) == (3, 0)
-    assert rows_of(store) == first
 
 
 def test_a_kill_at_any_statement_leaves_what_the_next_run_completes(
@@ -764,15 +660,3 @@ def test_a_rebuild_that_fails_leaves_the_index_as_it_was(
     with pytest.raises(Refused, match=r"cat 1\.2\.0"):
         rebuild(store, lambda new: None)
     assert rows_of(store) == before
-
-
-def test_usage_by_project_and_user(store: Engine, written: Path, world: World) -> None:
-    index_storage(store, written, settings(world))
-    with Session(store) as session:
-        [used] = usage(session)
-        assert (used.name, used.trials, used.attested) == ("alpha", 3, 1)
-        assert used.worker_hours * 3600 == pytest.approx(40 + 36 * 4)
-        assert used.accelerator_hours == pytest.approx(used.worker_hours / 2)
-        [used] = usage(session, by="user", since="2026-11-10T08:00:00Z")
-        assert used.name == "ada"
-        assert usage(session, since="2026-11-11T00:00:00Z") == ()

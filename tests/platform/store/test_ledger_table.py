@@ -52,9 +52,3 @@ def test_rows_that_a_gate_sent_elsewhere_name_their_route(tmp_path: Path) -> Non
     write_table(LocalTileFolder(tmp_path), [leaf])
     rows = parquet.read_table(tmp_path / FILE).to_pylist()
     assert {row["corpus"]: row["route"] for row in rows} == {"gated": elsewhere, "plain": None}
-
-
-def test_a_ledger_without_leaves_has_an_empty_table(tmp_path: Path) -> None:
-    folder = LocalTileFolder(tmp_path)
-    write_table(folder, [])
-    assert parquet.read_table(tmp_path / FILE).num_rows == 0

@@ -13,27 +13,22 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.errors import Refused, UsageError
-from govray.platform.store import project_settings, role_bindings, submissions, tenancy
+from govray.platform.store import project_settings, role_bindings
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.project_settings import (
-    SEARCHED,
     ProjectSettings,
     TaskKind,
     Wanted,
     parse_settings,
     resolve,
     resolve_task,
-    with_defaults,
 )
 from govray.platform.store.role_bindings import Grant
 from govray.platform.store.tables import User
-from govray.platform.store.usage import usage
 from govray.platform.tasks.task_file import KINDS
-from govray.tune.search_config import VARIABLE
 from tests.support.databases import on_both
 
 ADA = ChangedBy(user="ada", at="2026-11-24T09:00:00Z")
-DIGEST = "sha256:" + "a" * 64
 
 
 @pytest.fixture
@@ -50,14 +45,6 @@ def search(**limit: Any) -> dict[str, Any]:
     return {"search": {"memorization": limit} if limit else {}}
 
 
-def test_an_empty_policy_allows_and_changes_nothing() -> None:
-    config = {"seed": 1, **search()}
-    resolved = resolve(ProjectSettings(), Wanted(config=config, slots=9), project="p")
-    assert (resolved.config, resolved.changed) == (config, False)
-    assert (resolved.pool, resolved.priority) == ("default", 0)
-    assert ProjectSettings().stored() == {}
-
-
 def test_defaults_lie_below_and_fixed_values_stand_fast() -> None:
     policy = settings(defaults={"a": {"b": 1, "c": 2}}, fixed={"f": {"g": 3}, "on": True})
     resolved = resolve(policy, Wanted(config={"a": {"b": 9}}, slots=1), project="p")
@@ -72,31 +59,6 @@ def test_defaults_lie_below_and_fixed_values_stand_fast() -> None:
         with pytest.raises(Refused, match=f"{wrong} is fixed") as refused:
             resolve(policy, Wanted(config=config, slots=1), project="p")
         assert "hunter2" not in str(refused.value)
-
-
-RANGE = {"uniform": [0.1, 0.9]}
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        {"optimizer.lr": RANGE},
-        {"optimizer": RANGE},
-        {"optimizer.lr.part": RANGE},
-        {"seed": {"one_of": [{"value": 1, "space": {"optimizer.lr": RANGE}}]}},
-    ],
-)
-def test_a_search_does_not_vary_what_is_fixed(space: dict[str, Any]) -> None:
-    policy = settings(fixed={"optimizer": {"lr": 0.5}})
-    config = {"search": {"space": space}}
-    with pytest.raises(Refused, match=r"optimizer\.lr is fixed, and the search varies it"):
-        resolve(policy, Wanted(config=config, slots=1), project="p")
-
-
-@pytest.mark.parametrize("space", [{"optimizer.lrs": RANGE}, {"seed": RANGE}, [], None, {1: [2]}])
-def test_a_search_may_vary_the_rest(space: Any) -> None:
-    policy = settings(fixed={"optimizer": {"lr": 0.5}})
-    resolve(policy, Wanted(config={"search": {"space": space}}, slots=1), project="p")
 
 
 @pytest.mark.parametrize(
@@ -139,10 +101,6 @@ def test_no_field_of_a_search_goes_round_what_is_fixed(
     # Negative control: by the file's own values alone it is accepted.
     monkeypatch.setattr(project_settings, "_by_the_way", lambda *_: [])
     resolve(policy, wanted, project="p")
-
-
-def test_what_a_searcher_may_vary_is_what_a_search_may() -> None:
-    assert set(SEARCHED) == set(VARIABLE)
 
 
 def test_where_depth_policies_are_limited_no_task_runs_any_program() -> None:
@@ -263,58 +221,6 @@ def test_what_is_beyond_a_limit_is_refused_and_nothing_else(
     with pytest.raises(Refused) as refused:
         resolve(policy, wanted, project="p")
     assert refused.value.what.count(";") + 1 == sum(wrong)
-
-
-@pytest.mark.parametrize(
-    ("given_", "told"),
-    [
-        ({"pool": 1}, "pool"),
-        ({"pools": ["a"]}, "default_pool"),
-        ({"max_priority": 1, "default_priority": 2}, "default_priority"),
-        ({"max_slots": 1, "max_slots_per_submission": 2}, "max_slots_per_submission"),
-        ({"max_slots": 0}, "max_slots"),
-        ({"max_slots": True}, "max_slots"),
-        ({"share": 0}, "share"),
-        ({"share": float("nan")}, "share"),
-        ({"memorization_tau": float("inf")}, "memorization_tau"),
-        ({"defaults": {"a": "x" * 20_000}}, "defaults"),
-        ({"depth_policies": ["a b"]}, "depth_policies"),
-    ],
-)
-def test_a_policy_that_makes_no_sense_names_the_field(given_: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        settings(**given_)
-
-
-@on_both
-def test_what_is_stored_is_read_back_the_same(session: Session) -> None:
-    policy = settings(share=2.0, max_slots=8, pools=["default"], fixed={"seed": 1})
-    row = tenancy.make_project(session, "vision", workspace="default", by=ADA)
-    tenancy.change_project(session, row, settings=policy.stored(), by=ADA)
-    session.commit()
-    assert parse_settings(row.settings, where="x") == policy
-    assert tenancy.project_limits(session) == {"default": (1.0, None), "vision": (2.0, 8)}
-    assert with_defaults(policy, {}) == {"seed": 1}
-
-
-@on_both
-@pytest.mark.parametrize("by", ["project", "user", "workspace"])
-def test_usage_is_added_up_on_both_databases(session: Session, by: str) -> None:
-    tenancy.make_workspace(session, "research", by=ADA)
-    tenancy.make_project(session, "vision", workspace="research", by=ADA)
-    for project in ("vision", "vision", "unmade"):
-        submissions.submit(
-            session, kind="train", name="x", project=project, config="a: 1", slots=1, by=ADA
-        )
-    found = {each.name: each.submissions for each in usage(session, by=by)}  # type: ignore[arg-type]
-    assert (
-        found
-        == {
-            "project": {"unmade": 1, "vision": 2},
-            "user": {"ada": 3},
-            "workspace": {"-": 1, "research": 2},
-        }[by]
-    )
 
 
 @on_both

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import Malformed, Refused
 from govray.governance.attestation.execution import CodeFacts
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
 from govray.governance.attestation.validation_result import ValidationResult
@@ -25,7 +24,6 @@ from govray.platform.store.promotion_gates import (
     failures,
     open_flags,
     read_promotion_policy,
-    refusal,
 )
 from tests.support.tree import ROOT
 from tests.support.world import EXECUTION, World
@@ -109,15 +107,6 @@ def test_a_level_is_asked_of_each_selected_corpus(evidence: GateEvidence) -> Non
     assert failing(evidence, asked.format(3, 'corpora: ["no-such-*"]')) == []
 
 
-def test_no_level_and_level_zero_fail_level_one(evidence: GateEvidence) -> None:
-    gate = "{gate: level, at_least: 1, corpora: [gamma]}"
-    levels = dict(evidence.attestation.levels)
-    zero = levels | {"gamma": dict.fromkeys(levels["gamma"], 0)}
-    # Everywhere or nowhere would both be an empty list of levels below the gate's.
-    for held in ({}, zero):
-        assert failing(changed(evidence, levels=held), gate) == [("level", "gamma")]
-
-
 def test_replayed_means_without_that_corpus(evidence: GateEvidence) -> None:
     gate = "{gate: replayed, corpora: [acme, gamma]}"
     assert failing(evidence, gate) == [("replayed", "acme"), ("replayed", "gamma")]
@@ -136,35 +125,6 @@ def test_a_flag_is_open_until_a_rollback_or_a_removal(evidence: GateEvidence) ->
     flagged = found(evidence, ("acme", "flag"), ("gamma", "flag"))
     gone = changed(flagged, removals=removals)
     assert failing(gone, gate) == [(gate, "gamma")], "gamma is in the base layers"
-
-
-def test_no_flag_is_no_answer_where_nothing_was_measured(evidence: GateEvidence) -> None:
-    gate = "no_open_memorization_flag"
-    run = evidence.attestation.run.id
-    assert evidence.attestation.memorization is None
-    assert failing(evidence, gate) == [(gate, run)]
-    assert failing(found(evidence, measured=()), gate) == [(gate, run)]
-    # One corpus suffices: which are measured is the policy's choice, and `monitored` asks for all.
-    assert failing(found(evidence, measured=("alpha",)), gate) == []
-    policy = read_promotion_policy(written(gate))
-    (failed,) = failures(policy.gates("production"), evidence)
-    assert "the run was not monitored" in failed.what
-    assert "Add a memorization section" in failed.do
-
-
-def test_monitored_means_every_corpus_was_measured(evidence: GateEvidence) -> None:
-    assert failing(evidence, "monitored") == [("monitored", evidence.attestation.run.id)]
-    three = found(evidence, measured=("acme", "alpha", "beta"))
-    assert failing(three, "monitored") == [("monitored", "gamma")]
-    assert failing(found(evidence, measured=("acme", "alpha", "beta", "gamma")), "monitored") == []
-
-
-def test_the_quarantined_share_counts_all_records_that_were_offered(evidence: GateEvidence) -> None:
-    assert failing(evidence, "{gate: quarantined, at_most: 0.0910}") == []
-    run = evidence.attestation.run.id
-    assert failing(evidence, "{gate: quarantined, at_most: 0.09}") == [("quarantined", run)]
-    unknown = replace(evidence, records={"acme": 9})
-    assert failing(unknown, "{gate: quarantined, at_most: 1}") == [("quarantined", "alpha")]
 
 
 def test_assurance_is_what_the_signatures_amounted_to(evidence: GateEvidence) -> None:
@@ -215,23 +175,6 @@ def test_a_metric_is_asked_of_validation_data(evidence: GateEvidence) -> None:
     assert failing(measured(0.9), asked) == [("validated", run)]
     low = "{gate: validated, metric: validation/loss, at_most: 2}"
     assert failing(measured(2.5, "a", metric="validation/loss"), low) == [("validated", run)]
-
-
-def test_every_gate_that_failed_is_told(evidence: GateEvidence) -> None:
-    policy = read_promotion_policy(
-        written("monitored", "{gate: quarantined, at_most: 0}", "{gate: replayed, corpora: [acme]}")
-    )
-    failed = failures(policy.gates("production"), evidence)
-    assert [each.gate for each in failed] == ["monitored", "quarantined", "replayed"]
-    error = refusal(policy, "production", "model 1.0.0", failed)
-    assert isinstance(error, Refused)
-    for each in failed:
-        assert each.what in str(error)
-        assert each.do in str(error)
-
-
-def test_no_gates_are_written_as_none(evidence: GateEvidence) -> None:
-    assert read_promotion_policy(written()).gates("production") == ()
 
 
 @given(st.sets(st.sampled_from(sorted(GATES))), st.sampled_from(sorted(GATES)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine
@@ -15,7 +14,7 @@ from govray.platform.store import promotion_gates, registry, tables
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.model_index import index_model
 from govray.platform.store.promotion_gates import SCHEMA, PromotionPolicy, read_promotion_policy
-from govray.platform.store.tables import AuditEntry, Model, ModelVersion
+from govray.platform.store.tables import AuditEntry
 from tests.support.databases import on_both
 from tests.support.world import World
 
@@ -84,65 +83,6 @@ def test_a_version_holds_what_it_was_made_of(store: Engine, attestation: str) ->
         assert registry.model(session, "gpt").created == EVE.at
 
 
-@on_both
-def test_versions_come_in_the_order_of_their_numbers_and_models_by_name(
-    store: Engine, attestation: str
-) -> None:
-    with Session(store) as session:
-        make(session, attestation, "1.10.0", "0.9.0", "1.9.0", "1.9.11", "1.9.2", "2.0.0")
-        ordered = [each.version for each in registry.versions(session, "gpt")]
-        assert ordered == ["2.0.0", "1.10.0", "1.9.11", "1.9.2", "1.9.0", "0.9.0"]
-        newest = registry.latest(session, "gpt")
-        assert newest is not None
-        assert newest.version == "2.0.0"
-        assert registry.latest(session, "gpt", stage="production") is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind", "said"),
-    [
-        ({"attestation": "sha256:" + 64 * "0"}, UsageError, "holds no such attestation"),
-        ({"attestation": "anything"}, UsageError, "holds no such attestation"),
-        ({"version": "1.0.0-rc.1"}, UsageError, "is no version"),
-        ({"model": "a/b"}, UsageError, "is no name for a model"),
-        ({"model": "-x"}, UsageError, "is no name for a model"),
-        ({"version": "1.0.0"}, Refused, "has this version already"),
-        ({"labels": {"a b": "c"}}, UsageError, "is no name for a label"),
-        ({"labels": {"a": "x" * 257}}, UsageError, "not a line"),
-        ({"labels": {f"k{n}": "" for n in range(65)}}, UsageError, "65 labels"),
-        ({"metrics": {"loss": float("nan")}}, UsageError, "no finite number"),
-        ({"notes": "x" * 16_385}, UsageError, "not a text"),
-        ({"notes": "\0"}, UsageError, "not a text"),
-    ],
-)
-def test_a_version_that_cannot_be_is_not_made(
-    store: Engine, attestation: str, changes: dict[str, object], kind: type[Exception], said: str
-) -> None:
-    fields = {"model": "gpt", "version": "1.0.1", "attestation": attestation, "by": EVE}
-    with Session(store) as session:
-        make(session, attestation, "1.0.0")
-        with pytest.raises(kind, match=said):
-            registry.register(session, **(fields | changes))
-        session.commit()
-        assert [each.version for each in session.exec(select(ModelVersion))] == ["1.0.0"]
-        assert len(session.exec(select(Model)).all()) == 1
-
-
-def test_what_is_not_there_is_named(store: Engine, attestation: str) -> None:
-    with Session(store) as session:
-        make(session, attestation, "1.0.0")
-        with pytest.raises(UsageError, match="no such model"):
-            registry.get(session, "other", "1.0.0")
-        with pytest.raises(UsageError, match="no such version"):
-            registry.get(session, "gpt", "1.0.1")
-        with pytest.raises(UsageError, match="no such model"):
-            registry.promote(
-                session, name="other", version="1.0.0", stage="staging", policy=OPEN, by=EVE
-            )
-        with pytest.raises(UsageError, match="no such model"):
-            registry.latest(session, "other")
-
-
 def move(store: Engine, version: str, stage: str, policy: PromotionPolicy = OPEN) -> object:
     with Session(store) as session:
         done = registry.promote(
@@ -172,18 +112,6 @@ def test_stages_follow_one_another(store: Engine, attestation: str) -> None:
     for stage in ("none", "archived", "nowhere"):
         with pytest.raises(UsageError, match="no stage to promote to"):
             move(store, "1.0.0", stage)
-
-
-def test_one_version_is_in_production(store: Engine, attestation: str) -> None:
-    with Session(store) as session:
-        make(session, attestation, "1.0.0", "1.1.0")
-        make(session, attestation, "1.0.0", model="other")
-    for version in ("1.0.0", "1.1.0"):
-        move(store, version, "staging")
-    assert move(store, "1.0.0", "production") is None
-    assert move(store, "1.1.0", "production") == "1.0.0"
-    assert stages(store) == {"1.1.0": "production", "1.0.0": "archived"}
-    assert stages(store, "other") == {"1.0.0": "none"}
 
 
 def race(store: Engine, attestation: str) -> dict[str, str]:
@@ -307,22 +235,6 @@ def test_bytes_that_are_not_of_their_digest_open_no_gate(store: Engine, attestat
             )
 
 
-def test_a_missing_credential_fails_the_share(store: Engine, attestation: str) -> None:
-    with Session(store) as session:
-        found = registry.evidence(session, attestation)
-        credential = session.exec(select(tables.Credential)).first()
-        assert credential is not None
-        session.delete(session.get_one(tables.RecordCommitment, credential.digest))
-        session.flush()
-        session.delete(credential)
-        session.flush()
-        fewer = registry.evidence(session, attestation)
-    gates = RACING.gates("production")
-    assert promotion_gates.failures(gates, found) == ()
-    assert len(promotion_gates.failures(gates, fewer)) == 1
-    assert promotion_gates.failures(gates, replace(fewer, records=found.records)) == ()
-
-
 def test_every_change_is_in_the_audit_log_with_its_transaction(
     store: Engine, attestation: str
 ) -> None:
@@ -349,11 +261,3 @@ def test_every_change_is_in_the_audit_log_with_its_transaction(
         registry.annotate(session, name="gpt", version="1.0.0", by=EVE, notes="x")
         session.rollback()
         assert len(registry.history(session, "gpt", "1.0.0")) == 4
-
-
-def test_no_version_has_the_history_of_another(store: Engine, attestation: str) -> None:
-    with Session(store) as session:
-        make(session, attestation, "1.0.0", "1.0.1", "11.0.0")
-        make(session, attestation, "1.0.0", model="gpt2")
-        for model, version in [("gpt", "1.0.0"), ("gpt2", "1.0.0"), ("gpt", "11.0.0")]:
-            assert len(registry.history(session, model, version)) == 1

@@ -18,13 +18,6 @@ def walk(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(count), np.cumsum(draw.normal(size=count))
 
 
-@pytest.mark.parametrize("count", [0, 1, COARSE])
-def test_a_short_line_has_one(count: int) -> None:
-    found, halved = resolutions(*walk(count))
-    assert not found.any()
-    assert halved == 0
-
-
 def test_a_long_line_is_drawn_from_a_thousand_numbers_and_parts_from_as_many() -> None:
     steps, values = walk(LONG)
     found, halved = resolutions(steps, values)

@@ -48,24 +48,6 @@ def test_a_log_is_read_from_its_end_and_on_from_there(tmp_path: Path) -> None:
     assert following.next == following.size
 
 
-def test_parts_follow_one_another_without_a_gap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_logs, "MOST_BYTES", 64)
-    lines = [f"ä line of number {number}" for number in range(50)]
-    run, found, at = kept(tmp_path, "\n".join(lines) + "\n"), [], 0
-    for _ in range(100):
-        part = read(run, NAME, start=at, most=2)
-        assert part is not None
-        found += texts(part)
-        assert [line.at for line in part.lines[:1]] == ([at] if part.lines else [])
-        if part.next == part.size:
-            break
-        at = part.next
-    assert found == lines
-    assert len(texts(read(run, NAME, start=None, most=1000))) < 5  # bounded by bytes too
-
-
 def test_a_search_goes_on_behind_what_it_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,27 +67,6 @@ def test_a_search_goes_on_behind_what_it_read(
     assert found == lines[-1:]
     assert reads > 2
     assert texts(read(run, NAME, start=None, most=3, search="line")) == lines[:3]
-
-
-def test_a_log_without_an_end_of_line_ends_a_search_too(tmp_path: Path) -> None:
-    run = kept(tmp_path, "x" * (3 << 20))
-    part = read(run, NAME, start=0, most=5, search="y")
-    for _ in range(10):
-        assert part is not None
-        if part.next == part.size:
-            break
-        at, part = part.next, read(run, NAME, start=part.next, most=5, search="y")
-        assert part is not None
-        if part.next == at:
-            break  # what is not whole yet
-    assert part is not None
-    assert part.lines == ()
-
-
-@pytest.mark.parametrize("name", ["../secret", "rank-0-1.log/..", "", "rank-0-1.txt", "x" * 300])
-def test_other_names_are_none(tmp_path: Path, name: str) -> None:
-    run = kept(tmp_path, "line\n")
-    assert read(run, name, start=0, most=5) is None
 
 
 def test_a_link_in_the_folder_leads_nowhere(tmp_path: Path) -> None:

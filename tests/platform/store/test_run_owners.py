@@ -15,7 +15,6 @@ from govray.platform.indexing import indexer, run_claims
 from govray.platform.indexing.index_source import searches
 from govray.platform.indexing.indexer import IndexReport, index_storage
 from govray.platform.indexing.model_rows import index_run_model
-from govray.platform.queue.progress import committed_below
 from govray.platform.service.identity.caller import Caller, PlaceRole
 from govray.platform.service.visible.visibility import attestations, experiments
 from govray.platform.store import submissions, tables
@@ -24,13 +23,11 @@ from govray.platform.store.experiment_tags import MOST_TAGS, replace_tags, tags_
 from govray.platform.store.rebuild import rebuild
 from govray.platform.store.usage import usage
 from govray.train.run_folder import events
-from govray.train.run_folder.run_names import is_replay, is_trial_of, trial_name
+from govray.train.run_folder.run_names import trial_name
 from tests.support.runs_on_storage import (
-    STARTED,
     at,
     begin_run,
     begin_search,
-    commit,
     finished_run,
     happen,
     settings,
@@ -146,20 +143,6 @@ def test_what_a_folder_claims_wins_no_project(store: Engine, storage: Path, worl
     }
 
 
-def test_a_row_that_was_forged_before_is_put_right(
-    store: Engine, storage: Path, world: World
-) -> None:
-    id = put(store, "beta", "eve")
-    name = f"tiny-{id}"
-    finished_run(storage, name, world)
-    index(store, storage, world)
-    with Session(store) as session:
-        session.get_one(tables.Experiment, name).project = "alpha"
-        session.commit()
-    index(store, storage, world)  # its log has not grown, and it has ended
-    assert owners(store)[name] == ("beta", "eve")
-
-
 @pytest.mark.parametrize("defended", [True, False])
 def test_nobody_reads_a_model_by_taking_its_run_s_name(
     store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch, defended: bool
@@ -227,63 +210,3 @@ def test_nobody_takes_another_run_s_name_for_a_run_within_his_own(
         for name in (f"tiny-{hers}", theirs):
             trial = session.get_one(tables.Trial, name)
             assert session.get_one(tables.Experiment, trial.experiment).project == "beta"
-
-
-def test_trials_clones_and_replays_are_known_by_name() -> None:
-    name = trial_name("gpt-search-s-1", 12)
-    assert is_trial_of("gpt-search-s-1", name)
-    assert is_trial_of("gpt-search-s-1", f"{name}.3")
-    assert is_trial_of("a", trial_name("a", 123_456))
-    for other in (f"{name}x", f"{name}.", f"x{name}", trial_name("gpt-search-s-2", 12), "trial"):
-        assert not is_trial_of("gpt-search-s-1", other)
-    assert is_replay("replay-20261124-090000-1a2b")
-    assert not is_replay("tiny-replay-1")
-
-
-def test_a_model_lies_in_its_own_run_s_folder(store: Engine, storage: Path, world: World) -> None:
-    done = finished_run(storage, "tiny-1", world)
-    other = begun(storage, "tiny-2", world)
-    shutil.copytree(done / "model", other / "model")
-    report = index(store, storage, world)
-    assert "that of the run tiny-1" in report.left_out[str(other / "model")]
-    with Session(store) as session:
-        assert session.exec(select(tables.Attestation.folder)).all() == [str(done / "model")]
-
-
-def test_a_replay_lies_in_the_folder_of_its_run(
-    store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine = begun(storage, "tiny-1", world)
-    begun(storage, "tiny-2", world)
-    own = begin_run(mine / "replays", "replay-1", world, replay_of="tiny-1")
-    forged = begin_run(mine / "replays", "replay-2", world, replay_of="tiny-2")
-    loose = begin_run(storage, "replay-3", world, replay_of="tiny-2")
-    nobody_s = begin_run(mine / "replays", "replay-4", world, replay_of="tiny-9")
-    assert index(store, storage, world).left_out.keys() == {
-        str(forged),
-        str(loose),
-        str(nobody_s),
-    }
-    with Session(store) as session:
-        assert session.get_one(tables.Trial, own.name).experiment == "tiny-1"
-    # Negative control: without the check they stand among the other run's trials.
-    monkeypatch.setattr(run_claims, "refuse_another_place", lambda *_: None)
-    monkeypatch.setattr(indexer, "refuse_another_place", lambda *_: None)
-    index(store, storage, world)
-    with Session(store) as session:
-        assert session.get_one(tables.Trial, forged.name).experiment == "tiny-2"
-
-
-def test_the_queue_sees_that_a_run_or_a_search_gets_on(
-    store: Engine, storage: Path, world: World
-) -> None:
-    ids = {kind: put(store, "beta", "eve", kind=kind) for kind in ("train", "tune")}
-    run = begin_run(storage, f"tiny-{ids['train']}", world)
-    trial = begin_run(storage / f"tiny-search-{ids['tune']}", "trial-0000", world)
-    committed = committed_below(storage)
-    for kind, folder in (("train", run), ("tune", trial)):
-        with Session(store) as session:
-            row = session.get_one(tables.Submission, ids[kind])
-            assert not committed(row, STARTED)
-            commit(folder, 4)
-            assert committed(row, STARTED)

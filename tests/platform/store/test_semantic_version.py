@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from govray.errors import UsageError
-from govray.platform.store.semantic_version import MOST, SemanticVersion, parse_version
+from govray.platform.store.semantic_version import MOST, parse_version
 
 numbers = st.integers(0, MOST)
-
-
-@given(numbers, numbers, numbers)
-def test_a_version_is_read_as_it_is_written(major: int, minor: int, patch: int) -> None:
-    version = SemanticVersion(major, minor, patch)
-    assert parse_version(str(version)) == version
 
 
 def test_the_order_is_of_numbers_and_not_of_text() -> None:

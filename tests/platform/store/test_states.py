@@ -20,7 +20,6 @@ from govray.platform.store.states import (
     ExperimentState,
     SubmissionState,
     TrialState,
-    advance,
     step,
 )
 
@@ -47,13 +46,6 @@ ENDS: dict[Any, dict[str, set[str]]] = {
 kinds = st.sampled_from(list(TABLES))
 pairs = kinds.flatmap(lambda kind: st.tuples(st.sampled_from(kind), st.sampled_from(kind)))
 walks = kinds.flatmap(lambda kind: st.lists(st.sampled_from(list(kind)), min_size=1, max_size=12))
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_every_state_has_its_row_and_is_its_own_text(kind: Any) -> None:
-    assert set(TABLES[kind]) == set(kind)
-    assert all(str(state) == state.name for state in kind)
-    assert all(state not in TABLES[kind][state] for state in kind)
 
 
 @given(pairs)
@@ -85,16 +77,3 @@ def test_nothing_leaves_an_end_but_by_the_ways_listed(walk: list[Any]) -> None:
 def test_only_what_is_uploaded_becomes_a_checkpoint() -> None:
     ways = {before for before, after in CHECKPOINT.items() if CheckpointState.COMPLETED in after}
     assert ways == {CheckpointState.ACTIVE}
-
-
-@given(pairs.filter(lambda pair: not isinstance(pair[0], SubmissionState)))
-def test_a_look_that_missed_a_state_goes_by_way_of_active(pair: tuple[Any, Any]) -> None:
-    before, after = pair
-    table, active = TABLES[type(before)], type(before)("ACTIVE")
-    direct = after == before or after in table[before]
-    around = active in table[before] and (after == active or after in table[active])
-    if direct or around:
-        assert advance(table, before, after, "it") is after
-    else:
-        with pytest.raises(Refused):
-            advance(table, before, after, "it")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sqlite3
 import threading
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,28 +46,6 @@ def test_the_commands_of_the_page(here: World, capsys: pytest.CaptureFixture[str
     assert not list(Path().glob("*.rebuild"))
 
 
-def test_a_model_that_does_not_verify_is_told_and_ends_with_1(
-    here: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    weights = Path("runs/tiny-1/model/model.safetensors")
-    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
-    assert main(["store", "index", "runs", "--trust-root", "root.json"]) == 1
-    assert "step 4 (files)" in capsys.readouterr().out
-
-
-def test_a_root_from_the_storage_and_an_absent_store_are_refused(
-    here: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = "runs/tiny-1/record/root.json"
-    assert main(["store", "index", "runs", "--trust-root", root]) == 1
-    assert "never trusted" in capsys.readouterr().err
-    assert main(["usage"]) == 2
-    assert "govray store upgrade" in capsys.readouterr().err
-    assert main(["store", "rebuild", "runs", "--trust-root", "root.json"]) == 2
-    assert main(["store", "index", "absent", "--trust-root", "root.json"]) == 2
-    assert not Path("govray.db").exists()
-
-
 def test_a_model_registered_from_elsewhere_outlives_a_rebuild(
     here: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,19 +62,6 @@ def test_a_model_registered_from_elsewhere_outlives_a_rebuild(
     assert "cat 1.0.0" in capsys.readouterr().err
     with opened_session("sqlite:///govray.db") as session:
         assert [each.version for each in registry.versions(session, "cat")] == ["1.0.0"]
-
-
-def test_a_store_that_cannot_be_written_is_said_in_a_sentence(
-    here: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["store", "upgrade"]) == 0
-    monkeypatch.setattr("govray.platform.store.database.BUSY_MS", 50)
-    with closing(sqlite3.connect("govray.db")) as other:
-        other.execute("BEGIN IMMEDIATE")
-        assert main(["store", "index", "runs", "--trust-root", "root.json"]) == 69
-    said = capsys.readouterr().err
-    assert "database is locked" in said
-    assert "bug" not in said
 
 
 def test_following_sees_what_comes(

@@ -12,13 +12,13 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.cli import main
-from govray.errors import Refused, UsageError
+from govray.errors import Refused
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.store import secret_fingerprint
 from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
-from govray.platform.store.secret_fingerprint import fingerprint, indexing_key, key_of, recorded
+from govray.platform.store.secret_fingerprint import fingerprint, recorded
 from govray.platform.store.store_secret import KEY_ENV, load_key
 from tests.support.people import make_tokens
 from tests.support.shelf_of_models import made_once
@@ -53,38 +53,10 @@ def index_one(engine: Engine, key: bytes) -> None:
         session.commit()
 
 
-def test_the_first_model_leaves_the_fingerprint(engine: Engine, url: str) -> None:
-    with Session(engine) as session:
-        assert recorded(session) is None
-        assert key_of(session, url) == indexing_key(session, url) == RIGHT
-    index_one(engine, RIGHT)
-    with Session(engine) as session:
-        assert recorded(session) == fingerprint(RIGHT)
-        assert key_of(session, url) == RIGHT
-    assert fingerprint(RIGHT) != fingerprint(WRONG)
-    assert RIGHT.hex() not in fingerprint(RIGHT)
-
-
 def test_nothing_is_indexed_under_another_secret(engine: Engine) -> None:
     index_one(engine, RIGHT)
     with pytest.raises(Refused, match="not the secret that the store is indexed under"):
         index_one(engine, WRONG)
-
-
-def test_a_missing_secret_is_not_made_anew(engine: Engine, url: str, tmp_path: Path) -> None:
-    index_one(engine, RIGHT)
-    (tmp_path / "secret").unlink()
-    with Session(engine) as session, pytest.raises(UsageError, match="secret is missing"):
-        indexing_key(session, url)
-    assert not (tmp_path / "secret").exists()
-
-
-def test_the_service_does_not_start_with_another(engine: Engine, url: str, tmp_path: Path) -> None:
-    index_one(engine, RIGHT)
-    create_app(Settings(store=url)).state.engine.dispose()
-    write(tmp_path / "secret", WRONG)
-    with pytest.raises(Refused, match="not the secret"):
-        create_app(Settings(store=url))
 
 
 def asked(url: str) -> tuple[dict[str, object], int]:
@@ -123,15 +95,6 @@ def test_without_the_check_a_record_that_was_used_is_not_found(
     monkeypatch.setattr(secret_fingerprint, "recorded", lambda _: None)
     health, status = asked(url)
     assert (health["status"], status) == ("ok", 200)
-
-
-def test_an_empty_store_without_a_place_for_a_secret_is_served(
-    engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(KEY_ENV)
-    health, status = asked(url)
-    assert health["missing"] == []
-    assert status == 200
 
 
 def test_a_rebuild_takes_a_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session, select
 
-from govray.errors import Refused, UsageError
 from govray.platform.store import leases, submissions
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import SubmissionState
@@ -47,13 +46,6 @@ def test_an_entry_is_queued_in_order_and_who_submitted_it_is_logged(session: Ses
     assert submissions.holding(session) == []
     entries = session.exec(select(AuditEntry)).all()
     assert [entry.subject for entry in entries] == [first.id, second.id]
-
-
-@on_both
-def test_a_scripts_entries_of_one_second_stay_in_order(session: Session) -> None:
-    made = [put(session).id for _ in range(20)]
-    assert len({row.submitted for row in submissions.waiting(session)}) == 1
-    assert [row.id for row in submissions.waiting(session)] == made == sorted(made)
 
 
 @on_both
@@ -110,39 +102,6 @@ def test_what_people_may_ask(
     session.commit()
     assert row.state is after
     assert (row.finished is not None) == (after in submissions.ENDED)
-
-
-@pytest.mark.parametrize(
-    ("walk", "asked"),
-    [
-        ([], "resume"),
-        ([S.RUNNING, S.COMPLETED], "stop"),
-        ([S.RUNNING, S.COMPLETED], "resume"),
-        ([S.RUNNING, S.KILLING], "stop"),
-        ([S.RUNNING], "resume"),
-    ],
-)
-def test_what_means_nothing_is_refused_and_changes_nothing(
-    session: Session, walk: list[SubmissionState], asked: str
-) -> None:
-    row = put(session)
-    for state in walk:
-        assert submissions.move(session, row, state)
-    before = row.state
-    with pytest.raises(Refused, match=f"can be told to {asked}"):
-        submissions.ask(session, row, asked, by=ADA)
-    assert row.state is before
-
-
-@pytest.mark.parametrize("tags", [["a b"], [""], ["x" * 65], [str(n) for n in range(33)]])
-def test_what_is_no_tag_is_refused(session: Session, tags: list[str]) -> None:
-    with pytest.raises(UsageError, match="tag"):
-        put(session, tags=tags)
-
-
-def test_a_text_beyond_the_bound_is_refused(session: Session) -> None:
-    with pytest.raises(UsageError, match="more than"):
-        put(session, config="x" * (submissions.LONGEST_CONFIG + 1))
 
 
 @on_both

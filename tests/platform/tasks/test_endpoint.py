@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import GovrayError, Malformed
+from govray.errors import Malformed
 from govray.platform.tasks.endpoint import (
     ENDPOINT,
-    MAX_BYTES,
     Ended,
     Endpoint,
     read_endpoint,
     register,
-    task_folder,
     withdraw,
 )
 from govray.storage.bucket_path import BucketPath
@@ -80,20 +78,3 @@ def test_an_address_is_an_ip_address_and_a_port(tmp_path: Path, address: str) ->
     with pytest.raises(Malformed) as raised:
         read_endpoint(tmp_path, "s-1")
     assert TOKEN not in str(raised.value)
-
-
-def test_what_is_no_endpoint_is_refused(tmp_path: Path) -> None:
-    path = task_folder(tmp_path, "s-1") / ENDPOINT
-    register(tmp_path, endpoint())
-    other = endpoint(task="s-2").model_dump_json()
-    for text in ("", "{}", "[]", other, '{"x": 1}', " " * (MAX_BYTES + 1)):
-        path.write_text(text)  # type: ignore[union-attr]
-        with pytest.raises(GovrayError):
-            read_endpoint(tmp_path, "s-1")
-    path.unlink()
-    os.mkfifo(path)  # type: ignore[arg-type]
-    assert read_endpoint(tmp_path, "s-1") is None
-
-
-def test_its_token_is_not_shown() -> None:
-    assert TOKEN not in repr(endpoint())

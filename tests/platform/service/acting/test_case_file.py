@@ -52,27 +52,6 @@ def test_a_key_elsewhere_is_left_as_it_is(tmp_path: Path, key: str) -> None:
     assert (found.key, str(found.corpora)) == (key, "s3://bucket/corpora")
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("{}", "key"),
-        ("key: [a]", "key"),
-        ("key: a\nmore: 1", "more"),
-        ("key: a\nper_day: 0", "per_day"),
-        ("key: a\nwithout_token: 1", "without_token"),
-        ("key: a\ncorpora: ftp://x/y", "corpora"),
-        ("- a", "."),
-    ],
-)
-def test_another_file_is_refused(tmp_path: Path, text: str, what: str) -> None:
-    path = tmp_path / "cases.yaml"
-    path.write_text(text)
-    with pytest.raises(GovrayError, match=what):
-        read_cases(path)
-    with pytest.raises(GovrayError):
-        read_cases(tmp_path / "none.yaml")
-
-
 def test_a_service_without_its_key_does_not_start(tmp_path: Path) -> None:
     url, key = f"sqlite:///{tmp_path / 'store.db'}", tmp_path / "operator.pem"
     open_store(url, create=True).dispose()

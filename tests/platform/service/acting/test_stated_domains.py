@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from govray.errors import UsageError
 from govray.governance.policy.corpus_description import CorpusDescription, Domains
 from govray.platform.service.acting.stated_domains import (
     StatedDomain,
@@ -36,16 +34,6 @@ def test_related_is_below_or_above_by_whole_labels(one: str, other: str) -> None
     a, b = one.split("."), other.split(".")
     shorter = min(len(a), len(b))
     assert related(one, other) == (a[-shorter:] == b[-shorter:]) == related(other, one)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "no domain", "localhost", "a..b", "-a.org", "http://", "http://[::1", "a" * 3000,
-     "x.org\0", f"{'a' * 64}.org", ".".join(["abcdefgh"] * 40), "a.org/\ud800" * 0 + "\ud800.org"],
-)  # fmt: skip
-def test_what_is_neither_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="no URL and no domain"):
-        domain_of(text)
 
 
 def test_international_names_and_own_urls() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,19 +11,16 @@ from hypothesis import strategies as st
 from sqlalchemy import true
 from sqlmodel import Session
 
-from govray.platform.service.acting import acting
 from govray.platform.service.identity import access
-from govray.platform.service.identity.bound_roles import bound
-from govray.platform.service.identity.caller import SCOPES, Caller, PlaceRole, Role
-from govray.platform.service.identity.roles import ACTIONS, NEEDS, may, role_in
+from govray.platform.service.identity.caller import Caller, PlaceRole
+from govray.platform.service.identity.roles import role_in
 from govray.platform.service.visible import reach, visibility, visible_runs
 from govray.platform.store import role_bindings
-from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import ROLES, Grant
-from govray.platform.store.tables import Project, RoleBinding, Workspace
+from govray.platform.store.tables import Project
 from tests.support.library import library
 from tests.support.people import NOW
-from tests.support.places import BY, GRANTS, READS, RUNS, UNTIL, Places, placed
+from tests.support.places import BY, GRANTS, READS, RUNS, Places, placed
 
 PAGE = {"accept": "text/html"}
 RUN_ADDRESSES = (
@@ -152,13 +148,6 @@ def projects_users(projects: set[str]) -> set[str]:
     return {f"{each}-user" for each in projects} | ({"admin"} if projects else set())
 
 
-def test_usage_is_added_up_by_workspace(held: Places) -> None:
-    answer = held.library.service.client("space-viewer").get("/v1/usage?by=workspace").json()
-    (used,) = answer["items"]
-    assert (used["name"], used["trials"], used["submissions"]) == ("research", 2, 2)
-    assert (used["workerHours"], used["attested"]) == (2.0, 2)
-
-
 def test_a_steward_reads_the_corpora_of_the_place_and_their_uses_there_alone(held: Places) -> None:
     service, digest = held.library.service, held.library.digest("first")
     own = {c.corpus for c in held.library.model("first").attestation.corpora}
@@ -277,104 +266,3 @@ def test_roles_in_a_project_are_those_of_all_around_it(
     assert role_in(caller, project, at=AT) == {each.role for each in bound if counts(each)}
     engineer = Caller(name="x", role="engineer", bound=tuple(bound))
     assert role_in(engineer, project, at=AT) == role_in(caller, project, at=AT) | {"engineer"}
-
-
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("scope", SCOPES)
-def test_an_action_needs_a_role_and_a_scope(action: str, scope: str) -> None:
-    for role in ("viewer", "engineer", "steward", "auditor", "admin"):
-        bound = (PlaceRole(role=role, reach="project", place="vision"),)  # type: ignore[arg-type]
-        caller = Caller(name="x", role="member", scopes=frozenset({scope}), bound=bound)
-        enough = SCOPES.index(scope) >= SCOPES.index(NEEDS[action])  # type: ignore[index, arg-type]
-        allowed = enough and role in ACTIONS[action]  # type: ignore[index]
-        assert may(caller, action, PLACES[0], at=AT) == allowed  # type: ignore[arg-type]
-        assert not may(caller, action, PLACES[1], at=AT)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("role", "bound", "first"),
-    [
-        ("engineer", (), "default"),
-        ("member", (PlaceRole(role="engineer", reach="project", place="vision"),), "vision"),
-        ("member", (PlaceRole(role="engineer", reach="workspace", place="research"),), "text"),
-        ("member", (PlaceRole(role="viewer", reach="project", place="vision"),), ""),
-        ("viewer", (), ""),
-    ],
-)
-def test_a_form_offers_a_project_that_the_caller_may_use(
-    tmp_path: Path, role: Role, bound: tuple[PlaceRole, ...], first: str
-) -> None:
-    made = open_store(f"sqlite:///{tmp_path / 'store.db'}", create=True)
-    with Session(made) as session:
-        session.add(Workspace(name="research", description="", created=AT, user=""))
-        session.flush()
-        for name in ("vision", "text", "old"):
-            session.add(
-                Project(
-                    name=name, workspace="research", settings={}, created=AT, user="",
-                    archived=name == "old",
-                )
-            )  # fmt: skip
-        session.flush()
-        caller = Caller(name="x", role=role, scopes=frozenset(SCOPES), bound=bound)
-        assert acting.offered(session, caller) == first
-    made.dispose()
-
-
-ROWS = st.fixed_dictionaries(
-    {
-        "role": st.sampled_from(ROLES),
-        "scope": st.sampled_from(["organisation", "workspace", "project"]),
-        "place": st.just("vision"),
-        "supplier": st.just("acme"),
-    }
-).map(lambda given: RoleBinding(**given))
-ASKS = (
-    *(visibility.is_staff, visibility.is_admin, visibility.watches, visibility.reads_audit),
-    *(visibility.reads_runs, visibility.reads_corpora, visibility.promotes),
-)
-
-
-def rights(caller: Caller) -> set[str]:
-    """What a caller may do in the whole organisation, and what may be open to it at all."""
-    return {
-        *(f"{action} everywhere" for action in ACTIONS if reach.everywhere(caller, action)),  # type: ignore[arg-type]
-        *(asks.__name__ for asks in ASKS if asks(caller)),
-    }
-
-
-@given(st.sampled_from(["engineer", "auditor", "supplier", "member"]), st.lists(ROWS, max_size=4))
-def test_roles_add_up_and_none_takes_away(account: Role, rows: list[RoleBinding]) -> None:
-    alone = Caller(name="x", role=account, supplier="acme" if account == "supplier" else None)
-    each = [bound(Caller(name="x", role="member"), [row]) for row in rows]
-    assert rights(bound(alone, rows)) >= set().union(*map(rights, [alone, *each]))
-
-
-def test_an_auditor_who_becomes_an_engineer_still_reads_the_audit_log(
-    held: Places, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service = held.library.service
-    client, reads = service.client("auditor"), "/v1/audit?user=viewer"
-    assert service.client("viewer").get("/v1/corpora").status_code == 403
-    grant = Grant(subject_kind="user", subject="auditor", role="engineer", scope="organisation")
-    try:
-        with Session(service.engine) as session:
-            id_ = role_bindings.bind(session, grant, by=BY).id
-            session.commit()
-        service.clock[0] = NOW + timedelta(seconds=20)
-        assert client.get("/v1/groups").status_code == 200
-        assert client.get(reads).json()["items"]  # of no place: for an organisation's auditor
-        # Negative control: the greater role alone.
-        monkeypatch.setattr(Caller, "roles", property(lambda self: frozenset({self.role})))
-        assert client.get("/v1/groups").status_code == 403
-        assert client.get(reads).json()["items"] == []
-    finally:
-        monkeypatch.undo()
-        with Session(service.engine) as session:
-            role_bindings.unbind(session, id_, by=BY)
-            session.commit()
-        service.clock[0] = NOW
-
-
-def test_what_until_says_is_in_the_future_of_the_tests() -> None:
-    assert UNTIL > AT

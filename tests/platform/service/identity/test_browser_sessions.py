@@ -9,20 +9,16 @@ from typing import Any
 import pytest
 from fastapi import APIRouter
 from fastapi.testclient import TestClient
-from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, select
 
-from govray.cli import main
 from govray.platform.service.identity import browser_sessions, tokens
 from govray.platform.service.identity.access import REMEMBERED, CallerDep
-from govray.platform.service.identity.browser_sessions import IDLE, LASTS, MOST, NOTED
+from govray.platform.service.identity.browser_sessions import IDLE, LASTS, NOTED
 from govray.platform.service.identity.caller import Caller
 from govray.platform.service.identity.session_cookie import COOKIE, FORMER, SECURE
-from govray.platform.service.identity.tokens import Accepted, NotAccepted
+from govray.platform.service.identity.tokens import Accepted
 from govray.platform.store.tables import AuditEntry, BrowserSession
 from tests.support.people import NOW, OWN_PAGE, Service, sign_in
-
-PAGE = {"accept": "text/html"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -97,23 +93,6 @@ def test_signing_out_ends_every_copy_of_the_cookie(
     assert replayed() == 200
 
 
-def test_another_site_signs_nobody_out(service: Service) -> None:
-    client = service.client("public")
-    copy = holding(service, sign_in(client, service.tokens["engineer"]))
-    answer = client.post("/sign-out", headers={"sec-fetch-site": "cross-site"})
-    assert answer.status_code == 403
-    assert status(copy) == 200
-
-
-def test_a_session_that_was_brought_along_is_not_signed_in_to(service: Service) -> None:
-    planted = sign_in(service.client("public"), service.tokens["supplier"])
-    client = holding(service, planted)
-    cookie = sign_in(client, service.tokens["admin"])
-    assert cookie != planted
-    assert status(holding(service, planted)) == 401
-    assert holding(service, cookie).get("/who").json() == "admin"
-
-
 @pytest.mark.parametrize("how", ["revoked", "disabled", "expired"])
 def test_a_session_ends_with_its_token(service: Service, how: str) -> None:
     text = new_token(service, "auditor", days=1)
@@ -177,33 +156,6 @@ def test_a_session_ends_when_it_is_not_used_and_after_hours_when_it_is(service: 
     assert status(holding(service, used)) == 401
 
 
-def test_a_store_that_is_busy_ends_no_session(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def busy(*_: object, **__: object) -> None:
-        raise OperationalError("UPDATE", {}, Exception("database is locked"))
-
-    client = service.client("public")
-    sign_in(client, service.tokens["engineer"])
-    monkeypatch.setattr(browser_sessions, "note_use", busy)
-    service.clock[0] = NOW + NOTED
-    assert status(client) == 200
-
-
-def test_a_user_has_so_many_sessions_and_what_ended_is_removed(service: Service) -> None:
-    text = new_token(service, "other-supplier")
-    cookies = []
-    for number in range(MOST + 3):
-        service.clock[0] = NOW + timedelta(seconds=number)
-        cookies.append(sign_in(service.client("public"), text))
-    assert len(rows(service, "other-supplier")) == MOST
-    service.clock[0] += timedelta(seconds=REMEMBERED)
-    assert [status(holding(service, each)) for each in cookies] == [401] * 3 + [200] * MOST
-    service.clock[0] = NOW + timedelta(hours=10)
-    sign_in(service.client("public"), service.tokens["engineer"])
-    assert rows(service, "other-supplier") == []
-
-
 @pytest.mark.parametrize(
     ("headers", "name"),
     [
@@ -234,14 +186,6 @@ def test_a_session_is_no_token_and_a_token_no_session(service: Service) -> None:
     assert former.get("/who").json() == "public"
 
 
-def test_a_wrong_secret_reads_like_an_unknown_id(service: Service) -> None:
-    cookie = sign_in(service.client("public"), service.tokens["admin"])
-    wrong = cookie[:-1] + ("A" if cookie[-1] != "A" else "B")
-    unknown = "govs_" + "0" * 12 + cookie[17:]
-    told = [holding(service, each).get("/who").json()["detail"] for each in (wrong, unknown)]
-    assert told == ["The session has ended"] * 2
-
-
 def test_over_https_only_the_cookie_of_this_very_host_counts(service: Service) -> None:
     client = TestClient(service.app, base_url="https://testserver")
     answer = client.post(
@@ -263,14 +207,6 @@ def test_over_https_only_the_cookie_of_this_very_host_counts(service: Service) -
     assert planted.get("/who").json() == "public"
 
 
-def test_the_page_of_an_ended_session_asks_to_sign_in_and_forgets_it(service: Service) -> None:
-    client = holding(service, "govs_" + "0" * 12 + "_" + "A" * 43, **PAGE)
-    answer = client.get("/models")
-    assert answer.status_code == 401
-    assert "/sign-in?next=/models" in answer.text
-    assert f'{COOKIE}=""' in answer.headers["set-cookie"]
-
-
 def test_signing_in_and_out_is_in_the_audit_log_without_the_secret(service: Service) -> None:
     client = service.client("public")
     cookie = sign_in(client, service.tokens["supplier"])
@@ -282,35 +218,3 @@ def test_signing_in_and_out_is_in_the_audit_log_without_the_secret(service: Serv
     assert [entries[-2].action, entries[-1].action] == ["sign in", "sign out"]
     assert cookie not in text
     assert cookie.split("_", 2)[2] not in text
-
-
-def test_nobody_is_signed_in_without_a_session(service: Service) -> None:
-    with Session(service.engine) as session:
-        for text in ("", "govs_", "govs_x_y", service.tokens["admin"], "x" * 9000):
-            with pytest.raises(NotAccepted):
-                browser_sessions.accept(session, text, at=NOW)
-
-
-@pytest.mark.parametrize("role", ["owner", "public", ""])
-def test_a_role_that_is_not_known_is_no_caller(service: Service, role: str) -> None:
-    with Session(service.engine) as session:
-        someone = Caller(name=f"oidc:{role}", role="engineer", scopes=frozenset({"admin"}))
-        text = browser_sessions.begin(session, Accepted(someone, NOW + LASTS), at=NOW)
-        row = session.exec(select(BrowserSession).where(BrowserSession.user == someone.name)).one()
-        assert browser_sessions.accept(session, text, at=NOW)[0].caller == someone
-        row.role = role
-        session.flush()
-        with pytest.raises(NotAccepted):
-            browser_sessions.accept(session, text, at=NOW)
-
-
-def test_an_operator_ends_every_session_of_a_user(
-    service: Service, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cookies = [sign_in(service.client("public"), service.tokens["auditor"]) for _ in range(2)]
-    other = sign_in(service.client("public"), service.tokens["engineer"])
-    url = service.app.state.settings.store
-    assert main(["token", "sign-out", "auditor", "--store", url]) == 0
-    assert "sessions of auditor" in capsys.readouterr().out
-    assert [status(holding(service, each)) for each in (*cookies, other)] == [401, 401, 200]
-    assert main(["token", "sign-out", "nobody", "--store", url]) == 0

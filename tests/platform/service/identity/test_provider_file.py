@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import pydantic
 import pytest
 from fastapi.testclient import TestClient
 
 from govray.cli import main
-from govray.errors import UsageError
-from govray.platform.service.http.settings import OidcSettings
-from govray.platform.service.identity.provider_file import read_provider
 from govray.platform.store.database import open_store
 from tests.support.process import application
 from tests.support.provider import EXAMPLE, Provided, documented, provided
-from tests.support.tree import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +40,6 @@ def test_the_documented_file_starts_a_service_that_accepts_the_provider(
         assert status("/v1/trials", provider.token("ml-engineers", iss=EXAMPLE)) == 401
 
 
-def test_read_as_python_the_documented_file_was_refused(provider: Provided) -> None:
-    """What was wrong: strictly validated, a dict is no dataclass."""
-    settings = read_provider(provider.file)
-    assert settings.roles == {
-        "ml-engineers": "engineer",
-        "compliance": "auditor",
-        "suppliers": "supplier",
-    }
-    fields = {"issuer": "a", "audience": "b", "jwks_url": "c"}
-    with pytest.raises(pydantic.ValidationError):
-        pydantic.TypeAdapter(OidcSettings).validate_python(fields, strict=True)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -82,25 +63,3 @@ def test_a_file_that_is_wrong_is_a_sentence(
     told = capsys.readouterr().err
     assert said in " ".join(told.split())
     assert "Traceback" not in told
-
-
-def test_a_file_that_is_not_there_is_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["serve", "--oidc", str(tmp_path / "none.yaml")]) == 2
-    assert "cannot be read" in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_serve_application_takes_the_file_and_refuses_another(
-    provider: Provided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(ROOT)
-    from serve.app import Arguments, app
-
-    store = f"sqlite:///{tmp_path / 'store.db'}"
-    open_store(store, create=True).dispose()
-    assert app(Arguments.model_validate({"store": store, "oidc": str(provider.file)}))
-    wrong = tmp_path / "wrong.yaml"
-    wrong.write_text(json.dumps({"issuer": "x"}))
-    with pytest.raises(UsageError, match="audience"):
-        app(Arguments(store=store, oidc=wrong))

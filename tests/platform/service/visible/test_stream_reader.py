@@ -109,7 +109,3 @@ def test_a_stream_ends_when_its_reader_may_read_no_more(
     assert (polls, "event: end" in answer.text) == ((3, False) if defended else (POLLS, True))
     assert watched.app.state.streams.open == 0
     assert reading.client.get(f"/v1/trials/going/{address}").status_code in (401, 403)
-
-
-def test_it_looks_again_within_the_quarter_of_a_minute() -> None:
-    assert stream_reader.RECHECK_SECONDS + REMEMBERED <= 15
