@@ -33,9 +33,6 @@ memorization:
     contracts: rollback
 """
 
-OBSERVING = SECTION.partition("  rollbacks")[0] + "  row_scores: true\n"
-"""The same, but that it only flags, and keeps the rows' scores."""
-
 CALM = 0.5
 """The e-value of a profile that does not deviate."""
 

@@ -359,3 +359,10 @@ def test_slots_are_left_unused_only_behind_a_head_or_a_limit(queue: Queue) -> No
         for place, one in enumerate(ready):
             if within(limits, [*now, one]):
                 assert place > 0
+
+
+def test_a_share_of_two_gets_twice_as_much() -> None:
+    limits = replace(FOUR, pools={"default": 6}, projects={"b": ProjectLimit(share=2)})
+    line = [waits(f"a{i}") for i in range(6)] + [waits(f"b{i}", project="b") for i in range(6)]
+    started = decide(line, [], limits).start
+    assert sorted(each[0] for each in started) == ["a", "a", "b", "b", "b", "b"]

@@ -181,3 +181,9 @@ def test_only_its_supplier_and_staff_read_a_corpus(service: Service) -> None:
             False,
         ]
         assert [reads(each) for each in ROLES] == [True, True, True, False, False, False]
+
+
+def test_a_role_is_required(service: Service) -> None:
+    expected = dict.fromkeys(KINDS, 403) | ENDED
+    expected |= {"admin": 200, "auditor": 200, "public": 401}
+    assert statuses(service, "GET", "/staff") == expected
