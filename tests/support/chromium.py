@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-
 # What a page comes to show may take its time on a machine that other work shares.
 expect.set_options(timeout=30_000)
 

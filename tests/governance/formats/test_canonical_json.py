@@ -127,3 +127,11 @@ def test_refused(data: bytes, names: str) -> None:
         canonical_json.parse(data, where="a.json")
     assert caught.value.where == "a.json"
     assert caught.value.do
+
+
+def test_the_limits_are_reachable() -> None:
+    assert canonical_json.parse(b"[" * 64 + b"]" * 64)
+    assert canonical_json.parse(b"9007199254740991") == canonical_json.MAX_INTEGER
+    assert canonical_json.parse(b"[1,2]", limit=5) == [1, 2]
+    with pytest.raises(Malformed, match="limit of 4"):
+        canonical_json.parse(b"[1,2]", limit=4)

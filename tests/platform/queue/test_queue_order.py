@@ -102,6 +102,18 @@ def test_slots_come_again_when_nothing_of_its_priority_waits() -> None:
     assert decide([], [replace(small, slots=4)], FOUR).grow == {"1": 4}
 
 
+def test_who_waits_with_its_priority_goes_before_it_and_lower_ones_behind_it() -> None:
+    small = holds("1", project="b", slots=1, least=1, full=4, cap=1)
+    found = decide([waits("9", slots=2)], [small], FOUR)
+    assert (found.start, found.grow) == (("9",), {"1": 2})
+    found = decide([waits("9", priority=-1, slots=2)], [small], FOUR)
+    assert (found.start, found.grow) == ((), {"1": 4})
+    held = [small, holds("8", slots=1, priority=9)]
+    for priority, grown in ((0, {}), (7, {}), (-1, {"1": 3})):
+        found = decide([waits("9", priority=priority, slots=4)], held, FOUR)
+        assert (found.start, found.grow) == ((), grown), priority
+
+
 @pytest.mark.parametrize(
     ("entry", "why"),
     [

@@ -12,8 +12,8 @@ from sqlalchemy import true
 from sqlmodel import Session
 
 from govray.platform.service.identity import access
-from govray.platform.service.identity.caller import Caller, PlaceRole
-from govray.platform.service.identity.roles import role_in
+from govray.platform.service.identity.caller import SCOPES, Caller, PlaceRole
+from govray.platform.service.identity.roles import ACTIONS, NEEDS, may, role_in
 from govray.platform.service.visible import reach, visibility, visible_runs
 from govray.platform.store import role_bindings
 from govray.platform.store.role_bindings import ROLES, Grant
@@ -266,3 +266,15 @@ def test_roles_in_a_project_are_those_of_all_around_it(
     assert role_in(caller, project, at=AT) == {each.role for each in bound if counts(each)}
     engineer = Caller(name="x", role="engineer", bound=tuple(bound))
     assert role_in(engineer, project, at=AT) == role_in(caller, project, at=AT) | {"engineer"}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_an_action_needs_a_role_and_a_scope(action: str, scope: str) -> None:
+    for role in ("viewer", "engineer", "steward", "auditor", "admin"):
+        bound = (PlaceRole(role=role, reach="project", place="vision"),)  # type: ignore[arg-type]
+        caller = Caller(name="x", role="member", scopes=frozenset({scope}), bound=bound)
+        enough = SCOPES.index(scope) >= SCOPES.index(NEEDS[action])  # type: ignore[index, arg-type]
+        allowed = enough and role in ACTIONS[action]  # type: ignore[index]
+        assert may(caller, action, PLACES[0], at=AT) == allowed  # type: ignore[arg-type]
+        assert not may(caller, action, PLACES[1], at=AT)  # type: ignore[arg-type]
