@@ -17,7 +17,6 @@ from govray.train.state.carried_governance import keep
 from govray.train.state.garbage_collection import pin
 from govray.train.state.snapshot import folder_name
 from tests.support.command import Run
-from tests.support.object_server import Server
 from tests.support.runs_on_storage import begin_run
 from tests.support.tree import ROOT
 from tests.support.world import World
@@ -116,45 +115,6 @@ def test_gc_deletes_what_the_dry_run_said(run: Run, folder: Path) -> None:
     assert "0 folders, 0 B" in run("checkpoint", "gc", folder).out
 
 
-def test_a_run_without_commits_and_a_folder_that_is_none(run: Run, tmp_path: Path) -> None:
-    assert run("checkpoint", "ls", tmp_path).out == "nothing is committed\n"
-    for verb in ("ls", "gc"):
-        assert "no such run folder" in run("checkpoint", verb, tmp_path / "none", code=2).err
-
-
-def test_gc_leaves_a_driven_run_alone(run: Run, folder: Path) -> None:
-    with open(folder / "driver.lock", "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "is being driven" in run("checkpoint", "gc", folder, code=2).err
-        assert left(folder) == [10, 20, 30, 40, 50]
-        run("checkpoint", "ls", folder)
-    run("checkpoint", "gc", folder)
-    assert left(folder) == [10, 20, 50]
-
-
-def test_a_run_that_commits_elsewhere_is_listed_and_collected(
-    run: Run, tmp_path: Path, store_server: Server
-) -> None:
-    choose(tmp_path, store_server.bucket("verbs"))
-    storage = storage_of(tmp_path)
-    for step in (10, 20):
-        state = {"step": step, "keep": {"best": 1, "latest": 1}, "governance": {}, "ledger": {}}
-        commit_folder.commit(
-            storage.place(step, (1, 1)), {"state.json": canonical_json.encode(state)}
-        )
-    commit_folder.put_aside(storage.commits()[1][1], ".superseded")
-    commit_folder.commit(storage.place(15, (1, 1)), {"state.json": canonical_json.encode(state)})
-    told = run("checkpoint", "ls", tmp_path, "--json").json
-    assert [row["step"] for row in told["commits"]] == [20, 15]
-    assert len(told["leftovers"]) == 1
-    assert "never loads" in run("checkpoint", "ls", tmp_path).out
-    said = run("checkpoint", "gc", tmp_path, "--dry-run", "--json").json
-    assert len(storage.commits()) == 2
-    assert run("checkpoint", "gc", tmp_path, "--json").json["deleted"] == said["deleted"]
-    assert [step for step, _ in storage.commits()] == [20]
-    assert not storage.leftovers()
-
-
 def test_the_commands_of_the_page_work(run: Run, folder: Path) -> None:
     commands = [
         shlex.split(line)[1:]
@@ -193,18 +153,3 @@ def test_copy_says_what_comes_along_and_what_it_is_not(
     (folder / "record" / "policy.dsse.json").write_bytes(b"{}")
     refused = run("checkpoint", "copy", folder, "changed", code=1).err
     assert "not the record/policy.dsse.json that checkpoint_000000050 carries" in refused
-
-
-def test_ls_has_the_time_of_the_event_log_and_not_of_a_file(run: Run, folder: Path) -> None:
-    digest = commit_folder.open_commit(folder / folder_name(50)).digest
-    at = "2026-11-20T08:15:00Z"
-    events.append(folder, events.Committed(at=at, step=50, digest=digest))
-    events.append(folder, events.Committed(at=at, step=40, digest="sha256:" + "0" * 64))
-    for _ in range(2):
-        told = run("checkpoint", "ls", folder, "--json").json
-        assert [row["committed"] for row in told["commits"]] == [at, None, None, None, None]
-        os.utime(folder / folder_name(40) / commit_folder.MANIFEST, (0, 0))
-    assert at in run("checkpoint", "ls", folder).out
-    (folder / events.FILE).write_bytes(b"{}\n")
-    told = run("checkpoint", "ls", folder, "--json").json
-    assert [row["committed"] for row in told["commits"]] == [None] * 5

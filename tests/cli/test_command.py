@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from govray import cli
-from govray.cli import error_report
+from govray.cli import error_report, user_files
+from govray.errors import GovrayError
+from govray.printable import printable
 from tests.support.command import Run
 
 GOVRAY = [sys.executable, "-c", "import sys; from govray.cli import main; sys.exit(main())"]
@@ -99,12 +101,41 @@ def test_debug_shows_the_traceback_before_and_after_the_verb(
     assert said == "govray: missing: no such file. Check the path."
 
 
+def test_a_bug_is_called_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> bytes:
+        raise RuntimeError("the wheels came off")
+
+    monkeypatch.setattr(user_files, "read", broken)
+    done = run("show", "x.json", code=70)
+    assert "the wheels came off" in done.err
+    assert "bug" in done.err
+    assert "--debug" in done.err
+
+
 @pytest.mark.parametrize("module", sorted(error_report.EXTRAS))
 def test_a_missing_extra_is_named(module: str) -> None:
     error = ModuleNotFoundError(f"No module named '{module}.sub'", name=f"{module}.sub")
     found = error_report.describe(error)
     assert found.exit_code == 3
     assert f"govray[{error_report.EXTRAS[module]}]" in (found.do or "")
+
+
+def test_a_full_disk_is_said_and_the_old_file_stays(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    user_files.write(path, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(GovrayError, match="No space left"):
+        user_files.write(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert "No space left" in run("keys", "new", "key.pem", code=2).err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
 def cpu_seconds(*command: str) -> float:
@@ -170,3 +201,10 @@ def test_a_reader_that_goes_away_is_no_error(words: tuple[str, ...]) -> None:
     with process.stderr as stderr:
         assert stderr.read() == b""
     assert process.wait(timeout=60) == 141
+
+
+def test_control_characters_are_shown_not_obeyed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "corpora" / "a").mkdir(parents=True)
+    done = run("corpus", "ls", "corpora")
+    assert "missing" in done.out
+    assert printable("a\x1b[31mb\u202ec\n") == "a\\x1b[31mb\\u202ec\\n"

@@ -99,25 +99,6 @@ def mixed(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_table_becomes_a_corpus_if_its_licences_are_left_out(run: Run, mixed: Path) -> None:
-    words = ("corpus", "build", mixed, "--name", "notes", *LICENSE)
-    done = run(*words, code=2)
-    assert "mixed.jsonl, row 1: states a license of its own: MIT License" in done.err
-    words = (*words, "--column", "license=", "--column", "language=lang")
-    done = run(*words, code=2)
-    assert "mixed.jsonl, row 8: the text is a number" in done.err
-    assert not Path("data/corpora/notes").exists()
-    told = run(*words, "--on-flaw", "quarantine", "--normalise-nfc", "--json").json
-    assert (told["records"], told["quarantined"]) == (7, 1)
-    stated = source_files.read(Path(told["credential"])).document.to_json()
-    assert (stated["description"], stated["normalisation"]) == (
-        {"languages": ["de", "en"]},
-        ["nfc"],
-    )
-    kept = json.loads(Path(told["file"]).read_text())["quarantine"]
-    assert kept[0]["examples"] == ["mixed.jsonl, row 8"]
-
-
 def test_a_source_is_split_by_what_its_records_state(run: Run, mixed: Path) -> None:
     words = (
         "corpus",

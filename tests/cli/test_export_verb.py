@@ -44,6 +44,18 @@ def test_all_formats_are_accepted_by_their_tools(
     assert [each.name for each in read["croissant"]] == ["acme", "alpha", "beta", "gamma"]
 
 
+@pytest.mark.parametrize("name", [NAMES[0], SIGNED])
+def test_a_model_that_does_not_verify_is_refused(
+    run: Run, model: Path, check: Check, key: Path, tmp_path: Path, name: str
+) -> None:
+    flip(model / "model.safetensors")
+    signing = ("--key", key) if name == SIGNED else ()
+    done = run("export", name, model, *signing, *check, code=1)
+    assert "step 4 (files)" in done.err
+    assert "model.safetensors" in done.err
+    assert not (tmp_path / "model.exports").exists()
+
+
 def test_the_signature_holds_of_each_file(
     run: Run, model: Path, check: Check, key: Path, tmp_path: Path
 ) -> None:

@@ -18,19 +18,6 @@ from tests.support.people import Service
 from tests.support.tree import ROOT
 
 
-@pytest.mark.parametrize(
-    ("words", "next_one"),
-    [
-        (("role", "ls"), "govray role bind --user"),
-        (("group", "ls"), "govray group add GROUP USER"),
-    ],
-)
-def test_an_empty_listing_says_what_fills_it(
-    run: Run, service: Service, words: tuple[str, ...], next_one: str
-) -> None:
-    assert next_one in run(*words).out
-
-
 def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_path: Path) -> None:
     def said(*words: str) -> Any:
         done = run(*words, "--json")
@@ -69,34 +56,6 @@ def test_an_organisation_is_set_up_by_commands(run: Run, service: Service, tmp_p
     assert done[:2] == ["workspace.make", "project.make"]
     assert {entry.user for entry in entries} == {"admin"}
     assert {"role.bind", "role.unbind"} <= set(done)
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("role", "bind", "--role", "viewer"), "for a user or for a group"),
-        (
-            ("role", "bind", "--user", "x", "--role", "viewer", "--project", "a", "--model", "b"),
-            "one place",
-        ),
-        (("role", "bind", "--user", "x", "--role", "viewer"), "no such user"),
-        (("role", "unbind", "b-0"), "path.binding"),
-        (("project", "new", "Vision"), "body.name"),
-        (("project", "new", "vision", "--workspace", "none"), "no workspace 'none'"),
-        (("project", "settings", "none"), "no project 'none'"),
-        (("group", "remove", "a", "b"), "is not in it"),
-    ],
-)
-def test_what_is_not_there_is_named(
-    run: Run, service: Service, words: tuple[str, ...], told: str
-) -> None:
-    done = run(*words, code=2)
-    assert told in done.err
-
-
-def test_the_default_project_stays(run: Run, service: Service) -> None:
-    done = run("project", "archive", "default", code=1)
-    assert "so it stays" in done.err
 
 
 def test_the_page_s_commands_run_in_its_order(run: Run, service: Service, tmp_path: Path) -> None:

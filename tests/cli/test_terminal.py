@@ -442,3 +442,17 @@ def test_a_key_in_a_variable_a_file_or_a_split_word_is_not_printed(
                 done = call(capsys, [verb, "key-inside.yaml", "--json"])
                 each.check(done, [verb])
                 assert done.code != 0
+
+
+def test_an_experiment_that_holds_a_key_is_refused_before_anything_is_recorded(
+    planted: list[Planted], capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = (ROOT / "jobs" / "train.yaml").read_text()
+    for each in planted:
+        for spelling in each.spellings[:-1]:
+            Path("key-inside.yaml").write_text(
+                known.replace("env:GOVRAY_KEY ", f"{json.dumps(spelling)} ")
+            )
+            done = call(capsys, ["train", "key-inside.yaml"])
+            assert "attestation_key: give env:NAME or the path of a key file" in done.err
+            each.check(done, ["train"])

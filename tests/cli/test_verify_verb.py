@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from govray.cli import trust
+from govray.cli import main, trust
 from govray.governance.formats import merkle
+from govray.governance.formats.canonical_json import sha256
+from govray.governance.formats.dsse import Envelope
 from govray.governance.formats.signed_note import sign_checkpoint
 from govray.governance.record.ledger import origin
 from tests.support.command import Run, write_key
@@ -143,6 +148,35 @@ def test_single_documents_verify(
     run(*check, code=1)
     (tmp_path / "delegation.json").write_bytes(world.delegations[0])
     assert run(*check, "--delegation", "delegation.json", "--json").json["signer"] == "acme-legal"
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_changed_envelope_states_the_same_or_is_refused_without_a_traceback(
+    world: World,
+    root: Path,
+    tmp_path: Path,
+    at: str,
+    capsys: pytest.CaptureFixture[str],
+    data: st.DataObject,
+) -> None:
+    original = world.policy
+    start = data.draw(st.integers(0, len(original) - 1))
+    stop = data.draw(st.integers(start, min(start + 8, len(original))))
+    changed = original[:start] + data.draw(st.binary(max_size=8)) + original[stop:]
+    path = tmp_path / "policy.dsse.json"
+    path.write_bytes(changed)
+    capsys.readouterr()
+    code = main(["verify", str(path), "--trust-root", str(root), "--at", at, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    if code == 0:
+        # Only key hints are not signed; they decide nothing.
+        assert told["digest"] == sha256(Envelope.parse(original).payload)
+    else:
+        # 3: the changed bytes call themselves another kind of document.
+        assert code in (1, 3), told
 
 
 def corpus(run: Run, world: World, tmp_path: Path, name: str = "alpha") -> Path:

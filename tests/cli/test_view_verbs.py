@@ -10,6 +10,7 @@ import pytest
 
 from govray.evidence.views.disclosure import DisclosedFacts, weights_of
 from govray.evidence.views.view import View
+from govray.governance.formats.keys import LocalSigner
 from govray.governance.formats.statement import seal
 from govray.governance.trust.anchor import TrustAnchor
 from govray.governance.verify.verifier import verify
@@ -56,6 +57,16 @@ def test_a_view_is_made_verified_and_checked(
     assert list(told["subjects"]) == ["model.safetensors"]
     said = run("view", "check", made, "--model", untouched, *SECRET, *check)
     assert "all 256 leaves follow from" in said.out
+
+
+def test_only_the_operator_discloses(
+    run: Run, world: World, untouched: Path, check: Check, tmp_path: Path
+) -> None:
+    for name, signer in (("auditor", world.keys.auditor), ("anyone", LocalSigner.generate())):
+        key = write_key(tmp_path / f"{name}.pem", signer)
+        run("disclose", untouched, "--key", key, *SECRET, *check, code=1)
+    assert not (tmp_path / "disclosure.secret").exists()
+    assert not (tmp_path / "disclosure.dsse.json").exists()
 
 
 def test_a_false_disclosure_is_found_with_the_model_and_the_secret(

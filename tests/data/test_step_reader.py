@@ -19,9 +19,10 @@ from govray.data import step_reader as reader_module
 from govray.data.admission import Prepared
 from govray.data.step_reader import ArrowRows, StepReader, StepRows
 from govray.errors import Malformed, Refused
+from govray.governance.record import plan_rows, row_order
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.prepare_manifest import RowGroup
-from govray.governance.record.row_order import RowOrder
+from govray.governance.record.row_order import RowOrder, round_keys
 from govray.train.worker.planned_shard import PlannedRows
 from tests.support.shelf import Shelf
 from tests.support.table import each_row
@@ -77,6 +78,18 @@ def same(a: StepRows, b: StepRows) -> bool:
         and np.array_equal(a.lengths, b.lengths)
         and np.array_equal(a.positions, b.positions)
     )
+
+
+@given(
+    n=st.integers(1, 2**53 - 1) | st.integers(1, 40),
+    seed=st.integers(0, 2**53 - 1),
+    data=st.data(),
+)
+def test_the_array_permutation_is_the_plans(n: int, seed: int, data: st.DataObject) -> None:
+    indices = data.draw(st.lists(st.integers(0, n - 1), max_size=20))
+    keys = round_keys(seed, STREAMS[0], 0)
+    found = plan_rows.permute(keys, n, np.array(indices, dtype=np.uint64))
+    assert found.tolist() == [row_order.permute(keys, n, i) for i in indices]
 
 
 @pytest.mark.parametrize("order", [WHOLE, LOCAL])

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from govray.engine.collective import allreduce
 from govray.engine.collective.allreduce import bucket_layout
 from govray.engine.model.adapters import Adapters
 from govray.engine.model.gpt import GPT, IGNORED, loss
+from govray.engine.model.layer_groups import layer_groups
 from govray.errors import GovrayError, RankFailed, Refused, UsageError
 from govray.governance.policy.route import Route
 from tests.support.cases import CORPUS, allow_all, governed, micro_batch, step_batch, token_rows
@@ -169,6 +172,24 @@ def test_a_gradient_that_no_route_permits_is_refused() -> None:
     assert moved(model, before) == set()
 
 
+@settings(max_examples=20)
+@given(rows=st.integers(1, 7), max_rows=st.integers(1, 8), masked=st.integers(0, CONTEXT - 1))
+def test_accumulation_changes_no_gradient_beyond_rounding(
+    rows: int, max_rows: int, masked: int
+) -> None:
+    weights = []
+    for limit in (None, max_rows):
+        model = gpt().double()
+        tensors = token_rows(rows, CONTEXT, VOCABULARY, 5)
+        tensors["targets"][0, :masked] = IGNORED
+        run = governed(model, torch.optim.SGD(model.parameters(), lr=1.0), [UPPER], max_rows=limit)
+        result = run(step_batch(0, [micro_batch(UPPER, tensors)]), loss)
+        assert result.group_targets["head"] == rows * CONTEXT - masked
+        weights.append(snapshot(model))
+    for name, whole in weights[0].items():
+        torch.testing.assert_close(weights[1][name], whole, rtol=1e-12, atol=1e-15)
+
+
 def test_each_domain_is_clipped_by_its_own_norm() -> None:
     model = gpt()
     adapters = Adapters(model, {"notes": 2}, seed=0)
@@ -199,6 +220,21 @@ def test_rows_without_targets_count_as_rows_and_train_nothing() -> None:
     result = run(step_batch(0, [micro_batch(UPPER, tensors)]), loss)
     assert moved(model, before) == set()
     assert result.corpus_counts == {CORPUS: (2, 0)}
+
+
+def test_losses_at_ignored_targets_do_not_count_even_if_the_loss_gives_them() -> None:
+    def every_position(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
+        return loss(model, {**rows, "targets": rows["targets"].clamp(min=0)})
+
+    weights = []
+    for loss_fn in (loss, every_position):
+        model = gpt()
+        tensors = token_rows(2, CONTEXT, VOCABULARY, 0)
+        tensors["targets"][:, -3:] = IGNORED
+        run = governed(model, adamw(*model.parameters()), [UPPER])
+        run(step_batch(0, [micro_batch(UPPER, tensors)]), loss_fn)
+        weights.append(model)
+    assert moved(weights[0], snapshot(weights[1])) == set()
 
 
 def test_weights_scale_the_numerator_only() -> None:
@@ -267,6 +303,27 @@ def model_with(layer: nn.Module, *, sparse: bool = False) -> nn.Module:
     return Model()
 
 
+@each_row(
+    ("model", "message"),
+    [
+        (model_with(nn.BatchNorm1d(CONTEXT)), r"blocks\.0\.layer: BatchNorm1d .*nn\.GroupNorm"),
+        (
+            model_with(nn.BatchNorm1d(CONTEXT, track_running_stats=False)),
+            r"blocks\.0\.layer: BatchNorm1d",
+        ),
+        (model_with(nn.SyncBatchNorm(CONTEXT)), r"blocks\.0\.layer: SyncBatchNorm"),
+        (
+            model_with(nn.InstanceNorm1d(CONTEXT, affine=True, track_running_stats=True)),
+            r"blocks\.0\.layer: InstanceNorm1d",
+        ),
+        (model_with(nn.Linear(CONTEXT, CONTEXT), sparse=True), "embed: sparse gradients"),
+    ],
+)
+def test_models_that_cannot_be_routed_exactly_are_refused(model: nn.Module, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        governed(model, adamw(*model.parameters()), [allow_all(model)])
+
+
 def test_batch_norm_switched_on_later_and_any_written_buffer_are_refused() -> None:
     normed = model_with(nn.BatchNorm1d(CONTEXT))
     normed.blocks[0].layer.eval()
@@ -328,3 +385,14 @@ def test_a_set_up_that_cannot_work_is_refused_by_name(
     optimizer = changed.pop("optimizer", None) or adamw(*model.parameters())
     with pytest.raises(kind, match=message):
         governed(model, optimizer, changed.pop("routes", [UPPER]), **changed)
+
+
+def test_groups_must_hold_each_parameter_once() -> None:
+    model = gpt()
+    groups = layer_groups(model)
+    for broken, name in (
+        ({**groups, "head": ()}, r"head\.weight"),
+        ({**groups, "again": groups["head"]}, r"head\.weight"),
+    ):
+        with pytest.raises(Refused, match=f"each parameter exactly once: see {name}"):
+            governed(model, adamw(*model.parameters()), [UPPER], groups=broken)

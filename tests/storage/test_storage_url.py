@@ -69,44 +69,6 @@ def test_every_verb_refuses_a_url_for_a_path() -> None:
             assert told.value.where == shown
 
 
-@pytest.mark.parametrize(
-    "field",
-    ["tokenizer", "pretrained"],
-)
-def test_a_trainer_refuses_a_url_for_a_path(field: str) -> None:
-    known: dict[str, Any] = {each.name: each.default for each in fields(GovernedTrainer)}
-    assert field in known
-    given: dict[str, Any] = {
-        **dict.fromkeys(("corpora", "policy", "trust_root"), "x"),
-        "train_loop_per_worker": print,
-        "max_steps": 1,
-        "rows_per_step": {},
-    }
-    GovernedTrainer(**given)
-    with pytest.raises(UsageError, match=f"{field}: give a path"):
-        GovernedTrainer(**{**given, field: "s3://bucket/p"})
-    for place in ("corpora", "policy", "trust_root", "delegations", "revocations", "resume"):
-        several = place in ("delegations", "revocations")
-        GovernedTrainer(**{**given, place: ["s3://bucket/p"] if several else "s3://bucket/p"})
-        with pytest.raises(UsageError, match=f"{place}: .*did you mean s3://"):
-            GovernedTrainer(**{**given, place: ["s4://bucket/p"] if several else "s4://bucket/p"})
-    with pytest.raises(UsageError, match=r"run_config\.storage_path: .*did you mean s3://"):
-        GovernedTrainer(**given, run_config=ray.train.RunConfig(storage_path="s4://bucket"))
-
-
-@each_row(
-    "url",
-    [
-        "s3://bucket",
-        "s3://bucket/a/b?region=eu-west-1",
-        "gs://bucket/prefix",
-        "abfss://container@account.dfs.core.windows.net/prefix",
-    ],
-)
-def test_a_store_has_a_url(url: str) -> None:
-    assert check_url(url) == url
-
-
 @each_row(
     ("url", "message"),
     [

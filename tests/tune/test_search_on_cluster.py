@@ -271,26 +271,5 @@ def test_a_trial_that_falls_behind_goes_on_from_a_better_one(
         replay(clone, steps=(0, step))
 
 
-@pytest.mark.story
-def test_a_trial_carries_the_submission_of_its_search(deployment: Deployment) -> None:
-    experiment = deployment.experiment(
-        name="asked",
-        resources={"num_workers": 1, "cpus_per_worker": 0.5},
-        checkpoint={"every_steps": 2},
-        max_steps=2,
-    )
-    drawn = {"space": {LR: {"log": [1e-4, 0.02]}}, "max_trials": 1, "searcher": "random"}
-    file = parse_search(experiment | {"search": drawn}, where="test")
-    of = Submission(id="s-1", user="ada", project="search", submitted="2026-11-24T20:30:49Z")
-    found = searching.run(file, submission=of)
-    assert found.folder.name == "asked-search-s-1"
-    [model] = found.models.values()
-    assert read_record(model.parent).submission == of
-    stated = govray.verify(model, trust_root=deployment.root).attestation.execution
-    assert (stated.submission, stated.user, stated.project) == (of.id, of.user, of.project)
-    assert searching.run(file, submission=of).models == found.models  # its job was started again
-    assert drivers(model.parent) == 1
-
-
 def read_commit(folder: Path) -> dict[str, bytes]:
     return dict(commit_folder.open_commit(folder).files)

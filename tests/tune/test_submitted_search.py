@@ -85,20 +85,6 @@ def test_a_search_goes_on_for_its_own_submission_alone(
     assert len(search_record.read(first).trials) == 2
 
 
-def test_a_concluded_search_is_not_run_again(file: SearchFile) -> None:
-    first = folder(file, submission=ONE)
-    record = search_record.read(first)
-    [trial] = record.trials
-    record.ended(trial, "finished", "the last step")
-    (first / trial / "model").mkdir(parents=True)
-    record.conclude()
-    before = (first / search_record.TRIALS).read_bytes()
-    found = run(file, submission=ONE)
-    assert (found.folder, found.models) == (first, {trial: first / trial / "model"})
-    assert (first / search_record.TRIALS).read_bytes() == before
-    folder(file)  # the control: by hand, another begins
-
-
 @pytest.mark.parametrize("unsigned", [True, False])
 def test_an_unsigned_search_leaves_its_trials_to_others(
     file: SearchFile, monkeypatch: pytest.MonkeyPatch, unsigned: bool
@@ -125,40 +111,3 @@ def test_an_unsigned_search_leaves_its_trials_to_others(
     found = run(file, submission=ONE, unsigned=unsigned)
     assert search_record.read(found.folder).concluded
     assert (found.models, attested) == ({}, [] if unsigned else [found.folder])
-
-
-def test_what_trials_share_carries_the_submission(file: SearchFile) -> None:
-    """`Shared` takes it from there to each trial's record; on a cluster below."""
-    record = search_record.read(folder(file, submission=ONE))
-    assert base_trainer(record).submission == ONE
-    assert base_trainer(search_record.read(folder(file))).submission is None
-
-
-def test_a_changed_record_is_refused(file: SearchFile) -> None:
-    first = folder(file, submission=ONE)
-    path = first / search_record.SEARCH
-    path.write_bytes(path.read_bytes().replace(b'"user":"ada"', b'"user":""'))
-    with pytest.raises(Malformed, match="user"):
-        search_record.read(first)
-
-
-def test_the_job_reads_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given: list[Any] = []
-
-    def told(*args: Any, submission: Submission | None, **more: Any) -> None:
-        given.append(submission)
-        raise UsageError("enough")
-
-    stated = tmp_path / "submission.json"
-    stated.write_bytes(canonical_json.encode(ONE.to_json()))
-    monkeypatch.setattr(search, "run", told)
-    monkeypatch.setattr(ray_cluster, "start_ray", lambda **_: None)
-    config = ["tune.py", "--config", str(ROOT / "jobs" / "tune.yaml")]
-    for more in (["--submission", str(stated)], []):
-        monkeypatch.setattr(sys, "argv", config + more)
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(ROOT / "jobs" / "tune.py"), run_name="__main__")
-        assert ended.value.code == 2
-    assert given == [ONE, None]

@@ -66,20 +66,3 @@ def test_it_says_who_signs_what_an_unsigned_search_found(
         0,
         ["best   a", "model  none yet: the attestor signs it"],
     )
-
-
-def test_it_says_that_no_trial_is_good_enough(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = told(outcome(None, "b", "it memorizes"), monkeypatch, capsys)
-    assert code == 0
-    assert "No trial stayed within the memorization limit" in out
-    assert "model" not in out
-
-
-def test_a_stop_has_its_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = told(Stopped("the search was stopped"), monkeypatch, capsys)
-    assert code == 75
-    assert err == "govray: the search was stopped\n"

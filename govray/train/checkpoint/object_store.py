@@ -30,7 +30,6 @@ from govray.errors import InfrastructureFailed, UsageError
 from govray.governance.formats import canonical_json
 from govray.storage.bucket_path import BucketPath
 from govray.train.checkpoint import commit_manifest
-from govray.train.checkpoint import commit_reader
 from govray.train.checkpoint.commit_manifest import MANIFEST
 from govray.train.checkpoint.commit_reader import Committed, Content, opened, pour
 

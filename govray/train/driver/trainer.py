@@ -48,11 +48,7 @@ from govray.train.driver.gpu_request import require_gpus
 from govray.train.driver.preparation import Preparation, words
 from govray.train.driver.progress import StepCallback
 from govray.train.driver.ray_cluster import begun_here
-from govray.train.experiment.sections import GROUP
-from govray.train.experiment.sections import LogPolicy
-from govray.train.experiment.sections import Profiling
-from govray.train.experiment.sections import Validation
-from govray.train.experiment.sections import check_copies
+from govray.train.experiment.sections import GROUP, LogPolicy, Profiling, Validation, check_copies
 from govray.train.inputs import operator_key, run_listing
 from govray.train.inputs.experiment_config import (
     APART,

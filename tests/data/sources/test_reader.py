@@ -6,12 +6,14 @@ import json
 import os
 import random
 import re
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from govray.data.sources import reader
@@ -91,6 +93,14 @@ def test_a_column_may_have_another_name_or_be_a_member(tmp_path: Path, name: str
     assert "license" not in records(tmp_path, *columns[:1], "license=")[0].stated
 
 
+def test_a_column_without_any_value_states_nothing(tmp_path: Path) -> None:
+    """As one of text whose values are all null; it was refused, with advice to name it again."""
+    table = {"text": ["x"], "license": pa.nulls(1), "url": pa.nulls(1)}
+    parquet(tmp_path / "a.parquet", pa.table(table))
+    [found] = records(tmp_path)
+    assert (found.content, dict(found.stated)) == (b"x", {})
+
+
 @pytest.mark.parametrize(
     ("columns", "table", "says"),
     [
@@ -110,6 +120,12 @@ def test_a_column_that_is_missing_or_of_another_type_is_named(
     parquet(tmp_path / "data.parquet", pa.table(table))
     with pytest.raises(UsageError, match=says):
         read(tmp_path, *columns)
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,text\na,b\n")
+    with pytest.raises(UsageError, match="2 columns have the name 'text'"):
+        read(tmp_path)
 
 
 def cuts(path: Path) -> Iterator[int]:
@@ -216,3 +232,25 @@ def test_text_is_changed_only_where_asked(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "b.txt").write_bytes(b"\xff")
     assert "cannot be normalised" in flaws(tmp_path / "files", normalisation=["nfc"])[0][1]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.arrow"])
+def test_memory_does_not_grow_with_rows(tmp_path: Path, name: str) -> None:
+    def peak(rows: int) -> int:
+        table = pa.table({"text": [f"{i:01000}" for i in range(rows)]})
+        if name == "a.parquet":
+            pq.write_table(table, tmp_path / name, row_group_size=500)
+        elif name == "a.arrow":
+            with pa.ipc.new_stream(tmp_path / name, table.schema) as writer:
+                writer.write_table(table, max_chunksize=500)
+        else:
+            (tmp_path / name).write_text(
+                "".join(json.dumps({"text": text.as_py()}) + "\n" for text in table["text"])
+            )
+        tracemalloc.start()
+        assert sum(1 for _ in reader.read(find(str(tmp_path)))) == rows
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    assert peak(8000) < 1.5 * peak(1000)

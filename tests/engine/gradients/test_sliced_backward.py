@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from govray.engine.gradients import sliced_pass as sliced_module
 from govray.engine.gradients.layer_coverage import uncovered
@@ -271,6 +273,13 @@ def test_allowing_everything_is_plain_training_bit_for_bit(tied, dtype):
     assert all(torch.equal(found[name], gradient) for name, gradient in plain.items())
 
 
+def test_losses_are_those_of_the_plain_model_whatever_the_rows_may_do():
+    model, batch = transformer().float(), batch_of(4)
+    plain = loss(model, batch)
+    with sliced(model, 4, permissions(model, weights_of(4, **MIDDLE))):
+        assert torch.equal(loss(model, batch), plain)
+
+
 def test_autocast():
     """Losses as plain under autocast; gradients as plain autograd's of the same rows."""
     model, batch = transformer().float(), batch_of(4)
@@ -311,6 +320,31 @@ def test_adapters_work_beside_sliced_layers():
         assert_same(backward_sliced(model, batch, permitted), expected)
     for tensor, gradient in zip(tensors.values(), theirs, strict=True):
         torch.testing.assert_close(tensor.grad, gradient, **EXACT)
+
+
+def on_a_ddp_rank() -> dict[str, Tensor]:
+    """Rank 0 has two rows that train everything; otherwise rows train the upper layers."""
+    rank = dist.get_rank()
+    lower = [0.0, 0.0, 1.0, 1.0] if rank == 0 else [0.0] * 4
+    weights = {g: [1.0] * 4 for g in ORDER} | {"embedding": lower, "block.0": lower}
+    model, batch = transformer(), batch_of(4)
+    batch = {name: (tensor + rank) % 11 for name, tensor in batch.items()}
+    replica = DistributedDataParallel(model, static_graph=True)
+    for _ in range(2):  # DDP learns the graph in the first step
+        model.zero_grad()
+        with sliced(model, 4, permissions(model, weights)):
+            loss(replica, batch).sum().backward()
+    expected = row_oracle(model, batch, weights)
+    for name, parameter in model.named_parameters():
+        total = torch.zeros_like(parameter) if expected[name] is None else expected[name]
+        dist.all_reduce(total)
+        torch.testing.assert_close(parameter.grad * dist.get_world_size(), total, **EXACT)
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def test_ddp_hosts_ranks_with_no_permitted_row(two_ranks):
+    first, second = two_ranks.run(on_a_ddp_rank)
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def saved_by(layer: nn.Module, inputs: Tensor, permitted: Mapping[str, RowWeights]) -> list[Tensor]:

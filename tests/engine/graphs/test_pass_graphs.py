@@ -158,6 +158,36 @@ def test_a_graph_that_does_nothing_is_refused(
         trained(cuda_graphs=True)
 
 
+def scaled(monkeypatch: pytest.MonkeyPatch, factors: Mapping[str, float]) -> None:
+    """Let every graph give other gradients of some parameters than its pass."""
+    capture = RerunCapture.__call__
+
+    def inexact(self: RerunCapture, holding: Any, work: Any) -> Any:
+        def changed() -> Any:
+            part, gradients = work()
+            return part, {name: g * factors.get(name, 1.0) for name, g in gradients.items()}
+
+        return capture(self, holding, changed)
+
+    monkeypatch.setattr(RerunCapture, "__call__", inexact)
+
+
+def test_a_graph_that_was_refused_is_not_kept(
+    captures: list[RerunCapture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaled(monkeypatch, {"head.weight": 2.0})
+    training, refused = Training(cuda_graphs=True), 0
+    for step in range(3 * STEPS):
+        try:
+            training.step(step)
+        except Refused:
+            refused += 1
+    assert refused > 2  # captured and compared anew
+    graphs = training.run.accumulation.graphs
+    assert graphs is not None
+    assert {kind[0] for kind in graphs._graphs} == {OWN.digest}  # it trains no head
+
+
 def test_what_is_not_finite_is_the_step_s_to_say(captures: list[RerunCapture]) -> None:
     def infinite(model: nn.Module, rows: Mapping[str, Tensor]) -> Tensor:
         return loss(model, rows) * factor

@@ -294,6 +294,38 @@ def test_without_the_trial_they_would_train(monkeypatch: pytest.MonkeyPatch) -> 
     assert digests(step) != before
 
 
+class Recomputed(Tiny):
+    """Computes itself again in backward, and keeps plain containers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes, self.named = [1, 2], {"a": [3]}
+
+    @nnx.remat
+    def __call__(self, tokens):
+        return super().__call__(tokens)
+
+
+class Written(Recomputed):
+    """Writes a parameter, where only its numbers show it."""
+
+    @nnx.remat
+    def __call__(self, tokens):
+        self.head.kernel.set_value(1.5 * self.head.kernel.get_value())
+        return Tiny.__call__(self, tokens)
+
+
+def test_ordinary_models_of_flax_train_as_plain_ones() -> None:
+    corpora = {"open": EVERYTHING, "notes": NOTES}
+    plain, again = tiny_step(Tiny(), corpora), tiny_step(Recomputed(), corpora)
+    for step in (plain, again):
+        step(first(corpora), loss)
+    for name, value in plain.framework.parameters().items():
+        assert np.allclose(value, again.framework.parameters()[name], atol=1e-6), name
+    with pytest.raises(Refused, match=r"variable head\.kernel is another after the forward pass"):
+        tiny_step(Written(), corpora)(first(corpora), loss)
+
+
 def bad_targets(batch: StepBatch) -> StepBatch:
     (part,) = batch.micro_batches
     targets = part.tensors["targets"].copy()

@@ -173,6 +173,14 @@ def test_an_early_norm_belongs_to_the_embedding_where_it_cannot_be_the_final_one
         assert f"{prefix}norm.weight" in layer_groups(model)["embedding"]
 
 
+@each_row("name", ["unembed", "decoder_pos_embed", "mask_token", "scale"])
+def test_other_parameters_of_the_model_itself_are_in_doubt(name: str) -> None:
+    model = model_of(conv=nn.Conv2d(3, 4, 1), layers=nn.ModuleList(blocks(1)))
+    model.register_parameter(name, nn.Parameter(torch.zeros(1, 1, 4)))
+    with pytest.raises(Refused, match=f"{name} is in no layer group"):
+        layer_groups(model)
+
+
 def headed_early() -> nn.Module:
     model = nn.Module()
     model.head = nn.Linear(4, 7)

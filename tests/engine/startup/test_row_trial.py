@@ -270,6 +270,13 @@ def test_without_the_trial_it_trains(named: str, monkeypatch: pytest.MonkeyPatch
     train(gpt(change), make_loss())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_coupling_shows_in_every_dtype(dtype: torch.dtype) -> None:
+    train(gpt().to(dtype))
+    with pytest.raises(Refused, match="rows would learn from each other"):
+        train(gpt(FunctionalBatchNorm).to(dtype))
+
+
 NAMED = {
     "BatchNorm without statistics": (
         lambda: nn.BatchNorm1d(8, track_running_stats=False).eval(),
@@ -435,6 +442,14 @@ def test_every_stream_is_tried_again_with_more_rows(monkeypatch: pytest.MonkeyPa
         run(step_batch(15, [rows]), loss)
 
 
+def test_no_more_rows_meet_than_max_rows_allows() -> None:
+    model = gpt(OwnNorm)
+    loss_fn, calls = counted()
+    with pytest.raises(Refused, match="from each other"):
+        run_of(model, max_rows=2)(step_batch(0, batch(model)), loss_fn)
+    assert max(calls) == 2
+
+
 def on_one_rank(rank: int) -> str:
     import torch.distributed as dist
 
@@ -533,6 +548,33 @@ def test_what_is_put_on_an_optimizer_may_not_couple_domains(
     """A clip of all gradients acts from its threshold on, and small ones lie below."""
     with pytest.raises(Refused, match=r"AdamW: .*other domains"):
         optimize(torch.optim.AdamW, [UPPER, LOWER], put_on)
+
+
+def test_what_hooks_keep_is_as_if_the_trial_had_not_been() -> None:
+    """Averaged weights, counts, and a schedule that moves at each step: ten steps are ten."""
+
+    def kept(*, tried: bool) -> list[Any]:
+        model = gpt()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        rates: list[float] = []
+
+        def after(*_: Any) -> None:
+            schedule.step()
+            averaged.update_parameters(model)
+            rates.append(optimizer.param_groups[0]["lr"])
+
+        optimizer.register_step_post_hook(after)
+        run = governed(model, optimizer, [UPPER, LOWER])
+        run._try_optimizer._tried = not tried
+        for step in range(3):
+            rows = micro_batch(UPPER, token_rows(2, CONTEXT, VOCABULARY, step))
+            run(step_batch(step, [rows]), loss)
+        assert len(rates) == 3
+        return [torch.tensor(rates), *model.parameters(), *averaged.parameters()]
+
+    assert all(map(torch.equal, kept(tried=True), kept(tried=False)))
 
 
 LOWER = Route({"embedding": 1.0, "block.0": 1.0})

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from govray.engine.steps.batch import IGNORED, StepBatch
-from govray.engine.steps.routed_step import Framework
-from govray.engine.steps.routed_step import RoutedStep
-from govray.errors import RankFailed
-from govray.errors import Refused
+from govray.engine.steps.routed_step import Framework, RoutedStep
+from govray.errors import RankFailed, Refused
 from tests.support.two_maps import BOTH, GROUPS, ROUTES, TERMS, UPPER, TwoMaps, batch
 
 

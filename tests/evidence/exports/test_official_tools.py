@@ -153,40 +153,6 @@ def test_what_is_stated_reaches_the_documents(stated: VerifiedFacts) -> None:
     assert f"removed: adapter acme, {REMOVED}." in package["ai_informationAboutTraining"]
 
 
-def test_existing_weights_stand_in_each_document_of_the_model(stated: VerifiedFacts) -> None:
-    [name] = stated.attestation.run.initial_weights or {}
-    bom = json.loads(cyclonedx(stated))
-    assert [each["name"] for each in bom["metadata"]["component"]["pedigree"]["ancestors"]] == [
-        name
-    ]
-    document = json.loads(spdx(stated))
-    [ancestor] = [
-        each for each in document["@graph"] if each.get("relationshipType") == "ancestorOf"
-    ]
-    [weights] = [each for each in document["@graph"] if each.get("spdxId") == ancestor["from"]]
-    assert weights["name"] == name
-    assert ancestor["to"] == [part(document, "ai_AIPackage")["spdxId"]]
-    for line in openlineage(stated).splitlines():
-        assert name in [each["name"] for each in json.loads(line)["inputs"]]
-    card = model_card(stated).decode()
-    assert f"* Started from: existing weights {name}, sha256:" in card
-    assert "* The start brings: the-web" in card
-
-
-def test_what_is_not_stated_is_left_out_or_unknown(facts: VerifiedFacts) -> None:
-    alpha = json.loads(croissant(facts)["alpha"])
-    absent = {"url", "inLanguage", "version", "datePublished", "distribution", "citeAs"}
-    assert not absent & alpha.keys()
-    assert not {key for key in alpha if key.startswith("rai:dataCollection")}
-    bom = json.loads(cyclonedx(facts))
-    assert "licenses" not in bom["metadata"]["component"]  # of the model
-    assert "quantitativeAnalysis" not in bom["metadata"]["component"]["modelCard"]
-    for each in json.loads(spdx(facts))["@graph"]:
-        assert "releaseTime" not in each
-        assert "software_downloadLocation" not in each
-    assert "* Licence of the model: unknown" in model_card(facts).decode()
-
-
 @pytest.mark.parametrize(
     ("expression", "url"),
     [

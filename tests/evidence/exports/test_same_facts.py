@@ -12,6 +12,7 @@ from govray.errors import Damaged
 from govray.evidence.exports.export_format import FORMATS
 from govray.evidence.exports.verified_facts import VerifiedFacts
 from govray.governance.attestation import model_folder
+from govray.governance.policy.corpus_description import CorpusDescription
 from govray.governance.verify.verifier import VerifiedModel
 from tests.support.world import World, write
 

@@ -9,7 +9,6 @@ import pytest
 from govray.errors import InfrastructureFailed, Malformed, Refused, UsageError
 from govray.evidence.notaries import timestamping
 from govray.evidence.notaries.timestamping import ask_timestamp
-from govray.governance.submission import http_exchange
 from govray.governance.submission.http_exchange import HttpAnswer
 from tests.support.distribution import require_openssl
 from tests.support.timestamp_server import Tsa
@@ -43,9 +42,3 @@ def test_what_is_no_authority_is_told(tsa: Tsa, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(timestamping, "post", lambda *_, answer=answer, **__: answer)
         with pytest.raises(error):
             ask_timestamp("http://tsa.example", b"x", [tsa.named])
-
-
-def test_an_answer_without_end_is_cut(tsa: Tsa, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_exchange, "MAX_ANSWER", 100)
-    with tsa.serving() as url, pytest.raises(UsageError, match="larger than 100 bytes"):
-        ask_timestamp(url, b"x", [tsa.named])

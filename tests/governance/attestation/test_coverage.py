@@ -88,6 +88,18 @@ def test_coverage_is_a_recount_of_the_rows(epochs: int) -> None:
     assert not found
 
 
+def test_excluded_corpora_are_not_counted() -> None:
+    world = World()
+    plan, manifest, routes = run(world)
+    without = plan.without("beta")
+    leaves = record(without, manifest, world.trust.digest)
+    corpora = {
+        c.corpus
+        for c in coverage.coverage(leaves, (), routes, without, manifest, world.files.of(manifest))
+    }
+    assert corpora == {"acme", "alpha", "gamma"}
+
+
 def test_leaves_of_every_branch_count_but_a_step_is_one_step_of_its_branch() -> None:
     world = World(steps=3)
     plan, manifest, _ = run(world)
@@ -212,6 +224,15 @@ def test_taint_is_the_least_closed_family(
         least = min(smaller, key=len)
         assert {g for g in groups if label in found[g]} == set(least)
         assert all(set(least) <= set(members) for members in smaller)
+
+
+def test_an_adapter_in_a_domain_with_the_trunk_taints_the_trunk() -> None:
+    """The control of the one above: link the adapter to one layer, and it is everywhere."""
+    routes = CorpusRoutes(
+        {"a": Route(dict.fromkeys(GROUPS, 1.0)), "x": Route({"head": 1.0}, "x", 2)}
+    )
+    found = coverage.taint(GROUPS, routes, routes.domains(GROUPS))
+    assert all("x" in found[g] for g in GROUPS)
 
 
 def test_a_tombstone_taints_nothing_but_its_domain_stays() -> None:

@@ -57,6 +57,19 @@ def test_a_changed_signature_is_refused(algorithm: Algorithm, data: st.DataObjec
         signer.public_key.verify(MESSAGE, bytes(signature))
 
 
+@every_algorithm
+@given(signature=st.binary(max_size=80))
+def test_any_bytes_for_a_signature_give_untrusted(algorithm: Algorithm, signature: bytes) -> None:
+    with pytest.raises(Untrusted):
+        SIGNERS[algorithm].public_key.verify(MESSAGE, signature)
+
+
+def test_one_key_does_not_verify_for_another() -> None:
+    for algorithm, signer in SIGNERS.items():
+        with pytest.raises(Untrusted):
+            LocalSigner.generate(algorithm).public_key.verify(MESSAGE, signer.sign(MESSAGE))
+
+
 def test_golden_ed25519_of_rfc_8032() -> None:
     """Section 7.1, test 2."""
     seed = bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")

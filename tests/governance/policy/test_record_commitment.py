@@ -122,3 +122,8 @@ def test_a_guess_cannot_be_tested_without_its_opening() -> None:
             tried.verify(stated, where="guess")
     assert leaf(opening(SECRET, guess), guess) in leaves
     opened(3, 8).verify(stated, where="control")
+
+
+def test_corpora_have_different_leaves_of_one_record() -> None:
+    assert entry(RECORD, SECRET) != entry(RECORD, SECRET[::-1])
+    assert entry(RECORD, SECRET) == entry(RECORD, SECRET)

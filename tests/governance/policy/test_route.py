@@ -122,6 +122,14 @@ def test_a_tied_group_takes_the_smallest_weight_of_its_parts() -> None:
     assert resolve(only_head, tied).weights == {"block.1": 1.0}
 
 
+def test_overlapping_selectors_take_the_smallest_weight() -> None:
+    decision = decide({"layers": {"all": 0.5, "block.*": 1, "blocks[0]": 0}})
+    assert resolve(decision, ("head", "block.0", "block.1")).weights == {
+        "head": 0.5,
+        "block.1": 0.5,
+    }
+
+
 @each_row("selector", ["head", "block.7", "blocks[4]", "blocks[0:5]", "mine"])
 def test_a_selector_that_the_model_lacks_is_refused_by_name(selector: str) -> None:
     with pytest.raises(Refused) as caught:

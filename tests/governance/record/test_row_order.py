@@ -13,6 +13,7 @@ from govray.governance.record.row_order import (
     RowOrder,
     WholeOrder,
     epoch_order,
+    invert,
     mix,
     permute,
     round_keys,
@@ -20,6 +21,8 @@ from govray.governance.record.row_order import (
 )
 
 ZERO = "sha256:" + "00" * 32
+
+keys = st.builds(round_keys, st.integers(0, 2**53 - 1), st.just(ZERO), st.integers(0, 1000))
 
 
 @st.composite
@@ -38,6 +41,18 @@ def orders(draw: st.DrawFn, *, most: int = 300) -> EpochOrder:
 def local(n: int, block: int, window: int, *, seed: int = 17, epoch: int = 0) -> EpochOrder:
     sizes = RowOrder(block=block, window=window)
     return epoch_order(sizes, n, seed=seed, stream=ZERO, epoch=epoch)
+
+
+@given(keys, st.integers(1, 300))
+def test_permute_is_a_bijection(keys: tuple[int, ...], n: int) -> None:
+    assert sorted(permute(keys, n, i) for i in range(n)) == list(range(n))
+
+
+@given(keys, st.integers(1, 2**60), st.data())
+def test_invert_inverts(keys: tuple[int, ...], n: int, data: st.DataObject) -> None:
+    i = data.draw(st.integers(0, n - 1))
+    assert invert(keys, n, permute(keys, n, i)) == i
+    assert permute(keys, n, invert(keys, n, i)) == i
 
 
 def test_golden_vectors() -> None:

@@ -457,3 +457,12 @@ def test_the_payload_is_read_only_after_a_signature_verifies() -> None:
         SIM.trust().verify(Claim, data, role="operator", at=AT)
     with pytest.raises(Malformed):
         SIM.trust().verify(Claim, sign_payload(b"\xff", SIM.operator), role="operator", at=AT)
+
+
+def test_one_kind_of_document_is_not_another() -> None:
+    with pytest.raises(Malformed, match="predicate type"):
+        SIM.trust().verify(Delegation, claim(SIM.issuer), role="credential", at=AT)
+    with pytest.raises(Malformed, match="predicate type"):
+        TrustState.load(SIM.delegation(), at=AT)
+    with pytest.raises(Malformed, match="predicate type"):
+        SIM.trust(ROOT)

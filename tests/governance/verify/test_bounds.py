@@ -21,12 +21,7 @@ from govray.governance.formats.keys import LocalSigner
 from govray.governance.record.batch_plan import BatchPlan, StreamPlan
 from govray.governance.record.ledger import CorpusUse, Leaf, Ledger
 from govray.governance.verify.verifier import verify
-from tests.support.world import AT
-from tests.support.world import RUN
-from tests.support.world import World
-from tests.support.world import sign_ledger
-from tests.support.world import unchecked
-from tests.support.world import write
+from tests.support.world import AT, RUN, World, sign_ledger, unchecked, write
 
 ROWS = 1 << 40
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 
@@ -192,6 +194,29 @@ def test_list_and_code_have_the_same_steps_in_the_same_order() -> None:
     assert [step for step in coded if step is not steps.REVOCATIONS] == [
         step for step in STEPS if step is not steps.REVOCATIONS
     ]
+
+
+def test_it_runs_where_nothing_heavy_is_installed(
+    world: World, model: Path, tmp_path: Path
+) -> None:
+    """In a fresh interpreter that refuses to import any of them."""
+    write(tmp_path / "root.json", world.root)
+    script = f"""
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "ray", "pyarrow", "safetensors"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+from datetime import datetime, UTC
+from govray import verify
+from govray.governance.verify import trace
+model = verify({str(model)!r}, trust_root={str(tmp_path / "root.json")!r},
+               at=datetime(2026, 11, 20, tzinfo=UTC))
+print(model.coverage["copyleft_limited", "block.0"].indirect)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_reading_is_confined(world: World, model: Path, tmp_path: Path) -> None:

@@ -16,12 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from govray.errors import Refused
-from govray.errors import UsageError
+from govray.errors import Refused, UsageError
 from govray.platform.alerts import sending
-from govray.platform.alerts.sending import checked_address
-from govray.platform.alerts.sending import is_public
-from govray.platform.alerts.sending import post
+from govray.platform.alerts.sending import checked_address, is_public, post
 from govray.platform.store.webhooks import check_url
 from tests.support.receiver import Receiver, receiving
 
@@ -86,19 +83,6 @@ def test_urls_that_nothing_is_sent_to(url: str) -> None:
     with pytest.raises(UsageError):
         check_url(url)
     assert post(url, b"{}", {}, resolve=named()).status is None
-
-
-def test_this_machine_needs_the_operators_word(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused = post(receiver.url, b"{}", {})
-    assert refused.status is None
-    assert "--allow-host localhost" in (refused.why or "")
-    assert receiver.got == []
-    assert post(receiver.url, b"{}", {}, allowed={"localhost"}).accepted
-    # Negative control: the check is what kept it away.
-    monkeypatch.setattr(sending, "is_public", lambda _: True)
-    assert post(receiver.url, b"{}", {}).accepted
 
 
 def test_the_name_is_asked_once_and_the_checked_address_is_used(receiver: Receiver) -> None:

@@ -115,19 +115,3 @@ def test_the_page_lists_them() -> None:
         for name in re.findall(r"`(\w+)`", names)
     }
     assert shown == {name for name, _ in operations()}
-
-
-def test_fields_come_in_the_order_of_the_path() -> None:
-    pin = dict(operations())["runs.pin"]
-    path, query, body, _ = pin.parts(("run/1", 5), {"reason": "kept"})
-    assert (path, query, body) == (
-        "/v1/trials/run%2F1/checkpoints/5:pin",
-        {},
-        {"reason": "kept"},
-    )
-    with pytest.raises(TypeError, match="trial, step in order"):
-        CLIENT.runs.pin("run")
-    searched = dict(operations())["corpora.search"].parts((), {"text": "a", "proofs": 2})
-    assert searched[1:3] == ({"proofs": 2}, {"text": "a"})
-    asked = dict(operations())["attestations.by_subject"].parts((), {"sha256": "0"})
-    assert asked[1:3] == ({"sha256": "0"}, None)

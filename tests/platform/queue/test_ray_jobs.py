@@ -13,24 +13,23 @@ from typing import Any
 
 import pytest
 
+from govray.errors import UsageError
 from govray.governance.attestation.environment import SETUP
 from govray.governance.formats import canonical_json
 from govray.governance.submission.code_archive import archive_folder
 from govray.governance.submission.pool_labels import POOL_LABELS
-from govray.governance.submission.register_forms import ADDRESS
-from govray.governance.submission.register_forms import SECRET
+from govray.governance.submission.register_forms import ADDRESS, SECRET
 from govray.governance.submission.submission import read_submission
 from govray.platform.attestor.register import Register
 from govray.platform.queue.attestor_register import AttestorRegister
+from govray.platform.queue.entrypoint import entrypoint
 from govray.platform.queue.job import Unreachable
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.ray_jobs import CONFIG, FACTS, RayJobs
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.tables import Submission
 from govray.platform.tasks.task_file import KINDS
-from tests.support.registered import TOKEN
-from tests.support.registered import digest
-from tests.support.registered import door
+from tests.support.registered import TOKEN, digest, door
 from tests.support.tree import ROOT
 
 CONFIG_TEXT = "name: tiny\n"
@@ -202,71 +201,6 @@ def test_a_job_that_is_not_there_is_told_from_a_cluster_that_cannot_be_asked(
     nobody = RayJobs("http://127.0.0.1:1", storage)
     with pytest.raises(Unreachable, match="does not answer"):
         nobody.look("s-1-1")
-
-
-def test_what_ray_says_of_a_job(dashboard: Dashboard, storage: Path) -> None:
-    cluster = RayJobs(dashboard.address, storage)
-    cluster.start(row(storage))
-    [running] = cluster.running()
-    assert (running.name, running.submission, running.state) == ("s-1-1", "s-1", JobState.WAITING)
-    assert running.node is None
-    ended = {"status": "FAILED", "driver_exit_code": 75, "message": "x"}
-    dashboard.jobs["s-1-1"] |= ended | {"driver_agent_http_address": "http://10.0.0.7:-1"}
-    job = cluster.look("s-1-1")
-    assert job is not None
-    assert (job.state, job.code, job.message, job.ended) == (JobState.FAILED, 75, "x", True)
-    assert job.node == "10.0.0.7"
-    assert cluster.running() == []
-
-
-def test_a_stop_is_told_and_one_of_nothing_is_nothing(dashboard: Dashboard, storage: Path) -> None:
-    cluster = RayJobs(dashboard.address, storage)
-    cluster.stop("s-1-1")
-    cluster.start(row(storage))
-    cluster.stop("s-1-1")
-    assert dashboard.stopped == ["s-1-1"]
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"kind": "tune2"}, "did you mean 'tune'"),
-        ({"user": ""}, "user"),
-        ({"archive": None}, "submitted without a working directory"),
-        ({"archive": f"sha256:{'0' * 64}"}, "the archive of the working directory is not there"),
-    ],
-)
-def test_what_cannot_become_a_job_is_not_accepted(
-    dashboard: Dashboard, storage: Path, more: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(JobRefused, match=says):
-        RayJobs(dashboard.address, storage).start(row(storage, **more))
-    assert dashboard.jobs == {}
-
-
-@pytest.mark.parametrize("name", [CONFIG, FACTS])
-def test_a_folder_in_the_place_of_the_queue_s_file_is_refused_for_good(
-    dashboard: Dashboard, storage: Path, name: str
-) -> None:
-    """Were it `Unreachable`, it would be tried for ever, and nothing behind it would start."""
-    inside = storage.parent / "code" / name
-    inside.mkdir(parents=True)
-    (inside / "a.txt").write_text("a")
-    with pytest.raises(JobRefused, match=name):
-        RayJobs(dashboard.address, storage).start(row(storage))
-    assert dashboard.jobs == {}
-
-
-def test_without_a_folder_a_job_gets_that_of_the_cluster(
-    dashboard: Dashboard, storage: Path
-) -> None:
-    entry = row(storage, archive=None)
-    RayJobs(dashboard.address, storage, working_dir=storage.parent / "code").start(entry)
-    assert "s-1-1" in dashboard.jobs
-    with pytest.raises(JobRefused, match="has no jobs/"):
-        RayJobs(dashboard.address, storage, working_dir=storage).start(
-            row(storage, archive=None, job="s-1-2")
-        )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,9 +13,7 @@ import pytest
 from sqlalchemy import Engine, delete, event
 from sqlmodel import Session
 
-from govray.platform.queue.job import AttemptGone
-from govray.platform.queue.job import Job
-from govray.platform.queue.job import JobState
+from govray.platform.queue.job import AttemptGone, Job, JobState
 from govray.platform.queue.outcome import outcome
 from govray.platform.queue.queue_order import ProjectLimit, SlotLimits
 from govray.platform.queue.reconcile import (
@@ -53,18 +51,6 @@ def test_what_fits_starts_and_ends_and_the_next_follows(queue: Queued) -> None:
     assert queue.cluster.done == {one: RUNS_FOR, two: RUNS_FOR, three: RUNS_FOR}
     assert queue.row(three).position is None
     assert queue.row(three).finished is not None
-
-
-def test_a_pass_writes_down_how_large_pools_are(queue: Queued) -> None:
-    with Session(queue.engine) as session:
-        assert pools.stated(session) == []
-        assert pools.state(session, [Pool(name="gone", slots=3)])
-        session.commit()
-    queue.passed()
-    with Session(queue.engine) as session:
-        assert {each.name: each.slots for each in pools.stated(session)} == queue.limits.pools
-        same = [Pool(name=name, slots=slots) for name, slots in queue.limits.pools.items()]
-        assert not pools.state(session, same)
 
 
 def test_a_pass_writes_down_where_a_job_runs(queue: Queued) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from govray.errors import Refused
-from govray.errors import UsageError
+from govray.errors import Refused, UsageError
 from govray.platform.queue.placement import Slot
 from govray.platform.queue.settings import Queue, read_queue
 
@@ -41,41 +40,6 @@ def test_the_file_says_pools_and_limits(tmp_path: Path) -> None:
     assert (evaluation.share, evaluation.most("gpu"), evaluation.most("default")) == (1.0, 1, None)
     assert queue.limits.project("nobody").most("gpu") is None
     assert (queue.retries.most, queue.working_dir) == (5, None)
-
-
-def test_the_example_is_read() -> None:
-    queue = read_queue(ROOT / "deploy" / "queue.yaml")
-    assert queue.limits.project("somebody").most("gpu") == 4
-    assert queue.slots["gpu"].labels == {"pool": "gpu"}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "says"),
-    [
-        ("slots: 8", "slots: 0", "queue.yaml:5: field 'pools.default.slots'"),
-        ("slots: 8", "slots: '8'", "queue.yaml:5: field 'pools.default.slots'"),
-        ("{pool: gpu}", "{pool: '!gpu'}", "queue.yaml:6: field 'pools.gpu.labels.pool'"),
-        ("share: 2", "share: 0", "queue.yaml:8: field 'projects.research.share'"),
-        ("share: 2", "shares: 2", "queue.yaml:8: field 'projects.research.shares'"),
-        ("gpu: 1}}", "tpu: 1}}", "there is no pool 'tpu'. Known are: default, gpu"),
-        ("address: http://head:8265/", "address: head", "queue.yaml:1: field 'address'"),
-        ("http://head:8265/", "http://ada:secret@head:8265", "field 'address'"),
-        ("storage: /shared/runs", "token: abc", "field "),
-        ("storage: /shared/runs", "storage: ftp://x", "queue.yaml:2"),
-        ("pools:\n", "pools: {}\nothers2:\n", "field 'pools'"),
-    ],
-)
-def test_an_error_names_line_and_field(tmp_path: Path, before: str, after: str, says: str) -> None:
-    assert before in GOOD
-    with pytest.raises(GovrayError) as refused:
-        read_queue(written(tmp_path, GOOD.replace(before, after)))
-    assert says in str(refused.value)
-    assert "secret" not in str(refused.value)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nothing\.yaml: the file cannot be read"):
-        read_queue(tmp_path / "nothing.yaml")
 
 
 def test_a_token_is_read_from_a_file_of_its_owner_alone(

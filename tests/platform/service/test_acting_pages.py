@@ -16,31 +16,12 @@ from govray.platform.store import pools as store_pools
 from govray.platform.store.audit_log import ChangedBy
 from govray.platform.store.states import SubmissionState
 from govray.platform.store.submissions import submit
-from govray.platform.store.tables import Lease
-from govray.platform.store.tables import Pool
-from govray.platform.store.tables import Submission
+from govray.platform.store.tables import Lease, Pool, Submission
 from tests.support.people import NOW, OWN_PAGE, Service
 
 FILE = (Path(__file__).parents[3] / "jobs" / "train.yaml").read_text()
 PAGE = {"accept": "text/html"}
 S = SubmissionState
-
-
-@pytest.fixture
-def vision(service: Service) -> Iterator[None]:
-    """A project that allows one pool."""
-    by = ChangedBy(user="admin", at="2026-11-21T09:00:00Z")
-    with Session(service.engine) as session:
-        made = tenancy.make_project(session, "vision", workspace="default", by=by)
-        made.settings = {"pools": ["default"]}
-        session.add(made)
-        session.commit()
-    yield
-    with Session(service.engine) as session:
-        session.execute(delete(RoleBinding))
-        session.execute(delete(Project).where(col(Project.name) == "vision"))
-        session.commit()
-    service.clock[0] += timedelta(seconds=REMEMBERED)
 
 
 @pytest.fixture(autouse=True)
@@ -184,44 +165,6 @@ def test_what_is_not_valid_is_said_and_what_was_typed_stays(
     assert rows(service) == []
 
 
-def test_a_fork_has_what_it_does_not_change(service: Service) -> None:
-    origin = add(service, "first", pool="gpu", priority=-5, tags=["x"], user="somebody")
-    page = html(service, f"/new?fork={origin}")
-    assert 'value="gpu"' in page
-    assert "submitted by somebody" in page
-    engineer = client(service)
-    sent = hidden(
-        engineer.post(
-            "/new",
-            data={"fork": origin, "pool": "gpu", "priority": "-5", "overrides": "max_steps=9"},
-        ).text
-    )
-    engineer.post("/submissions", data=sent)
-    [_, row] = sorted(rows(service), key=lambda each: each.submitted)
-    assert (row.forked_from, row.pool, row.user) == (origin, "gpu", "engineer")
-    assert "max_steps: 9" in row.config
-    assert f"/submissions/{origin}" in html(service, f"/submissions/{row.id}")
-
-
-def test_one_can_go_back_and_change_it(service: Service) -> None:
-    engineer = client(service)
-    sent = hidden(engineer.post("/new", data={"file": FILE, "tags": "mine"}).text)
-    page = engineer.post("/new", data=sent | {"change": "yes"})
-    assert page.status_code == 200
-    assert 'value="mine"' in page.text
-    assert "<h1>Start an experiment</h1>" in page.text
-
-
-def test_what_a_project_does_not_allow_is_said_in_the_form(service: Service, vision: None) -> None:
-    for path in ("/new", "/submissions"):
-        given = {"file": FILE, "project": "vision", "pool": "gpu", "tags": "kept"}
-        answer = client(service).post(path, data=given)
-        assert answer.status_code == 409, answer.text
-        assert 'role="alert"' in answer.text
-        assert 'value="kept"' in answer.text
-    assert rows(service) == []
-
-
 BUTTONS = r'action="/submissions/[^"]+/(\w+)"|href="\?ask=(\w+)"'
 
 
@@ -272,3 +215,15 @@ def test_stop_resume_archive_and_kill_which_asks_first(service: Service) -> None
     assert answer.status_code == 409
     assert answer.headers["content-type"].startswith("text/html")
     assert engineer.post(f"{there}/explode").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/sign-in", "/search", "/new", "/experiments/e-1/tags"])
+def test_a_form_of_any_size_is_an_answer(service: Service, path: str) -> None:
+    """Nine fields were an error of the service."""
+    for count, malformed in ((9, False), (40, True)):
+        given = {f"field-{number}": "x" for number in range(count)}
+        answer = client(service).post(path, data=given, headers={"Accept": "text/html"})
+        assert answer.status_code < 500
+        assert (answer.status_code == 400) == (malformed and answer.status_code != 404)
+    raw = client(service).post(path, content=b"text=%ff", headers={"Accept": "text/html"})
+    assert raw.status_code in (400, 404)

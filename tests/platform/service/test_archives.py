@@ -24,6 +24,7 @@ from tests.support.people import Service, serve
 from tests.support.zips import entry, zipped
 
 JOBS = Path(__file__).parents[3] / "jobs"
+PEM = b"-----BEGIN " + b"PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIA\n"
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +194,15 @@ def test_a_digest_is_of_these_bytes_alone(sender: Service, storage: Path, how: s
     assert nothing_new(storage, before)
     for path in ("/v1/archives/sha256:x", "/v1/archives/..%2F..%2Fetc", url(GOOD).upper()):
         assert sender.client("engineer").put(path, content=GOOD).status_code in (404, 422)
+
+
+@pytest.mark.parametrize(("name", "content"), [("deep/key.txt", PEM), (".env", b"A=1")])
+def test_a_secret_is_not_kept(sender: Service, storage: Path, name: str, content: bytes) -> None:
+    data = zipped(entry(name), content=content)
+    answer = sender.client("engineer").put(url(data), content=data)
+    assert answer.status_code == 409
+    assert name in answer.json()["detail"]
+    assert not archive_place(storage, canonical_json.sha256(data)).exists()
 
 
 def test_uploads_have_places(sender: Service, tmp_path: Path) -> None:

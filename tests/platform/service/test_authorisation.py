@@ -10,6 +10,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 from httpx import ASGITransport, AsyncClient
 from sqlalchemy import true
+from sqlmodel import Session, select
 
 from govray.platform.service.identity import access
 from govray.platform.service.routes import corpora
@@ -19,6 +20,7 @@ from govray.platform.service.visible import (
     visible_corpora,
     visible_models,
 )
+from govray.platform.store.tables import AuditEntry
 from tests.support.place import FOREIGN, Place
 
 ENDED = ("expired", "revoked", "disabled")
@@ -537,6 +539,19 @@ def test_every_route_is_in_the_table_and_no_other(place: Place) -> None:
 
 def test_everyone_gets_what_the_table_says(place: Place) -> None:
     assert differences(place) == []
+
+
+@pytest.mark.parametrize("path", ["/v1/corpora/acme", "/corpora/acme", "/v1/records/{acme record}"])
+def test_a_read_of_a_confidential_corpus_is_in_the_audit_log(place: Place, path: str) -> None:
+    def entries() -> list[str]:
+        with Session(place.service.engine) as session:
+            rows = session.exec(select(AuditEntry).where(AuditEntry.subject == "acme")).all()
+        return [f"{row.user} {row.outcome}" for row in rows]
+
+    before = len(entries())
+    place.service.client("supplier").get(place.filled(path))
+    place.service.client("auditor").get(place.filled(path))
+    assert entries()[before:] == ["supplier done", "auditor done"]
 
 
 def test_without_the_check_of_roles_the_table_does_not_hold(

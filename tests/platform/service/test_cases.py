@@ -274,6 +274,15 @@ def test_one_requester_sends_so_many_a_day(
         assert int(answers[2].headers["retry-after"]) > 3600
 
 
+def test_what_strangers_make_the_store_hold_is_bounded(
+    world: CaseWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_OPEN", 0)
+    body = {"contact": "me@example.org", "text": "a"}
+    assert world.post("public", "", body).status_code == 409
+    assert world.post("member", "", body).status_code == 201
+
+
 def link(world: CaseWorld, case: str, version: str) -> Any:
     return world.post("admin", f"/{case}:link", {"model": MODEL, "version": version})
 

@@ -12,10 +12,11 @@ import pytest
 from sqlalchemy import false
 from sqlmodel import Session, col
 
-from govray.platform.service.pages import comparison
-from govray.platform.service.pages.comparison import ABSENT
-from govray.platform.service.pages.comparison import compared_rows
-from govray.platform.service.pages.comparison import lineage_difference
+from govray.platform.service.pages.comparison import (
+    ABSENT,
+    compared_rows,
+    lineage_difference,
+)
 from govray.platform.service.visible import visibility, visible_models, visible_runs
 from govray.platform.store.lineage import lineage
 from govray.platform.store.states import ExperimentState, TrialState
@@ -113,63 +114,6 @@ def test_the_page_says_what_differs_in_each_part(shelf: Library) -> None:
     assert "All ran under" in part(text, "policies")
     [series] = re.findall(r'<script type="application/json">(.*?)</script>', text)
     assert [each["name"] for each in json.loads(series)] == BOTH["run"]
-
-
-def test_what_is_not_known_is_said(shelf: Library) -> None:
-    text = page(shelf, {"run": ["run-first", "other"]})
-    assert "The index does not have the signed policy" in part(text, "policies")
-    assert "govray policy diff" in part(text, "policies")
-    for name in ("lineage", "environment"):
-        assert "one of these has one here" in part(text, name)
-    # A version whose run is not indexed has no curve, and says so.
-    text = page(shelf, {"run": "run-first", "version": "second/1.0.0"})
-    assert "The index does not have this run" in part(text, "sides")
-    assert "Without such numbers: second 1.0.0" in part(text, "curves")
-    assert "No difference" in part(text, "lineage")
-
-
-def test_policies_are_compared_class_by_class(
-    shelf: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    narrower = shelf.model("first").policy.document
-    wide = narrower.model_copy(update={"name": "wide", "rules": narrower.rules[:1]})
-    monkeypatch.setattr(
-        comparison, "readable_policy", lambda *a: wide if a[1] == ZERO else narrower
-    )
-    told = part(page(shelf, {"run": ["run-first", "other"]}), "policies")
-    assert "→ wide" in told
-    assert "refused" in told
-    monkeypatch.setattr("govray.platform.service.routes.policies.MAX_COMBINATIONS", 1)
-    told = part(page(shelf, {"run": ["run-first", "other"]}), "policies")
-    assert "combinations of values" in told
-
-
-@pytest.mark.parametrize(
-    ("query", "said"),
-    [
-        ({}, "Name what to compare"),
-        ({"run": ""}, "Name what to compare"),
-        ({"run": "run-first"}, "Name another one"),
-        ({"run": ["run-first", "run-first"]}, "Name another one"),
-        ({"version": "first/1.0.0"}, "Name another one"),
-    ],
-)
-def test_fewer_than_two_lead_to_a_form(shelf: Library, query: Any, said: str) -> None:
-    assert said in page(shelf, query)
-
-
-def test_too_many_and_unknown_ones_are_refused(shelf: Library) -> None:
-    many = [f"r{n}" for n in range(MOST_SIDES + 1)]
-    assert f"at most {MOST_SIDES}" in page(shelf, {"run": many}, 422)
-    for query in ({"run": ["run-first", "none"]}, {"version": ["first/9.0.0", "x"]}):
-        page(shelf, query, 404)
-    for query in (
-        BOTH | {"from": "x"},
-        BOTH | {"smooth": "1.5"},
-        BOTH | {"log": "maybe"},
-        {"run": "x" * 401},
-    ):
-        page(shelf, query, 422)
 
 
 def test_what_may_not_be_read_is_not_compared_or_listed(

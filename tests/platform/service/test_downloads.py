@@ -114,30 +114,6 @@ def test_more_than_a_file_holds_is_refused_and_not_cut(
     assert client.get("/v1/trials/t/metrics.csv?group=own").status_code == 200
 
 
-def test_a_slow_reader_holds_no_connection(kept: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(downloads, "ROWS_AT_ONCE", 5)
-    out = 0
-
-    def checked_out(*_: object) -> None:
-        nonlocal out
-        out += 1
-
-    def checked_in(*_: object) -> None:
-        nonlocal out
-        out -= 1
-
-    event.listen(kept.engine, "checkout", checked_out)
-    event.listen(kept.engine, "checkin", checked_in)
-    try:
-        statement = downloads._numbers("t", None, None)
-        for piece in downloads._lines(kept.engine, statement):
-            assert piece
-            assert out == 0, "between two pieces nothing is held"
-    finally:
-        event.remove(kept.engine, "checkout", checked_out)
-        event.remove(kept.engine, "checkin", checked_in)
-
-
 def test_they_are_for_whom_the_listing_is(kept: Service) -> None:
     for kind in ("admin", "engineer", "auditor", "supplier", "public", "revoked"):
         client = kept.client(kind)

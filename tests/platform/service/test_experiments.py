@@ -176,6 +176,29 @@ def test_a_live_stream_sends_what_comes_and_stops(
     assert on_sqlite.app.state.streams.open == 0
 
 
+def test_streams_are_bounded(on_sqlite: Service) -> None:
+    streams = on_sqlite.app.state.streams
+    streams.open = streams.most
+    try:
+        answer = on_sqlite.client("auditor").get("/v1/trials/done/metrics/stream")
+    finally:
+        streams.open = 0
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "10"
+
+
+def test_one_caller_cannot_take_all_streams(on_sqlite: Service) -> None:
+    streams, path = on_sqlite.app.state.streams, "/v1/trials/done/metrics/stream"
+    streams.of["auditor"] = live_metrics.MOST_OF_ONE
+    try:
+        assert on_sqlite.client("auditor").get(path).status_code == 429
+        assert on_sqlite.client("engineer").get(path).status_code == 200
+    finally:
+        streams.of.clear()
+    assert on_sqlite.client("auditor").get(path).status_code == 200
+    assert (streams.open, +streams.of) == (0, {})
+
+
 numbers = st.lists(
     st.builds(
         metric,

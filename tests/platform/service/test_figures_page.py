@@ -7,10 +7,6 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
-from govray.platform.service.pages.experiments import HEIGHT
-from govray.platform.service.pages.experiments import WIDTH
-from govray.platform.service.pages.experiments import bars
-from govray.platform.service.pages.experiments import shades
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import Experiment, Trial
 from govray.train.run_folder.figures import (

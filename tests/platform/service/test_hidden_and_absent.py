@@ -35,6 +35,10 @@ PAIRS = [
     ("/attestations/{}", "{digest}", NOWHERE),
     ("/ledgers/{}", "run-guarded", "run-nowhere"),
 ]
+OF_SUPPLIERS = [
+    ("/v1/corpora/{}", "alpha", "omega"),
+    ("/corpora/{}", "alpha", "omega"),
+]
 SAME = [
     ("/models/first/9.9.9", "/v1/models/first/versions/9.9.9"),
     ("/models/guarded/1.0.0", "/v1/models/guarded/versions/1.0.0"),
@@ -74,6 +78,15 @@ def test_hidden_and_absent_answer_alike(
     assert digest == hidden or digest not in there[1]
     if path not in ("/v1/attestations/{}",):  # the control: it is there
         assert said(shelf, "auditor", path.format(hidden))[0] == 200
+
+
+@pytest.mark.parametrize(("path", "hidden", "nowhere"), OF_SUPPLIERS)
+def test_a_corpus_of_another_is_like_none(
+    shelf: Library, path: str, hidden: str, nowhere: str
+) -> None:
+    there, elsewhere = (said(shelf, "supplier", path.format(e)) for e in (hidden, nowhere))
+    assert there[0] == 404
+    assert (there[1].replace(hidden, nowhere), there[2]) == (elsewhere[1], elsewhere[2])
 
 
 @pytest.mark.parametrize("kind", ["supplier", "public"])

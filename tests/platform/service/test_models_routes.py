@@ -76,6 +76,20 @@ def test_who_sees_which_model(running: Service) -> None:
             assert status == (200 if name in visible else 404)
 
 
+def test_who_sees_which_version(running: Service) -> None:
+    path = "/v1/models/mixed/versions"
+    kinds = ("auditor", "supplier", "other supplier", "public")
+    seen = {kind: names(running, kind, path, "version") for kind in kinds}
+    both, public = ["2.0.0", "1.0.0"], ["1.0.0"]
+    assert seen == dict(zip(kinds, (both, both, public, public), strict=True))
+    assert running.client("other supplier").get("/v1/models/first/versions").status_code == 404
+    for kind, visible in seen.items():
+        for version in ("2.0.0", "1.0.0", "3.0.0", "99999999999.0.0"):
+            status = running.client(kind).get(f"{path}/{version}").status_code
+            expected = 200 if version in visible else 422 if len(version) > 9 else 404
+            assert status == expected, (kind, version)
+
+
 def test_without_the_filter_a_supplier_would_see_what_is_not_its_own(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 from sqlalchemy import delete, select, true, update
 from sqlmodel import Session, col
 
+from govray.platform import service
 from govray.platform.service.visible import visibility, visible_models
 from govray.platform.store.states import ExperimentState, TrialState
 from govray.platform.store.tables import Ledger, ModelVersion
@@ -143,6 +145,19 @@ def test_nobody_sees_less_than_everyone(shelf: Library, listing: str) -> None:
         assert seen["public"] <= seen[role] <= seen["admin"], role
 
 
+def test_roles_see_what_they_should(shelf: Library) -> None:
+    """By name, so that a rule which is wrong for all alike is noticed too."""
+    seen = {role: ROUTES["models"](shelf, role) for role in ROLES}
+    assert seen["public"] == {"narrow"}
+    assert seen["supplier"] == {"first", "narrow"}
+    assert seen["other supplier"] == {"first", "narrow", "guarded"}
+    assert all(seen[role] == {"first", "second", "narrow", "guarded"} for role in STAFF)
+    corpora = {role: ROUTES["corpora"](shelf, role) for role in ROLES}
+    assert corpora["public"] is None
+    assert corpora["supplier"] == {"acme"}
+    assert corpora["other supplier"] == {"alpha", "beta", "gamma"}
+
+
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("model", ["narrow", "first"])
 def test_a_page_tells_no_more_of_a_version_than_its_route(
@@ -167,3 +182,14 @@ def test_without_the_rule_more_is_listed_on_both(
         monkeypatch.setattr(module, "attestations", lambda _: true())
     page, route = SAME["ledgers"]
     assert page(shelf, "public") == route(shelf, "public") == SAME["ledgers"][1](shelf, "admin")
+
+
+def test_no_route_or_page_asks_for_the_role_itself() -> None:
+    package = Path(service.__file__).parent
+    asking = [
+        path.name
+        for room in ("routes", "pages")
+        for path in (package / room).rglob("*.py")
+        if re.search(r"caller\.(role|supplier)\b", path.read_text())
+    ]
+    assert asking == []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from govray.governance.attestation import model_folder
 from tests.support.shown import RECORD
 from tests.support.site import Site, give, open_model, paths, reading, serious, settled
 
@@ -92,6 +94,22 @@ def test_one_flipped_byte_of_what_the_server_sends_unticks(site: Site) -> None:
         give(page, site, site.shown.folder)
         expect(page.locator("#verdict")).to_contain_text("Step 2 failed", timeout=30_000)
         assert "checked" not in [state for n, state in _states(page).items() if n > 1]
+
+
+@story
+def test_one_flipped_byte_of_a_file_unticks(site: Site, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    for name in model_folder.Bundle(site.shown.folder).names():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes((site.shown.folder / name).read_bytes())
+    weights = bytearray((copy / model_folder.WEIGHTS).read_bytes())
+    weights[-1] ^= 1
+    (copy / model_folder.WEIGHTS).write_bytes(weights)
+    with reading(site) as page:
+        open_model(page, site)
+        give(page, site, copy)
+        expect(page.locator("#verdict")).to_contain_text("Step 4 failed", timeout=30_000)
+        expect(page.locator("#verdict")).to_contain_text(model_folder.WEIGHTS)
 
 
 def test_a_ledger_entry_is_proven_and_one_flipped_byte_of_a_tile_is_not(site: Site) -> None:

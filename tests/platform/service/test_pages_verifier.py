@@ -35,34 +35,6 @@ def states(found: Mapping[int, Mapping[str, Any]]) -> dict[int, str]:
     return {number: step["state"] for number, step in found.items()}
 
 
-def test_the_document_says_how_far_the_page_looks(world: World, folder: Path) -> None:
-    [found] = verified([asked(folder, world.root)])
-    assert states(found) == {
-        **dict.fromkeys(range(1, 18), "not-checked"),
-        **dict.fromkeys((1, 2, 3, 4, 17), "checked"),
-        **dict.fromkeys((5, 6, 8), "partly"),
-        13: "waiting",
-    }
-    words = {"checked": "checked", "partly": "partly checked", "not-checked": "not checked here"}
-    pages = (ROOT / "docs" / "pages.md").read_text()
-    for number, state in states(found).items():
-        assert f"| {words.get(state, 'with lists')} |" in pages.split(f"\n| {number}. ")[1]
-    # What is ticked in full left nothing out, and what is not says what.
-    for step in found.values():
-        assert bool(step["not"] or step["needs"]) == (step["state"] != "checked"), step
-    assert "as signed, not checked: 4 corpora" in " ".join(found[3]["did"])
-
-
-def test_before_a_root_is_given_what_it_checks_is_not_yet_and_the_rest_not_here(
-    world: World, folder: Path
-) -> None:
-    [found] = verified([asked(folder, None)])
-    assert states(found) == {
-        number: "waiting" if number in HERE else "not-checked" for number in found
-    }
-    assert not any(step["did"] for step in found.values())
-
-
 def test_without_files_the_signature_and_the_statement_are_checked_and_no_more(
     world: World, folder: Path
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from govray.platform.service.pages import rendering
 from govray.platform.service.pages.charts.heatmap import heat_map
-from govray.platform.service.pages.charts.search_plots import axis
 from govray.platform.service.pages.signing_in import own_path
 from govray.platform.store.lineage import lineage
 from tests.support.library import Library, library

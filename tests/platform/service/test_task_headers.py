@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from govray.platform.service.tasks.headers import to_browser, to_program
+import pytest
+
+from govray.platform.service.tasks.headers import confine, to_browser, to_program
 from govray.platform.tasks.endpoint import Endpoint
 
 ENDPOINT = Endpoint(
@@ -74,3 +76,10 @@ def test_the_browser_gets_nothing_that_reaches_beyond_the_task() -> None:
         b"origin-agent-cluster",
         b"referrer-policy",
     }
+
+
+@pytest.mark.parametrize(
+    "cookie", ["govray_task=x", " govray_task =x", "GOVRAY_TOKEN=x", "=x", "", "govray_token"]
+)
+def test_no_program_sets_a_cookie_of_ours(cookie: str) -> None:
+    assert confine(cookie, "s-1") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from govray.platform.service.identity.tokens import digest
 from govray.platform.service.tasks import gate, tickets
 from govray.platform.service.tasks.app import ProxyBounds, create_tasks_app
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import TaskTicket, User
+from govray.platform.store.tables import Submission, TaskTicket, User
 from govray.platform.tasks.endpoint import Endpoint, register
 from tests.support.shown_task import entry
 
@@ -262,6 +263,22 @@ def test_a_session_ends_with_its_time_and_with_the_persons_token(proxy: Proxy) -
     assert proxy.get(cookie) == 401
 
 
+def test_a_session_without_a_token_ends_with_its_user(proxy: Proxy) -> None:
+    cookie = proxy.enter()
+    assert proxy.get(cookie) == 207
+    with Session(proxy.engine) as session:
+        tokens.new(session, "engineer", role="engineer", at=START)
+        user = session.exec(select(User).where(User.name == "engineer")).one()
+        user.disabled = True
+        session.commit()
+        assert not tickets.admitted(
+            session, proxy.task, cookie.partition("=")[2], at=proxy.clock[0]
+        )
+        user.disabled = False
+        session.commit()
+        assert tickets.admitted(session, proxy.task, cookie.partition("=")[2], at=proxy.clock[0])
+
+
 @pytest.mark.parametrize(
     "cookie",
     ["", "govray_task=", "govray_task=guess", "govray_task=" + "x" * 5000, "govray_token=x"],
@@ -274,6 +291,18 @@ def test_without_a_session_it_is_401_whether_there_is_a_task_or_not(
     assert proxy.client.get("/tasks/s-none/x", headers=headers).status_code == 401
     assert proxy.refused({"Cookie": cookie}) == 401
     assert program.seen == []
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:8585", "http://s-2.localhost:8586", "null"])
+def test_other_origins_change_nothing(proxy: Proxy, program: Upstream, origin: str) -> None:
+    cookie = proxy.enter()
+    headers = {"Cookie": cookie, "Origin": origin}
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        assert proxy.client.request(method, f"{proxy.base}x", headers=headers).status_code == 403
+    assert proxy.refused(headers) == 403
+    assert program.seen == []
+    headers["Origin"] = str(proxy.client.base_url)
+    assert proxy.client.post(f"{proxy.base}x", headers=headers).status_code == 207  # the control
 
 
 def test_a_task_answers_at_its_own_host_alone(proxy: Proxy) -> None:
@@ -353,19 +382,6 @@ def test_a_task_is_reached_at_its_own_node_alone(
     assert origins.reaches(ipaddress.ip_address(address), node) is reached
     named = replace(origins, networks=(network(f"{address}/32" if "." in address else "::/0"),))
     assert named.reaches(ipaddress.ip_address(address), None)  # the operator's own word
-
-
-def test_a_program_that_is_not_there_is_502(tmp_path: Path) -> None:
-    with proxied(tmp_path, Upstream(address="http://127.0.0.1:1")) as proxy:
-        cookie = proxy.enter()
-        assert proxy.get(cookie) == 502
-        headers = {"Cookie": cookie, "Origin": str(proxy.client.base_url)}
-        assert proxy.refused(headers) == 502
-        path = next((tmp_path / "tasks").rglob("endpoint.json"))
-        path.write_text("{")
-        answer = proxy.client.get(f"{proxy.base}x", headers={"Cookie": cookie})
-        assert answer.status_code == 502
-        assert str(tmp_path) not in answer.text
 
 
 def test_bodies_websockets_and_guesses_are_bounded(tmp_path: Path, program: Upstream) -> None:

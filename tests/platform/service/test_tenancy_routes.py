@@ -16,7 +16,7 @@ from govray.platform.service.acting import project_rules
 from govray.platform.service.identity import tokens
 from govray.platform.service.routes import role_bindings as routes
 from govray.platform.service.routes import tokens as token_routes
-from govray.platform.store import pools
+from govray.platform.store import pools, role_bindings
 from govray.platform.store.database import open_store
 from govray.platform.store.tables import AuditEntry, Pool, Submission, Token
 from tests.support.people import NOW, Service, serve
@@ -99,6 +99,33 @@ def test_without_the_check_of_the_place_anyone_gives_roles(
 ) -> None:
     monkeypatch.setattr(routes, "demand_manage", lambda *_, **__: None)
     assert bind(org, "lea", "lea", "admin", "", scope="organisation").status_code == 201
+
+
+def test_nobody_gives_what_lasts_longer_than_the_own(org: Service) -> None:
+    assert bind(org, "admin", "eve", "admin", "vision", until=UNTIL).status_code == 201
+    for until in (None, format_time(NOW + timedelta(days=31))):
+        assert bind(org, "eve", "max", "viewer", "vision", until=until).status_code == 409
+    assert bind(org, "eve", "max", "viewer", "vision", until=UNTIL).status_code == 201
+    # Nor by a role in the whole organisation that is itself lent.
+    assert bind(org, "admin", "lea", "admin", "", scope="organisation", until=UNTIL).is_success
+    assert bind(org, "lea", "max", "admin", "", scope="organisation").status_code == 409
+    assert bind(org, "lea", "max", "viewer", "speech", until=UNTIL).status_code == 201
+
+
+def test_the_last_admin_stays(org: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = org.client("admin")
+    assert admin.patch("/v1/users/admin", json={"disabled": True}).status_code == 409
+    made = bind(org, "admin", "eve", "admin", "", scope="organisation").json()["id"]
+    assert admin.patch("/v1/users/admin", json={"disabled": True}).status_code == 200
+    eve = org.client("eve")
+    org.clock[0] += timedelta(seconds=3)
+    assert admin.get("/v1/users").status_code == 401
+    assert eve.delete(f"/v1/role-bindings/{made}").status_code == 409
+    ending = bind(org, "eve", "eve", "admin", "", scope="organisation", until=UNTIL)
+    assert ending.status_code == 409
+    assert eve.patch("/v1/users/eve", json={"disabled": True}).status_code == 409
+    monkeypatch.setattr(role_bindings, "has_admin", lambda _: True)  # negative control
+    assert eve.delete(f"/v1/role-bindings/{made}").status_code == 204
 
 
 def test_a_group_gives_its_members_roles_until_they_leave(org: Service) -> None:
@@ -230,19 +257,6 @@ def test_a_config_policy_limits_and_adds_to_what_is_submitted(org: Service) -> N
     assert submit(org, "engineer").status_code == 409
 
 
-def test_settings_that_contradict_themselves_name_each_field(org: Service) -> None:
-    client = org.client("admin")
-    for body, told in (
-        ({"pool": ["x"]}, "pool: Extra inputs"),
-        ({"max_slots": "8"}, "max_slots"),
-        ({"pools": ["a"]}, "default_pool: default is none of pools"),
-        ({"memorization_tau": "inf"}, "memorization_tau"),
-    ):
-        answer = client.put("/v1/projects/vision/settings", json=body)
-        assert (answer.status_code, told in answer.text) == (422, True), answer.text
-    assert client.get("/v1/projects/vision/settings").json()["settings"]["max_slots"] is None
-
-
 def test_tokens_are_made_shown_once_and_revoked(org: Service) -> None:
     eve, admin = org.client("eve"), org.client("admin")
     made = eve.post("/v1/tokens", json={"name": "laptop", "scopes": ["write"]}).json()
@@ -277,22 +291,6 @@ def test_tokens_are_made_shown_once_and_revoked(org: Service) -> None:
 TASK = {"name": "look", "config": "kind: notebook\n", "project": "vision"}
 
 
-def test_a_task_keeps_to_the_limits_of_its_project(org: Service) -> None:
-    settings(org, pools=["cpu"], default_pool="cpu", max_priority=5)
-    engineer = org.client("engineer")
-
-    def status(**more: Any) -> int:
-        code: int = engineer.post("/v1/tasks", json={**TASK, "pool": "cpu", **more}).status_code
-        return code
-
-    assert status() == 201
-    assert status(pool="gpu") == 409
-    assert status(priority=6) == 409
-    assert status(project="nobodys") == 404
-    assert org.client("admin").patch("/v1/projects/vision", json={"archived": True}).is_success
-    assert status() == 409
-
-
 def test_a_member_sees_all_pools_and_of_what_is_in_them_its_own(org: Service) -> None:
     with Session(org.engine) as session:
         pools.state(session, [Pool(name="gpu", slots=4, labels={"pool": "gpu"}, folder=True)])
@@ -306,17 +304,6 @@ def test_a_member_sees_all_pools_and_of_what_is_in_them_its_own(org: Service) ->
         page = org.client(who).get("/queue", headers={"accept": "text/html"}).text
         [row] = re.findall(r'<tr><th scope="row">gpu</th>(.*?)</tr>', page)
         assert re.findall(r">(\d+)<", row) == ["4", "0", "0", str(waits), str(waits)], who
-
-
-def test_without_the_project_s_check_a_task_goes_anywhere(
-    org: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings(org, pools=["cpu"], default_pool="cpu")
-    monkeypatch.setattr(
-        project_rules, "check_task", lambda *_, pool, priority, **__: (pool or "gpu", priority or 0)
-    )
-    body = {**TASK, "pool": "gpu", "project": "nobodys"}
-    assert org.client("engineer").post("/v1/tasks", json=body).status_code == 201
 
 
 def _gives_what_lasts(org: Service) -> list[int]:
@@ -345,3 +332,13 @@ def test_without_the_check_a_lent_admin_stays_for_ever(
     monkeypatch.setattr(token_routes, "check_lent", lambda *_: None)
     monkeypatch.setattr(routes, "check_lent", lambda *_: None)
     assert _gives_what_lasts(org) == [201, 201, 200]
+
+
+def test_nothing_goes_back_into_the_queue_of_an_archived_project(org: Service) -> None:
+    engineer, admin = org.client("engineer"), org.client("admin")
+    path = f"/v1/submissions/{submit(org, 'engineer').json()['id']}"
+    assert engineer.post(f"{path}:stop").is_success
+    for archived, status in ((True, 409), (False, 200)):  # the second is the control
+        body = {"archived": archived}
+        assert admin.patch("/v1/projects/vision", json=body).is_success
+        assert engineer.post(f"{path}:resume").status_code == status

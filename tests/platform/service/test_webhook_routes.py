@@ -61,6 +61,21 @@ def test_a_test_is_put_into_line_given_up_and_sent_again(
     assert admin.get(f"{path}/deliveries").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"url": "http://hooks.example/"}, "https only"),
+        ({"url": "https://a:b@hooks.example/"}, "no host, or a part"),
+        ({"url": URL, "events": ["run.nothing"]}, "events"),
+        ({"url": URL, "secret": "mine"}, "secret"),
+    ],
+)
+def test_what_is_no_webhook_is_refused(service: Service, body: dict[str, Any], said: str) -> None:
+    answer = service.client("admin").post("/v1/webhooks", json=body)
+    assert answer.status_code in (400, 422)
+    assert said in answer.text
+
+
 def test_a_token_without_the_scope_makes_none(service: Service) -> None:
     with Session(service.engine) as session:
         text = tokens.new(

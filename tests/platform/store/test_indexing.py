@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ from govray.governance.attestation.memorization_manifest import (
 from govray.governance.formats import canonical_json
 from govray.governance.verify.verifier import verify
 from govray.platform.indexing.index_source import searches
-from govray.platform.indexing.indexer import index_storage
+from govray.platform.indexing.indexer import IndexBudget, IndexReport, index_storage
 from govray.platform.indexing.model_rows import MEMORIZATION
 from govray.platform.store import rebuild as rebuilding
 from govray.platform.store import tables
@@ -183,17 +184,6 @@ def test_a_model_that_was_changed_is_left_out_and_stops_nothing(
         assert len(session.exec(select(tables.Trial)).all()) == 3
 
 
-def test_a_model_with_a_file_that_may_be_loaded_is_left_out_until_it_is_gone(
-    store: Engine, storage: Path, world: World
-) -> None:
-    model = storage / "tiny-1" / "model"
-    (model / "modeling_gpt.py").write_text("")
-    report = index_storage(store, storage, settings(world))
-    assert "modeling_gpt.py" in report.left_out[str(model)]
-    (model / "modeling_gpt.py").rename(model / "README.md")
-    assert index_storage(store, storage, settings(world)).models == 1
-
-
 def test_a_model_under_another_root_is_left_out(store: Engine, written: Path) -> None:
     report = index_storage(store, written, settings(World(name="somebody-else")))
     assert "step 1 (trust root)" in report.left_out[str(written / "tiny-1" / "model")]
@@ -210,25 +200,6 @@ def test_a_record_with_a_field_of_another_form_stops_no_other_run(
     assert field in report.left_out[str(storage / "tiny-2")]
     with Session(store) as session:
         assert session.get(tables.Trial, "tiny-1") is not None
-
-
-@on_both
-@pytest.mark.parametrize(("step", "name"), [(1 << 40, "loss"), (1, "lo\0ss")])
-def test_a_value_that_a_store_cannot_hold_stops_no_other_run(
-    store: Engine, storage: Path, world: World, step: int, name: str
-) -> None:
-    """Whoever trains writes the log, and PostgreSQL has whole numbers of 32 bits and no U+0000."""
-    said = events.Reported(at=at(40), attempt=1, step=step, group="own", values={name: 1.0})
-    happen(storage / "tiny-1", [said])
-    report = index_storage(store, storage, settings(world))
-    with Session(store) as session:
-        indexed = {row.id for row in session.exec(select(tables.Trial))}
-    if store.dialect.name == "sqlite":
-        assert (report.left_out, indexed) == ({}, {"tiny-1", "tiny-2", "replay-1"})
-    else:
-        assert "the store can't hold a value of it" in report.left_out[str(storage / "tiny-1")]
-        assert "INSERT" not in report.left_out[str(storage / "tiny-1")]
-        assert indexed == {"tiny-2"}  # the replay is of a run that is not there
 
 
 PIPES = (
@@ -436,19 +407,6 @@ def test_indexed_piece_by_piece_is_indexed_whole(
     assert rows_of(one_store) == pieces
 
 
-def test_a_log_without_an_end_is_left_out_at_once(
-    store: Engine, storage: Path, world: World
-) -> None:
-    """It took 51 s, in which nobody else's run was indexed."""
-    for name in (events.FILE, "ledger.ahead.jsonl"):
-        (storage / "tiny-2" / name).touch()
-        os.truncate(storage / "tiny-2" / name, 900 << 20)  # holes, which take no space
-    with in_time(20):
-        report = index_storage(store, storage, settings(world))
-    assert [*report.left_out] == [str(storage / "tiny-2")]
-    assert str(storage / "tiny-1") in report.indexed
-
-
 def test_what_is_beyond_the_budget_is_the_next_calls(
     store: Engine, storage: Path, world: World
 ) -> None:
@@ -467,106 +425,6 @@ def test_what_is_beyond_the_budget_is_the_next_calls(
     assert called > 5
     assert report.left_out == {}
     assert rows_of(store) == whole
-
-
-def test_of_a_log_that_grew_what_is_new_is_read(
-    store: Engine, storage: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = storage / "tiny-2"
-    lines = [events.Progress(at=at(50), step=step, loss=float(step)) for step in range(20_000)]
-    events.append(folder, *lines)
-    index_storage(store, storage, settings(world))
-    parsed, rows = 0, 0
-    parse, held = events._event, trial_rows._held
-
-    def counted_event(line: bytes, where: str) -> events.AnyEvent:
-        nonlocal parsed
-        parsed += 1
-        return parse(line, where)
-
-    def counted_rows(*words: Any) -> Any:
-        nonlocal rows
-        found = held(*words)
-        rows += len(found)
-        return found
-
-    monkeypatch.setattr(events, "_event", counted_event)
-    monkeypatch.setattr(trial_rows, "_held", counted_rows)
-    events.append(folder, events.Progress(at=at(60), step=20_000, loss=7.0))
-    index_storage(store, storage, settings(world))
-    assert parsed == 1
-    assert 0 < rows < 200
-    with Session(store) as session:
-        trial = session.get_one(tables.Trial, "tiny-2")
-        assert (trial.step, trial.loss) == (20_001, 7.0)
-        losses = select(tables.Metric).where(tables.Metric.trial == "tiny-2")
-        assert len(session.exec(losses).all()) == 20_001
-
-
-@given(
-    steps=st.lists(st.integers(1, 3), min_size=1, max_size=300),
-    values=st.randoms(use_true_random=False),
-    cuts=st.sets(st.integers(1, 299), max_size=6),
-)
-@examples(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
-def test_a_line_that_grows_is_drawn_as_a_whole_one(
-    steps: list[int], values: Any, cuts: set[int], one_store: Engine, world: World
-) -> None:
-    line = [
-        MetricValue(group="g", name="n", step=step, attempt=1, value=values.choice([0.0, 1.0, 2.0]))
-        for step in itertools.accumulate(steps)
-    ]
-    m = tables.Metric
-    with pytest.MonkeyPatch.context() as patch, Session(one_store) as session:
-        patch.setattr(trial_rows, "COARSE", 8)
-        add_experiment(session, "e", "e", "run", ExperimentState.ACTIVE)
-        zero = "sha256:" + "0" * 64
-        made: dict[str, int] = {}
-        add_trial(
-            session, "t", "e", zero, steps=1, floor=1.0, hyperparameters={}, state=TrialState.ACTIVE
-        )
-        ends = sorted({0, len(line), *(cut for cut in cuts if cut < len(line))})
-        for begin, end in itertools.pairwise(ends):
-            trial_rows.put_numbers(session, "t", line[begin:end], made)
-        columns = select(m.step, m.value, m.resolution).where(m.trial == "t", m.group == "g")
-        rows = [tuple(row) for row in session.exec(columns.order_by(m.step))]
-        session.rollback()
-        halved = made.get('["g","n"]', 0)
-        ascending = np.array([each.step for each in line])
-        measured = np.array([each.value for each in line])
-        with_as_many = trial_rows.resolutions_of_end(ascending, measured, halved, first=True)
-    drawn = zip(ascending.tolist(), measured.tolist(), with_as_many.tolist(), strict=True)
-    assert rows == [*drawn]
-
-
-def test_what_a_loop_reported_is_archived_where_a_restart_ran_its_step_again() -> None:
-    log = log_of(
-        [
-            ("attempt", 0, 2),
-            ("reported", 4, 1.5),
-            ("progress", 4, 2.0),
-            ("attempt", 3, 2),
-            ("reported", 4, 1.25),
-        ]
-    )
-    told = {(n.group, n.attempt, n.value): n.archived for n in numbers_of(log)}
-    assert told == {
-        ("validation", 1, 1.5): True,
-        ("training", 1, 2.0): True,
-        ("validation", 2, 1.25): False,
-    }
-
-
-@given(told=TOLD)
-def test_worker_seconds_are_bounded_by_the_log(told: list[Any]) -> None:
-    log = log_of(told)
-    largest = max((e.world_size for e in log if isinstance(e, events.AttemptStarted)), default=0)
-    assert 0 <= LogSummary.of(log).worker_seconds <= largest * 10 * (len(log) - 1)
-
-
-def test_an_attempt_whose_driver_vanished_lasts_to_its_last_word() -> None:
-    log = log_of([("attempt", 0, 2), ("progress", 1, 1.0), ("driver", 0, 0), ("attempt", 1, 1)])
-    assert LogSummary.of(log).worker_seconds == 2 * 10
 
 
 def test_a_search_is_one_experiment_of_its_trials(

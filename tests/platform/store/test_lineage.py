@@ -8,12 +8,8 @@ from govray.governance.attestation.model_attestation import Attestation, Removal
 from govray.governance.attestation.selection_taint import Selection
 from govray.governance.record.ancestry import Ancestor
 from govray.governance.verify.verifier import VerifiedModel
-from govray.platform.store.lineage import Lineage
-from govray.platform.store.lineage import encode
-from govray.platform.store.lineage import lineage
-from govray.platform.store.lineage import of_corpora
-from tests.support.world import EXECUTION
-from tests.support.world import World
+from govray.platform.store.lineage import Lineage, encode, lineage, of_corpora
+from tests.support.world import EXECUTION, World
 
 OTHERS = ("alpha", "beta", "gamma", "delta")
 

@@ -159,30 +159,6 @@ def test_a_search_declares_a_limit_of_memorization_that_is_no_laxer(
     resolve(ProjectSettings(), wanted, project="p")  # the control: without the limit
 
 
-@pytest.mark.parametrize(
-    ("policy", "name", "allowed"),
-    [
-        (DIGEST, "licences", True),
-        (DIGEST, "other", True),
-        ("sha256:" + "b" * 64, "licences", True),
-        ("sha256:" + "b" * 64, "other", False),
-        ("sha256:" + "b" * 64, None, False),
-        (None, None, False),
-    ],
-)
-def test_a_depth_policy_is_allowed_by_digest_or_by_name(
-    policy: str | None, name: str | None, allowed: bool
-) -> None:
-    wanted = Wanted(config={}, slots=1, policy=policy, policy_name=name)
-    some = settings(depth_policies=[DIGEST, "licences"])
-    if allowed:
-        resolve(some, wanted, project="p")
-    else:
-        with pytest.raises(Refused, match="depth policy"):
-            resolve(some, wanted, project="p")
-    resolve(settings(), wanted, project="p")
-
-
 @pytest.mark.parametrize("default", [-3, 0, 4])
 def test_nobody_goes_before_others_unless_an_admin_said_so(default: int) -> None:
     """Else whoever says 1000 stops the runs of all."""

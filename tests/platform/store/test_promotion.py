@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from govray.errors import Malformed
 from govray.governance.attestation.execution import CodeFacts
 from govray.governance.attestation.model_attestation import Attestation, Removal, Replay
 from govray.governance.attestation.validation_result import ValidationResult
@@ -127,6 +128,13 @@ def test_a_flag_is_open_until_a_rollback_or_a_removal(evidence: GateEvidence) ->
     assert failing(gone, gate) == [(gate, "gamma")], "gamma is in the base layers"
 
 
+def test_monitored_means_every_corpus_was_measured(evidence: GateEvidence) -> None:
+    assert failing(evidence, "monitored") == [("monitored", evidence.attestation.run.id)]
+    three = found(evidence, measured=("acme", "alpha", "beta"))
+    assert failing(three, "monitored") == [("monitored", "gamma")]
+    assert failing(found(evidence, measured=("acme", "alpha", "beta", "gamma")), "monitored") == []
+
+
 def test_assurance_is_what_the_signatures_amounted_to(evidence: GateEvidence) -> None:
     gate = "{gate: assurance, one_of: [witnessed, replayChecked]}"
     assert failing(evidence, gate) == [("assurance", evidence.attestation.run.id)]
@@ -219,37 +227,6 @@ def test_a_gate_that_is_not_known_exactly_is_an_error(gate: str, said: str) -> N
     with pytest.raises(Malformed, match=said) as caught:
         read_promotion_policy(written("monitored", gate), name="gates.yaml")
     assert caught.value.where == "gates.yaml:8", "the line of that gate"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "empty"),
-        ("[]", "no mapping"),
-        ("name: test", "schema is missing"),
-        (written(schema="govray.dev/promotion-policy/v2"), "schema is 'govray.dev"),
-        (written().replace("  staging: []\n", ""), "staging"),
-        (written().replace("staging", "testing"), "testing|staging"),
-        (written().replace("version: 1", "version: 0"), "version"),
-        (written() + "\nmode: lenient\n", "unknown field 'mode'"),
-    ],
-)
-def test_a_document_names_every_stage_and_nothing_else(text: str, said: str) -> None:
-    with pytest.raises(Malformed, match=said):
-        read_promotion_policy(text)
-
-
-def test_there_is_no_stage_without_gates_to_ask_for() -> None:
-    policy = read_promotion_policy(written())
-    for stage in ("none", "archived", "model_fields", "digest"):
-        with pytest.raises(Refused, match="no gates are defined"):
-            policy.gates(stage)
-
-
-def test_the_digest_is_of_what_is_asked_and_not_of_the_spelling() -> None:
-    short, long = written("monitored"), written("{gate: monitored}") + "# a comment\n"
-    assert read_promotion_policy(short).digest == read_promotion_policy(long).digest
-    assert read_promotion_policy(short).digest != read_promotion_policy(written()).digest
 
 
 def test_the_shipped_document_lets_a_sound_model_through(evidence: GateEvidence) -> None:

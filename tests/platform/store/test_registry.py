@@ -114,6 +114,18 @@ def test_stages_follow_one_another(store: Engine, attestation: str) -> None:
             move(store, "1.0.0", stage)
 
 
+def test_one_version_is_in_production(store: Engine, attestation: str) -> None:
+    with Session(store) as session:
+        make(session, attestation, "1.0.0", "1.1.0")
+        make(session, attestation, "1.0.0", model="other")
+    for version in ("1.0.0", "1.1.0"):
+        move(store, version, "staging")
+    assert move(store, "1.0.0", "production") is None
+    assert move(store, "1.1.0", "production") == "1.0.0"
+    assert stages(store) == {"1.1.0": "production", "1.0.0": "archived"}
+    assert stages(store, "other") == {"1.0.0": "none"}
+
+
 def race(store: Engine, attestation: str) -> dict[str, str]:
     """Two promotions to production at the same time; the stages that they leave."""
     with Session(store) as session:

@@ -12,13 +12,13 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from govray.cli import main
-from govray.errors import Refused
+from govray.errors import Refused, UsageError
 from govray.platform.service.app import create_app
 from govray.platform.service.http.settings import Settings
 from govray.platform.store import secret_fingerprint
 from govray.platform.store.database import open_store
 from govray.platform.store.model_index import index_model
-from govray.platform.store.secret_fingerprint import fingerprint, recorded
+from govray.platform.store.secret_fingerprint import fingerprint, indexing_key, recorded
 from govray.platform.store.store_secret import KEY_ENV, load_key
 from tests.support.people import make_tokens
 from tests.support.shelf_of_models import made_once
@@ -57,6 +57,14 @@ def test_nothing_is_indexed_under_another_secret(engine: Engine) -> None:
     index_one(engine, RIGHT)
     with pytest.raises(Refused, match="not the secret that the store is indexed under"):
         index_one(engine, WRONG)
+
+
+def test_a_missing_secret_is_not_made_anew(engine: Engine, url: str, tmp_path: Path) -> None:
+    index_one(engine, RIGHT)
+    (tmp_path / "secret").unlink()
+    with Session(engine) as session, pytest.raises(UsageError, match="secret is missing"):
+        indexing_key(session, url)
+    assert not (tmp_path / "secret").exists()
 
 
 def asked(url: str) -> tuple[dict[str, object], int]:

@@ -10,6 +10,7 @@ import pytest
 
 from govray.errors import Stopped, UsageError
 from govray.platform.tasks.finite_task import OUTPUT, run_command
+from govray.platform.tasks.jupyter import without_secrets
 
 
 def output(storage: Path) -> str:
@@ -47,3 +48,9 @@ def test_it_ends_when_told_to(tmp_path: Path) -> None:
     words = (sys.executable, "-c", "import time; print('on', flush=True); time.sleep(60)")
     with pytest.raises(Stopped):
         run_command(words, id="s-1", storage=tmp_path, stop=stop)
+
+
+def test_a_notebook_gets_no_private_key() -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nx"
+    kept = without_secrets({"GOVRAY_KEY": "x", "MINE": key, "AWS_REGION": "eu", "HOME": "/"})
+    assert kept == {"AWS_REGION": "eu", "HOME": "/"}

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from govray.errors import Damaged
 from govray.governance.formats import canonical_json
-from govray.train.checkpoint import commit_folder
-from govray.train.checkpoint import safetensors_stream
-from govray.train.checkpoint import whole_file
+from govray.train.checkpoint import commit_folder, safetensors_stream, whole_file
 from govray.train.checkpoint.sharded_file import INDEX, ShardIndex, cut, part_name
 from govray.train.checkpoint.stored_tensors import contents, held_rows, tensors_of
 
@@ -200,40 +198,3 @@ def test_parts_that_do_not_fit_together_are_refused(
         tensors_of(found, FILE)
     with pytest.raises(Damaged):
         whole_file.entry(found, FILE)
-
-
-def test_an_index_of_other_parts_is_refused(folder: Path, tmp_path: Path) -> None:
-    files = dict(commit_folder.load(folder).files) | {
-        INDEX: ShardIndex(2, {FILE: {"w": 6}}).encode()
-    }
-    commit_folder.commit(tmp_path / "odd", files)
-    with pytest.raises(Damaged, match="names other parts"):
-        tensors_of(commit_folder.open_commit(tmp_path / "odd"), FILE)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"{}", b'{"rows":{},"world":0}', b'{"rows":{"a":{"w":-1}},"world":1}', b'{"world":1}', b"?"],
-)
-def test_an_index_that_is_none_is_damage(data: bytes) -> None:
-    with pytest.raises(Damaged, match=INDEX):
-        ShardIndex.parse(data, "here")
-
-
-def test_an_index_comes_back() -> None:
-    index = ShardIndex(2, {FILE: {"w": 6}, "optimizer.safetensors": {}})
-    assert ShardIndex.parse(index.encode(), "here") == index
-
-
-def test_a_file_that_is_not_there_is_told_by_name(folder: Path) -> None:
-    found = commit_folder.open_commit(folder)
-    assert whole_file.content(found, "other.safetensors") is None
-    with pytest.raises(Malformed, match=r"other\.safetensors"):
-        whole_file.entry(found, "other.safetensors")
-
-
-def test_all_tensors_are_named_in_one_header(folder: Path, tensors: dict[str, Tensor]) -> None:
-    found: Committed = commit_folder.open_commit(folder)
-    with whole_file.header(found, FILE) as file:
-        names = {each.name for each in read_header(file, where=FILE)}
-    assert names == tensors.keys()

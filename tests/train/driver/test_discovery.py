@@ -125,30 +125,3 @@ def test_a_loop_that_reads_values_is_told_why():
 
     with pytest.raises(UsageError, match="before it called govern"):
         discover(reads, {}, {})
-
-
-NO_COMPILER = """
-import sys
-import torch
-from govray.engine.model.gpt import GPT
-from govray.train import govern
-from govray.train.loop.until_govern import discover
-from govray.train.experiment.sections import Optimizer
-from govray.train.loop.described_optimizer import check_optimizer
-from govray.train.watching.model_size import _state_share
-
-def loop(config):
-    model = GPT(blocks=2, context=16, width=8, vocabulary=11)
-    govern(model, torch.optim.AdamW(model.parameters()))
-
-check_optimizer(Optimizer())
-assert _state_share(discover(loop, {}, {}).optimizer) == 2
-assert "torch._dynamo" not in sys.modules
-torch.optim.AdamW([torch.nn.Parameter(torch.zeros(2))])  # as ever, outside
-assert "torch._dynamo" in sys.modules
-"""
-
-
-def test_a_driver_imports_no_compiler():
-    """It would take a third of the driver's imports."""
-    subprocess.run([sys.executable, "-c", NO_COMPILER], check=True, timeout=120)

@@ -10,6 +10,7 @@ from ray.train.v2._internal.exceptions import (
     WorkerHealthCheckFailedError,
 )
 
+from govray.data.prepared.ray_failures import ray_failures_named
 from govray.errors import GovrayError, InfrastructureFailed, Malformed, RankFailed, Refused
 from govray.train.driver.failures import MAX_STALLED, classify, decide
 from govray.train.run_folder.events import Failed
@@ -50,6 +51,19 @@ GLOO = RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by pe
 def test_the_class_of_a_failure(errors: dict[int, Exception], kind: str, rank: int) -> None:
     failure = classify(errors, where="run x")
     assert (failure.kind, failure.rank) == (kind, rank)
+
+
+def test_what_ray_kills_while_data_are_prepared_is_no_bug() -> None:
+    """It was one: exit 70, and never tried again."""
+    for error in (KILLED, ray.exceptions.RayTaskError("pack", "", KILLED)):
+        killed = pytest.raises(InfrastructureFailed, match="low on memory")
+        with killed, ray_failures_named("preparing data"):
+            raise error
+    for bug in (ray.exceptions.UserCodeException("a bug"), ValueError("a bug")):
+        with pytest.raises(type(bug), match="a bug"), ray_failures_named("preparing data"):
+            raise bug
+    with pytest.raises(Refused), ray_failures_named("preparing data"):
+        raise ray.exceptions.RayTaskError("pack", "", Refused("no"))
 
 
 def failed(kind: str, step: int = 0) -> Failed:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from govray import cli
-from govray.errors import Refused, Stopped
+from govray.errors import Refused, Stopped, UsageError
 from govray.governance.attestation import model_folder
 from govray.train.checkpoint import commit_folder as checkpoint
 from govray.train.driver import trainer as trainer_module
@@ -123,6 +123,16 @@ def test_a_run_whose_inputs_changed_is_refused_by_name(here: Deployment) -> None
     with pytest.raises(Refused, match="the prepared data that the run reads are gone"):
         trainer_of(here, resume=run).train()
     assert run_listing.inspect(run).state == "interrupted"
+
+
+def test_a_second_driver_is_refused(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stopped_at(here, 2)
+    monkeypatch.setattr(run_lock, "_PATIENCE_S", 0.1)
+    with (
+        run_lock.hold(run),
+        pytest.raises(UsageError, match="being driven by process"),
+    ):
+        trainer_of(here, resume=run).train()
 
 
 def test_a_run_that_was_taken_over_writes_no_more(here: Deployment) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from govray import cli
 from govray.errors import CouldNotCheck, Refused, Stopped
@@ -18,8 +21,7 @@ from govray.governance.submission.submission import Submission
 from govray.governance.verify.verifier import verify
 from govray.train.checkpoint.commit_folder import open_commit
 from govray.train.checkpoint.storage import latest
-from govray.train.driver.trainer import GovernedTrainer
-from govray.train.driver.trainer import new_or_unfinished
+from govray.train.driver.trainer import GovernedTrainer, new_or_unfinished
 from govray.train.inputs import run_listing
 from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.inputs.run_record import read_record
@@ -29,6 +31,7 @@ from govray.train.run_folder.clock import instant
 from govray.train.run_folder.run_lock import Driven
 from tests.support.deployment import Deployment
 from tests.support.solo import run_here
+from tests.support.tree import ROOT
 
 DIGEST = f"sha256:{'1' * 64}"
 ONE = Submission(
@@ -96,32 +99,6 @@ def test_a_run_says_who_submitted_it(
     assert cli.main(["verify", str(run / "model"), *root]) == 1
 
 
-def test_a_run_by_hand_says_nothing(here: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
-    run = job(here, None, archive=DIGEST).train(attest=True)
-    stated: Any = canonical_json.parse((run / "record" / "run.json").read_bytes())
-    assert "submission" not in stated
-    assert stated["archive"] == read_record(run).code_archive == DIGEST
-    facts = verify(run / "model", trust_root=here.root, at=instant()).attestation.execution
-    assert facts.code.archive == DIGEST
-    assert not {"submission", "user", "project", "submitted"} & {*facts.to_json()}
-    assert cli.main(["verify", str(run / "model"), "--trust-root", str(here.root)]) == 0
-    said = capsys.readouterr().out
-    assert "submitted by" not in said
-    assert f"submitted, archive {DIGEST}; its author could have reported other counts" in said
-
-
-def test_two_submissions_of_one_file_are_two_runs(here: Deployment) -> None:
-    first = stopped(here, ONE)
-    second = stopped(here, TWO)
-    byhand = stopped(here, None)
-    assert len({first, second, byhand}) == 3
-    assert job(here, ONE).resume == first
-    assert job(here, TWO).resume == second
-    assert job(here, None).resume == byhand
-    assert job(here, ONE).train(attest=True) == first
-    assert len(run_listing.list_runs(first.parent)) == 3
-
-
 def test_a_run_goes_on_for_its_own_submission_alone(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,34 +154,6 @@ def test_another_policy_is_refused_before_anything_is_prepared(here: Deployment)
     assert not (here.folder / "runs").exists()
     right = job(here, ONE.model_copy(update={"policy": policy}))
     assert right.prepare().folder.is_dir()  # the control
-
-
-def test_an_archive_is_a_digest(here: Deployment) -> None:
-    experiment = parse_experiment(here.experiment(), where="test")
-    with pytest.raises(UsageError, match="no digest"):
-        from_experiment(experiment, archive="../../etc")
-
-
-def test_the_job_reads_the_file(
-    here: Deployment,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    config, file = tmp_path / "tiny.yaml", tmp_path / "submission.json"
-    config.write_text(yaml.safe_dump(here.experiment(max_steps=2)))
-    file.write_bytes(canonical_json.encode(ONE.to_json()))
-    monkeypatch.setattr("govray.train.driver.ray_cluster.start_ray", lambda **_: None)
-    for more, code, said in (
-        (["--submission", str(file)], 0, "runs/tiny-s-1/model"),
-        (["--submission", str(tmp_path / "absent")], 2, "No such file"),
-        (["--submission", str(config)], 1, "not JSON at line 1"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["train.py", "--config", str(config), *more])
-        with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(ROOT / "jobs" / "train.py"), run_name="__main__")
-        shown = capsys.readouterr()
-        assert (ended.value.code, said in shown.out + shown.err) == (code, True), shown
 
 
 def test_an_unsigned_job_holds_no_key(

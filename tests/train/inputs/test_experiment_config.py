@@ -9,13 +9,11 @@ import pytest
 import yaml
 
 from govray.errors import UsageError
-from govray.train.experiment.sections import Optimizer
 from govray.train.inputs.experiment_config import (
     Quota,
     parse_experiment,
     read_experiment,
 )
-from govray.train.loop.experiment_loop import learning_rate
 from tests.support.tree import ROOT
 
 JOB = ROOT / "jobs" / "train.yaml"

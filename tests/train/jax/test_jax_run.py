@@ -118,25 +118,6 @@ def test_a_policy_that_measures_is_refused_before_data_is_read(
             from_experiment(parse_experiment(value, where="jax.yaml")).train()
 
 
-def test_the_file_and_the_loop_name_one_framework(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(monkeypatch)
-    experiment = written(here, BY_LOOP, framework="torch")
-    with pytest.raises(UsageError, match="framework: torch"):
-        from_experiment(experiment).train()
-    torchs = LOOP.replace("FlaxGPT(", "GPT(").replace(', rngs=nnx.Rngs(config["seed"])', "")
-    torchs = torchs.replace("govray.engine.jax.gpt import FlaxGPT", "govray.engine.gpt import GPT")
-    torchs = torchs.replace("govray.train.jax", "govray.train")
-    torchs = torchs.replace("optax.adamw(config", "torch.optim.AdamW(model.parameters(), config")
-    (here / "torchs_loop.py").write_text(f"import torch\n{torchs}")
-    experiment = experiment.model_copy(
-        update={"entrypoint": "torchs_loop:train_loop", "framework": "jax"}
-    )
-    with pytest.raises(UsageError, match="framework: jax"):
-        from_experiment(experiment).train()
-
-
 STARTED = """
 from pathlib import Path
 from govray.engine.jax.gpt import FlaxGPT, loss

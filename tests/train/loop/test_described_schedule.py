@@ -10,8 +10,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from govray.errors import UsageError
-from govray.train.experiment.sections import Optimizer
-from govray.train.experiment.sections import Schedule
+from govray.train.experiment.sections import Optimizer, Schedule
 from govray.train.loop.described_optimizer import check_optimizer
 from govray.train.loop.described_schedule import check_schedule, describe_schedule
 from govray.train.worker.lr_schedule import learning_rates, make_schedule

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +32,22 @@ def read(folder: Path) -> list[events.Reported]:
     return [event for event in events.read(folder) if isinstance(event, events.Reported)]
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        2,
+        2.0,
+        np.float32(2),
+        np.int64(2),
+        np.array(2.0),
+        torch.tensor(2),
+        torch.tensor(2.0).bfloat16(),
+    ],
+)
+def test_a_scalar_of_any_library_is_a_number(value: object) -> None:
+    assert grouped({"m": value}, ()) == {"training": {"m": 2.0}}
+
+
 def test_each_reported_step_is_kept_in_few_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +69,18 @@ def test_each_reported_step_is_kept_in_few_writes(
     assert len(writes) == 6
 
 
+@pytest.mark.parametrize("value", [2.0**53, -1e16, 1e20, 1e21, 3.4e38, 10**40])
+def test_large_numbers_are_kept(tmp_path: Path, value: float) -> None:
+    log = MetricLog(tmp_path, attempt=0)
+    log.note(0, {"m": value}, ())
+    events.append(tmp_path, events.Progress(at="2026-01-01T00:00:00Z", step=0, loss=value))
+    [reported, progress] = events.read(tmp_path)
+    assert isinstance(reported, events.Reported)
+    assert isinstance(progress, events.Progress)
+    assert reported.values == {"m": float(value)}
+    assert progress.loss == float(value)
+
+
 def test_a_long_run_keeps_ends_and_extremes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +97,15 @@ def test_a_long_run_keeps_ends_and_extremes(
     assert {e.step: e.values["a"] for e in found if e.values.get("a", 0) > 6} == {1501: 9.0}
     assert [e.step for e in found if e.values.get("b", 0) < 0] == [777]
     assert steps[-1] > 1990
+
+
+def test_what_is_left_out_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = MetricLog(tmp_path, attempt=0)
+    with caplog.at_level(logging.WARNING):
+        for step in range(3):
+            log.note(step, {"known": "x", "ok": 1, "training/fine": 2, "odd": math.inf}, {"known"})
+    [said] = [each.getMessage() for each in caplog.records]
+    assert "not kept with the run: odd." in said
 
 
 def test_a_folder_that_is_gone_costs_a_point_and_not_the_run(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 import govray
@@ -35,6 +36,7 @@ from govray.train.state.pretrained import (
     read_start,
 )
 from tests.support.deployment import Deployment
+from tests.support.ranks import RankPool
 from tests.support.solo import run_here
 from tests.support.world import AT, World
 
@@ -213,6 +215,28 @@ def test_a_file_that_changed_since_is_refused(tmp_path: Path, loaded_by_model: b
         load_start(model, start)
 
 
+def _overtaken(folder: str) -> str:
+    """What a rank says of weights that rank 0 changes after all have looked at them."""
+    path = Path(folder) / model_folder.WEIGHTS
+    model = gpt(2)
+    start = start_of(path, model)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        save(gpt(3), path)
+    try:
+        load_start(model, start)
+    except Refused as error:
+        return str(error)
+    return "went on"
+
+
+def test_what_rank_zero_refuses_every_rank_refuses(two_ranks: RankPool, tmp_path: Path) -> None:
+    save(gpt(1), tmp_path / model_folder.WEIGHTS)
+    first, second = two_ranks.run(_overtaken, str(tmp_path))
+    assert first == second
+    assert "changed since" in first
+
+
 @pytest.fixture(scope="module")
 def world() -> World:
     return World()
@@ -256,6 +280,15 @@ def test_a_model_that_does_not_verify_here_is_unknown(
     assert brought(copy, world.root, groups) == {"head": ("unknown",)}
 
 
+def test_a_file_put_into_a_model_folder_does_not_borrow_its_attestation(
+    world: World, attested: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(attested, tmp_path / "copy"))
+    (copy / "notes").mkdir()
+    path = save(gpt(1), copy / "notes" / "start.safetensors")
+    assert brought(path, world.root, {"head": ("head.weight",)}) == {"head": ("unknown",)}
+
+
 @pytest.fixture
 def here(tmp_path: Path) -> Deployment:
     return Deployment(tmp_path / "here")
@@ -286,6 +319,12 @@ def test_a_hugging_face_folder_is_a_start_with_no_word_more(here: Deployment) ->
         model_folder.WEIGHTS: canonical_json.sha256((folder / model_folder.WEIGHTS).read_bytes())
     }
     assert start.taint == dict.fromkeys(found.groups, ("unknown",))
+
+
+def test_weights_of_another_model_are_refused_before_any_data_is_read(here: Deployment) -> None:
+    path = save(gpt(1), here.folder / "start.safetensors")
+    with pytest.raises(UsageError, match=r"another shape: .* and \d+ more"):
+        from_experiment(experiment(here, pretrained=str(path))).train()
 
 
 def test_a_run_from_existing_weights_is_attested_as_one(
@@ -331,12 +370,3 @@ def test_a_run_from_existing_weights_is_attested_as_one(
     save(gpt(8, width=32, context=32, vocabulary=257), path)
     with pytest.raises(Refused, match="changed since the run began"):
         replay(run, without="acme")
-
-
-def test_a_file_put_into_a_model_folder_does_not_borrow_its_attestation(
-    world: World, attested: Path, tmp_path: Path
-) -> None:
-    copy = Path(shutil.copytree(attested, tmp_path / "copy"))
-    (copy / "notes").mkdir()
-    path = save(gpt(1), copy / "notes" / "start.safetensors")
-    assert brought(path, world.root, {"head": ("head.weight",)}) == {"head": ("unknown",)}

@@ -26,7 +26,6 @@ from govray.train.checkpoint import (
     whole_file,
 )
 from govray.train.checkpoint.sharded_file import part_name
-from govray.train.checkpoint.stored_tensors import contents
 from govray.train.checkpoint.stored_tensors import tensors_of
 from govray.train.state import committer, garbage_collection
 from govray.train.state.snapshot import (
@@ -161,27 +160,6 @@ def test_a_resumed_run_ends_with_the_same_bytes(two: RankPool, tmp_path: Path) -
     assert straight.digest != commit_folder.load(tmp_path / "straight" / folder_name(2)).digest
 
 
-def test_a_replay_compares_it_with_whole_files(two: RankPool, tmp_path: Path) -> None:
-    """Byte by byte, and by tensor where they differ."""
-    expected = two.run(train, tmp_path, 0, 2)[0]
-    parted = [commit_folder.open_commit(tmp_path / folder_name(step)) for step in (1, 2)]
-    others = {name: parted[1].files[name] for name in parted[1].names - expected.keys()}
-    commit_folder.commit(tmp_path / "whole", contents({**others, **expected}))
-    whole_one = commit_folder.open_commit(tmp_path / "whole")
-    files = compared_files(whole_one, parted[1])
-    assert files == [
-        model_folder.WEIGHTS,
-        model_folder.adapter_files("acme")[1],
-        model_folder.EMA,
-        OPTIMIZER,
-        "optimizer.json",
-    ]
-    assert first_tensor({2: whole_one}, {2: parted[1]}, 0, files) is None
-    found = first_tensor({2: whole_one}, {2: parted[0]}, 0, files)
-    assert found is not None
-    assert (found.file, found.tensor) == (model_folder.WEIGHTS, min(expected[model_folder.WEIGHTS]))
-
-
 def _flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -295,6 +273,25 @@ def test_what_fails_on_one_rank_all_hear_and_nothing_of_it_stays(
             assert re.search(text, failure), failure
     assert [step for step, _ in committed_folders(tmp_path)] == [1]
     assert not garbage_collection.inventory(tmp_path).leftovers
+
+
+def _unstorable(folder: Path) -> list[str]:
+    """Rank 1's optimizer can't be captured, so no rank begins to write."""
+    training = Shared(folder)
+    training.step()
+    if dist.get_rank() == 1:
+        training.optimizer.param_groups[0]["odd"] = object()
+    training.begin(1)
+    assert training.commits._thread is None
+    with pytest.raises(GovrayError, match="odd: a object") as told:
+        training.commits.settle(None)
+    return [str(training.commits.failure), str(told.value)]
+
+
+def test_a_copy_that_fails_on_one_rank_is_no_commit(two: RankPool, tmp_path: Path) -> None:
+    told = two.run(_unstorable, tmp_path)
+    assert told[0] == told[1]
+    assert not list(tmp_path.glob("checkpoint_*"))
 
 
 def _die(folder: Path, who: int, publishing: bool) -> None:

@@ -14,10 +14,7 @@ from typing import Any
 
 import pytest
 
-from govray.errors import Damaged
-from govray.errors import GovrayError
-from govray.errors import InfrastructureFailed
-from govray.errors import Refused
+from govray.errors import Damaged, GovrayError, InfrastructureFailed, Refused
 from govray.storage.bucket_path import BucketPath
 from govray.storage.storage_url import below
 from govray.train.checkpoint import commit_folder, storage
@@ -100,30 +97,6 @@ def test_what_was_committed_is_resumed(run: Path) -> None:
         assert resumed.model.state_dict()[name].equal(tensor)
 
 
-def test_every_storage_holds_the_same_bytes(tmp_path: Path, remote: Path) -> None:
-    local = tmp_path / "local"
-    for each in (local, remote):
-        trained(each)
-    here, there = (commit_folder.load(commit_of(each, 3)) for each in (local, remote))
-    assert here.digest == there.digest
-    assert dict(here.files) == dict(there.files)
-    assert not list(remote.glob("checkpoint_*"))
-
-
-def test_a_file_of_many_requests_comes_back(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Larger than a part of an upload and than one read."""
-    monkeypatch.setattr("govray.storage.bucket_path._MOST", 1 << 20)
-    data = bytes(range(256)) * (12 << 12)
-    place = storage.storage_of(run).place(1, (1, 1))
-    commit_folder.commit(place, {"big": data, "empty": b""})
-    assert commit_folder.load(place).files == {"big": data, "empty": b""}
-    copy = run / "copy"
-    commit_folder.copy_file(place, "big", copy)
-    assert copy.read_bytes() == data
-    with commit_folder.open_file(place, "big") as file:
-        assert file.read(7) == data[:7]
-
-
 def flip(raw: Raw) -> None:
     data = bytearray(raw.read("model.safetensors"))
     data[len(data) // 2] ^= 1
@@ -180,6 +153,13 @@ def test_a_flipped_bit_is_found_on_loading_and_the_commit_put_aside(run: Path) -
     assert swept.startswith(folder_name(2))
     assert steps(run) == [2, 1]
     commit_folder.load(commit_of(run, 2))
+
+
+def test_what_lies_beyond_the_resumed_step_is_put_aside(run: Path) -> None:
+    trained(run, 3)
+    Training(run, resumed=1)
+    assert steps(run) == [1]
+    assert len(garbage_collection.inventory(run).leftovers) == 2
 
 
 def test_whoever_was_overtaken_publishes_nothing(run: Path) -> None:
@@ -313,6 +293,23 @@ def test_foreign_objects_are_neither_read_nor_deleted(remote: Path) -> None:
     assert steps(remote) == [2]
 
 
+def test_two_runs_of_one_name_do_not_meet(tmp_path: Path, bucket: str) -> None:
+    """The second begins anew, though its folder has the name of the first."""
+    for parent in ("a", "b"):
+        run = tmp_path / parent / "tiny"
+        run.mkdir(parents=True)
+        storage.choose(run, bucket)
+        assert latest(run) is None
+        trained(run, 1)
+
+
+def test_deleting_leaves_no_object_of_the_commit(remote: Path) -> None:
+    trained(remote, 1)
+    commit_of(remote, 1)
+    garbage_collection.commit_folder.remove(commit_of(remote, 1))
+    assert objects(remote) == {"run.json"}
+
+
 @pytest.mark.story
 def test_a_server_that_died_is_not_taken_for_an_empty_store(
     tmp_path: Path,
@@ -357,19 +354,6 @@ def test_a_store_that_refuses_is_not_an_empty_one(
     assert "the storage failed" in str(resumed.commits.failure)
 
 
-def test_a_bucket_that_does_not_exist_is_named(
-    store_server: Server, bucket: str, tmp_path: Path
-) -> None:
-    storage.require_reachable(bucket)
-    with pytest.raises(UsageError, match="no such bucket"):
-        storage.require_reachable(store_server.url("nowhere"))
-    run = tmp_path / "run"
-    run.mkdir()
-    with pytest.raises(UsageError, match="the storage failed: no such"):
-        storage.choose(run, store_server.url("nowhere"))
-    assert not list(run.iterdir()), "nothing says that the run commits there"
-
-
 def test_a_run_keeps_the_place_that_it_began_with(remote: Path, bucket: str) -> None:
     before = (remote / storage.FILE).read_bytes()
     storage.choose(remote, bucket)
@@ -389,21 +373,3 @@ def test_no_credential_is_written_or_travels(remote: Path) -> None:
         assert not path.is_file() or secret.encode() not in path.read_bytes()
     for name in objects(remote):
         assert secret.encode() not in (store.root / name).read_bytes()
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"storage":"s3://b"}', '{"commits":1,"storage":"s"}'])
-def test_a_storage_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    """It must not be taken for a run that commits in its folder."""
-    (tmp_path / storage.FILE).write_text(text)
-    with pytest.raises(Refused, match=r"storage\.json"):
-        latest(tmp_path)
-
-
-def test_ray_is_shown_a_folder_that_names_the_commit(remote: Path, tmp_path: Path) -> None:
-    trained(remote, 1)
-    place = commit_of(remote, 1)
-    shown = storage.shown_to_ray(remote, place)
-    assert shown.parent == remote
-    assert json.loads((shown / "commit.json").read_bytes()) == {"commit": str(place)}
-    assert storage.shown_to_ray(remote, tmp_path) == tmp_path
-    assert fs.FileSystem.from_uri(str(shown))[1] == str(shown)

@@ -17,7 +17,6 @@ from govray.engine.model.layer_groups import layer_groups
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, plan_streams
 from govray.governance.record.row_order import RowOrder
-from govray.train.experiment.sections import Ema
 from govray.train.watching.flops import row_flops
 from govray.train.watching.model_size import ModelSize, model_size
 

@@ -16,8 +16,6 @@ from govray.platform.store.database import open_store
 from govray.platform.store.tables import Submission
 from govray.train.driver.trainer import from_experiment
 from govray.train.inputs.experiment_config import parse_experiment
-from govray.train.watching import chosen_callbacks
-from govray.train.watching.chosen_callbacks import TraceCallback
 from tests.support.collector import Collector, collecting
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
@@ -103,39 +101,6 @@ def test_one_trace_leads_from_a_request_to_the_steps(
     on_digest, off_digest = (sha256(newest_weights(each)).hexdigest() for each in (on, off))
     assert on != off
     assert on_digest == off_digest
-
-
-@pytest.mark.parametrize("sent", [None, f"ff-{OUTSIDE}-x-01"])
-def test_what_is_no_traceparent_begins_a_trace(
-    collector: Collector, tmp_path: Path, sent: str | None
-) -> None:
-    row = submitted(tmp_path, sent)
-    [request] = collector.named("POST /v1/experiments")
-    assert (request.parent, request.trace in str(row.trace)) == ("", True)
-    assert request.trace not in (OUTSIDE, "0" * 32)
-
-
-def test_a_long_run_has_few_spans(
-    collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chosen_callbacks, "SPANS", 4)
-    callback = TraceCallback()
-    callback.start(
-        RunStarted(
-            run_id="r", folder=tmp_path, experiment="e", step=100, settings={}, policy="sha256:0"
-        )
-    )
-    for step in range(100, 1100):
-        callback.step(step, {"loss": 1.0})
-    callback.end("failed")
-    steps = [each.attributes for each in collector.named("steps")]
-    assert 20 < len(steps) < 40
-    firsts = [each["govray.step.first"] for each in steps]
-    lasts = [each["govray.step.last"] for each in steps]
-    assert (firsts[0], lasts[-1]) == (100, 1099)
-    assert firsts[1:] == [last + 1 for last in lasts[:-1]]
-    [run] = collector.named("run")
-    assert run.failed
 
 
 def test_a_collector_that_is_away_fails_nothing(

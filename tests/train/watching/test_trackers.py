@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from govray.train.driver.trainer import GovernedTrainer, from_experiment, new_or_unfinished
 from govray.train.inputs.experiment_config import parse_experiment
+from govray.train.watching.mlflow_callback import MLflowCallback
 from govray.train.watching.run_callback import RunCallback, RunStarted, Told
 from tests.support.deployment import Deployment
 from tests.support.newest_weights import newest_weights
@@ -243,3 +245,47 @@ def test_a_tracker_that_fails_loses_that_call_and_says_so_once(
     assert len(messages) == len(said)
     assert all(each in message for each, message in zip(said, messages, strict=True))
     assert messages[0].endswith("the run goes on: OSError: the tracker's server is gone")
+
+
+class Refusal(Exception):
+    """As MLflow's, whose import takes seconds."""
+
+    error_code = "INVALID_PARAMETER_VALUE"
+
+
+class Server:
+    """Stands for MLflow's client: it refuses names with a comma, and may be gone."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, list[int]] = {}
+        self.gone = False
+
+    def log_batch(self, run: str, metrics: Any = ()) -> None:
+        if self.gone:
+            raise OSError("the server is gone")
+        if any("," in each.key for each in metrics):
+            raise Refusal("Invalid name")
+        for each in metrics:
+            self.kept.setdefault(each.key, []).append(each.step)
+
+
+def test_a_name_that_mlflow_refuses_costs_that_metric_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    callback, server = MLflowCallback(), Server()
+    callback._client, callback._run = server, "r"
+    with caplog.at_level(logging.WARNING):
+        for step in range(3):
+            callback._waiting += [
+                SimpleNamespace(key=key, step=step) for key in ("loss", "a,b", "c")
+            ]
+            server.gone = step == 1
+            if server.gone:  # its metrics wait
+                with pytest.raises(OSError, match="gone"):
+                    callback._send()
+            else:
+                callback._send()
+    assert server.kept == {"loss": [0, 1, 2], "c": [0, 1, 2]}
+    assert [each.getMessage() for each in caplog.records] == [
+        "MLflow refuses a,b of the metrics, which it gets no more"
+    ]

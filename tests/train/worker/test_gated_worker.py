@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, sleep
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -18,7 +19,7 @@ from govray.data.step_reader import StepRows
 from govray.engine.model.gpt import GPT, loss
 from govray.engine.model.layer_groups import layer_groups
 from govray.engine.steps.expiry import EndOfValidity, NoLongerValid
-from govray.errors import RankFailed
+from govray.errors import InfrastructureFailed, RankFailed
 from govray.governance.policy.route import Route
 from govray.governance.record.batch_plan import BatchPlan, StreamCorpus, StreamPlan
 from govray.governance.record.gates import Gate, read_gates
@@ -357,3 +358,30 @@ def test_what_cannot_be_read_ahead_is_told_at_its_own_step(
     [(said, done)] = process.run(failed_reading, tmp_path)
     assert said.startswith("rank 0, step 5: could not load its batch: OSError: the disk is gone")
     assert done == 5
+
+
+def test_a_step_without_loss_targets_is_told_without_a_loss(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN, which it was, is no JSON: it ended the driver's log of steps, and all callbacks."""
+    monkeypatch.setattr(Rows, "length", 1)
+    run, _ = start(tmp_path / "run")
+    told: list[Mapping[str, float]] = []
+    run._on_step = lambda step, metrics: told.append(metrics)
+    train(run, clock, until=2)
+    assert [(each["step"], each["targets"]) for each in told] == [(0, 0), (1, 0)]
+    assert not any("loss" in each for each in told)
+
+
+def test_what_ray_kills_for_memory_is_tried_again(tmp_path: Path, clock: Clock) -> None:
+    """A task of Ray Data that reads rows; it counted as the loop's own failure."""
+    run, _ = start(tmp_path / "run")
+
+    def killed(rows: Rows) -> Iterator[StepRows]:
+        raise ray.exceptions.OutOfMemoryError("the node was running low on memory")
+        yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rows, "__iter__", killed)
+        with pytest.raises(InfrastructureFailed, match="low on memory"):
+            train(run, clock)

@@ -285,7 +285,7 @@ def test_a_rollback_of_the_trunk_changes_it(
     assert [d.corpus for d in model.attestation.memorization.decisions] == ["weak-one"]
 
 
-@pytest.mark.parametrize("where", ["on the new branch", "lost"])
+@pytest.mark.parametrize("where", ["noted", "on the new branch", "lost"])
 def test_a_rollback_survives_a_crash(
     shared: Deployment,
     rolled_back: tuple[Path, VerifiedModel],
@@ -341,3 +341,17 @@ def _dies(kills: Iterator[bool], real: type) -> Callable[..., Any]:
 
 def lines(run: Path) -> list[bytes]:
     return [leaf.line for leaf in recorded_leaves(run)]
+
+
+def test_the_engines_monitor_leaves_no_trace(
+    shared: Deployment, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same policy and data, measured and not: equal weights, and measures of every layer."""
+    run_here(monkeypatch)
+    run, model = attested(shared, trainer_of(shared))
+    findings = model.attestation.memorization
+    assert findings is not None
+    if findings.decisions:  # a tiny model may well learn its few records by heart
+        pytest.skip(f"it was found to memorize: {findings.decisions}")
+    assert tensors(run) == tensors(undisturbed)
+    assert {measure.layer for measure in findings.measures} >= {"block.0", "head"}

@@ -89,3 +89,27 @@ def test_a_run_follows_its_phases_and_resumes_in_one(
     assert [leaf.line for leaf in recorded_leaves(killed)] == [
         leaf.line for leaf in recorded_leaves(run)
     ]
+
+
+def never_trimmed(patch: pytest.MonkeyPatch) -> None:
+    """Let a phase that the run doesn't reach take part in the plan."""
+    patch.setattr("govray.governance.policy.corpus_routes.CorpusRoutes.until", lambda self, _: self)
+
+
+def test_phases_that_change_nothing_give_the_weights_of_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Deployment(tmp_path / "here")
+    plain = tensors(trainer_of(here).train())
+    for phases in (
+        f"{{from_step: 2, {UPPER}}}, {{from_step: 7, {UPPER}}}",
+        f"{{from_step: {STEPS}, layers: all}}",
+    ):
+        assert tensors(trainer_of(under(here, phases)).train()) == plain
+    changed = under(here, f"{{from_step: {STEPS - 1}, layers: all}}")
+    assert tensors(trainer_of(changed).train())[:1] != plain[:1]
+    # The control: a phase beyond the last step would join domains, and draw another order.
+    with monkeypatch.context() as patched:
+        never_trimmed(patched)
+        beyond = under(here, f"{{from_step: {STEPS}, layers: all}}")
+        assert tensors(trainer_of(beyond).train()) != plain

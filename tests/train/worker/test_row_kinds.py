@@ -173,6 +173,11 @@ def test_allow_all_is_plain_training_bit_for_bit(kind: str) -> None:
     assert differing(reference, weights_of(Kind.model[kind]())) == set(reference)
 
 
+@pytest.mark.parametrize("kind", Kind.rows)
+def test_sampling_gradient_norms_changes_nothing(kind: str) -> None:
+    assert differing(ours(kind, norms_every=1), ours(kind)) == set()
+
+
 def gradient(rows: StepRows, tensors: Mapping[str, Tensor]) -> Tensor:
     """Of each input position's embedding, its absolute sum, by the loss of one batch."""
     model = fresh_chat()
@@ -212,3 +217,14 @@ def test_dropping_the_mask_changes_what_is_trained(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Kind, "rows", {"chat": unmasked})
     assert differing(ours("chat"), reference)
     assert differing(plain("chat"), reference)
+
+
+def test_a_step_without_any_loss_target_counts_its_rows_and_moves_nothing() -> None:
+    batch = step_batch(chat_rows(3, 0), "cpu", CHAT)
+    assert batch.corpora[CORPUS][0] > 0
+    assert batch.corpora[CORPUS][1] == 0
+    model = fresh_chat()
+    run = governed(model, optimizer_of(model), [allow_all(model)], norms_every=1)
+    result = run(batch, token_loss)
+    assert result.corpus_counts[CORPUS] == batch.corpora[CORPUS]
+    assert differing(weights_of(model), weights_of(fresh_chat())) == set()

@@ -20,8 +20,7 @@ from govray.governance.submission.yaml_overrides import LONGEST_OVERRIDE, MOST_O
 from govray.platform.service.acting import acting
 from govray.platform.service.acting.acting import Asked, Ready
 from govray.platform.service.acting.experiment_check import LONGEST_FILE
-from govray.platform.service.http.answer import Answer
-from govray.platform.service.http.answer import example
+from govray.platform.service.http.answer import Answer, example
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import submits
@@ -276,9 +275,9 @@ def list_submissions(
 
 
 @router.get("/pools")
-def list_pools(session: SessionDep) -> Listing[PoolItem]:
+def list_pools(visit: VisitDep) -> Listing[PoolItem]:
     """The pools of the queue; none where nobody has worked it off yet."""
-    items = [PoolItem.model_validate(each) for each in pools.stated(session)]
+    items = [PoolItem.model_validate(each) for each in pools.stated(visit.session)]
     return Listing(items=items, next=None)
 
 

@@ -27,11 +27,9 @@ from govray.platform.service.http.problems import Problem
 from govray.platform.service.identity.access import require
 from govray.platform.service.identity.pagination import Listing, PageDep
 from govray.platform.service.identity.roles import submits
-from govray.platform.service.identity.visit import Visit
-from govray.platform.service.identity.visit import VisitDep
+from govray.platform.service.identity.visit import Visit, VisitDep
 from govray.platform.service.routes import archives
-from govray.platform.service.routes.submissions import DIGEST
-from govray.platform.service.routes.submissions import Key
+from govray.platform.service.routes.submissions import DIGEST, Key
 from govray.platform.service.tasks.gate import answering
 from govray.platform.service.tasks.tickets import ENTRY_SECONDS, ticket
 from govray.platform.service.visible.visibility import RUN_READERS, absent

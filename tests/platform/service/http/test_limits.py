@@ -17,12 +17,12 @@ import uvicorn
 from fastapi import APIRouter, Body
 from httpx import Client
 
-from govray.cli.serve import LARGEST_HEAD
-from govray.cli.serve import server_config
+from govray.cli.serve import LARGEST_HEAD, server_config
 from govray.platform.service.app import create_app
 from govray.platform.service.http import limits
 from govray.platform.service.http.limits import address_key
 from govray.platform.service.http.problems import MEDIA_TYPE, Problem
+from govray.platform.service.http.settings import Settings
 from govray.platform.store.database import open_store
 from tests.support.people import Service, serve
 
@@ -91,7 +91,7 @@ def test_a_body_is_bounded_announced_or_not(bounded: Service) -> None:
         assert answer.headers["content-type"] == MEDIA_TYPE
 
 
-@pytest.mark.parametrize("path", ["/hang"])
+@pytest.mark.parametrize("path", ["/slow", "/hang"])
 def test_an_answer_that_is_late_is_a_503(hurried: Service, path: str) -> None:
     answer = hurried.client("public").get(path)
     assert answer.status_code == 503
@@ -162,43 +162,6 @@ def test_control_with_one_bound_for_all_a_stranger_sends_as_much(tmp_path: Path)
     with serve(url, max_body=3000, max_stranger_body=3000) as running:
         answer = running.client("public").post("/v1/attestations:verify", content=b"x" * 1200)
         assert answer.status_code == 200
-
-
-def test_few_uploads_are_checked_at_once_and_the_loop_goes_on(
-    narrow: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running, most, lock, release = 0, 0, threading.Lock(), threading.Event()
-
-    def slow(*_words: object, **_options: object) -> EnvelopeCheck:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        release.wait(60)
-        with lock:
-            running -= 1
-        return EnvelopeCheck(None, None, ())
-
-    monkeypatch.setattr(attestations, "check_envelope", slow)
-    monkeypatch.setattr(attestations, "MAX_WAITING", 3)
-
-    async def ask() -> list[int]:
-        transport = ASGITransport(narrow.app)
-        async with AsyncClient(transport=transport, base_url="http://testserver") as client:
-            uploads = [
-                asyncio.create_task(client.post("/v1/attestations:verify", content=b"{}"))
-                for _ in range(8)
-            ]
-            # Those beyond the bound are answered while the others wait, and so is anything else.
-            while sum(each.done() for each in uploads) < 3 or running < 2:
-                await asyncio.sleep(0.05)
-            assert (await client.get("/v1/health")).status_code == 200
-            release.set()
-            return [(await each).status_code for each in uploads]
-
-    statuses = asyncio.run(asyncio.wait_for(ask(), 60))
-    assert most == Settings(store="").max_checks == 2
-    assert sorted(statuses) == [200] * 5 + [503] * 3
 
 
 @pytest.mark.parametrize(

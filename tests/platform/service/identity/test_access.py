@@ -15,7 +15,7 @@ from govray.platform.service.identity.caller import ROLES, Caller, Role
 from govray.platform.service.identity.session_cookie import COOKIE
 from govray.platform.service.visible.visibility import own_corpora
 from govray.platform.store.database import open_store
-from govray.platform.store.tables import AuditEntry, Corpus
+from govray.platform.store.tables import AuditEntry, Corpus, Token
 from tests.support.people import KINDS, NOW, Service, begin_session, serve
 
 
@@ -56,6 +56,12 @@ def test_everyone_is_who_they_are_and_ended_tokens_are_nobody(service: Service) 
     assert service.client("public").get("/who").json()["role"] == "public"
 
 
+def test_a_role_is_required(service: Service) -> None:
+    expected = dict.fromkeys(KINDS, 403) | ENDED
+    expected |= {"admin": 200, "auditor": 200, "public": 401}
+    assert statuses(service, "GET", "/staff") == expected
+
+
 def test_without_the_check_the_role_is_not_required(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +85,17 @@ def test_what_is_no_token_is_refused_and_does_not_become_public(
     answer = service.client("public", Authorization=header).get("/who")
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_a_wrong_secret_reads_like_an_unknown_id(service: Service) -> None:
+    token = service.tokens["admin"]
+    wrong = token[:-1] + ("A" if token[-1] != "A" else "B")
+    unknown = "govr_" + "0" * 12 + token[17:]
+    answers = [
+        service.client("public", Authorization=f"Bearer {each}").get("/who").json()
+        for each in (wrong, unknown)
+    ]
+    assert answers[0] == answers[1]
 
 
 def test_a_scope_narrows_a_role(service: Service) -> None:
@@ -121,6 +138,15 @@ def test_a_cookie_counts_only_for_reading_or_on_our_own_page(
     client.cookies.set(COOKIE, begin_session(service.engine, service.tokens["admin"], NOW))
     answer = client.request(method, "/who").json()
     assert role in (answer if isinstance(answer, str) else answer["role"])
+
+
+def test_the_store_has_no_secret(service: Service) -> None:
+    with Session(service.engine) as session:
+        rows = session.exec(select(Token)).all()
+        kept = " ".join(row.model_dump_json() for row in rows)
+    assert len(rows) >= len(service.tokens)
+    for token in service.tokens.values():
+        assert token.split("_", 2)[2] not in kept
 
 
 def test_refusals_are_in_the_audit_log_without_the_token(service: Service) -> None:
@@ -181,9 +207,3 @@ def test_only_its_supplier_and_staff_read_a_corpus(service: Service) -> None:
             False,
         ]
         assert [reads(each) for each in ROLES] == [True, True, True, False, False, False]
-
-
-def test_a_role_is_required(service: Service) -> None:
-    expected = dict.fromkeys(KINDS, 403) | ENDED
-    expected |= {"admin": 200, "auditor": 200, "public": 401}
-    assert statuses(service, "GET", "/staff") == expected

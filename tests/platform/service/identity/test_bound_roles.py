@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,16 @@ from hypothesis import strategies as st
 from sqlalchemy import true
 from sqlmodel import Session
 
+from govray.platform.service.acting import acting
 from govray.platform.service.identity import access
-from govray.platform.service.identity.caller import SCOPES, Caller, PlaceRole
+from govray.platform.service.identity.bound_roles import bound
+from govray.platform.service.identity.caller import SCOPES, Caller, PlaceRole, Role
 from govray.platform.service.identity.roles import ACTIONS, NEEDS, may, role_in
 from govray.platform.service.visible import reach, visibility, visible_runs
 from govray.platform.store import role_bindings
+from govray.platform.store.database import open_store
 from govray.platform.store.role_bindings import ROLES, Grant
-from govray.platform.store.tables import Project
+from govray.platform.store.tables import Project, RoleBinding, Workspace
 from tests.support.library import library
 from tests.support.people import NOW
 from tests.support.places import BY, GRANTS, READS, RUNS, Places, placed
@@ -278,3 +282,62 @@ def test_an_action_needs_a_role_and_a_scope(action: str, scope: str) -> None:
         allowed = enough and role in ACTIONS[action]  # type: ignore[index]
         assert may(caller, action, PLACES[0], at=AT) == allowed  # type: ignore[arg-type]
         assert not may(caller, action, PLACES[1], at=AT)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("role", "bound", "first"),
+    [
+        ("engineer", (), "default"),
+        ("member", (PlaceRole(role="engineer", reach="project", place="vision"),), "vision"),
+        ("member", (PlaceRole(role="engineer", reach="workspace", place="research"),), "text"),
+        ("member", (PlaceRole(role="viewer", reach="project", place="vision"),), ""),
+        ("viewer", (), ""),
+    ],
+)
+def test_a_form_offers_a_project_that_the_caller_may_use(
+    tmp_path: Path, role: Role, bound: tuple[PlaceRole, ...], first: str
+) -> None:
+    made = open_store(f"sqlite:///{tmp_path / 'store.db'}", create=True)
+    with Session(made) as session:
+        session.add(Workspace(name="research", description="", created=AT, user=""))
+        session.flush()
+        for name in ("vision", "text", "old"):
+            session.add(
+                Project(
+                    name=name, workspace="research", settings={}, created=AT, user="",
+                    archived=name == "old",
+                )
+            )  # fmt: skip
+        session.flush()
+        caller = Caller(name="x", role=role, scopes=frozenset(SCOPES), bound=bound)
+        assert acting.offered(session, caller) == first
+    made.dispose()
+
+
+ROWS = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(ROLES),
+        "scope": st.sampled_from(["organisation", "workspace", "project"]),
+        "place": st.just("vision"),
+        "supplier": st.just("acme"),
+    }
+).map(lambda given: RoleBinding(**given))
+ASKS = (
+    *(visibility.is_staff, visibility.is_admin, visibility.watches, visibility.reads_audit),
+    *(visibility.reads_runs, visibility.reads_corpora, visibility.promotes),
+)
+
+
+def rights(caller: Caller) -> set[str]:
+    """What a caller may do in the whole organisation, and what may be open to it at all."""
+    return {
+        *(f"{action} everywhere" for action in ACTIONS if reach.everywhere(caller, action)),  # type: ignore[arg-type]
+        *(asks.__name__ for asks in ASKS if asks(caller)),
+    }
+
+
+@given(st.sampled_from(["engineer", "auditor", "supplier", "member"]), st.lists(ROWS, max_size=4))
+def test_roles_add_up_and_none_takes_away(account: Role, rows: list[RoleBinding]) -> None:
+    alone = Caller(name="x", role=account, supplier="acme" if account == "supplier" else None)
+    each = [bound(Caller(name="x", role="member"), [row]) for row in rows]
+    assert rights(bound(alone, rows)) >= set().union(*map(rights, [alone, *each]))

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from fastapi.testclient import TestClient
 from sqlmodel import Session, select
 
+from govray.cli import main
 from govray.platform.service.identity import browser_sessions, tokens
 from govray.platform.service.identity.access import REMEMBERED, CallerDep
 from govray.platform.service.identity.browser_sessions import IDLE, LASTS, NOTED
@@ -91,6 +92,15 @@ def test_signing_out_ends_every_copy_of_the_cookie(
     # Negative control: forgetting the cookie alone, as it was, leaves the copy good.
     monkeypatch.setattr(browser_sessions, "end", lambda *_: None)
     assert replayed() == 200
+
+
+def test_a_session_that_was_brought_along_is_not_signed_in_to(service: Service) -> None:
+    planted = sign_in(service.client("public"), service.tokens["supplier"])
+    client = holding(service, planted)
+    cookie = sign_in(client, service.tokens["admin"])
+    assert cookie != planted
+    assert status(holding(service, planted)) == 401
+    assert holding(service, cookie).get("/who").json() == "admin"
 
 
 @pytest.mark.parametrize("how", ["revoked", "disabled", "expired"])
@@ -218,3 +228,15 @@ def test_signing_in_and_out_is_in_the_audit_log_without_the_secret(service: Serv
     assert [entries[-2].action, entries[-1].action] == ["sign in", "sign out"]
     assert cookie not in text
     assert cookie.split("_", 2)[2] not in text
+
+
+def test_an_operator_ends_every_session_of_a_user(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cookies = [sign_in(service.client("public"), service.tokens["auditor"]) for _ in range(2)]
+    other = sign_in(service.client("public"), service.tokens["engineer"])
+    url = service.app.state.settings.store
+    assert main(["token", "sign-out", "auditor", "--store", url]) == 0
+    assert "sessions of auditor" in capsys.readouterr().out
+    assert [status(holding(service, each)) for each in (*cookies, other)] == [401, 401, 200]
+    assert main(["token", "sign-out", "nobody", "--store", url]) == 0

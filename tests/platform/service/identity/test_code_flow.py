@@ -14,12 +14,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlmodel import Session, select
 
-from govray.platform.service.identity import oidc
-from govray.platform.service.identity import sign_in_attempts
+from govray.platform.service.identity import oidc, sign_in_attempts
 from govray.platform.service.identity.access import REMEMBERED
 from govray.platform.service.identity.code_flow import CodeFlow
-from govray.platform.service.identity.code_flow import PATH
-from govray.platform.service.identity.code_flow import ProviderDiscovery
 from govray.platform.service.identity.session_cookie import ATTEMPT, COOKIE, SECURE
 from govray.platform.service.identity.sign_in_attempts import Attempt
 from govray.platform.store import role_bindings
@@ -113,6 +110,13 @@ def test_whoever_signs_in_there_is_signed_in_here(
     digest = hashlib.sha256(form["code_verifier"].encode()).digest()
     assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == asked["code_challenge"]
     assert "client_secret" not in form
+
+
+def test_roles_come_from_the_id_token(served: Service, provider: IdentityProvider) -> None:
+    provider.who = {"sub": "sue", "groups": ["suppliers"], "supplier": "acme"}
+    client, _ = signed_in(served, provider)
+    assert client.get("/experiments").status_code == 403
+    assert client.get("/corpora").status_code == 200
 
 
 def test_the_cookies_are_of_this_very_host_where_people_come_over_https(
@@ -279,154 +283,11 @@ def test_an_answer_without_an_id_token_signs_nobody_in(
     assert signed_in(served, provider)[1].status_code in (401, 503)
 
 
-def test_the_document_is_remembered(provider: IdentityProvider) -> None:
-    clock = [0.0]
-    found = ProviderDiscovery(provider.issuer, clock=lambda: clock[0])
-    for _ in range(3):
-        found.metadata()
-    clock[0] = code_flow.KEYS_SECONDS
-    found.metadata()
-    assert [path for path, _ in provider.asked] == [PATH] * 2
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[tuple[str, dict[str, Any]]]:
-    """A server that answers as it is told: (its address, what it sends)."""
-    says: dict[str, Any] = {"status": 200, "body": b"{}", "location": ""}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(says["status"])
-            if says["location"]:
-                self.send_header("Location", says["location"])
-            self.end_headers()
-            self.wfile.write(says["body"])
-
-        def log_message(self, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", says
-    server.shutdown()
-    server.server_close()
-
-
-def test_what_is_no_object_of_bounded_size_is_no_answer(
-    elsewhere: tuple[str, dict[str, Any]], provider: IdentityProvider
-) -> None:
-    address, says = elsewhere
-    assert ask(address) == {}
-    for body in (b"", b"[]", b"5", b"\xff", b"[" * 100_000, b'"' + b"x" * (1 << 20) + b'"'):
-        says["body"] = body
-        with pytest.raises(NoAnswer):
-            ask(address)
-    says |= {"status": 302, "location": provider.issuer + PATH}
-    with pytest.raises(NoAnswer, match="302"):
-        ask(address)
-    assert provider.asked == []
-    with pytest.raises(NoAnswer, match="cannot be reached"):
-        ask("http://127.0.0.1:9/")
-    for url in ("http://id.example/", "file:///etc/passwd", "http://[", ""):
-        assert not is_safe(url)
-        with pytest.raises(NoAnswer, match="not https"):
-            ask(url)
-
-
-def test_an_answer_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider_address, "TIMEOUT", -1.0)
-
-    class Slow:
-        def read1(self, size: int) -> bytes:
-            return b" "
-
-    with pytest.raises(NoAnswer, match="not whole"):
-        provider_address._body(Slow())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"client_id": None}, "needs a client_id"),
-        ({"client_id": ""}, "needs a client_id"),
-        ({"redirect_url": "http://govray.example/sign-in/callback"}, "https only"),
-        ({"redirect_url": "https://govray.example/"}, "send people back"),
-        ({"redirect_url": "https://govray.example/sign-in/callback?x=1"}, "send people back"),
-        ({"redirect_url": "https://u:p@govray.example/sign-in/callback"}, "send people back"),
-        ({"issuer": "http://id.example"}, "https only"),
-        ({"scope": "profile"}, "openid"),
-        ({"client_secret_file": Path("/nowhere")}, "cannot be read"),
-    ],
-)
-def test_settings_that_sign_nobody_in_are_refused(more: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {
-        "issuer": "https://id.example",
-        "audience": "govray",
-        "jwks_url": "https://id.example/keys",
-        "client_id": "govray",
-        "redirect_url": BACK,
-    }
-    settings = OidcSettings(**(given | more))
-    with pytest.raises(UsageError, match=said):
-        code_flow.code_flow(settings, Oidc(settings))
-
-
-def test_without_an_address_to_come_back_to_there_is_no_button(
-    provider: IdentityProvider, tmp_path: Path, served: Service
-) -> None:
-    assert provider_sign_in.CALLBACK in BACK
-    assert "/sign-in/provider?next=/models" in browser(served).get("/sign-in?next=/models").text
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    open_store(url, create=True).dispose()
-    settings = replace(provider.settings(BACK), redirect_url=None)
-    with serve(url, oidc=settings) as service:
-        assert "/sign-in/provider" not in browser(service).get("/sign-in").text
-        assert browser(service).get("/sign-in/provider").status_code == 404
-
-
-def test_one_secret_gives_three_that_tell_nothing_of_each_other() -> None:
-    attempt = Attempt("x" * 43)
-    derived = {attempt.state, attempt.nonce, attempt.verifier, attempt.challenge, attempt.secret}
-    assert len(derived) == 5
-    assert all(len(each) == 43 for each in derived)  # RFC 7636: 43 to 128
-    assert attempt.secret not in repr(attempt)
-
-
 def test_the_challenge_is_that_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
     """RFC 7636 appendix B."""
     verifier = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk"
     monkeypatch.setattr(Attempt, "verifier", verifier)
     assert Attempt("x").challenge == "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"
-
-
-def test_attempts_are_bounded_and_the_store_has_nothing_to_sign_in_with(
-    served: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sign_in_attempts, "MOST", 3)
-    with Session(served.engine) as session:
-        made = [
-            sign_in_attempts.begin(session, "/", at=NOW + timedelta(seconds=number))
-            for number in range(5)
-        ]
-        kept = session.exec(select(SignInAttempt)).all()
-        text = " ".join(each.model_dump_json() for each in kept)
-        assert len(kept) == 3
-        for each in made:
-            for secret in (each.secret, each.state, each.nonce, each.verifier):
-                assert secret not in text
-        assert sign_in_attempts.take(session, made[0].secret, made[0].state, at=NOW) is None
-        assert sign_in_attempts.take(session, made[4].secret, made[4].state, at=NOW) is not None
-
-
-def test_one_address_begins_a_tenth_of_all_sign_ins_at_most(
-    served: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lasts, most = sign_in_attempts.LASTS.total_seconds(), sign_in_attempts.MOST
-    bucket = served.app.state.gate._sign_ins
-    assert bucket.burst + bucket.rate * lasts <= most / 10
-    monkeypatch.setattr(bucket, "burst", 1)
-    monkeypatch.setattr(bucket, "_left", OrderedDict())
-    client = browser(served)
-    assert [client.get("/sign-in/provider").status_code for _ in range(3)] == [303, 429, 429]
 
 
 def test_a_token_of_the_provider_that_is_typed_keeps_no_role_that_is_bound(

@@ -202,6 +202,16 @@ def test_a_token_that_is_not_signed_as_it_has_to_be_is_refused(
     assert status(served, provider.token("ES256", kid="RS256")) == 401
 
 
+FOR_ACCESS = ("JWT", "jwt", "at+jwt", "application/at+jwt", "AT+JWT")
+FOR_OTHERS = ("logout+jwt", "secevent+jwt", "dpop+jwt", "JOSE", "application/jwt2", "jwt ")
+
+
+@pytest.mark.parametrize("kind", [*FOR_ACCESS, *FOR_OTHERS])
+def test_a_token_says_that_it_is_for_access(served: Service, provider: Provider, kind: str) -> None:
+    expected = 200 if kind in FOR_ACCESS else 401
+    assert status(served, provider.token(header={"typ": kind})) == expected
+
+
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 def test_a_short_rsa_key_signs_nothing(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)
@@ -262,6 +272,14 @@ def test_an_answer_that_is_no_set_of_keys_lets_nobody_in(
 def test_keys_come_over_https(url: str) -> None:
     with pytest.raises(UsageError, match="https only"):
         Oidc(settings(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://id.example/keys", "http://127.0.0.1:8080/keys", "http://[::1]/k", "http://localhost"],
+)
+def test_http_is_for_a_provider_on_this_machine(url: str) -> None:
+    Oidc(settings(url))
 
 
 def test_a_redirect_away_from_https_is_not_followed(provider: Provider) -> None:
