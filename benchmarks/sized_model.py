@@ -34,7 +34,7 @@ from govray.governance.attestation.model_attestation import (
     admitted_corpora,
     build,
 )
-from govray.governance.attestation.signing import UnsignedModel, sign
+from govray.governance.attestation.signing import UnsignedModel, sign_head
 from govray.governance.formats import canonical_json, merkle
 from govray.governance.formats.document import format_time, parse_time
 from govray.governance.formats.keys import LocalSigner
@@ -294,7 +294,9 @@ def attest(folder: Path) -> int:
         attested=at,
     )
     found = UnsignedModel(claims=claims, subjects=subjects, commit=_ZERO)
-    for name, data in (governance | dict(sign(found, execution, signer).files)).items():
+    for name, data in (
+        governance | dict(sign_head(found, execution, signer).signed(signer))
+    ).items():
         (folder / name).write_bytes(data)
     return _rows(ledger)
 

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 else:
     Given = Path  # typer takes no union; the parser decides
 
-Run = Annotated[
-    Given,
-    typer.Argument(
-        metavar="RUN", parser=given_place, help="A run's folder or URL, below storage_path."
-    ),
-]
+_RUN = typer.Argument(
+    metavar="RUN", parser=given_place, help="A run's folder or URL, below storage_path."
+)
+Run = Annotated[Given, _RUN]
+OptionalRun = Annotated[Given | None, _RUN]
 Storage = Annotated[
     Given,
     typer.Argument(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from govray.cli import signing_key, trust, user_files
+from govray.cli import attestor, signing_key, trust, user_files
 from govray.cli.output import (
     Key,
     Overrides,
@@ -20,7 +20,7 @@ from govray.cli.output import (
     note,
     report,
 )
-from govray.cli.place_argument import Run
+from govray.cli.place_argument import OptionalRun
 from govray.cli.progress import StageBar
 from govray.errors import UsageError
 from govray.storage.place import Place
@@ -146,7 +146,7 @@ def _next(run: Place) -> str:
 
 
 def attest(
-    run: Run,
+    run: OptionalRun = None,
     key: Key = "env:GOVRAY_KEY",
     password_file: PasswordFile = None,
     replay: Annotated[
@@ -156,12 +156,31 @@ def attest(
         ),
     ] = None,
     trust_root: TrustRoot = None,
+    watch: Annotated[
+        Path | None,
+        typer.Option(
+            "--watch", metavar="FILE", help="Sign a queue's runs as they end. As attestor.yaml."
+        ),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --watch: sign what has ended, and end.")
+    ] = False,
 ) -> None:
     """Sign a finished run's model again, with the replays since then. Training signs it once.
 
     A replay counts if an operator or a witness signed its outcome (govray replay --key). The run's
     own trust root names their keys, or a newer root given by --trust-root.
+
+    With --watch it is the attestor, which signs runs whose jobs have no key, until SIGTERM.
     """
+    if watch is not None and run is None:
+        attestor.watch(watch, once=once)
+        return
+    if run is None or watch is not None or once:
+        raise UsageError(
+            "attest takes a run, or --watch FILE",
+            do="Name the run's folder, or deploy/attestor.yaml behind --watch",
+        )
     from govray.train.attest.write_model import write_model
     from govray.train.replay.replay_outcome import evidence, unsigned
 

@@ -38,6 +38,7 @@ def read_regular(path: Place, limit: int = MOST) -> bytes:
     if not isinstance(path, Path):
         return path.read_bytes()
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > limit:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
             raise OSError(errno.EFBIG, f"it has more than {limit >> 20} MiB", str(path))
-        return file.read(limit)
+        return file.read(min(limit, size + 1))  # takes as much memory

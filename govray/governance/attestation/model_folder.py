@@ -284,7 +284,7 @@ class Bundle:
         ``digest``: ``sha256:`` and 64 hex digits, if the content has to be what it was before.
         Raises ``Malformed``: not a regular file, or larger. ``Damaged``: its digest is another."""
         with self._open(name) as file:
-            data = file.read(limit + 1)
+            data = file.read(min(limit, self._size(name, file)) + 1)  # takes as much memory
         if len(data) > limit:
             raise Malformed(f"larger than {limit} bytes", where=name)
         if digest is not None and canonical_json.sha256(data) != digest:

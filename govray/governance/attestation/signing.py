@@ -21,9 +21,10 @@ from govray.governance.attestation.model_attestation import Attestation, Claims
 from govray.governance.formats import canonical_json
 from govray.governance.formats.bounds import ShortText
 from govray.governance.formats.document import Digest, Document
+from govray.governance.formats.dsse import sign_payload
 from govray.governance.formats.keys import Signer
 from govray.governance.formats.signed_note import sign_checkpoint
-from govray.governance.formats.statement import Subject, seal
+from govray.governance.formats.statement import Subject, statement_bytes
 from govray.governance.record import ledger
 
 
@@ -46,23 +47,28 @@ class UnsignedModel(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignedModel:
-    """The two files that need the key: the attestation's envelope and the ledger's checkpoint."""
+class HeadedModel:
+    """A statement that is not signed yet, and the signed tree head that it pins.
 
-    attestation: bytes
+    Attributes:
+        payload: The statement's bytes (`govray.governance.formats.statement`).
+        checkpoint: The signed head of the run's ledger.
+    """
+
+    attestation: Attestation
+    payload: bytes
     checkpoint: bytes
 
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        """By their names in the model folder."""
+    def signed(self, signer: Signer) -> Mapping[str, bytes]:
+        """The two files that need the key, by their names in the model folder."""
         return {
-            model_folder.ATTESTATION: self.attestation,
+            model_folder.ATTESTATION: sign_payload(self.payload, [signer]),
             model_folder.CHECKPOINT: self.checkpoint,
         }
 
 
-def sign(found: UnsignedModel, execution: Execution, signer: Signer) -> SignedModel:
-    """Sign the claimed tree head and the attestation that pins it.
+def sign_head(found: UnsignedModel, execution: Execution, signer: Signer) -> HeadedModel:
+    """Sign the claimed tree head, and complete the attestation that pins it.
 
     Raises:
         Refused: The claims are of another commit than the operator's records have, or name the
@@ -80,4 +86,8 @@ def sign(found: UnsignedModel, execution: Execution, signer: Signer) -> SignedMo
     checkpoint = sign_checkpoint(head.origin, head.size, root, signer)
     attestation = Attestation.of(claims, execution, canonical_json.sha256(checkpoint))
     subjects = [Subject.of(name, digest) for name, digest in sorted(found.subjects.items())]
-    return SignedModel(attestation=seal(attestation, subjects, [signer]), checkpoint=checkpoint)
+    return HeadedModel(
+        attestation=attestation,
+        payload=statement_bytes(attestation, subjects),
+        checkpoint=checkpoint,
+    )

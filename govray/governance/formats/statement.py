@@ -100,6 +100,11 @@ def self_subject(name: str, document: Document) -> Subject:
 
 def seal(document: Document, subjects: Sequence[Subject], signers: Sequence[Signer]) -> bytes:
     """Return the signed envelope of ``document`` about ``subjects``."""
+    return sign_payload(statement_bytes(document, subjects), signers)
+
+
+def statement_bytes(document: Document, subjects: Sequence[Subject]) -> bytes:
+    """The statement of ``document`` about ``subjects``: what signatures are over."""
     predicate = document.to_json()
     header = {
         "_type": STATEMENT_TYPE,
@@ -107,7 +112,7 @@ def seal(document: Document, subjects: Sequence[Subject], signers: Sequence[Sign
         "subject": [subject.to_json() for subject in subjects],
     }
     _Header.from_json(header, where=type(document).__name__)
-    return sign_payload(canonical_json.encode(header | {"predicate": predicate}), signers)
+    return canonical_json.encode(header | {"predicate": predicate})
 
 
 def check_payload_type(envelope: Envelope, *, where: str) -> None:

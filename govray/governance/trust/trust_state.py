@@ -211,6 +211,19 @@ class TrustState:
             valid[0][1],
         )
 
+    def held_by(self, key: PublicKey, role: Role, *, at: datetime) -> tuple[Authority, ...]:
+        """The authorities of ``role`` for which this key alone can sign at the time ``at``."""
+        _check_aware(at)
+        return tuple(
+            each
+            for each in self.authorities
+            if each.role == role
+            and each.threshold == 1
+            and key in each.keys
+            and at < min(parse_time(each.expires), parse_time(self.root.expires))
+            and not self._revoked(each, at)
+        )
+
     def each_key_counts(self, role: Role) -> Self:
         """The same trust, in which one key of an authority of ``role`` is enough.
 

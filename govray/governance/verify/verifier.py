@@ -37,9 +37,10 @@ from govray.governance.attestation.model_folder import Bundle
 from govray.governance.attestation.replay_check import ReplayCheck, verify_replay_checks
 from govray.governance.attestation.tree_heads import check_heads
 from govray.governance.formats import canonical_json
-from govray.governance.formats.dsse import Envelope
+from govray.governance.formats.dsse import IN_TOTO, Envelope
+from govray.governance.formats.keys import PublicKey
 from govray.governance.formats.signed_note import TreeHead
-from govray.governance.formats.statement import Subject
+from govray.governance.formats.statement import Subject, read
 from govray.governance.notary.cosignature import (
     Cosignature,
     check_cosignatures,
@@ -260,6 +261,26 @@ def verify_to_cosign(
     )
 
 
+def verify_unsigned(
+    path: Place,
+    payload: bytes,
+    signer: PublicKey,
+    *,
+    trust_root: TrustAnchor | Path | str | bytes | None = None,
+    at: datetime,
+    records: ReadPart | None = None,
+) -> VerifiedModel:
+    """Every step of `verify`, as if ``signer`` had signed the statement ``payload``.
+
+    For an attestor, who looks before it signs: ``path`` is a model folder but for the attestation.
+    The ledger's head is signed already. Raises as `verify`.
+    """
+    asked = (payload, signer)
+    return _verify(
+        path, trust_root, (), at, (), (), None, (), records, one_key=True, unsigned=asked
+    )
+
+
 def _verify(
     path: Place | str,
     trust_root: TrustAnchor | Path | str | bytes | None,
@@ -269,15 +290,17 @@ def _verify(
     also: Sequence[Path | str | bytes],
     max_rows: int | None,
     allow_uncovered: Sequence[str],
-    read: ReadPart | None = None,
+    records: ReadPart | None = None,
     sample: float | None = None,
     *,
     one_key: bool = False,
+    unsigned: tuple[bytes, PublicKey] | None = None,
 ) -> VerifiedModel:
     at = at or datetime.now(UTC)
     for glob in allow_uncovered:
         _check_glob(glob)
-    folder = _open(asked := _place(path))
+    asked = _place(path)
+    folder = Bundle(asked) if unsigned else _open(asked)
     with _step(steps.TRUST_ROOT):
         anchor = _anchor(folder, trust_root, revocations)
         trust = TrustState.load(anchor.root, at=at, delegations=_delegations(folder))
@@ -285,7 +308,11 @@ def _verify(
         whole = anchor.apply(trust, at=at)
         trust = whole.each_key_counts("operator") if one_key else whole
     with _step(steps.SIGNATURE):
-        data, attested = _signed_attestation(folder, trust, at)
+        data, attested = (
+            (unsigned[0], _as_if_signed(*unsigned, trust, at))
+            if unsigned
+            else _signed_attestation(folder, trust, at)
+        )
         attestation = attested.document
     with _step(steps.STATEMENT):
         check_statement(attestation, trust, at)
@@ -299,7 +326,7 @@ def _verify(
     with _step(steps.MANIFEST):
         manifest = check_manifest(folder, trust, attestation, credentials, at)
         checked = check_prepared(
-            manifest.document, credentials, read, share=sample, seed=attested.digest
+            manifest.document, credentials, records, share=sample, seed=attested.digest
         )
     with _step(steps.ROUTES):
         routes = check_routes(weights, attestation, policy.document, credentials)
@@ -469,6 +496,18 @@ def _signed_attestation(
     attested = trust.verify(Attestation, envelope, role="operator", at=at, where="attestation")
     check_signatures(envelope, attested)
     return data, attested
+
+
+def _as_if_signed(
+    payload: bytes, signer: PublicKey, trust: TrustState, at: datetime
+) -> Verified[Attestation]:
+    """The statement, by the operators' authorities that this key alone can speak for."""
+    authorities = trust.held_by(signer, "operator", at=at)
+    if not authorities:
+        raise Refused("the key is no operator's of this trust root now", where=signer.keyid)
+    sealed = read(Attestation, Envelope(IN_TOTO, payload, ()), where="attestation")
+    keyids = frozenset({signer.keyid})
+    return Verified(sealed.document, sealed.digest, sealed.subjects, authorities, keyids)
 
 
 def _replay_checks(folder: Bundle, given: Sequence[Path | str | bytes]) -> list[tuple[str, bytes]]:

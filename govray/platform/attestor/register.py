@@ -190,6 +190,21 @@ class Register:
             last = _last(connection, submission, run or (found.run if found else ""))
         return last if last is not None and last.commit is not None else None
 
+    def waiting(self) -> tuple[tuple[str, str], ...]:
+        """Submission and run of which nothing is decided, and whose newest attempt has finished and
+        ended."""
+        posted, settled = tables.posted, tables.attested
+        same = (settled.c.submission == posted.c.submission, settled.c.run == posted.c.run)
+        finished = (
+            select(posted.c.submission, posted.c.run)
+            .where(posted.c.kind == "finished", ~select(settled).where(*same).exists())
+            .distinct()
+            .order_by(posted.c.submission, posted.c.run)
+        )
+        with self._engine.begin() as connection:
+            found = [(each.submission, each.run) for each in connection.execute(finished)]
+            return tuple(each for each in found if _ended(connection, *each))
+
     def attested(self, submission: str, run: str) -> Attested | None:
         """What became of a run, if that is decided."""
         with self._of(submission) as connection:
@@ -266,6 +281,19 @@ def _last(connection: Connection, submission: str, run: str) -> Posted | None:
     statement = _chain(submission, run, newest_first=True).limit(1)
     row = connection.execute(statement).mappings().one_or_none()
     return Posted(**row) if row is not None else None
+
+
+def _ended(connection: Connection, submission: str, run: str) -> bool:
+    """Whether the newest attempt of a submission has finished and ended this run."""
+    table = tables.posted
+    last = _last(connection, submission, run)
+    newest = _attempts(connection, submission)[-1]
+    if last is None or last.kind != "ended" or last.attempt != newest.number or newest.flagged:
+        return False
+    mine = _chain(submission, run).where(
+        table.c.attempt == last.attempt, table.c.kind == "finished"
+    )
+    return connection.execute(mine).first() is not None
 
 
 def _same(connection: Connection, new: Posted) -> Posted | None:

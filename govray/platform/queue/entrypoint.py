@@ -17,6 +17,9 @@ ENTRYPOINTS: Mapping[str, str] = {
 }
 """What a kind runs. ``{config}`` and ``{submission}`` are files of the working directory."""
 
+UNSIGNED = " --unsigned"
+"""Behind the command of a run that the attestor signs: its job reads no key."""
+
 
 def entrypoint(kind: str, **words: str) -> str:
     """The command of a kind.

@@ -34,7 +34,7 @@ from govray.governance.submission.code_archive import open_archive
 from govray.governance.submission.pool_labels import POOL_LABELS
 from govray.governance.submission.submission import Submission as Submitted
 from govray.platform.queue.attestor_register import AttestorRegister
-from govray.platform.queue.entrypoint import entrypoint
+from govray.platform.queue.entrypoint import UNSIGNED, entrypoint
 from govray.platform.queue.job import Job, JobRefused, JobState, Unreachable
 from govray.platform.queue.placement import Slot, placement
 from govray.platform.store.tables import Submission
@@ -139,6 +139,7 @@ class RayJobs:
             if self._register is not None:
                 told = self._register.variables(row, environment)
                 environment = _with_variables(environment, told)
+                command += UNSIGNED if told else ""
             with self._asking(row.job), _environment(RAY_RUNTIME_ENV_IGNORE_GITIGNORE="1"):
                 self._connected().submit_job(
                     entrypoint=command,

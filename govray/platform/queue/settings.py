@@ -109,7 +109,7 @@ class QueueFile(_Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attestor:
+class RegisterDoor:
     """The attestor's register, and the file of the token that it takes."""
 
     url: str
@@ -132,7 +132,7 @@ class Queue:
     retries: Retries = field(default_factory=Retries)
     token_file: Path | None = None
     working_dir: Path | None = None
-    attestor: Attestor | None = None
+    attestor: RegisterDoor | None = None
 
     def token(self) -> str | None:
         """The cluster's token, read now; None where it has none. Raises `Refused`: others than its
@@ -223,7 +223,7 @@ def read_queue(path: Path) -> Queue:
         retries=Retries(**file.retries.model_dump()),
         token_file=Path(file.token_file).expanduser() if file.token_file else None,
         working_dir=Path(file.working_dir) if file.working_dir else None,
-        attestor=Attestor(
+        attestor=RegisterDoor(
             url=file.attestor.url.rstrip("/"),
             token_file=Path(file.attestor.token_file).expanduser(),
         )

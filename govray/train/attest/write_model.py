@@ -35,7 +35,7 @@ from govray.governance.attestation.model_attestation import (
     build,
 )
 from govray.governance.attestation.selection_taint import Selection, selecting_corpora
-from govray.governance.attestation.signing import UnsignedModel, sign
+from govray.governance.attestation.signing import UnsignedModel, sign_head
 from govray.governance.attestation.validation_result import ValidationResult
 from govray.governance.formats import canonical_json
 from govray.governance.formats.document import format_time
@@ -83,8 +83,8 @@ def write_model(
     """
     with _model_folder(run) as folder:
         found = unsigned(run, folder, replays, outcomes=outcomes, stopped=stopped)
-        signed = sign(found, by_hand(run, found, at=instant()), signer)
-        for name, content in signed.files.items():
+        headed = sign_head(found, by_hand(run, found, at=instant()), signer)
+        for name, content in headed.signed(signer).items():
             _put(folder / name, content)
     return run / model_folder.MODEL
 
@@ -96,6 +96,7 @@ def unsigned(
     *,
     outcomes: Sequence[bytes] = (),
     stopped: datetime | None = None,
+    prepared: Place | None = None,
 ) -> UnsignedModel:
     """Fill ``folder`` with a run's model, but for the two files that need the key.
 
@@ -103,6 +104,7 @@ def unsigned(
         replays: Evidence for level 2.
         outcomes: Second parties' signed outcomes that the replays name; copied to the model.
         stopped: The run ended for good before its last step: attest its newest commit.
+        prepared: Where prepared data lie, if not where a run has them.
 
     Returns:
         What is to be signed: what the run's folder says, and nothing from elsewhere.
@@ -135,7 +137,7 @@ def unsigned(
         governance[model_folder.GATES] = committed.files[GATES]
     if outcomes:
         governance[model_folder.REPLAYS] = _lines(outcomes)
-    records = open_records(prepared_folder(run, record), manifest.document)
+    records = open_records(prepared_folder(run, record, prepared), manifest.document)
     claims = _claims(record, committed, trust, manifest, records, ledger, governance, replays)
     config = _config(record, manifest.document)
     subjects = {model_folder.CONFIG: _put(folder / model_folder.CONFIG, config)}

@@ -106,9 +106,10 @@ def recorded_inputs(run: Place, record: RunRecord) -> RecordedInputs:
     )
 
 
-def prepared_folder(run: Place, record: RunRecord) -> Place:
-    """The folder whose manifest is, byte for byte, the recorded one."""
-    places = prepared_places(run)
+def prepared_folder(run: Place, record: RunRecord, below: Place | None = None) -> Place:
+    """The folder whose manifest is, byte for byte, the recorded one.
+    ``below``: where to look; by default where a run has its prepared data."""
+    places = [below] if below else prepared_places(run)
     for storage in places:
         found: list[Any] = [*storage.glob(f"[!.]*/{MANIFEST_FILE}")]
         for manifest in sorted(found):

@@ -11,7 +11,7 @@ import pytest
 from govray.errors import Malformed, Refused
 from govray.governance.attestation import model_folder
 from govray.governance.attestation.model_attestation import Attestation, Claims
-from govray.governance.attestation.signing import UnsignedModel, sign
+from govray.governance.attestation.signing import UnsignedModel, sign_head
 from govray.governance.formats import canonical_json
 from tests.support.world import DIGEST, EXECUTION, World, unchecked
 
@@ -33,7 +33,9 @@ def test_what_is_signed_of_what_was_read_is_the_model_s_own(
     sent = canonical_json.encode(found.to_json())
     received = UnsignedModel.read(sent, where="the reader's")
     assert received == found
-    for name, content in sign(received, EXECUTION, world.keys.operator).files.items():
+    operator = world.keys.operator
+    headed = sign_head(received, EXECUTION, operator)
+    for name, content in headed.signed(operator).items():
         assert content == (untouched / name).read_bytes(), name
 
 
@@ -67,7 +69,7 @@ def test_what_the_reader_may_not_choose(
     change: Callable[[UnsignedModel], dict[str, Any]], said: str, world: World, found: UnsignedModel
 ) -> None:
     with pytest.raises(Refused, match=said):
-        sign(found.model_copy(update=change(found)), EXECUTION, world.keys.operator)
+        sign_head(found.model_copy(update=change(found)), EXECUTION, world.keys.operator)
 
 
 @pytest.mark.parametrize(

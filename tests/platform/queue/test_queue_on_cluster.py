@@ -30,15 +30,19 @@ from govray.platform.store.tables import Submission
 from govray.platform.tasks.endpoint import task_folder
 from govray.platform.tasks.finite_task import OUTPUT
 from govray.train.checkpoint import commit_folder
+from govray.train.driver.preparation import prepare_experiment
+from govray.train.inputs.experiment_config import parse_experiment
 from govray.train.run_folder import events
 from govray.train.run_folder.clock import instant, now
 from govray.train.state import snapshot
 from tests.support import slow_while
+from tests.support.attesting import attestor_of
 from tests.support.deployment import Deployment
 from tests.support.forked_workers import Forked
 from tests.support.people import serve
 from tests.support.ray_nodes import ray_nodes
 from tests.support.registered import TOKEN, door
+from tests.support.solo import run_here
 from tests.support.tree import ROOT
 
 pytestmark = pytest.mark.timeout(900)
@@ -98,6 +102,10 @@ def test_from_the_queue_to_a_verified_model(
         max_steps=STEPS,
         checkpoint={"every_steps": 1},
     )
+    with pytest.MonkeyPatch.context() as patch:
+        run_here(patch)
+        prepare_experiment(parse_experiment(experiment, where="test"), here.signers["operator"])
+    here.key.unlink()  # no job needs it
     asked = {"file": yaml.safe_dump(experiment), "archive": archive_folder(code, storage)}
     url = f"sqlite:///{tmp_path / 'queue.db'}"
     open_store(url, create=True).dispose()
@@ -146,15 +154,21 @@ def test_from_the_queue_to_a_verified_model(
     assert [each.step for each in leaves] == list(range(STEPS))  # each once
     assert {each.world_size for each in leaves} == {2}
     chain = register.posts(id, run.name)
-    register.close()
     assert {each.attempt for each in chain} == {1, 2}
     assert [each.kind for each in chain[-2:]] == ["finished", "ended"]
     newest = snapshot.latest(run)
     assert newest is not None
     assert chain[-1].step == newest[1] == STEPS
     assert chain[-1].commit == commit_folder.open_commit(newest[0]).digest
-    model = govray.verify(run / "model", trust_root=here.root)
+    assert not (run / "model").exists()
+    attestor = attestor_of(here, register, storage, tmp_path)
+    [done] = attestor.once()
+    register.close()
+    assert done.state == "ATTESTED", done.why
+    model = govray.verify(attestor.settings.models / run.name, trust_root=here.root)
+    assert model.digest == done.digest
     stated = model.attestation.execution
+    assert stated.attempts == 2
     assert (stated.submission, stated.user, stated.project) == (id, "engineer", "default")
     assert stated.isolation == "sharedCluster"
 

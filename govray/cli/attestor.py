@@ -1,0 +1,105 @@
+"""``govray attest --watch``: sign what the register has as finished, and keep the register."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from govray.cli import signing_key
+from govray.cli.output import line, note, report
+
+if TYPE_CHECKING:
+    from threading import Event
+
+    from govray.platform.attestor.attestor import Attestor
+    from govray.platform.attestor.register import Register
+
+LOOK_S = 2.0
+"""Between two looks for a run that has ended."""
+RETRY_S = 15.0
+
+
+def watch(file: Path, *, once: bool) -> None:
+    """Be the attestor that ``file`` describes, until a signal.
+    ``once``: attest what waits, and end.
+
+    The key is read first, and from then on no other process of this account reads this one's
+    memory.
+    """
+    from govray.governance.trust.trust_state import TrustState
+    from govray.platform.attestor.attestor import Attestor
+    from govray.platform.attestor.confinement import keep_secret
+    from govray.platform.attestor.door import read_token
+    from govray.platform.attestor.parser import confined
+    from govray.platform.attestor.register import Register
+    from govray.platform.attestor.settings import read_settings
+    from govray.train.run_folder.clock import instant
+
+    settings = read_settings(file)
+    keep_secret()
+    signer = signing_key.load(settings.key, settings.key_password_file)
+    token = read_token(settings.token_file)
+    trust = TrustState.load(settings.trust_root.read_bytes(), at=instant())
+    register = Register(settings.register_url)
+    attestor = Attestor(
+        settings=settings,
+        register=register,
+        signer=signer,
+        root_digest=trust.digest,
+        parser=confined(settings.confinement),
+        clock=instant,
+    )
+    if once:
+        _pass(attestor)
+        return
+    with _door(register, token, settings.port) as (address, stop):
+        report({"address": address, "keyid": signer.public_key.keyid})
+        line(f"govray attests what ends below {settings.storage}, register {address}")
+        note("Stop it with Ctrl-C.")
+        while not stop.wait(LOOK_S):
+            _pass(attestor, stop)
+
+
+def _pass(attestor: Attestor, stop: Event | None = None) -> None:
+    """Attest what waits. What fails is told, and tried again."""
+    from sqlalchemy.exc import DBAPIError
+
+    from govray.cli.error_report import describe
+    from govray.errors import GovrayError
+
+    try:
+        for done in attestor.once():
+            found = f"attested as {done.digest}" if done.digest else f"NOT attested: {done.why}"
+            line(f"{done.run}  {found}")
+    except (GovrayError, DBAPIError, OSError) as error:
+        note(f"A pass failed: {describe(error).what}. Trying again in {RETRY_S:g} s.")
+        if stop is not None:
+            stop.wait(RETRY_S)
+
+
+@contextmanager
+def _door(register: Register, token: str, port: int) -> Iterator[tuple[str, Event]]:
+    """The register's door, open in a thread until the context ends; and what a signal sets."""
+    import signal
+    from threading import Event, Thread
+
+    import uvicorn
+
+    from govray.cli.serve import listen, server_config
+    from govray.platform.attestor.door import HOST, register_door
+    from govray.train.run_folder.clock import instant
+
+    stop = Event()
+    with listen(HOST, port, "port") as listening:
+        server = uvicorn.Server(server_config(register_door(register, token, instant), []))
+        thread = Thread(target=server.run, kwargs={"sockets": [listening]}, name="register")
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: stop.set())
+        thread.start()
+        try:
+            yield f"http://{HOST}:{listening.getsockname()[1]}", stop
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,238 @@
+"""From a finished run to a signed model, in eight steps, none of which the submitter can take.
+
+1. Nobody else attests the run, and it has not been attested.
+2. Its newest attempt has finished and ended, and no second process posted as that attempt.
+3. Its folder is opened once, and copied once (`staging.py`). It is never opened again.
+4. The last registered commit is there, and every file has its digest.
+5. Registered, started, finished, now: in this order, by the attestor's clock, root and lists.
+6. Everything that `verify` does, at full depth, on the copy.
+7. The signer compares with the register, and signs.
+8. Ordinary `verify` on the copy. Then it is renamed into a storage where no job writes, and the
+   register says so, by compare-and-set.
+
+A process that reads without a key does steps 4 and 6 and the first half of 8 (`parser.py`).
+
+A kill between any two steps leaves a copy that the next pass throws away, or a model that it finds
+under its final name. So a run is attested once. What is refused ends as NOT_ATTESTED with the
+reason. What could not be checked is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from govray.errors import CouldNotCheck, GovrayError, InfrastructureFailed, Refused
+from govray.governance.attestation import model_folder
+from govray.governance.attestation.signing import UnsignedModel, sign_head
+from govray.governance.formats.document import format_time
+from govray.governance.formats.keys import Signer
+from govray.platform.attestor.comparison import compare, execution
+from govray.platform.attestor.register import Register
+from govray.platform.attestor.register_tables import Accepted, Attested, Posted
+from govray.platform.attestor.settings import AttestorSettings
+from govray.platform.attestor.staging import copy_once, printable_name
+from govray.storage.atomic_file import make_folder, sync_folder
+from govray.storage.folder_lock import folder_lock
+from govray.storage.place import Place
+from govray.storage.staged_folder import sync_all
+from govray.train.checkpoint.pins import folder_name
+
+RUN, MADE, MODEL = "run", "made", "made/model"
+"""In staging: the copy of the run's folder, what the parser makes, and of that the model."""
+_LONGEST_WHY = 480
+
+_log = logging.getLogger(__name__)
+
+
+class Parser(Protocol):
+    """What reads hostile files; see `parser.py`."""
+
+    def __call__(self, task: str, *, read: tuple[Path, ...], write: Path, **given: Any) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attestor:
+    """Attests what the register has as finished. See the module.
+
+    Attributes:
+        root: The trust root's envelope, and ``root_digest`` its digest.
+        clock: The only time that counts.
+    """
+
+    settings: AttestorSettings
+    register: Register
+    signer: Signer
+    root_digest: str
+    parser: Parser
+    clock: Callable[[], datetime]
+
+    def once(self) -> Iterator[Attested]:
+        """Attest all that waits for it; what was decided of each."""
+        for submission, run in self.register.waiting():
+            try:
+                yield self.attest(submission, run)
+            except (CouldNotCheck, InfrastructureFailed) as error:
+                _log.warning("%s is tried again: %s", run, error)
+
+    def attest(self, submission: str, run: str) -> Attested:
+        """Attest one run.
+
+        Returns:
+            What the register then has of it: ATTESTED with the digest of its attestation, or
+            NOT_ATTESTED with the reason.
+
+        Raises:
+            Refused: It is decided already.
+            CouldNotCheck, InfrastructureFailed: Nothing is decided, and another try may go well.
+        """
+        work = self.settings.staging / printable_name(run)
+        with folder_lock(work):  # 1
+            if (found := self.register.attested(submission, run)) is not None:
+                raise Refused(
+                    f"it is {found.state} already",
+                    where=f"run {run}",
+                    do="Attesting it again is a verb of its own: govray attest RUN",
+                )
+            try:
+                digest = self._attested(submission, run, work)
+                found = self._settled(submission, run, digest=digest)
+            except (CouldNotCheck, InfrastructureFailed):
+                raise
+            except GovrayError as error:
+                why = str(error).replace(f"{work / RUN}/", "")
+                found = self._settled(submission, run, why=why[:_LONGEST_WHY])
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+            return found
+
+    def _attested(self, submission: str, run: str, work: Path) -> str:
+        """Steps 2 to 8 but the last: the digest of the attestation, whose model is in its place."""
+        accepted = self.register.accepted(submission)
+        target = self.settings.models / printable_name(run)
+        if target.exists():  # an earlier pass ended behind the rename
+            return self._verified(run, target, work)
+        last = self._last_post(submission, run)  # 2
+        shutil.rmtree(work, ignore_errors=True)
+        make_folder(work / MODEL)
+        copy_once(self._source(accepted, run), work / RUN, _wanted(last), self.settings.bounds)  # 3
+        told = self.parser(  # 4
+            "read",
+            read=(work / RUN, self.settings.prepared),
+            write=work / MADE,
+            run=str(work / RUN),
+            model=str(work / MODEL),
+            prepared=str(self.settings.prepared),
+            commit=last.commit,
+        )
+        found = UnsignedModel.from_json(told, where="parser")
+        now = self.clock()
+        compare(found, accepted, last, root=self.root_digest, at=now)  # 5
+        headed = sign_head(found, execution(accepted, last, at=now), self.signer)
+        _put(work, model_folder.CHECKPOINT, headed.checkpoint)
+        self._check(  # 6
+            "check",
+            work,
+            run=str(work / RUN),
+            payload=headed.payload.decode(),
+            key=self.signer.public_key.to_pem().decode(),
+            prepared=str(self.settings.prepared),
+        )
+        signed = headed.signed(self.signer)[model_folder.ATTESTATION]  # 7
+        _put(work, model_folder.ATTESTATION, signed)
+        digest = self._verified(run, work / MODEL, work)  # 8
+        _publish(work / MODEL, target)
+        return digest
+
+    def _last_post(self, submission: str, run: str) -> Posted:
+        """The last post of a run that has finished and ended."""
+        newest = self.register.attempts(submission)[-1]
+        posts = self.register.posts(submission, run)
+        if not posts or posts[-1].kind != "ended" or posts[-1].attempt != newest.number:
+            raise CouldNotCheck("its newest attempt has not ended", where=f"run {run}")
+        if newest.flagged is not None:
+            raise CouldNotCheck(
+                f"its newest attempt is flagged: {newest.flagged}", where=f"run {run}"
+            )
+        mine = [post for post in posts if post.attempt == newest.number]
+        if not any(post.kind == "finished" for post in mine):
+            raise CouldNotCheck("it ended before it was finished", where=f"run {run}")
+        if posts[-1].commit is None:
+            raise Refused("it has registered no commit", where=f"run {run}")
+        return posts[-1]
+
+    def _source(self, accepted: Accepted, run: str) -> Place:
+        """Where a run lies: in the storage, or in its search's folder."""
+        storage = self.settings.runs
+        return storage / run if run == accepted.run else storage / accepted.run / run
+
+    def _verified(self, run: str, model: Path, work: Path) -> str:
+        """The digest of the attestation of a model that verifies, and is this run's."""
+        found = self._check("verified", work, model=str(model), more=(model,))
+        if found["run"] != run:
+            raise Refused(f"it is a model of {found['run'][:80]}", where=str(model))
+        return str(found["digest"])
+
+    def _check(self, task: str, work: Path, more: tuple[Path, ...] = (), **given: Any) -> Any:
+        """Ask the parser for a verdict by the attestor's own root, lists and time."""
+        settings = self.settings
+        given = {
+            "model": str(work / MODEL),
+            "trust_root": str(settings.trust_root),
+            "revocations": [str(each) for each in settings.revocations],
+            "at": format_time(self.clock()),
+        } | given
+        answers = work / "answers"
+        make_folder(answers)
+        anchors = (settings.trust_root, *settings.revocations)
+        read = (work, settings.prepared, *anchors, *more)
+        return self.parser(task, read=read, write=answers, **given)
+
+    def _settled(
+        self, submission: str, run: str, *, digest: str | None = None, why: str | None = None
+    ) -> Attested:
+        new = Attested(
+            submission=submission,
+            run=run,
+            state="ATTESTED" if digest else "NOT_ATTESTED",
+            digest=digest,
+            why=why,
+            at=format_time(self.clock()),
+        )
+        if not self.register.settle(new, before=None):
+            raise Refused("another process decided it meanwhile", where=f"run {run}")
+        return new
+
+
+def _wanted(last: Posted) -> Callable[[str], bool]:
+    """What of a run's folder is copied: its record, the last commit, and what commits share."""
+    folders = ("record/", f"{folder_name(last.step)}/", f"{model_folder.GOVERNANCE}/")
+
+    def wanted(name: str) -> bool:
+        return name.startswith(folders) or any(each.startswith(name) for each in folders)
+
+    return wanted
+
+
+def _put(work: Path, name: str, data: bytes) -> None:
+    """Add a signed file to the model. The parser has ended, and left what it left there."""
+    path = work / MODEL / name
+    if path.parent.resolve() != work.resolve() / MODEL / model_folder.GOVERNANCE:
+        raise Refused("the parser left a link", where=name)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+
+
+def _publish(model: Path, target: Path) -> None:
+    """Make a verified model appear, whole, and durably."""
+    make_folder(target.parent)
+    sync_all(model)
+    os.rename(model, target)
+    sync_folder(target.parent)

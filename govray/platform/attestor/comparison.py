@@ -1,0 +1,88 @@
+"""What the signer knows by itself of a run, and what it refuses to sign.
+
+A parser that hostile bytes took over may say anything. So nothing that the register knows is taken
+from it: run, ledger's head, commit, policy, manifest, root and times. What the register doesn't
+know remains the job's statement, and the attestation says so.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import pairwise
+
+from govray.errors import Refused
+from govray.governance.attestation.environment import Setup
+from govray.governance.attestation.execution import CodeFacts, Execution
+from govray.governance.attestation.signing import UnsignedModel
+from govray.governance.formats.document import format_time, parse_time
+from govray.platform.attestor.register_tables import Accepted, Posted
+
+
+def execution(accepted: Accepted, last: Posted, *, at: datetime) -> Execution:
+    """What the operator's records say of how a run came to be.
+
+    On a plain Ray cluster code counts as submitted: any of its jobs could have altered the run.
+    """
+    given = {name: getattr(accepted, name) for name in Setup.model_fields}
+    assert last.commit is not None
+    return Execution(
+        submission=accepted.submission,
+        user=accepted.user,
+        project=accepted.project,
+        policy=accepted.policy,
+        submitted=accepted.submitted,
+        code=CodeFacts(
+            origin="submitted",
+            archive=accepted.archive,
+            setup=Setup(**given) if any(given.values()) else None,
+        ),
+        isolation=accepted.isolation,
+        attempts=last.attempt,
+        commit=last.commit,
+        registered=accepted.registered,
+        attested=format_time(at),
+    )
+
+
+def compare(
+    found: UnsignedModel, accepted: Accepted, last: Posted, *, root: str, at: datetime
+) -> None:
+    """Refuse what is not of the registered run.
+
+    Args:
+        found: What the parser says that the run's folder says.
+        root: Digest of the attestor's own trust root.
+        at: The attestor's time.
+    """
+    claims = found.claims
+    stated = {
+        "run": (claims.run.id, last.run),
+        "commit": (found.commit, last.commit),
+        "trust root": (claims.trust_root.digest, accepted.trust_root or root),
+        "policy": (claims.policy.digest, accepted.policy or claims.policy.digest),
+        "ledger's size": (claims.ledger.size, last.ledger_size),
+        "ledger's root": (claims.ledger.root, last.ledger_root),
+        "assurance level": (claims.assurance_level, "selfAttested"),
+    }
+    for what, (claimed, registered) in stated.items():
+        if claimed != registered:
+            raise Refused(
+                f"the {what} is {str(claimed)[:80]}, and {registered} is registered",
+                where=f"run {last.run}",
+            )
+    if accepted.manifests and claims.manifest not in accepted.manifests:
+        raise Refused("the manifest is none of those accepted", where=claims.manifest)
+    if claims.removals or claims.replays:
+        raise Refused("a job's replays and removals count for nothing", where=f"run {last.run}")
+    times = {
+        "registered": accepted.registered,
+        "started": claims.run.started,
+        "finished": claims.run.finished,
+        "now": format_time(at),
+    }
+    for (before, first), (after, then) in pairwise(times.items()):
+        if parse_time(first) > parse_time(then):
+            raise Refused(
+                f"its times are in no order: {before} is {first}, and {after} is {then}",
+                where=f"run {last.run}",
+            )

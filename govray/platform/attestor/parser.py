@@ -1,0 +1,142 @@
+"""The parser: a process for each run, without key and network, that reads what a submitter wrote.
+
+It does one of three tasks (`tasks.py`), and ends. It says what a staged run states of itself, and
+whether a model would verify under a signature to come, or verifies. It runs govray's own code
+alone: no entrypoint, no pickle, no torch.
+
+What it answers is a submitter's word, for hostile bytes may have taken it over. The signer compares
+it with the register. A refusal quotes no bytes of a file, and is bounded and printable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import govray
+from govray.errors import CouldNotCheck, GovrayError, InfrastructureFailed, Refused
+from govray.platform.attestor.confinement import ParserLimits, confine
+from govray.printable import printable
+
+LONGEST = 64 << 20
+"""Bytes of an answer, as of every document that the signer reads."""
+_SAID = 300
+_WAIT_S = 24 * 3600.0
+
+_KINDS: Mapping[str, type[GovrayError]] = {"CouldNotCheck": CouldNotCheck}
+
+
+def confined(limits: ParserLimits) -> Callable[..., Any]:
+    """`ask` with these limits: what an `Attestor` calls."""
+    return partial(ask, limits=limits)
+
+
+def ask(
+    task: str, *, read: tuple[Path, ...], write: Path, limits: ParserLimits, **given: Any
+) -> Any:
+    """The parser's answer to one task.
+
+    Args:
+        read: Folders that it may read.
+        write: The folder that it may write.
+        given: The task's arguments, as JSON.
+
+    Raises:
+        Refused: What the parser refuses; its words are bounded.
+        InfrastructureFailed: It died, or answered nothing that can be read.
+    """
+    request = {
+        "task": task,
+        "read": [str(each) for each in read],
+        "write": str(write),
+        "limits": asdict(limits),
+        "given": given,
+    }
+    answer = write / f"{task}.answer"
+    process = subprocess.Popen(  # noqa: S603 - this interpreter, and our own module
+        [sys.executable, "-I", "-m", "govray.platform.attestor.parser", str(answer)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        cwd=write,
+        env={"PATH": os.defpath, "LANG": "C.UTF-8", "HOME": str(write)},
+        start_new_session=True,
+    )
+    try:
+        process.communicate(json.dumps(request).encode(), timeout=_WAIT_S)
+    finally:
+        _end(process)
+    return _read(answer, process.returncode)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it with all that it started: it writes no more, and its folder is ours again."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(answer: Path, code: int) -> Any:
+    try:
+        descriptor = os.open(answer, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            data = file.read(LONGEST + 1)
+        if len(data) > LONGEST:
+            raise Refused(f"its statements have more than {LONGEST} bytes", where="parser")
+        found = json.loads(data)
+        refused = found.get("refused")
+        if refused is None:
+            return found["found"]
+        said = {name: refused.get(name) for name in ("what", "where", "do")}
+        words = {name: printable(str(each))[:_SAID] for name, each in said.items() if each}
+        kind = _KINDS.get(refused.get("kind"), Refused)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        how = f"signal {-code}" if code < 0 else f"code {code}"
+        raise InfrastructureFailed(
+            f"the parser ended without an answer ({how})",
+            where="parser",
+            do="Look at limits in attestor.yaml: it may need more memory or time",
+        ) from None
+    raise kind(words.pop("what", "refused"), **words)
+
+
+def main() -> None:
+    """Do the task that standard input names; the answer goes into the file that is named."""
+    answer = Path(sys.argv[1])
+    request = json.load(sys.stdin)
+    from govray.platform.attestor import tasks  # with all that it needs, before the doors close
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    code = {Path(each) for each in sys.path if each and Path(each).is_dir()}
+    code |= {Path(sys.prefix), Path(sys.base_prefix), Path(govray.__file__).parent}
+    confine(
+        read=[*(Path(each) for each in request["read"]), *sorted(code)],
+        write=[Path(request["write"])],
+        limits=ParserLimits(**request["limits"]),
+    )
+    os.dup2(nowhere, sys.stderr.fileno())  # a log is no place for what hostile files can say
+    try:
+        found = {"found": tasks.TASKS[request["task"]](**request["given"])}
+    except GovrayError as error:
+        said = {"what": error.what, "where": error.where, "do": error.do}
+        found = {"refused": {"kind": type(error).__name__} | said}
+    except MemoryError:
+        found = {"refused": {"what": "reading it takes more memory than the parser has"}}
+    except Exception as error:  # of some reader, at something that nobody foresaw
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.lineno}"
+        found = {"refused": {"what": f"it cannot be read: {type(error).__name__} at {place}"}}
+    answer.write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

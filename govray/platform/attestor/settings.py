@@ -1,0 +1,95 @@
+"""``attestor.yaml``: where the runs lie, where models go, which key signs. Read strictly.
+
+The key is not in the file. It is where ``key`` names it: a file, a module of PKCS#11, or a command.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import pydantic
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+
+from govray.errors import UsageError
+from govray.governance.formats.strict_yaml import read_yaml_file
+from govray.platform.attestor.confinement import ParserLimits
+from govray.platform.attestor.staging import Bounds
+from govray.storage.place import Place, place
+
+DO = "See docs/attestor.md, and the example deploy/attestor.yaml"
+
+
+def _near(path: Path, info: ValidationInfo) -> Path:
+    folder: Path = (info.context or {})["folder"]
+    return (folder / path.expanduser()).absolute()
+
+
+Text = Annotated[str, Field(min_length=1)]
+Near: TypeAlias = Annotated[Path, AfterValidator(_near)]
+"""A path; a relative one is from the file's folder."""
+
+
+class LimitSection(BaseModel):
+    """What reading one run may take."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    memory: int = Field(default=ParserLimits.memory, ge=1 << 28, description="Bytes of the parser.")
+    seconds: int = Field(default=ParserLimits.seconds, ge=1, description="Of its processor time.")
+    bytes: int = Field(default=Bounds.bytes, ge=1, description="Of a run that are copied.")
+    files: int = Field(default=Bounds.files, ge=1, description="Of a run that are copied.")
+
+
+class AttestorSettings(BaseModel):
+    """The file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    register_url: Text = Field(alias="register", description="URL of the register's database.")
+    port: int = Field(default=8686, ge=0, le=65535, description="Where the register listens.")
+    token_file: Near = Field(description="A file of mode 0600: service and queue send what it has.")
+    storage: Text = Field(description="Where the runs lie: a path, or a URL.")
+    prepared: Near = Field(description="Where prepared data lie, which jobs only read.")
+    models: Near = Field(description="Where attested models go: no job may write there.")
+    staging: Near = Field(description="A folder of the attestor's own, beside the models.")
+    key: Text = Field(description="The operator's key: a file's path, pkcs11: or command:.")
+    key_password_file: Near | None = Field(default=None, description="Of an encrypted key.")
+    trust_root: Near = Field(description="The signed trust root.")
+    revocations: tuple[Near, ...] = Field(default=(), description="Signed revocation lists.")
+    limits: LimitSection = Field(default_factory=LimitSection)
+
+    @property
+    def runs(self) -> Place:
+        """Where the runs lie."""
+        return place(self.storage)
+
+    @property
+    def confinement(self) -> ParserLimits:
+        """What the parser may use."""
+        return ParserLimits(memory=self.limits.memory, seconds=self.limits.seconds)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What is copied of a run at most."""
+        return Bounds(bytes=self.limits.bytes, files=self.limits.files)
+
+
+def read_settings(path: Path) -> AttestorSettings:
+    """What the file says. Raises ``UsageError``: a field is missing, unknown or out of range."""
+    source = read_yaml_file(path, do=DO)
+    try:
+        found = AttestorSettings.model_validate(
+            source.value, context={"folder": path.absolute().parent}
+        )
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        what = first["msg"][:1].lower() + first["msg"][1:]
+        name = ".".join(str(step) for step in first["loc"])
+        where = source.where(*first["loc"])
+        raise UsageError(f"field '{name}': {what}" if name else what, where=where, do=DO) from None
+    try:
+        place(found.storage)
+    except ValueError as error:
+        raise UsageError(str(error), where=source.where("storage"), do=DO) from None
+    return found

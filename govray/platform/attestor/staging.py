@@ -1,0 +1,153 @@
+"""Copy a run's folder once, and never open it again.
+
+The folder is the submitter's. It may change while it is read, and hold links, pipes, devices and
+files of many links. Each is refused. What was copied is the attestor's own from then on.
+
+The folder is opened once. Everything below it is opened by that descriptor, without following
+links, so no name is looked up twice. Whether the copy belongs together is not judged here: digests
+of the registered commit say that.
+
+Source: openat(2), on O_NOFOLLOW and O_NONBLOCK.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from govray.errors import CouldNotCheck, Refused
+from govray.governance.attestation.model_folder import check_name
+from govray.storage.bucket_path import BucketPath
+from govray.storage.place import Place
+
+_PIECE = 1 << 20
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a run's folder may have at most, of what is copied."""
+
+    files: int = 200_000
+    depth: int = 8
+    bytes: int = 1 << 44
+
+
+def copy_once(
+    run: Place, target: Path, wanted: Callable[[str], bool], bounds: Bounds | None = None
+) -> int:
+    """Copy the files of ``run`` whose names are wanted. Returns how many bytes that was.
+
+    Args:
+        target: A new folder.
+        wanted: Told each file's relative name, and each folder's with a slash behind it.
+
+    Raises:
+        Refused: What is wanted is no regular file with one link, or beyond the bounds.
+        CouldNotCheck: The folder is not there, or the storage does not let us read it.
+    """
+    bounds = bounds or Bounds()
+    files = _objects(run) if isinstance(run, BucketPath) else _below(run, wanted, bounds)
+    left, count = bounds.bytes, 0
+    try:
+        target.mkdir(mode=0o700)
+        for name, source in files:
+            if not wanted(name):
+                continue
+            count += 1
+            if count > bounds.files:
+                raise Refused(f"more than {bounds.files} files", where=str(run))
+            path = target / check_name(name)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with source() as stream, open(path, "xb") as sink:
+                while piece := stream.read(min(_PIECE, left + 1)):
+                    left -= len(piece)
+                    if left < 0:
+                        raise Refused(f"more than {bounds.bytes} bytes", where=str(run))
+                    sink.write(piece)
+    except OSError as error:
+        raise CouldNotCheck(
+            f"the run's folder cannot be copied: {error.strerror or error}",
+            where=str(run),
+            do="Check that the attestor's account may read it, and has room for it",
+        ) from None
+    return bounds.bytes - left
+
+
+Source = Callable[[], BinaryIO]
+
+
+def _objects(run: BucketPath) -> Iterator[tuple[str, Source]]:
+    for name in sorted(run.walk_files()):
+        yield name, (run / name).open
+
+
+def _below(
+    run: Path, wanted: Callable[[str], bool], bounds: Bounds
+) -> Iterator[tuple[str, Source]]:
+    with _opened(run, None) as root:
+        yield from _walk(root, "", wanted, bounds)
+
+
+def _walk(
+    folder: int, above: str, wanted: Callable[[str], bool], bounds: Bounds
+) -> Iterator[tuple[str, Source]]:
+    if above.count("/") > bounds.depth:
+        raise Refused(f"more than {bounds.depth} folders deep", where=printable_name(above))
+    for entry in _entries(folder, bounds, above):
+        name = f"{above}{entry}"
+        mode = os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            if wanted(f"{name}/"):
+                with _opened(entry, folder) as inside:
+                    yield from _walk(inside, f"{name}/", wanted, bounds)
+        elif wanted(name):
+            yield name, partial(_open_file, entry, folder, name)
+
+
+def _entries(folder: int, bounds: Bounds, where: str) -> list[str]:
+    """The names in a folder, in order; it is not read beyond the bounds."""
+    names = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            names.append(entry.name)
+            if len(names) > bounds.files:
+                raise Refused(f"more than {bounds.files} names", where=printable_name(where))
+    return sorted(names)
+
+
+@contextmanager
+def _opened(name: Path | str, above: int | None) -> Iterator[int]:
+    descriptor = os.open(name, _FOLDER, dir_fd=above)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_file(name: str, folder: int, where: str) -> BinaryIO:
+    try:
+        descriptor = os.open(name, _FILE, dir_fd=folder)
+    except OSError as error:
+        raise Refused(
+            f"it cannot be opened as a file: {error.strerror}", where=printable_name(where)
+        ) from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        os.close(descriptor)
+        what = "it has another name elsewhere" if stat.S_ISREG(found.st_mode) else "it is no file"
+        raise Refused(what, where=printable_name(where), do="A run's files are regular files")
+    return os.fdopen(descriptor, "rb")
+
+
+def printable_name(name: str) -> str:
+    """A file's name as a refusal may show it: bounded, and without anything but plain letters."""
+    return re.sub(r"[^A-Za-z0-9._/ -]", "?", name)[:200]

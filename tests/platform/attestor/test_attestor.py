@@ -1,0 +1,396 @@
+"""A run of a real deployment, attested by its register: once, and under no other facts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import govray
+from govray.errors import Refused, UsageError
+from govray.governance.attestation import model_folder
+from govray.governance.formats import canonical_json
+from govray.governance.formats.document import format_time
+from govray.governance.submission.register_forms import AcceptanceForm, AttemptForm, PostForm
+from govray.platform.attestor import tasks
+from govray.platform.attestor.attestor import Attestor
+from govray.platform.attestor.confinement import ParserLimits
+from govray.platform.attestor.door import PORT
+from govray.platform.attestor.parser import confined
+from govray.platform.attestor.register import Register
+from govray.platform.attestor.register_tables import Attested
+from govray.platform.attestor.settings import read_settings
+from govray.train.checkpoint import commit_folder
+from govray.train.checkpoint.storage import latest
+from govray.train.inputs.run_record import read_record
+from govray.train.run_folder.clock import instant
+from tests.support.attesting import attestor_of
+from tests.support.deployment import Deployment
+from tests.support.tree import ROOT
+
+SUBMISSION = "s-20261127-120000-00a1b2c3"
+SECRET = "an attempt's secret"
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where a run lies that has ended, and the attestor that is to sign it."""
+
+    run: Path
+    attestor: Attestor
+    deployment: Deployment
+
+    @property
+    def model(self) -> Path:
+        return self.attestor.settings.models / self.run.name
+
+    def attest(self) -> Attested:
+        return self.attestor.attest(SUBMISSION, self.run.name)
+
+    def with_parser(self, parser: Callable[..., Any]) -> Room:
+        return replace(self, attestor=replace(self.attestor, parser=parser))
+
+
+def forms(run: Path, at: str) -> Iterator[PostForm]:
+    """What the job of a run posts that commits once."""
+    found = latest(run)
+    assert found is not None
+    committed = commit_folder.open_commit(found[0])
+    head = json.loads((run / "model" / "governance" / "attestation.dsse.json").read_bytes())
+    ledger = canonical_json.parse(_payload(head))["predicate"]["ledger"]
+    here = {
+        "branch": 0,
+        "step": found[1],
+        "commit": committed.digest,
+        "ledger_size": int(ledger["size"]),
+        "ledger_root": ledger["root"],
+    }
+    yield PostForm(run=run.name, sequence=0, kind="started")
+    yield PostForm(run=run.name, sequence=1, kind="committed", **here)
+    for sequence, kind in ((2, "finished"), (3, "ended")):
+        yield PostForm(
+            run=run.name, sequence=sequence, kind=kind, previous=committed.digest, **here
+        )
+
+
+def _payload(envelope: Any) -> bytes:
+    import base64
+
+    return base64.b64decode(envelope["payload"])
+
+
+def here(task: str, *, read: tuple[Path, ...], write: Path, **given: Any) -> Any:
+    """The parser's tasks in this process, which costs no start of another."""
+    return json.loads(json.dumps(tasks.TASKS[task](**given)))
+
+
+@pytest.fixture
+def room(alone: Path, deployment: Deployment, tmp_path: Path) -> Iterator[Room]:
+    storage = tmp_path / "runs"
+    shutil.copytree(alone.parent / "prepared", storage / "prepared")
+    run = Path(shutil.copytree(alone, storage / alone.name))
+    record = read_record(run)
+    register = Register(f"sqlite:///{tmp_path / 'register.db'}")
+    registered = format_time(record.started - timedelta(seconds=5))
+    register.accept(
+        AcceptanceForm(
+            submission=SUBMISSION,
+            run=run.name,
+            kind="train",
+            user="ada",
+            project="research",
+            submitted=format_time(record.started - timedelta(seconds=9)),
+            config=canonical_json.sha256(b"file"),
+            isolation="sharedCluster",
+        ),
+        at=registered,
+    )
+    secret = f"sha256:{hashlib.sha256(SECRET.encode()).hexdigest()}"
+    register.open(SUBMISSION, AttemptForm(number=1, secret=secret), at=registered)
+    for form in forms(run, registered):
+        register.post(SUBMISSION, SECRET, form, at=format_time(instant()))
+    shutil.rmtree(run / "model")
+    attestor = attestor_of(deployment, register, storage, tmp_path)
+    attestor = replace(attestor, parser=here)
+    yield Room(run, attestor, deployment)
+    register.close()
+
+
+def test_the_shipped_file_is_read() -> None:
+    settings = read_settings(ROOT / "deploy" / "attestor.yaml")
+
+    assert settings.port == PORT
+    assert settings.models != settings.runs
+
+
+def test_a_slip_in_the_file_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "attestor.yaml"
+    file.write_text((ROOT / "deploy" / "attestor.yaml").read_text().replace("models:", "model:"))
+
+    with pytest.raises(UsageError, match=r"attestor\.yaml"):
+        read_settings(file)
+
+
+def test_a_finished_run_is_attested_once_by_the_register(room: Room) -> None:
+    room = room.with_parser(confined(ParserLimits(memory=2 << 30, seconds=120)))
+
+    [done] = room.attestor.once()
+
+    assert done.state == "ATTESTED", done.why
+    verified = govray.verify(room.model, trust_root=room.deployment.root)
+    stated = verified.attestation.execution
+    assert verified.digest == done.digest
+    assert (stated.user, stated.project, stated.isolation) == ("ada", "research", "sharedCluster")
+    assert not list(room.attestor.once())
+    with pytest.raises(Refused, match="ATTESTED already"):
+        room.attest()
+    assert not any(path.is_dir() for path in room.attestor.settings.staging.iterdir())
+
+
+def test_the_command_watches_and_answers_for_the_register(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("t" * 40)
+    (tmp_path / "token").chmod(0o600)
+    room.deployment.key.chmod(0o600)
+    file = tmp_path / "attestor.yaml"
+    given = room.attestor.settings.model_dump(mode="json", by_alias=True, exclude_none=True)
+    given |= {"register": f"sqlite:///{tmp_path / 'register.db'}", "port": 0}
+    file.write_text(yaml.safe_dump(given))
+    command = [
+        str(Path(sys.executable).with_name("govray")),
+        "attest",
+        "--watch",
+        str(file),
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = "".join(iter(process.stdout.readline, "}\n"))
+            address = json.loads(said + "}")["address"]
+            asked = urllib.request.Request(
+                f"{address}/v1/register/submissions/{SUBMISSION}",
+                headers={"Authorization": "Bearer " + "t" * 40},
+            )
+            while not (told := json.load(urllib.request.urlopen(asked)))["runs"][0].get("attested"):
+                assert process.poll() is None
+        finally:
+            process.send_signal(signal.SIGTERM)
+    assert process.returncode == 0
+    assert told["runs"][0]["attested"]["state"] == "ATTESTED"
+    govray.verify(room.model, trust_root=room.deployment.root)
+
+
+def swapped_weights(room: Room) -> None:
+    """Other weights, with a commit's manifest that names them."""
+    found = latest(room.run)
+    assert found is not None
+    commit = Path(str(found[0]))
+    weights = commit / model_folder.WEIGHTS
+    data = bytearray(weights.read_bytes())
+    data[-3] ^= 4
+    weights.write_bytes(data)
+    manifest = json.loads((commit / "manifest.json").read_bytes())
+    text = json.dumps(manifest)
+    old = next(value for value in _digests(manifest) if value[0].endswith(model_folder.WEIGHTS))[1]
+    new = hashlib.sha256(data).hexdigest()
+    changed = json.loads(text.replace(old.removeprefix("sha256:"), new))
+    (commit / "manifest.json").write_bytes(canonical_json.encode(changed))
+
+
+def _digests(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _digests(each, key if not isinstance(each, str) else name)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _digests(each, name)
+    elif isinstance(value, str):
+        yield name, value
+
+
+def flipped_weights(room: Room) -> None:
+    found = latest(room.run)
+    assert found is not None
+    weights = Path(str(found[0])) / model_folder.WEIGHTS
+    data = bytearray(weights.read_bytes())
+    data[-3] ^= 4
+    weights.write_bytes(data)
+
+
+def another_run_s_record(room: Room) -> None:
+    path = room.run / "record" / "run.json"
+    path.write_bytes(path.read_bytes().replace(room.run.name.encode(), b"alone-of-another-person"))
+
+
+def an_earlier_start(room: Room) -> None:
+    record = read_record(room.run)
+    path = room.run / "record" / "run.json"
+    before = format_time(record.started).encode()
+    after = format_time(record.started - timedelta(days=1)).encode()
+    path.write_bytes(path.read_bytes().replace(before, after))
+
+
+def another_policy(room: Room) -> None:
+    text = room.deployment.policy_text.replace("rank: 4", "rank: 8")
+    shutil.copyfile(room.deployment.sign_policy(text), room.run / "record" / "policy.dsse.json")
+
+
+def a_root_of_ones_own(room: Room) -> None:
+    other = Deployment(room.run.parent.parent / "own")
+    shutil.copyfile(other.root, room.run / "record" / "root.json")
+
+
+def a_link(room: Room) -> None:
+    path = room.run / "record" / "policy.dsse.json"
+    path.unlink()
+    path.symlink_to(room.deployment.key)
+
+
+def a_hard_link(room: Room) -> None:
+    path = room.run / "record" / "policy.dsse.json"
+    path.unlink()
+    os.link(room.deployment.key, path)
+
+
+def a_pipe(room: Room) -> None:
+    path = room.run / "record" / "policy.dsse.json"
+    path.unlink()
+    os.mkfifo(path)
+
+
+def nonsense(room: Room) -> None:
+    (room.run / "record" / "run.json").write_bytes(b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        swapped_weights,
+        flipped_weights,
+        another_run_s_record,
+        an_earlier_start,
+        another_policy,
+        a_root_of_ones_own,
+        a_link,
+        a_hard_link,
+        a_pipe,
+        nonsense,
+    ],
+)
+def test_a_folder_that_was_changed_is_not_attested(
+    room: Room, attack: Callable[[Room], None]
+) -> None:
+    attack(room)
+
+    done = room.attest()
+
+    assert done.state == "NOT_ATTESTED"
+    assert done.why
+    assert "PRIVATE KEY" not in done.why
+    assert not room.model.exists()
+
+
+def told(room: Room, change: Callable[[Any], None]) -> Callable[..., Any]:
+    """A parser that was taken over: it answers what it likes."""
+    honest = room.attestor.parser
+
+    def parser(task: str, **given: Any) -> Any:
+        answer = honest(task, **given)
+        if task == "read":
+            change(answer)
+        return answer
+
+    return parser
+
+
+def _set(*path: str, to: Any) -> Callable[[Any], None]:
+    def change(answer: Any) -> None:
+        for each in path[:-1]:
+            answer = answer[each]
+        answer[path[-1]] = to
+
+    return change
+
+
+DIGEST = "sha256:" + "ab" * 32
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        _set("claims", "run", "id", to="alone-of-another-person"),
+        _set("commit", to=DIGEST),
+        _set("claims", "ledger", "root", to=DIGEST),
+        _set("claims", "ledger", "size", to="1"),
+        _set("claims", "trustRoot", "digest", to=DIGEST),
+        _set("claims", "run", "started", to="2020-01-01T00:00:00Z"),
+        _set("claims", "run", "finished", to="2099-01-01T00:00:00Z"),
+        _set("claims", "assuranceLevel", to="replayChecked"),
+        _set("claims", "execution", to={}),
+        _set("predicateType", to="https://govray.dev/depth-policy/v1"),
+    ],
+    ids=["run", "commit", "root", "size", "trust", "start", "finish", "level", "who", "kind"],
+)
+def test_a_parser_that_was_taken_over_gets_nothing_else_signed(
+    room: Room, lie: Callable[[Any], None]
+) -> None:
+    done = room.with_parser(told(room, lie)).attest()
+
+    assert done.state == "NOT_ATTESTED"
+    assert not room.model.exists()
+
+
+class Killed(BaseException):
+    """What a SIGKILL leaves: nothing behind it runs."""
+
+
+@pytest.mark.parametrize(
+    ("point", "late"),
+    [
+        ("copy_once", False),
+        ("copy_once", True),
+        ("sign_head", True),
+        ("_put", True),
+        ("_publish", False),
+        ("_publish", True),
+        ("settle", True),
+    ],
+)
+def test_killed_between_any_two_steps_it_is_attested_once(
+    room: Room, monkeypatch: pytest.MonkeyPatch, point: str, late: bool
+) -> None:
+    from govray.platform.attestor import attestor as module
+
+    place: Any = Register if point == "settle" else module
+    real = getattr(place, point)
+
+    def killed(*given: Any, **more: Any) -> Any:
+        if late:
+            real(*given, **more)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, point, killed)
+        with pytest.raises(Killed):
+            room.attest()
+    done = [each.state for each in room.attestor.once()]
+
+    assert done == ([] if (point, late) == ("settle", True) else ["ATTESTED"])
+    settled = room.attestor.register.attested(SUBMISSION, room.run.name)
+    assert settled is not None
+    assert govray.verify(room.model, trust_root=room.deployment.root).digest == settled.digest
